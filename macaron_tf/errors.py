@@ -1,0 +1,34 @@
+"""The one way this project tells a person that their input is wrong."""
+
+import functools
+import sys
+from collections.abc import Callable
+
+
+class UserError(Exception):
+    """A mistake the user can mend: one sentence naming the place and the mend."""
+
+
+def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
+    """Wraps a script's `main`: a `UserError` becomes one line on stderr and exit status 2.
+
+    Args:
+        main: the script's entry point; its return value (None = 0) is the exit status.
+
+    Returns:
+        A function with `main`'s arguments that returns the exit status: 0, `main`'s own, 2 for a
+        `UserError`, 130 for Ctrl-C (the shell's convention for SIGINT).
+    """
+
+    @functools.wraps(main)
+    def wrapped(*args, **kwargs) -> int:
+        try:
+            return main(*args, **kwargs) or 0
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return 130
+
+    return wrapped
