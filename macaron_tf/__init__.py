@@ -1,1 +1,1 @@
-"""."""
+"""The library: layers, models, objectives, data, training, decoding and evaluation."""

@@ -1,0 +1,45 @@
+# `make demo` and `make test` set up everything they need in .venv; nothing else is touched.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
+
+.PHONY: help setup demo test test-slow lint bench clean
+
+help:
+	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
+	@echo "make test       lint and the tests (minutes)"
+	@echo "make test-slow  the slow tests alone"
+	@echo "make bench      decoding speed against peers (installs PyTorch into .venv-peers)"
+	@echo "make clean      remove .venv and runs/"
+
+setup: $(STAMP)
+
+$(STAMP): requirements.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "error: no $(PYTHON) on the path: install Python 3.11 or give make PYTHON=/path/to/it" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@echo "Installing the pinned environment into $(VENV): a few minutes, about 2.5 GB"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)
+	@$(RUN) -m experiments.demo
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+test: $(STAMP) lint
+	@$(RUN) -m pytest
+
+test-slow: $(STAMP)
+	@$(RUN) -m pytest -m slow
+
+bench: $(STAMP)
+	@$(RUN) -m experiments.benchmarks.decoding
+
+clean:
+	rm -rf $(VENV) .venv-peers runs

@@ -1,0 +1,128 @@
+"""Translation from the first command to scores.
+
+    python -m experiments.translate train multi30k_macaron_tiny runs/m30k --data-dir DIR
+    python -m experiments.translate average runs/m30k
+    python -m experiments.translate evaluate runs/m30k --checkpoint average
+    echo "A man is riding a bike." | python -m experiments.translate translate runs/m30k
+
+`train` resumes where an interrupted run stopped when the same command is given again.
+"""
+
+import argparse
+import importlib
+import sys
+
+from macaron_tf.errors import UserError, exit_on_user_error
+
+_FORMS = """sources of text:
+  tfds:NAME[/CONFIG]      a TensorFlow Datasets translation set, prepared in --data-dir
+  text:SRC,TGT            aligned text files, plain or .gz; {split} in a name is filled in
+  tsv:FILE                two tab-separated columns
+  homeassistant[:LANG]    the embedded default corpus, fetched with pip once
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.translate",
+        description=__doc__,
+        epilog=_FORMS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=text,
+            description=text,
+            epilog=_FORMS,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    train = command("train", "train a recipe, or go on with an interrupted run")
+    train.add_argument("recipe", help="name of a recipe; `recipes` lists them")
+    train.add_argument("run", help="folder of the run; made, or resumed where it exists")
+    _data_options(train)
+    _set_option(train)
+    train.add_argument(
+        "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
+    )
+
+    vocabulary = command("vocabulary", "train a recipe's joint vocabulary alone")
+    vocabulary.add_argument("recipe", help="name of a recipe")
+    vocabulary.add_argument("out", help="folder for vocabulary.model and vocabulary.json")
+    _data_options(vocabulary)
+    _set_option(vocabulary)
+
+    average = command("average", "average the newest checkpoints of a run into RUN/average")
+    average.add_argument("run", help="folder of the run")
+    average.add_argument("--last", type=int, metavar="N", help="how many; the recipe's by default")
+
+    evaluate = command("evaluate", "translate a test set and score it")
+    _run_options(evaluate)
+    _data_options(evaluate)
+    evaluate.add_argument("--source", help="text to translate; the recipe's by default")
+    evaluate.add_argument("--split", help="its split; the recipe's validation split by default")
+    evaluate.add_argument(
+        "--output", metavar="DIR", help="where scores and translations go; RUN/scores by default"
+    )
+
+    compare = command("compare", "paired bootstrap between two evaluated outputs")
+    compare.add_argument("first", help="a .json that `evaluate` wrote")
+    compare.add_argument("second", help="another, on the same text")
+    compare.add_argument("--samples", type=int, default=1000, help="resamplings (default 1000)")
+    compare.add_argument("--seed", type=int, default=1)
+
+    translate = command("translate", "translate lines, in order, one line out for one line in")
+    _run_options(translate)
+    translate.add_argument("--input", metavar="FILE", help="lines to translate; stdin by default")
+    translate.add_argument("--output", metavar="FILE", help="translations; stdout by default")
+    translate.add_argument(
+        "--n-best", type=int, default=1, metavar="N", help="print N a line, with scores, in TSV"
+    )
+
+    command("recipes", "list the recipes")
+    return parser
+
+
+def _data_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
+    parser.add_argument(
+        "--download", action="store_true", help="let TensorFlow Datasets download what is missing"
+    )
+
+
+def _set_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="replace a setting, such as training.max_steps=500 or data.source=tsv:pairs.tsv",
+    )
+
+
+def _run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder of the run")
+    parser.add_argument(
+        "--checkpoint",
+        default=None,
+        metavar="NAME",
+        help="average, best, last or a step's number (default: average where made, else best)",
+    )
+    parser.add_argument("--beam-size", type=int, metavar="K", help="the recipe's by default")
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one command; see `--help`."""
+    options = _parser().parse_args(arguments)
+    if getattr(options, "beam_size", None) is not None and options.beam_size < 1:
+        raise UserError(f"--beam-size {options.beam_size}: give a whole number of 1 or more")
+    # Each command imports what it needs: `recipes` and `--help` answer without TensorFlow.
+    importlib.import_module(f"experiments.translation.{options.command}").run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

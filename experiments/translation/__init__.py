@@ -1,0 +1,1 @@
+"""The commands of `python -m experiments.translate`, one a file."""

@@ -1,0 +1,81 @@
+"""`translate translate`: lines in, lines out, in order."""
+
+import argparse
+import contextlib
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from experiments.run import TranslationRun
+from macaron_tf.decoding import Translations
+from macaron_tf.errors import UserError
+
+
+def run(options: argparse.Namespace) -> None:
+    """Translates a file or stdin to a file or stdout."""
+    opened = TranslationRun.open(options.run)
+    beam_size = options.beam_size or opened.recipe.decoding.beam_size
+    if not 1 <= options.n_best <= beam_size:
+        raise UserError(f"--n-best {options.n_best}: give 1 to the beam size, {beam_size}")
+    with _input(options.input) as lines, _output(options.output) as out:
+        translator = opened.translator(
+            options.checkpoint, beam_size=beam_size, n_best=options.n_best
+        )
+        # A person at the keyboard wants each line's answer before the next line.
+        chunk_size = 1 if lines.isatty() else 256
+        for translations in translator.stream(_decoded(lines), chunk_size):
+            for warning in translations.warnings:
+                print(f"warning: {warning}", file=sys.stderr)
+            out.write(_formatted(translations, options.n_best).encode())
+            out.flush()
+
+
+def _formatted(translations: Translations, n_best: int) -> str:
+    if n_best == 1:
+        return "".join(f"{line}\n" for line in translations.best)
+    rows = []
+    for hypotheses in translations.hypotheses:
+        fields = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
+        rows.append("\t".join(fields) + "\n")
+    return "".join(rows)
+
+
+def _decoded(lines: BinaryIO) -> Iterator[str]:
+    """Lines end at a newline alone, so that other line breakers cannot shift the order."""
+    for number, line in enumerate(lines, 1):
+        text = line.decode("utf-8", errors="replace")
+        if "�" in text and b"\xef\xbf\xbd" not in line:
+            print(f"warning: line {number} is not UTF-8: bad bytes replaced", file=sys.stderr)
+        yield text
+
+
+@contextlib.contextmanager
+def _input(name: str | None) -> Iterator[BinaryIO]:
+    if name is None:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = pathlib.Path(name).open("rb")
+    except OSError as error:
+        raise UserError(f"--input {name} cannot be read: {error.strerror}") from error
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def _output(name: str | None) -> Iterator[BinaryIO]:
+    """A file appears under its name only when it is whole."""
+    if name is None:
+        yield sys.stdout.buffer
+        return
+    path = pathlib.Path(name)
+    aside = path.with_name(f".tmp-{path.name}")
+    try:
+        with aside.open("wb") as file:
+            yield file
+        aside.replace(path)
+    except OSError as error:
+        raise UserError(f"--output {name} cannot be written: {error.strerror}") from error
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,83 @@
+"""A client of a served translation model, over REST (standard library only) or gRPC.
+
+    python -m export.client --name NAME "A dog is running."
+    python -m export.client --name NAME < source.txt > translation.txt
+
+One line in, one line out, in order. It speaks to `export.serve` and to TensorFlow Serving alike.
+In Python: `TranslationClient(url, name).translate(lines)`.
+"""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+
+from export.clients.base import Candidate, TranslationError
+from export.clients.rest_client import TranslationClient
+from macaron_tf.errors import UserError, exit_on_user_error
+
+__all__ = ["Candidate", "TranslationClient", "TranslationError", "main"]
+
+
+def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    iterator = iter(lines)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield [line.rstrip("\n") for line in chunk]
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line's settings."""
+    parser = argparse.ArgumentParser(
+        prog="python -m export.client",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("text", nargs="*", help="lines to translate; none: standard input, a line each")
+    add("--url", default="http://127.0.0.1:8501", help="REST address (%(default)s)")
+    add("--grpc", metavar="HOST:PORT", help="use gRPC at this address instead of REST")
+    add("--name", default="model", help="the model's name (%(default)s, as TensorFlow Serving's)")
+    add("--version", type=int, help="the model's version (default: the newest)")
+    add("--n-best", action="store_true", help="all translations: number ||| text ||| score")
+    add("--batch-size", type=int, default=32, help="lines in one request (%(default)s)")
+    add("--timeout", type=float, default=60.0, help="seconds to wait (%(default)s)")
+    parsed = parser.parse_args(arguments)
+    if parsed.batch_size < 1:
+        parser.error("--batch-size must be at least 1")
+    return parsed
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parsed = parse_arguments(arguments)
+    settings = {"timeout": parsed.timeout, "batch_size": parsed.batch_size}
+    if parsed.grpc:
+        # Imported late: it brings TensorFlow, which takes seconds and REST does not need.
+        from export.clients.grpc_client import GrpcTranslationClient
+
+        client = GrpcTranslationClient(parsed.grpc, parsed.name, parsed.version, **settings)
+    else:
+        client = TranslationClient(parsed.url, parsed.name, parsed.version, **settings)
+    number = 0
+    try:
+        for chunk in _chunks(parsed.text or sys.stdin, parsed.batch_size):
+            for candidates in client.n_best(chunk):
+                if parsed.n_best:
+                    for each in candidates:
+                        print(f"{number} ||| {each.text} ||| {each.score:.4f}")
+                else:
+                    print(candidates[0].text)
+                number += 1
+            sys.stdout.flush()
+    except TranslationError as error:
+        raise UserError(f"{error} (the model is named by --name, now {parsed.name!r})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not valid UTF-8: {error}") from None
+    finally:
+        client.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Lists the ops of an exported model that are not TensorFlow's own.
+
+    python export/deploy/check_ops.py OUT/1
+
+A server must have each of them linked in, or it refuses the model with "Op type not registered".
+"""
+
+import argparse
+import collections
+import os
+import sys
+
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+
+def ops_outside_core(path: str) -> dict[str, int]:
+    """Ops of a SavedModel that TensorFlow itself does not register.
+
+    Args:
+        path: a version's folder.
+
+    Returns:
+        How often each occurs, by name, in alphabetical order.
+
+    Raises:
+        OSError: the folder has no readable `saved_model.pb`.
+    """
+    with open(os.path.join(path, "saved_model.pb"), "rb") as file:
+        model = saved_model_pb2.SavedModel.FromString(file.read())
+    counts = collections.Counter()
+    functions = set()
+    for meta in model.meta_graphs:
+        graph = meta.graph_def
+        functions |= {function.signature.name for function in graph.library.function}
+        counts.update(node.op for node in graph.node)
+        for function in graph.library.function:
+            counts.update(node.op for node in function.node_def)
+    return {
+        name: count
+        for name, count in sorted(counts.items())
+        if not hasattr(tf.raw_ops, name) and name not in functions
+    }
+
+
+def main() -> int:
+    """Prints one op a line with its count; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("version", help="a version's folder, such as OUT/1")
+    try:
+        found = ops_outside_core(parser.parse_args().version)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for name, count in found.items():
+        print(f"{count:5d}  {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""A run as a SavedModel: strings in, strings out, the vocabulary inside.
+
+    python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
+
+writes OUT/VERSION, the layout that TensorFlow Serving watches. A server needs tensorflow and
+tensorflow_text and nothing of this project.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+import tensorflow as tf
+
+from experiments.run import TranslationRun
+from macaron_tf.data.vocabulary import EOS, PAD, Vocabulary
+from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
+from macaron_tf.errors import UserError, exit_on_user_error
+
+MAX_SOURCE_TOKENS = 256
+
+
+class TranslationModule(tf.Module):
+    """What a SavedModel holds: the vocabulary, the network and the search, as signatures.
+
+    Signature `serving_default`: `text (B,)` strings to `translations (B, N)` strings and `scores
+    (B, N)` float32, best first; an empty line gives an empty translation and score 0; of a line
+    longer than `max_source_tokens` pieces the rest is cut. Signature `score`: `source (B,)` and
+    `target (B,)` strings to `log_probs (B,)`, natural logarithms of P(target | source) with its
+    EOS, and `tokens (B,)` int32, the number of tokens they sum.
+
+    Args:
+        network: the trained `EncoderDecoder`.
+        vocabulary: the one it was trained with.
+        decoding: beam search settings, `n_best` included.
+        max_source_tokens: pieces of a line that are read.
+    """
+
+    def __init__(
+        self,
+        network,
+        vocabulary: Vocabulary,
+        decoding: BeamSearchConfig,
+        max_source_tokens: int = MAX_SOURCE_TOKENS,
+    ):
+        super().__init__(name="translation")
+        self.network = network
+        self.vocabulary = vocabulary
+        self.decoding = decoding
+        self.max_source_tokens = max_source_tokens
+        # What a SavedModel restores: variables and the tokenizer's resource.
+        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
+
+    def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
+        """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
+        rows = self.vocabulary.encode(lines, language)[:, : self.max_source_tokens]
+        end = tf.fill([tf.shape(lines)[0], 1], EOS)
+        return tf.concat([rows, end], axis=1).to_tensor(PAD)
+
+    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The `serving_default` signature."""
+        source = self.ids(text, self.vocabulary.languages[0])
+        found = translate_ids(self.network, source, self.decoding, self.vocabulary.pieces)
+        n_best = self.decoding.n_best
+        # (B, N, T) -> (B N, T)
+        ids = tf.reshape(found["ids"], (-1, tf.shape(found["ids"])[2]))
+        # (B N,) -> (B, N)
+        translations = tf.reshape(self.vocabulary.decode(ids), (-1, n_best))
+        empty = (source[:, 0] == EOS)[:, None]  # (B, 1)
+        return {
+            "translations": tf.where(empty, "", translations),
+            "scores": tf.where(empty, 0.0, found["scores"]),
+        }
+
+    def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The `score` signature."""
+        languages = self.vocabulary.languages
+        scored = score_ids(
+            self.network, self.ids(source, languages[0]), self.ids(target, languages[1])
+        )
+        return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """The concrete functions by signature name."""
+        lines = {
+            name: tf.TensorSpec((None,), tf.string, name) for name in ("text", "source", "target")
+        }
+        return {
+            "serving_default": tf.function(self.translate).get_concrete_function(lines["text"]),
+            "score": tf.function(self.score).get_concrete_function(
+                lines["source"], lines["target"]
+            ),
+        }
+
+
+def export(
+    run: TranslationRun,
+    out: pathlib.Path,
+    checkpoint: str | None = None,
+    version: int | None = None,
+    **decoding,
+) -> pathlib.Path:
+    """Writes a run's translator as a new version in a folder.
+
+    Args:
+        run: the run.
+        out: the model's folder, one subfolder a version; made when absent.
+        checkpoint: which weights, see `TranslationRun.checkpoint`.
+        version: number of the version; by default one more than the greatest there is.
+        decoding: fields of the recipe's beam search to replace, such as `n_best=4`.
+
+    Returns:
+        The version's folder. It appears under its name only when it is whole.
+
+    Raises:
+        UserError: the run has no such checkpoint, the version exists, or `out` cannot be written.
+    """
+    config = dataclasses.replace(run.recipe.decoding, **decoding)
+    weights = run.checkpoint(checkpoint)
+    module = TranslationModule(run.load_network(checkpoint), run.vocabulary, config)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        versions = [int(entry.name) for entry in out.iterdir() if entry.name.isdigit()]
+        version = version if version is not None else max(versions, default=0) + 1
+        if version in versions:
+            raise UserError(f"--version {version} exists in {out}: give another or leave it out")
+        aside = out / f".tmp-{version}-{os.getpid()}"
+        try:
+            tf.saved_model.save(module, str(aside), signatures=module.signatures())
+            run.vocabulary.save(aside / "assets.extra")
+            record = {
+                "run": run.path.name,
+                "checkpoint": weights.name,
+                "vocabulary": run.vocabulary.hash,
+                "decoding": dataclasses.asdict(config),
+            }
+            (aside / "assets.extra" / "export.json").write_text(json.dumps(record, indent=2) + "\n")
+            aside.rename(out / str(version))
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise UserError(
+            f"{out} cannot be written: {error.strerror}; choose another place"
+        ) from error
+    return out / str(version)
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """The command; see the module's text."""
+    parser = argparse.ArgumentParser(
+        prog="python -m export.saved_model",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", help="folder of a trained run")
+    parser.add_argument("out", help="folder of the served model; versions are subfolders")
+    parser.add_argument(
+        "--checkpoint", metavar="NAME", help="average, best, last or a step's number"
+    )
+    parser.add_argument("--version", type=int, help="number of the version; the next by default")
+    parser.add_argument("--n-best", type=int, metavar="N", help="translations a line (default 1)")
+    parser.add_argument("--beam-size", type=int, metavar="K", help="the recipe's by default")
+    options = parser.parse_args(arguments)
+    changes = {"n_best": options.n_best, "beam_size": options.beam_size}
+    path = export(
+        TranslationRun.open(options.run),
+        pathlib.Path(options.out),
+        options.checkpoint,
+        options.version,
+        **{name: value for name, value in changes.items() if value is not None},
+    )
+    print(f"exported {path}; serve it with: python -m export.serve {options.out}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Dynamic batching: concurrent requests of one signature run as one call."""
+
+import concurrent.futures
+import dataclasses
+import logging
+import threading
+import time
+from collections import deque
+
+import numpy as np
+
+from export.server.errors import Code, ServingError
+from export.server.servable import Servable, Signature
+
+_LOG = logging.getLogger(__name__)
+Arrays = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(eq=False)
+class _Task:
+    """One request in the queue."""
+
+    servable: Servable
+    signature: Signature
+    inputs: Arrays
+    rows: int
+    enqueued: float
+    future: concurrent.futures.Future
+
+
+class Batcher:
+    """Queues requests, merges those that fit together, and gives each its own rows back.
+
+    Requests fit together when version, signature, dtypes and all dimensions but the first agree.
+    A batch starts when it is full, or when its oldest request has waited `timeout_ms`. If a merged
+    batch fails, each of its requests is run again alone, so that only the guilty one fails.
+
+    Args:
+        max_batch_size: rows of a merged batch. A larger request runs alone, whole.
+        timeout_ms: milliseconds a request may wait for company.
+        max_queue: requests that may wait.
+        workers: batches run at once.
+    """
+
+    def __init__(self, max_batch_size: int, timeout_ms: float, max_queue: int, workers: int):
+        self._max_rows = max_batch_size
+        self._timeout = timeout_ms / 1000.0
+        self._max_queue = max_queue
+        self._queues: dict[object, deque[_Task]] = {}
+        self._waiting = 0
+        self._stopping = False
+        self._changed = threading.Condition()
+        self.batches = 0  # calls of the model so far
+        self.rows = 0  # rows in them
+        self._threads = [
+            threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
+            for i in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(
+        self, servable: Servable, signature: Signature, inputs: Arrays, rows: int
+    ) -> concurrent.futures.Future:
+        """Queues one request.
+
+        Args:
+            servable: the version to run; the caller keeps it loaded until the future is done.
+            signature: one of its signatures.
+            inputs: checked arrays by input name.
+            rows: their number of rows.
+
+        Returns:
+            A future of the outputs by name. Cancelling it while it waits takes it off the queue.
+
+        Raises:
+            ServingError: RESOURCE_EXHAUSTED (HTTP 503) when the queue is full, UNAVAILABLE when
+                the server is stopping.
+        """
+        task = _Task(
+            servable, signature, inputs, rows, time.monotonic(), concurrent.futures.Future()
+        )
+        with self._changed:
+            if self._stopping:
+                raise ServingError(Code.UNAVAILABLE, "the server is shutting down")
+            if self._waiting >= self._max_queue:
+                raise ServingError(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"{self._waiting} requests are waiting already; try again later",
+                    http_status=503,
+                )
+            self._queues.setdefault(_key(task), deque()).append(task)
+            self._waiting += 1
+            self._changed.notify()
+        return task.future
+
+    def stop(self, timeout: float) -> None:
+        """Refuses new requests, finishes those queued, and ends the workers.
+
+        Args:
+            timeout: seconds to wait; what is still queued then fails as UNAVAILABLE.
+        """
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._changed:
+            left = [task for queue in self._queues.values() for task in queue]
+            self._queues.clear()
+            self._waiting = 0
+        for task in left:
+            if task.future.set_running_or_notify_cancel():
+                task.future.set_exception(
+                    ServingError(Code.UNAVAILABLE, "the server is shutting down")
+                )
+
+    def _work(self) -> None:
+        while (tasks := self._next_batch()) is not None:
+            tasks = [task for task in tasks if task.future.set_running_or_notify_cancel()]
+            if tasks:
+                self._run(tasks)
+
+    def _next_batch(self) -> list[_Task] | None:
+        """Waits for a batch that is due, and takes it off the queue; None at the end."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                due, wake = None, None
+                for key, queue in self._queues.items():
+                    start = self._start_time(queue, now)
+                    if start > now:
+                        wake = start if wake is None else min(wake, start)
+                    elif due is None or queue[0].enqueued < self._queues[due][0].enqueued:
+                        due = key
+                if due is not None:
+                    tasks = self._take(due)
+                    self._waiting -= len(tasks)
+                    if self._queues:
+                        self._changed.notify()
+                    return tasks
+                if self._stopping and not self._queues:
+                    return None
+                self._changed.wait(None if wake is None else wake - now)
+
+    def _start_time(self, queue: deque[_Task], now: float) -> float:
+        full = sum(task.rows for task in queue) >= self._max_rows
+        if full or self._stopping or not queue[0].signature.batchable:
+            return now
+        return queue[0].enqueued + self._timeout
+
+    def _take(self, key: object) -> list[_Task]:
+        queue = self._queues[key]
+        tasks = [queue.popleft()]
+        rows = tasks[0].rows
+        while queue and tasks[0].signature.batchable and rows + queue[0].rows <= self._max_rows:
+            rows += queue[0].rows
+            tasks.append(queue.popleft())
+        if not queue:
+            del self._queues[key]
+        return tasks
+
+    def _run(self, tasks: list[_Task]) -> None:
+        if len(tasks) > 1:
+            try:
+                results = self._run_merged(tasks)
+            except Exception as error:
+                _LOG.info("a batch of %d requests failed, running each: %s", len(tasks), error)
+            else:
+                for task, result in zip(tasks, results, strict=True):
+                    task.future.set_result(result)
+                return
+        for task in tasks:
+            try:
+                result = self._call(task, task.inputs, task.rows)
+            except Exception as error:
+                task.future.set_exception(error)
+            else:
+                task.future.set_result(result)
+
+    def _run_merged(self, tasks: list[_Task]) -> list[Arrays]:
+        total = sum(task.rows for task in tasks)
+        names = tasks[0].inputs
+        merged = {name: np.concatenate([task.inputs[name] for task in tasks]) for name in names}
+        outputs = self._call(tasks[0], merged, total)
+        if any(array.ndim == 0 or array.shape[0] != total for array in outputs.values()):
+            tasks[0].signature.batchable = False
+            raise ValueError(f"outputs of {tasks[0].signature.name!r} do not have one row an input")
+        results, start = [], 0
+        for task in tasks:
+            results.append({k: v[start : start + task.rows] for k, v in outputs.items()})
+            start += task.rows
+        return results
+
+    def _call(self, task: _Task, inputs: Arrays, rows: int) -> Arrays:
+        with self._changed:
+            self.batches += 1
+            self.rows += rows
+        return task.servable.run(task.signature, inputs)
+
+
+def _key(task: _Task) -> object:
+    """Equal for requests that may be merged."""
+    if not task.signature.batchable:
+        return object()
+    shapes = tuple((name, array.dtype.str, array.shape[1:]) for name, array in task.inputs.items())
+    return (task.servable.version, id(task.servable), task.signature.name, shapes)

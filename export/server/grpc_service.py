@@ -1,0 +1,230 @@
+"""TensorFlow Serving's gRPC API: PredictionService and ModelService."""
+
+import concurrent.futures
+import logging
+import math
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+from export.server.core import ServingCore, too_late
+from export.server.errors import Code, ServingError, from_exception, invalid
+from export.server.servable import Signature
+
+_LOG = logging.getLogger(__name__)
+# A call blocks its thread until its batch is done, so there are more threads than a full batch
+# has requests; they are made as needed, and sleep.
+_THREADS = 64
+_SIGNATURE_FIELD = "signature_def"
+# Typed fields of a TensorProto, as TensorFlow Serving fills them: clients read
+# `outputs["scores"].float_val`, which `tensor_content` would leave empty.
+_FIELDS = {
+    tf.float32: "float_val",
+    tf.float64: "double_val",
+    tf.int64: "int64_val",
+    tf.uint32: "uint32_val",
+    tf.uint64: "uint64_val",
+    tf.bool: "bool_val",
+    **dict.fromkeys((tf.int32, tf.int16, tf.int8, tf.uint8, tf.uint16), "int_val"),
+}
+
+
+class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
+    """Predict and GetModelMetadata; Classify, Regress and MultiInference are UNIMPLEMENTED.
+
+    Args:
+        core: the model.
+    """
+
+    def __init__(self, core: ServingCore):
+        self._core = core
+
+    def Predict(self, request, context):
+        """Runs one signature; `output_filter` chooses outputs."""
+        return _answer(context, self._predict, request)
+
+    def GetModelMetadata(self, request, context):
+        """The signatures of a version."""
+        return _answer(context, self._metadata, request)
+
+    def _predict(self, request, context) -> predict_pb2.PredictResponse:
+        lease = self._core.acquire(*_model_spec(request))
+        try:
+            version = lease.servable.version
+            signature = lease.servable.signature(request.model_spec.signature_name)
+            wanted = _wanted_outputs(list(request.output_filter), signature)
+            limit = self._core.config.max_body_bytes
+            inputs = {name: _to_array(name, p, limit) for name, p in request.inputs.items()}
+        except BaseException:
+            lease.release()
+            raise
+        future = self._core.submit(lease, signature, inputs)
+        context.add_callback(future.cancel)  # the client hung up: do not run it for nobody
+        limit, left = self._core.config.request_timeout, context.time_remaining()
+        seconds = limit if left is None else min(limit, left)
+        try:
+            outputs = future.result(seconds)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise too_late(seconds) from None
+        except concurrent.futures.CancelledError:
+            raise ServingError(Code.CANCELLED, "the client cancelled the request") from None
+        response = predict_pb2.PredictResponse()
+        _fill_spec(response.model_spec, request.model_spec.name, version)
+        response.model_spec.signature_name = signature.name
+        for name in wanted:
+            _fill_tensor(response.outputs[name], outputs[name])
+        return response
+
+    def _metadata(self, request, context) -> get_model_metadata_pb2.GetModelMetadataResponse:
+        if not request.metadata_field:
+            raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
+        for field in request.metadata_field:
+            if field != _SIGNATURE_FIELD:
+                raise invalid(f"Metadata field {field} is not supported")
+        lease = self._core.acquire(*_model_spec(request))
+        try:
+            signatures = get_model_metadata_pb2.SignatureDefMap()
+            for key, signature in lease.servable.signature_defs.items():
+                signatures.signature_def[key].CopyFrom(signature)
+            version = lease.servable.version
+        finally:
+            lease.release()
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        _fill_spec(response.model_spec, request.model_spec.name, version)
+        response.metadata[_SIGNATURE_FIELD].Pack(signatures)
+        return response
+
+
+class ModelService(model_service_pb2_grpc.ModelServiceServicer):
+    """GetModelStatus; HandleReloadConfigRequest is UNIMPLEMENTED.
+
+    Args:
+        core: the model.
+    """
+
+    def __init__(self, core: ServingCore):
+        self._core = core
+
+    def GetModelStatus(self, request, context):
+        """The states of one or all versions."""
+        return _answer(context, self._status, request)
+
+    def _status(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
+        response = get_model_status_pb2.GetModelStatusResponse()
+        for status in self._core.statuses(*_model_spec(request)):
+            entry = response.model_version_status.add()
+            entry.version = status.version
+            entry.state = get_model_status_pb2.ModelVersionStatus.State.Value(status.state)
+            entry.status.error_code = status.code.value[0]
+            entry.status.error_message = status.message
+        return response
+
+
+def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
+    """A gRPC server bound to its port, not yet started.
+
+    Returns:
+        The server and its port.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    config = core.config
+    server = grpc.server(
+        concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc"),
+        options=(
+            ("grpc.max_receive_message_length", config.max_body_bytes),
+            ("grpc.max_send_message_length", -1),
+            # gRPC's default shares a port with whoever has it: two servers would answer in turn.
+            ("grpc.so_reuseport", 0),
+        ),
+        maximum_concurrent_rpcs=config.max_queue,
+    )
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+        PredictionService(core), server
+    )
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(core), server)
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    try:
+        port = server.add_insecure_port(f"{host}:{config.grpc_port}")
+    except RuntimeError as error:
+        raise OSError(str(error)) from None
+    if port == 0:
+        raise OSError(f"cannot bind {host}:{config.grpc_port}")
+    return server, port
+
+
+def _answer(context, method, request):
+    """Runs a method; its failure becomes the call's status."""
+    try:
+        return method(request, context)
+    except Exception as error:
+        failed = from_exception(error)
+        if failed.code == Code.INTERNAL:
+            _LOG.exception("a gRPC request failed")
+    context.abort(grpc.StatusCode[failed.code.name], failed.message)
+
+
+def _model_spec(request) -> tuple[str, int | None, str]:
+    if not request.HasField("model_spec"):
+        raise invalid("Missing ModelSpec")
+    spec = request.model_spec
+    version = spec.version.value if spec.HasField("version") else None
+    return spec.name, version, spec.version_label
+
+
+def _fill_spec(spec, name: str, version: int) -> None:
+    spec.name = name
+    spec.version.value = version
+
+
+def _wanted_outputs(names: list[str], signature: Signature) -> list[str]:
+    for name in names:
+        if name not in signature.outputs:
+            raise invalid(
+                f"output tensor alias not found in signature: {name} Outputs expected to be in "
+                f"the set {{{','.join(signature.outputs)}}}."
+            )
+        if names.count(name) > 1:
+            raise invalid(f"duplicate output tensor alias: {name}")
+    return names or list(signature.outputs)
+
+
+def _to_array(name: str, proto: tensor_pb2.TensorProto, max_bytes: int) -> np.ndarray:
+    """The array of a TensorProto, refused before it is unpacked if its shape claims too much:
+    a few bytes may say "a million million times 0.0"."""
+    sizes = [dim.size for dim in proto.tensor_shape.dim]
+    if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
+        raise invalid(f"input {name!r}: the shape of a TensorProto must be known")
+    try:
+        dtype = tf.dtypes.as_dtype(proto.dtype)
+        if math.prod(sizes) * max(dtype.size or 1, 1) > max_bytes:
+            raise invalid(f"input {name!r}: a tensor of shape {sizes} exceeds {max_bytes} bytes")
+        return tf.make_ndarray(proto)
+    except (TypeError, ValueError, IndexError) as error:
+        raise invalid(f"input {name!r} is not a valid TensorProto: {error}") from None
+
+
+def _fill_tensor(proto: tensor_pb2.TensorProto, array: np.ndarray) -> None:
+    if array.dtype == np.object_:
+        proto.dtype = tf.string.as_datatype_enum
+        proto.string_val.extend(array.reshape(-1).tolist())
+    else:
+        dtype = tf.dtypes.as_dtype(array.dtype)
+        if dtype not in _FIELDS:
+            proto.CopyFrom(tf.make_tensor_proto(array))
+            return
+        proto.dtype = dtype.as_datatype_enum
+        getattr(proto, _FIELDS[dtype]).extend(array.reshape(-1).tolist())
+    for size in array.shape:
+        proto.tensor_shape.dim.add().size = size

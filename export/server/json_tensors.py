@@ -1,0 +1,278 @@
+"""JSON to tensors and back, by TensorFlow Serving's rules for the predict API."""
+
+import base64
+import binascii
+import json
+
+import numpy as np
+import tensorflow as tf
+
+from export.server.errors import invalid
+from export.server.servable import Signature, TensorSpec
+
+MAX_RANK = 32  # nesting deeper than this is no tensor (NumPy's own limit is 64)
+_QUOTED = 80  # characters of an offending value that are repeated to the client
+
+
+def parse_body(body: bytes) -> dict:
+    """The request's JSON object.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT: not UTF-8, not JSON, or not an object.
+    """
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise invalid(f"the body is not valid UTF-8 (byte {error.start})") from None
+    if not text.strip():
+        raise invalid("JSON Parse error: The document is empty")
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise invalid("JSON Parse error: nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError, or an integer of more than 4,300 digits
+        raise invalid(f"JSON Parse error: {error}") from None
+    if not isinstance(document, dict):
+        raise invalid(f"JSON Value: {_quote(document)} Is not object")
+    return document
+
+
+def signature_name(document: dict) -> str:
+    """The optional "signature_name".
+
+    Raises:
+        ServingError: INVALID_ARGUMENT: not a string.
+    """
+    name = document.get("signature_name", "")
+    if not isinstance(name, str):
+        raise invalid("'signature_name' key must be a string value")
+    return name
+
+
+def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.ndarray], bool]:
+    """The tensors of a predict request.
+
+    Args:
+        document: the parsed body, with "instances" (row form) or "inputs" (column form).
+        signature: whose inputs are asked for.
+
+    Returns:
+        Arrays by input name, and whether the request (so the answer) is in row form.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT naming the place.
+    """
+    has_rows, has_columns = "instances" in document, "inputs" in document
+    if has_rows and has_columns:
+        raise invalid("expecting only one of 'inputs' or 'instances' keys to exist")
+    if has_rows:
+        return _from_rows(document["instances"], signature), True
+    if has_columns:
+        return _from_columns(document["inputs"], signature), False
+    raise invalid("Missing 'inputs' or 'instances' key")
+
+
+def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
+    """The answer's JSON.
+
+    One output collapses to its bare value; several become objects: one an instance in row form,
+    one in all in column form. Strings are plain; those of outputs named `..._bytes` are base64.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT when row form is asked of outputs without equal rows.
+    """
+    values = {name: _to_json(name, array) for name, array in outputs.items()}
+    if not row_form:
+        result = {"outputs": values if len(values) > 1 else next(iter(values.values()))}
+    else:
+        _check_rows(outputs)
+        if len(values) > 1:
+            rows = [
+                dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)
+            ]
+        else:
+            rows = next(iter(values.values()))
+        result = {"predictions": rows}
+    return json.dumps(result, ensure_ascii=False).encode("utf-8")
+
+
+def _from_rows(instances, signature: Signature) -> dict[str, np.ndarray]:
+    if not isinstance(instances, list):
+        raise invalid("Expecting 'instances' to be an list/array")
+    if not instances:
+        raise invalid("No values in 'instances' array: the batch is empty")
+    if not _is_named(instances[0]):
+        if len(signature.inputs) != 1:
+            raise invalid(
+                "instances is a plain list, but expecting list of objects as multiple input "
+                f"tensors required: {', '.join(signature.inputs)}"
+            )
+        name, spec = next(iter(signature.inputs.items()))
+        for i, element in enumerate(instances):
+            if _is_named(element):
+                raise invalid(f"Expecting value/list but got object at item {i} of input list")
+        return {name: _to_array(instances, spec, f"'instances' of input {name!r}")}
+    for i, element in enumerate(instances):
+        if not _is_named(element):
+            raise invalid(f"Expecting object but got list at item {i} of input list")
+        if element.keys() != signature.inputs.keys():
+            raise invalid(
+                f"Failed to process element: {i} of 'instances' list. JSON object keys "
+                f"{{{_quote(', '.join(element))}}} must be equal to: {','.join(signature.inputs)}"
+            )
+    return {
+        name: _to_array([element[name] for element in instances], spec, f"'instances' {name!r}")
+        for name, spec in signature.inputs.items()
+    }
+
+
+def _from_columns(inputs, signature: Signature) -> dict[str, np.ndarray]:
+    if not _is_named(inputs):
+        if len(signature.inputs) != 1:
+            raise invalid(
+                "inputs is a plain value/list, but expecting an object as multiple input tensors "
+                f"required: {', '.join(signature.inputs)}"
+            )
+        inputs = {next(iter(signature.inputs)): inputs}
+    for name in signature.inputs:
+        if name not in inputs:
+            raise invalid(f"Missing named input: {name} in 'inputs' object.")
+    return {
+        name: _to_array(inputs[name], spec, f"'inputs' {name!r}")
+        for name, spec in signature.inputs.items()
+    }
+
+
+def _is_bytes(value) -> bool:
+    return isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str)
+
+
+def _is_named(value) -> bool:
+    """Whether a JSON value is an object of named tensors (a base64 string is not)."""
+    return isinstance(value, dict) and not _is_bytes(value)
+
+
+def _to_array(value, spec: TensorSpec, place: str) -> np.ndarray:
+    """A JSON value or nested lists of them as an array of the input's dtype."""
+    shape, first = [], value
+    while isinstance(first, list):
+        shape.append(len(first))
+        if len(shape) > MAX_RANK:
+            raise invalid(f"{place} is nested deeper than {MAX_RANK} levels")
+        first = first[0] if first else None
+    leaves = [value]
+    for level, size in enumerate(shape):
+        for item in leaves:
+            if not isinstance(item, list):
+                raise invalid(f"{place} is ragged: {_quote(item)} at level {level + 1} is no list")
+            if len(item) != size:
+                raise invalid(
+                    f"{place} is ragged: Encountered list at unexpected size: {len(item)} at "
+                    f"level: {level} expected size: {size}"
+                )
+        leaves = [element for item in leaves for element in item]
+    converted = _convert(leaves, spec.dtype, place)
+    return converted.reshape(shape)
+
+
+def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
+    """Scalars of one dtype, as a flat array; nothing is cast that would lose something."""
+    if dtype == tf.string:
+        array = np.empty(len(leaves), dtype=np.object_)
+        for i, leaf in enumerate(leaves):
+            array[i] = _string(leaf, place)
+        return array
+    if dtype == tf.bool:
+        _require(leaves, lambda leaf: isinstance(leaf, bool), dtype, place)
+        return np.array(leaves, dtype=np.bool_)
+    if dtype.is_integer:
+        low, high = int(dtype.min), int(dtype.max)
+        _require(
+            leaves,
+            lambda leaf: type(leaf) is int and low <= leaf <= high,
+            dtype,
+            place,
+        )
+        return np.array(leaves, dtype=dtype.as_numpy_dtype)
+    if dtype.is_floating:
+        _require(leaves, lambda leaf: type(leaf) in (int, float), dtype, place)
+        limit = float(dtype.max)
+        _require(leaves, lambda leaf: abs(leaf) <= limit or not _finite(leaf), dtype, place)
+        return np.array([float(leaf) for leaf in leaves]).astype(dtype.as_numpy_dtype)
+    raise invalid(f"{place}: JSON cannot express the type {dtype.name}")
+
+
+def _finite(leaf: int | float) -> bool:
+    return type(leaf) is int or bool(np.isfinite(leaf))
+
+
+def _require(leaves: list, accept, dtype: tf.DType, place: str) -> None:
+    for leaf in leaves:
+        if not accept(leaf):
+            raise invalid(
+                f"{place}: JSON Value: {_quote(leaf)} is not of expected type: {dtype.name}"
+            )
+
+
+def _string(leaf, place: str) -> bytes:
+    if isinstance(leaf, str):
+        try:
+            return leaf.encode("utf-8")
+        except UnicodeEncodeError:  # half of a surrogate pair, such as "\ud800"
+            raise invalid(f"{place}: a string holds an unpaired surrogate") from None
+    if _is_bytes(leaf):
+        try:
+            return base64.b64decode(leaf["b64"], validate=True)
+        except (binascii.Error, ValueError):
+            raise invalid(f"{place}: Unable to base64 decode") from None
+    raise invalid(f"{place}: JSON Value: {_quote(leaf)} is not of expected type: string")
+
+
+def _to_json(name: str, array: np.ndarray):
+    """An array as nested lists of JSON values."""
+    if array.dtype == np.object_:
+        encode = _base64 if name.endswith("_bytes") else _text
+        flat = np.empty(array.size, dtype=np.object_)
+        for i, value in enumerate(array.reshape(-1)):
+            flat[i] = encode(value)
+        return flat.reshape(array.shape).tolist()
+    if array.dtype in (np.float64, np.bool_) or np.issubdtype(array.dtype, np.integer):
+        return array.tolist()
+    if array.dtype not in (np.float16, np.float32):  # bfloat16 and the float8s
+        array = array.astype(np.float32)
+    # The shortest text of a float32 ("0.2"), as TensorFlow Serving prints it: through float64
+    # alone it would read 0.20000000298023224.
+    return array.astype("U32").astype(np.float64).tolist()
+
+
+def _base64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode("ascii")}
+
+
+def _text(value: bytes) -> str:
+    # JSON is UTF-8: bytes that are not become U+FFFD instead of an answer nobody can parse.
+    return value.decode("utf-8", errors="replace")
+
+
+def _check_rows(outputs: dict[str, np.ndarray]) -> None:
+    rows = None
+    for name, array in outputs.items():
+        if array.ndim == 0:
+            raise invalid(
+                f"Tensor name: {name} has no shape information: a scalar cannot be answered in "
+                "row form; send 'inputs' instead of 'instances'"
+            )
+        if rows is not None and array.shape[0] != rows:
+            raise invalid(
+                f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} "
+                f"expecting: {rows}; send 'inputs' instead of 'instances'"
+            )
+        rows = array.shape[0]
+
+
+def _quote(value) -> str:
+    try:
+        text = json.dumps(value) if not isinstance(value, str) else value
+    except (RecursionError, ValueError):
+        text = type(value).__name__
+    return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."

@@ -1,0 +1,146 @@
+"""The whole server: versions, queue, REST and gRPC, started and stopped together."""
+
+import json
+
+from export.server.batching import Batcher
+from export.server.config import ServerConfig
+from export.server.core import ServingCore
+from export.server.folders import check_base_path
+from export.server.grpc_service import build_server
+from export.server.http_server import HttpServer
+from export.server.rest import RestApi
+from export.server.servable import DEFAULT_SIGNATURE, made_up
+from export.server.versions import VersionManager
+from macaron_tf.errors import UserError
+
+
+class ModelServer:
+    """A model server in this process; a context manager that starts and stops it.
+
+    Args:
+        config: what to serve, where, within which limits.
+
+    Example:
+        with ModelServer(ServerConfig("exported/demo", "demo", rest_port=0, grpc_port=0)) as server:
+            TranslationClient(server.url, "demo").translate(["A dog runs."])
+    """
+
+    def __init__(self, config: ServerConfig):
+        self.config = config
+        self.versions = VersionManager(config.base_path, config.name, config.poll_seconds)
+        self.batcher: Batcher | None = None
+        self.grpc_port = 0
+        self._http: HttpServer | None = None
+        self._rest: RestApi | None = None
+        self._grpc = None
+
+    @property
+    def url(self) -> str:
+        """Where REST answers, such as http://127.0.0.1:8501."""
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        return f"http://{host}:{self._http.port}"
+
+    @property
+    def rest_port(self) -> int:
+        """The REST port taken."""
+        return self._http.port
+
+    def start(self) -> None:
+        """Binds both ports, loads the newest version that loads, and returns once it answers.
+
+        While it loads, requests are answered with "not loaded yet" (503, UNAVAILABLE).
+
+        Raises:
+            UserError: nothing to serve, a port in use, or no version loads.
+        """
+        check_base_path(self.config.base_path)
+        try:
+            self._bind()
+            self.versions.start()
+            if self.versions.current is None:
+                raise UserError(self._why_nothing_loads())
+        except BaseException:
+            self.stop(grace_seconds=0.0)
+            raise
+
+    def stop(self, grace_seconds: float | None = None) -> None:
+        """Stops accepting, finishes the requests in flight, frees the model.
+
+        Args:
+            grace_seconds: seconds given to requests in flight; None takes the config's.
+        """
+        grace = self.config.grace_seconds if grace_seconds is None else grace_seconds
+        grpc_stopped = self._grpc.stop(grace) if self._grpc is not None else None
+        if self._http is not None:
+            self._http.stop(grace)
+        if grpc_stopped is not None:
+            grpc_stopped.wait()
+        if self.batcher is not None:
+            self.batcher.stop(grace)
+        if self._rest is not None:
+            self._rest.close()
+        self.versions.stop()
+        self._grpc = self._http = self.batcher = self._rest = None
+
+    def __enter__(self) -> "ModelServer":
+        self.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    def example(self) -> str:
+        """A curl command that this model answers."""
+        lease = self.versions.acquire()
+        try:
+            signature = lease.servable.signature(DEFAULT_SIGNATURE)
+            inputs = {name: _example_value(spec) for name, spec in sorted(signature.inputs.items())}
+            row_form = signature.batchable
+        finally:
+            lease.release()
+        if row_form:
+            rows = {name: value[0] for name, value in inputs.items()}
+            body = {"instances": [rows if len(rows) > 1 else next(iter(rows.values()))]}
+        else:
+            body = {"inputs": inputs}
+        address = f"{self.url}/v1/models/{self.config.name}:predict"
+        return f"curl -d '{json.dumps(body)}' {address}"
+
+    def _bind(self) -> None:
+        config = self.config
+        self.batcher = Batcher(
+            config.max_batch_size, config.batch_timeout_ms, config.max_queue, config.workers
+        )
+        core = ServingCore(config, self.versions, self.batcher)
+        self._rest = RestApi(core)
+        http = HttpServer(config, self._rest.handle)
+        try:
+            http.start()
+        except OSError as error:
+            raise UserError(_port_message("REST", "--rest-port", config.rest_port, error)) from None
+        self._http = http
+        try:
+            self._grpc, self.grpc_port = build_server(core)
+        except OSError as error:
+            raise UserError(_port_message("gRPC", "--grpc-port", config.grpc_port, error)) from None
+        self._grpc.start()
+
+    def _why_nothing_loads(self) -> str:
+        reasons = [
+            f"version {status.version}: {status.message.splitlines()[0][:200]}"
+            for status in self.versions.statuses()
+            if status.message
+        ]
+        return f"no version in {self.config.base_path} loads ({'; '.join(reasons)})"
+
+
+def _example_value(spec):
+    value = made_up(spec)
+    if value.dtype == object:
+        value[...] = "A dog is running."
+    return value.tolist()
+
+
+def _port_message(kind: str, flag: str, port: int, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"the {kind} port {port} cannot be opened ({reason}); choose another with {flag}"

@@ -1,0 +1,218 @@
+"""One loaded SavedModel: its signatures, and running them."""
+
+import dataclasses
+import logging
+import os
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  (registers the ops of exported tokenizers)
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from export.server.errors import Code, ServingError, invalid
+
+DEFAULT_SIGNATURE = "serving_default"
+WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """One input or output: its graph tensor, dtype and static shape (None = any size or rank)."""
+
+    tensor: str
+    dtype: tf.DType
+    shape: tuple[int | None, ...] | None
+
+    @classmethod
+    def from_info(cls, info: meta_graph_pb2.TensorInfo) -> "TensorSpec":
+        shape = None
+        if not info.tensor_shape.unknown_rank:
+            shape = tuple(None if d.size < 0 else d.size for d in info.tensor_shape.dim)
+        return cls(info.name, tf.dtypes.as_dtype(info.dtype), shape)
+
+    @property
+    def has_batch_axis(self) -> bool:
+        return self.shape is None or (len(self.shape) > 0 and self.shape[0] is None)
+
+    def admits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of `shape` may be fed."""
+        if self.shape is None:
+            return True
+        return len(shape) == len(self.shape) and all(
+            want is None or want == got for want, got in zip(self.shape, shape, strict=True)
+        )
+
+
+class Signature:
+    """A named function of the model.
+
+    `batchable` says whether requests may be joined along axis 0: every input and output has an
+    open first dimension. The batcher clears it when a run shows that the rows do not match.
+    """
+
+    def __init__(self, name: str, signature_def: meta_graph_pb2.SignatureDef):
+        self.name = name
+        self.inputs = {k: TensorSpec.from_info(v) for k, v in sorted(signature_def.inputs.items())}
+        self.outputs = {
+            k: TensorSpec.from_info(v) for k, v in sorted(signature_def.outputs.items())
+        }
+        specs = [*self.inputs.values(), *self.outputs.values()]
+        self.batchable = bool(self.inputs) and all(spec.has_batch_axis for spec in specs)
+
+    def check(self, inputs: dict[str, np.ndarray], max_rows: int) -> int:
+        """Refuses inputs the graph cannot take, and returns the number of rows (1 if unbatched).
+
+        Args:
+            inputs: arrays by input name.
+            max_rows: rows allowed in one request.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT naming the input.
+        """
+        if inputs.keys() != self.inputs.keys():
+            extra = ", ".join(sorted(inputs.keys() - self.inputs.keys()))
+            missing = ", ".join(sorted(self.inputs.keys() - inputs.keys()))
+            raise invalid(
+                f"inputs do not match signature {self.name!r}: sent extra {{{extra}}}, "
+                f"missing but required {{{missing}}}"
+            )
+        for name, array in inputs.items():
+            spec = self.inputs[name]
+            if array.dtype != spec.dtype.as_numpy_dtype:
+                raise invalid(
+                    f"input {name!r} has dtype {_dtype_name(array.dtype)}, "
+                    f"expected {spec.dtype.name}"
+                )
+            if not spec.admits(array.shape):
+                raise invalid(
+                    f"input {name!r} has shape {_show(array.shape)}, expected {_show(spec.shape)}"
+                )
+        if not self.batchable or any(array.ndim == 0 for array in inputs.values()):
+            return 1
+        rows = {array.shape[0] for array in inputs.values()}
+        if len(rows) > 1:
+            sizes = ", ".join(f"{k}: {v.shape[0]}" for k, v in inputs.items())
+            raise invalid(f"inputs have different numbers of rows ({sizes})")
+        count = rows.pop()
+        if count == 0:
+            raise invalid("the batch is empty: send at least one row")
+        if count > max_rows:
+            raise invalid(f"{count} rows in one request; at most {max_rows} are allowed")
+        return count
+
+
+class Servable:
+    """A version of the model, in memory.
+
+    It is run by a `Session`, as TensorFlow Serving does: the same feeds and fetches by tensor
+    name, and closing it frees graph, functions and variables at once, which objects made by
+    `tf.saved_model.load` do not promise.
+
+    Args:
+        path: the version's folder.
+        version: its number.
+
+    Raises:
+        Exception: whatever TensorFlow raises on a broken SavedModel.
+    """
+
+    def __init__(self, path: str, version: int):
+        self.path = path
+        self.version = version
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            self._session = tf.compat.v1.Session(graph=self._graph)
+            try:
+                meta = tf.compat.v1.saved_model.loader.load(self._session, ["serve"], path)
+            except BaseException:
+                self._session.close()
+                raise
+        self._graph.finalize()
+        self.signature_defs = dict(meta.signature_def)
+        self._signatures = {
+            name: Signature(name, signature)
+            for name, signature in self.signature_defs.items()
+            if signature.method_name  # the loader's own "__saved_model_init_op" has none
+        }
+
+    def signature(self, name: str = "") -> Signature:
+        """The signature of that name; "" is `serving_default`.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT when there is none.
+        """
+        name = name or DEFAULT_SIGNATURE
+        if name not in self._signatures:
+            known = ", ".join(sorted(self._signatures))
+            raise invalid(
+                f'Serving signature name: "{name}" not found in signature def; it has: {known}'
+            )
+        return self._signatures[name]
+
+    def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name. Thread-safe; TensorFlow works outside Python's lock."""
+        feeds = {signature.inputs[name].tensor: array for name, array in inputs.items()}
+        fetches = {name: spec.tensor for name, spec in signature.outputs.items()}
+        return {k: np.asarray(v) for k, v in self._session.run(fetches, feeds).items()}
+
+    def warm_up(self) -> None:
+        """Runs what a first request would wait for (graph optimization, compilation).
+
+        Requests recorded in the model (`assets.extra/tf_serving_warmup_requests`, TensorFlow
+        Serving's own file) are replayed; without them, each signature gets one made-up row.
+        A made-up row may well be refused by the model: that is noted, and is no failure.
+        """
+        recorded = pathlib.Path(self.path, WARMUP_REQUESTS)
+        try:
+            rows = self._recorded(recorded) if recorded.is_file() else self._made_up()
+            for signature, inputs in rows:
+                try:
+                    self.run(signature, inputs)
+                except tf.errors.OpError as error:
+                    _LOG.info("warm-up of %r: %s", signature.name, str(error).split("\n", 1)[0])
+        except (ServingError, ValueError, tf.errors.OpError) as error:
+            _LOG.warning("warm-up requests of version %d not used: %s", self.version, error)
+
+    def _recorded(self, path: pathlib.Path):
+        from tensorflow_serving.apis import prediction_log_pb2
+
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+            signature = self.signature(request.model_spec.signature_name)
+            inputs = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
+            signature.check(inputs, max_rows=1 << 30)
+            yield signature, inputs
+
+    def _made_up(self):
+        for signature in self._signatures.values():
+            yield signature, {name: made_up(spec) for name, spec in signature.inputs.items()}
+
+    def close(self) -> None:
+        """Frees the model; no run may be under way."""
+        self._session.close()
+
+
+def made_up(spec: TensorSpec) -> np.ndarray:
+    """An array a signature takes: zeros, or "warm up"; open dimensions are 1."""
+    shape = [1 if size is None else size for size in (spec.shape if spec.shape is not None else ())]
+    if spec.dtype == tf.string:
+        return np.full(shape, b"warm up", dtype=np.object_)
+    return np.zeros(shape, dtype=spec.dtype.as_numpy_dtype)
+
+
+def not_found(name: str, version: int | None) -> ServingError:
+    """TensorFlow Serving's sentence for a model or version that is not served."""
+    which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+    return ServingError(Code.NOT_FOUND, f"Servable not found for request: {which}")
+
+
+def _show(shape: tuple[int | None, ...] | None) -> str:
+    if shape is None:
+        return "[?]"
+    return "[" + ",".join("-1" if size is None else str(size) for size in shape) + "]"
+
+
+def _dtype_name(dtype: np.dtype) -> str:
+    return "string" if dtype == np.object_ else dtype.name

@@ -1,0 +1,251 @@
+"""The versions of a model: found on disk, loaded in the background, switched under load."""
+
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from export.server.errors import Code, ServingError, from_exception
+from export.server.folders import find_versions
+from export.server.servable import Servable, not_found
+
+_MAX_RETRY_SECONDS = 60.0
+_LOG = logging.getLogger(__name__)
+Fingerprint = tuple[tuple[str, int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionStatus:
+    """What TensorFlow Serving reports for a version: its state, and the error that ended it."""
+
+    version: int
+    state: str  # START, LOADING, AVAILABLE, UNLOADING or END
+    code: Code = Code.OK
+    message: str = ""
+
+
+@dataclasses.dataclass
+class _Failure:
+    """A version that did not load: tried again when its files change, or after a while."""
+
+    fingerprint: Fingerprint
+    attempts: int
+    retry_at: float
+
+
+class Lease:
+    """Keeps a version loaded while a request uses it."""
+
+    def __init__(self, servable: Servable, release: Callable[[Servable], None]):
+        self.servable = servable
+        self._release = release
+
+    def release(self) -> None:
+        """Ends the lease; further calls do nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release(self.servable)
+
+
+class VersionManager:
+    """Serves the newest version that loads (TensorFlow Serving's policy "latest 1").
+
+    A new version is loaded and warmed up while the old one answers; then new requests go to the
+    new one, and the old one is freed when its last request has ended. A version that does not
+    load is reported, and the old one goes on serving. The last version is never dropped.
+
+    Args:
+        base_path: folder of the versions.
+        name: the model's name, for messages.
+        poll_seconds: seconds between looks at the folder.
+        loader: makes a `Servable` of (folder, version).
+    """
+
+    def __init__(
+        self,
+        base_path: str,
+        name: str,
+        poll_seconds: float,
+        loader: Callable[[str, int], Servable] = Servable,
+    ):
+        self._base_path = base_path
+        self._name = name
+        self._poll_seconds = poll_seconds
+        self._loader = loader
+        self._lock = threading.Lock()
+        self._current: Servable | None = None
+        self._leases: dict[Servable, int] = {}
+        self._statuses: dict[int, VersionStatus] = {}
+        self._failures: dict[int, _Failure] = {}
+        self._seen: dict[int, Fingerprint] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="versions", daemon=True)
+
+    @property
+    def current(self) -> int | None:
+        """The version that answers requests without one; None before the first load."""
+        with self._lock:
+            return None if self._current is None else self._current.version
+
+    def acquire(self, version: int | None = None) -> Lease:
+        """Holds a version for one request.
+
+        Args:
+            version: its number; None is the current one.
+
+        Raises:
+            ServingError: NOT_FOUND for a version not served, UNAVAILABLE for one being loaded.
+        """
+        with self._lock:
+            servable = self._current
+            if servable is None or version not in (None, servable.version):
+                status = self._statuses.get(version) if version is not None else None
+                loading = status is not None and status.state in ("START", "LOADING")
+                if loading or (servable is None and version is None):
+                    raise ServingError(
+                        Code.UNAVAILABLE, f"model {self._name!r} is not loaded yet; try again"
+                    )
+                raise not_found(self._name, version)
+            self._leases[servable] += 1
+        return Lease(servable, self._release)
+
+    def statuses(self, version: int | None = None) -> list[VersionStatus]:
+        """States of one version, or of all, newest first.
+
+        Raises:
+            ServingError: NOT_FOUND.
+        """
+        with self._lock:
+            known = sorted(self._statuses.values(), key=lambda s: -s.version)
+        if version is None:
+            if not known:
+                raise ServingError(
+                    Code.NOT_FOUND, f"Could not find any versions of model {self._name}"
+                )
+            return known
+        known = [status for status in known if status.version == version]
+        if not known:
+            raise ServingError(
+                Code.NOT_FOUND, f"Could not find version {version} of model {self._name}"
+            )
+        return known
+
+    def start(self) -> None:
+        """Loads the newest version that loads, then watches for others in the background."""
+        self.poll()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the watch and frees the model; to be called after the last request."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        with self._lock:
+            current, self._current = self._current, None
+        if current is not None:
+            self._retire(current)
+
+    def poll(self) -> None:
+        """One look at the folder: loads the newest complete version that is not yet served."""
+        try:
+            found = find_versions(self._base_path)
+        except OSError as error:
+            _LOG.warning("cannot read %s: %s; the loaded version stays", self._base_path, error)
+            return
+        self._forget_missing(found)
+        for version in sorted(found, reverse=True):
+            if version == self.current:
+                return
+            if self._due(version, found[version]) and self._load(version, found[version]):
+                return
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._poll_seconds):
+            try:
+                self.poll()
+            except Exception:
+                _LOG.exception("looking for versions failed; trying again")
+
+    def _forget_missing(self, found: dict[int, str]) -> None:
+        self._seen = {v: seen for v, seen in self._seen.items() if v in found}
+        with self._lock:
+            for version in [v for v in self._failures if v not in found]:
+                del self._failures[version]
+                del self._statuses[version]
+
+    def _due(self, version: int, path: str) -> bool:
+        """Whether to try a version now: its copy has settled, and its last failure is past."""
+        fingerprint = _fingerprint(path)
+        settled = self._seen.get(version) == fingerprint
+        self._seen[version] = fingerprint
+        if self.current is None:
+            settled = True  # nothing to lose: with nothing served, try at once
+        failure = self._failures.get(version)
+        if failure is None:
+            return settled
+        changed = failure.fingerprint != fingerprint
+        return settled and (changed or time.monotonic() >= failure.retry_at)
+
+    def _load(self, version: int, path: str) -> bool:
+        started = time.monotonic()
+        fingerprint = _fingerprint(path)
+        self._set(VersionStatus(version, "LOADING"))
+        try:
+            servable = self._loader(path, version)
+            servable.warm_up()  # it reports what fails by itself: no reason not to serve
+        except Exception as error:
+            failed = from_exception(error)
+            attempts = self._failures[version].attempts + 1 if version in self._failures else 1
+            wait = min(_MAX_RETRY_SECONDS, self._poll_seconds * 2.0**attempts)
+            with self._lock:
+                self._failures[version] = _Failure(fingerprint, attempts, time.monotonic() + wait)
+            self._set(VersionStatus(version, "END", failed.code, failed.message))
+            _LOG.error("version %d does not load (%s): %s", version, path, failed.message)
+            return False
+        with self._lock:
+            self._failures.pop(version, None)
+            self._leases[servable] = 0
+            self._statuses[version] = VersionStatus(version, "AVAILABLE")
+            old, self._current = self._current, servable
+        _LOG.info("version %d serves after %.1f s", version, time.monotonic() - started)
+        if old is not None:
+            self._retire(old)
+        return True
+
+    def _retire(self, servable: Servable) -> None:
+        self._set(VersionStatus(servable.version, "UNLOADING"))
+        self._close_if_idle(servable)
+
+    def _release(self, servable: Servable) -> None:
+        with self._lock:
+            self._leases[servable] -= 1
+        self._close_if_idle(servable)
+
+    def _close_if_idle(self, servable: Servable) -> None:
+        with self._lock:
+            if servable is self._current or self._leases.get(servable) != 0:
+                return
+            del self._leases[servable]
+            self._statuses[servable.version] = VersionStatus(servable.version, "END")
+        servable.close()
+        _LOG.info("version %d is unloaded", servable.version)
+
+    def _set(self, status: VersionStatus) -> None:
+        with self._lock:
+            self._statuses[status.version] = status
+
+
+def _fingerprint(path: str) -> Fingerprint:
+    """Names, sizes and times of all files: changes while a copy is in progress."""
+    files = []
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                info = os.stat(os.path.join(folder, name))
+            except OSError:
+                continue  # removed while we looked: the next look will differ
+            relative = os.path.relpath(os.path.join(folder, name), path)
+            files.append((relative, info.st_size, info.st_mtime_ns))
+    return tuple(sorted(files))

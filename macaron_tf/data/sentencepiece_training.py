@@ -1,0 +1,125 @@
+"""Training a SentencePiece model: the feed of normalized lines, and errors a person can read."""
+
+import io
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import sentencepiece
+
+from macaron_tf.data.normalization import NormalizationConfig, in_chunks, normalize_lines
+from macaron_tf.errors import UserError
+
+# Recorded in the model's bytes, hence in the hash: a constant, not the machine's number of cores.
+_THREADS = 4
+
+
+def train_sentencepiece(
+    lines: Iterable[str],
+    size: int,
+    *,
+    special_ids: tuple[int, int, int, int],
+    model_type: str,
+    character_coverage: float,
+    unicode_rule: str,
+) -> bytes:
+    """Trains a model; the same lines give the same bytes.
+
+    Args:
+        lines: normalized lines, none empty.
+        size: number of pieces, the special ones included.
+        special_ids: of PAD, UNK, BOS and EOS.
+        model_type: "bpe" or "unigram".
+        character_coverage: part of the characters that become pieces.
+        unicode_rule: SentencePiece's own normalization: "nmt_nfkc", "nfkc" or "identity".
+
+    Returns:
+        The serialized model.
+
+    Raises:
+        UserError: no text, too little of it for `size` pieces, or too much.
+    """
+    model = io.BytesIO()
+    pad, unknown, begin, end = special_ids
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=size,
+            model_type=model_type,
+            character_coverage=character_coverage,
+            normalization_rule_name=unicode_rule,
+            pad_id=pad,
+            unk_id=unknown,
+            bos_id=begin,
+            eos_id=end,
+            # SentencePiece leaves longer lines out without a word; its own default is 4192.
+            max_sentence_length=1 << 20,
+            num_threads=_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _readable(str(error), size) from error
+    return model.getvalue()
+
+
+def interleave(
+    pairs: Iterable[tuple[str, str]], languages: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """The training text of a joint vocabulary: both sides of each pair, each with its language.
+
+    Args:
+        pairs: (source, target) lines.
+        languages: the source and the target language.
+
+    Yields:
+        (line, language), the source first.
+    """
+    for source, target in pairs:
+        yield source, languages[0]
+        yield target, languages[1]
+
+
+def normalized_text(
+    lines: Iterable[str | tuple[str, str]],
+    config: NormalizationConfig,
+    languages: Sequence[str],
+    max_lines: int,
+) -> Iterator[str]:
+    """Normalizes a feed chunk by chunk; within a chunk, language by language.
+
+    Args:
+        lines: lines of the first language, or (line, language) pairs.
+        config: what is done.
+        languages: the languages.
+        max_lines: where to stop.
+
+    Yields:
+        Normalized lines, none empty: SentencePiece takes an empty one for an error in its feed.
+    """
+    for chunk in in_chunks(itertools.islice(lines, max_lines)):
+        by_language: dict[str, list[str]] = {}
+        for item in chunk:
+            line, language = (item, languages[0]) if isinstance(item, str) else item
+            by_language.setdefault(language, []).append(line)
+        for language, group in by_language.items():
+            yield from filter(None, normalize_lines(group, config, language))
+
+
+def _readable(message: str, size: int) -> UserError:
+    """SentencePiece's internal error as a sentence that names the mend."""
+    most = re.search(r"too high.*<= (\d+)", message)
+    if most:
+        return UserError(
+            f"a vocabulary of {size} pieces is too large for this text: it gives at most "
+            f"{most.group(1)}; ask for {most.group(1)} or fewer, or bring more text"
+        )
+    least = re.search(r"required_chars\. \d+ vs (\d+)", message)
+    if least:
+        return UserError(
+            f"a vocabulary of {size} pieces is too small: the text's characters alone need "
+            f"{least.group(1)}; ask for more pieces or lower the character coverage"
+        )
+    if "sentences_.empty()" in message:
+        return UserError("no text to train a vocabulary on: every line is empty")
+    return UserError(f"the vocabulary could not be trained: {message.strip()}")

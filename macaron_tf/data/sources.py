@@ -1,0 +1,96 @@
+"""Where sentence pairs come from: TFDS, text files, TSV files, the embedded default corpus."""
+
+import hashlib
+import json
+import os
+
+from macaron_tf.data import corpora, text_files, tfds_source
+from macaron_tf.errors import UserError
+
+FORMS = "tfds:NAME[/CONFIG], text:SOURCE_FILE,TARGET_FILE, tsv:FILE or homeassistant[:LANG]"
+
+
+def read_pairs(
+    source: str,
+    split: str,
+    source_lang: str,
+    target_lang: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+) -> list[tuple[str, str]]:
+    """Reads a split of a parallel corpus.
+
+    Args:
+        source: one of
+            `tfds:NAME[/CONFIG][:VERSION]`: a TFDS translation set (without CONFIG, the one of the
+                two languages), already prepared in `data_dir` unless `download`;
+            `text:SOURCE_FILE,TARGET_FILE`: aligned lines, plain or `.gz`; `{split}` in the names
+                stands for the split, as in `text:data/{split}.en,data/{split}.de`; files without
+                it have only the split "train", also called "all";
+            `tsv:FILE`: two columns, source and target; `{split}` and `.gz` as above;
+            `homeassistant[:LANG]`: the embedded default corpus, English with LANG (otherwise with
+                the other of the two languages); splits train, validation, test.
+        split: "train", "validation", "test" or another of the source's; TFDS slices
+            such as "train[:10%]" too.
+        source_lang: language code of the first of each pair.
+        target_lang: language code of the second.
+        data_dir: TFDS's folder; its own default when None.
+        download: lets TFDS fetch and prepare the set. Never done otherwise: with no network TFDS
+            tries for minutes.
+
+    Returns:
+        (source, target) lines in the source's order, without line ends, not cleaned.
+
+    Raises:
+        UserError: no such source, file, split or language; unequal, empty or malformed files; no
+            network. The sentence names the place and what exists.
+    """
+    kind, rest = _parse(source)
+    if kind == "tfds":
+        return tfds_source.read(rest, split, source_lang, target_lang, data_dir, download)
+    if kind == "text":
+        return text_files.read_text(rest, split)
+    if kind == "tsv":
+        return text_files.read_tsv(rest, split)
+    return corpora.read_homeassistant(rest or None, split, source_lang, target_lang)
+
+
+def source_fingerprint(
+    source: str,
+    split: str,
+    source_lang: str,
+    target_lang: str,
+    data_dir: str | os.PathLike | None = None,
+) -> str:
+    """Identifies what `read_pairs` would return, without reading it.
+
+    Args:
+        source, split, source_lang, target_lang, data_dir: as for `read_pairs`.
+
+    Returns:
+        SHA-256 (hex) over the specification and the name, size and time of change of each file (of
+        the embedded corpus: its own SHA-256).
+
+    Raises:
+        UserError: as `read_pairs`, for what is missing.
+    """
+    kind, rest = _parse(source)
+    if kind == "tfds":
+        identity = tfds_source.identity(rest, source_lang, target_lang, data_dir)
+    elif kind == "text":
+        identity = text_files.identity(text_files.text_paths(rest, split))
+    elif kind == "tsv":
+        identity = text_files.identity([text_files.split_path("tsv", rest, split)])
+    else:
+        identity = [corpora.HOMEASSISTANT_SHA256, corpora.FORMAT, rest]
+    record = json.dumps([kind, identity, split, source_lang, target_lang])
+    return hashlib.sha256(record.encode()).hexdigest()
+
+
+def _parse(source: str) -> tuple[str, str]:
+    kind, _, rest = source.partition(":")
+    if kind == "homeassistant" or (kind in ("tfds", "text", "tsv") and rest):
+        return kind, rest
+    if kind in ("tfds", "text", "tsv"):
+        raise UserError(f"the source {source!r} names nothing after {kind}: give {FORMS}")
+    raise UserError(f"unknown source {source!r}: give {FORMS}")

@@ -1,0 +1,209 @@
+"""Multi-head scaled dot-product attention: the token mixer of a Transformer."""
+
+import math
+
+import keras
+from keras import ops
+
+from macaron_tf.layers.checks import check_divisible
+
+# Added to the score of a hidden position: far below any real score, and finite, so that a row
+# with nothing to attend (a padding sentence) gives a mean and not a NaN.
+HIDDEN_SCORE = -1e9
+
+
+def broadcast_mask(mask):
+    """Brings a boolean mask, True = attend, to rank 4.
+
+    Args:
+        mask: key padding `(B, S)`, full `(B, T, S)` or per head `(B, H, T, S)`; None stays None.
+
+    Returns:
+        The mask as `(B, 1, 1, S)`, `(B, 1, T, S)` or `(B, H, T, S)`.
+    """
+    if mask is None:
+        return None
+    rank = len(mask.shape)
+    if rank == 2:
+        return mask[:, None, None, :]  # (B, 1, 1, S)
+    if rank == 3:
+        return mask[:, None, :, :]  # (B, 1, T, S)
+    if rank == 4:
+        return mask
+    raise ValueError(f"an attention mask has rank 2, 3 or 4, got shape {mask.shape}")
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class MultiHeadAttention(keras.layers.Layer):
+    """`softmax(Q K^T / sqrt(d)) V` in H heads, over the sequence itself or over a memory.
+
+    Args:
+        num_heads: H.
+        head_dim: d of one head; D / H by default.
+        dropout: probability of dropping an attention weight, 0 to 1.
+        causal: position t attends positions 0 to t only (self-attention).
+        cross: keys and values come from a memory given at call time.
+        use_bias: whether the four projections have a bias.
+        kernel_initializer: for all projections. Query, key and value (self) or key and value
+            (cross) are one fused matrix, whose fan-out the initializer sees: Xavier-uniform is
+            then 1/sqrt(2) of that of separate matrices, which is how fairseq, and with it the
+            code released with Macaron Net, starts.
+
+    Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
+    attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Returns `(B, T, D)`.
+
+    Cached decoding: `start` makes what is constant (the memory's keys and values) and `step`
+    attends one new token for each of K hypotheses.
+
+    References: Vaswani et al. 2017, eq. 1.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int | None = None,
+        dropout: float = 0.0,
+        causal: bool = False,
+        cross: bool = False,
+        use_bias: bool = True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if causal and cross:
+            raise ValueError("attention is causal over its own sequence or cross to a memory")
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.dropout = dropout
+        self.causal = causal
+        self.cross = cross
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, input_shape, memory_shape=None):
+        hidden_dim = input_shape[-1]
+        self._head_dim = self.head_dim or check_divisible(
+            "hidden_dim", hidden_dim, "num_heads", self.num_heads
+        )
+        width = self.num_heads * self._head_dim
+        if self.cross:
+            self.query = self._projection("query", width)
+            self.query.build(input_shape)
+            self.key_value = self._projection("key_value", 2 * width)
+            self.key_value.build(memory_shape or input_shape)
+        else:
+            self.query_key_value = self._projection("query_key_value", 3 * width)
+            self.query_key_value.build(input_shape)
+        self.output_projection = self._projection("output", hidden_dim)
+        self.output_projection.build((*input_shape[:-1], width))
+        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.built = True
+
+    def _projection(self, name: str, units: int) -> keras.layers.Dense:
+        return keras.layers.Dense(
+            units,
+            use_bias=self.use_bias,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def call(self, x, memory=None, attention_mask=None, training=None):
+        if self.cross:
+            query = self._split_heads(self.query(x), 1)[0]
+            key, value = self._split_heads(self.key_value(memory), 2)
+        else:
+            query, key, value = self._split_heads(self.query_key_value(x), 3)
+        mask = broadcast_mask(attention_mask)
+        if self.causal:
+            causal_mask = causal_attention_mask(ops.shape(x)[1])  # (1, 1, T, T)
+            mask = causal_mask if mask is None else ops.logical_and(mask, causal_mask)
+        y = self._attend(query, key, value, mask, training)  # (B, H, T, d)
+        return self._merge_heads(y)
+
+    def start(self, memory):
+        """Keys and values of the memory `(B, S, D)`: a pair of `(B, H, S, d)` (cross only)."""
+        return tuple(self._split_heads(self.key_value(memory), 2))
+
+    def empty_cache(self, batch_size, beam_size: int, max_length: int):
+        """Room for the keys and values of `max_length` tokens: a pair of `(B, K, H, T, d)`."""
+        shape = (batch_size, beam_size, self.num_heads, max_length, self._head_dim)
+        zeros = ops.zeros(shape, self.compute_dtype)
+        return zeros, zeros
+
+    def step(self, x, index, cache, memory_mask=None):
+        """Attends one new token of each hypothesis.
+
+        Args:
+            x: `(B, K, D)`, the token at position `index` of each of K hypotheses.
+            index: scalar int32.
+            cache: what `empty_cache` or the previous step gave (self), what `start` gave (cross).
+            memory_mask: `(B, S)` (cross only).
+
+        Returns:
+            `(B, K, D)` and the cache, the new token's key and value added.
+        """
+        if self.cross:
+            # The K hypotheses of a sentence attend its one memory as K queries.
+            query = self._split_heads(self.query(x), 1)[0]  # (B, H, K, d)
+            y = self._attend(query, *cache, broadcast_mask(memory_mask), training=False)
+            return self._merge_heads(y), cache
+        # (B, K, 3 H d) -> (B, K, 3, H, 1, d)
+        qkv = ops.reshape(
+            self.query_key_value(x),
+            (-1, x.shape[1], 3, self.num_heads, 1, self._head_dim),
+        )
+        keys, values = (
+            ops.slice_update(held, (0, 0, 0, index, 0), ops.cast(new, held.dtype))
+            for held, new in zip(cache, (qkv[:, :, 1], qkv[:, :, 2]), strict=True)
+        )  # (B, K, H, T, d)
+        seen = ops.arange(keys.shape[3] or ops.shape(keys)[3], dtype="int32") <= index  # (T,)
+        y = self._attend(qkv[:, :, 0], keys, values, seen, training=False)  # (B, K, H, 1, d)
+        # (B, K, H, 1, d) -> (B, K, H d)
+        y = ops.reshape(y, (-1, x.shape[1], self.num_heads * self._head_dim))
+        return self.output_projection(y), (keys, values)
+
+    def _attend(self, query, key, value, mask, training):
+        # Scaling the query costs T x d products, scaling the scores T x S.
+        query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
+        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
+        scores = ops.cast(scores, "float32")
+        if mask is not None:
+            scores = ops.add(scores, ops.where(mask, 0.0, HIDDEN_SCORE))
+        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
+        weights = self.drop(weights, training=training)
+        return ops.matmul(weights, value)  # (..., T, d)
+
+    def _split_heads(self, x, parts: int):
+        # (B, L, parts H d) -> (B, L, parts, H, d) -> (parts, B, H, L, d)
+        x = ops.reshape(x, (-1, ops.shape(x)[1], parts, self.num_heads, self._head_dim))
+        x = ops.transpose(x, (2, 0, 3, 1, 4))
+        return ops.unstack(x, parts, axis=0)
+
+    def _merge_heads(self, y):
+        # (B, H, T, d) -> (B, T, H, d) -> (B, T, H d) -> (B, T, D)
+        y = ops.transpose(y, (0, 2, 1, 3))
+        y = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self._head_dim))
+        return self.output_projection(y)
+
+    def compute_output_shape(self, input_shape, *args, **kwargs):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "dropout": self.dropout,
+            "causal": self.causal,
+            "cross": self.cross,
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+
+def causal_attention_mask(length):
+    """Lower-triangular mask `(1, 1, T, T)`: True where the key is not after the query."""
+    positions = ops.arange(length, dtype="int32")
+    return (positions[None, :] <= positions[:, None])[None, None]

@@ -1,0 +1,71 @@
+"""The position-wise feed-forward sub-layer: the channel mixer of a Transformer."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class FeedForward(keras.layers.Layer):
+    """`activation(x W1 + b1) W2 + b2`, at every position alone.
+
+    Args:
+        feed_forward_dim: the inner width F.
+        activation: name or function; the papers use `"relu"` (translation) and `"gelu"` (BERT).
+        activation_dropout: probability of dropping an inner activation, 0 to 1.
+        kernel_initializer: for both matrices; biases start at 0.
+
+    Call arguments: `x (B, L, D)`; returns `(B, L, D)`.
+
+    References: Vaswani et al. 2017, eq. 2.
+    """
+
+    def __init__(
+        self,
+        feed_forward_dim: int,
+        activation="relu",
+        activation_dropout: float = 0.0,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.feed_forward_dim = feed_forward_dim
+        self.activation = keras.activations.get(activation)
+        self.activation_dropout = activation_dropout
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, input_shape):
+        hidden_dim = input_shape[-1]
+        self.inner = keras.layers.Dense(
+            self.feed_forward_dim,
+            activation=self.activation,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name="inner",
+        )
+        self.outer = keras.layers.Dense(
+            hidden_dim,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name="outer",
+        )
+        self.drop = keras.layers.Dropout(self.activation_dropout, dtype=self.dtype_policy)
+        self.inner.build(input_shape)
+        self.outer.build((*input_shape[:-1], self.feed_forward_dim))
+        self.built = True
+
+    def call(self, x, training=None):
+        y = self.inner(x)  # (B, L, F)
+        y = self.drop(y, training=training)
+        return self.outer(y)  # (B, L, D)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "feed_forward_dim": self.feed_forward_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "activation_dropout": self.activation_dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

@@ -1,0 +1,105 @@
+"""The one place where normalization, dropout, step size and the skip connection live."""
+
+import keras
+from keras import ops
+
+from macaron_tf.layers.checks import check_choice
+
+NORM_PLACEMENTS = ("pre", "post")
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class Residual(keras.layers.Layer):
+    """One Euler step of size `step_size` through a sub-layer: `x + step_size * f(x)`.
+
+    Pre-norm: `x + step_size * Dropout(sublayer(LayerNorm(x)))`; post-norm:
+    `LayerNorm(x + step_size * Dropout(sublayer(x)))`. Dropout comes before the step size, as in
+    the code released with Macaron Net.
+
+    Args:
+        sublayer: the layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
+        step_size: the ODE solver's step; 1 for a Transformer, 1/2 for Macaron's feed-forwards.
+        dropout: probability of dropping an element of the sub-layer's output, 0 to 1.
+        norm: `"pre"` or `"post"`.
+        epsilon: added to the variance inside the LayerNorm.
+        affine: whether the LayerNorm has a trained scale and offset.
+
+    Call arguments: `x (B, L, D)`, then whatever the sub-layer takes.
+
+    References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
+    Dynamic System Point of View", eq. 17-19; pre- and post-norm: Xiong et al. 2020.
+    """
+
+    def __init__(
+        self,
+        sublayer: keras.layers.Layer,
+        step_size: float = 1.0,
+        dropout: float = 0.0,
+        norm: str = "pre",
+        epsilon: float = 1e-5,
+        affine: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.sublayer = sublayer
+        self.step_size = step_size
+        self.dropout = dropout
+        self.norm = check_choice("norm", norm, NORM_PLACEMENTS)
+        self.epsilon = epsilon
+        self.affine = affine
+        self.layer_norm = keras.layers.LayerNormalization(
+            epsilon=epsilon, center=affine, scale=affine, dtype=self.dtype_policy, name="norm"
+        )
+        self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, input_shape, *sublayer_shapes):
+        self.layer_norm.build(input_shape)
+        if not self.sublayer.built:
+            self.sublayer.build(input_shape, *sublayer_shapes)
+        self.built = True
+
+    def call(self, x, *args, training=None, **kwargs):
+        return self.around(
+            x, lambda y: self.sublayer(y, *args, training=training, **kwargs), training
+        )
+
+    def step(self, x, *args):
+        """The same update for cached decoding: the sub-layer's `step` also returns its cache."""
+        cache = None
+
+        def sublayer_step(y):
+            nonlocal cache
+            y, cache = self.sublayer.step(y, *args)
+            return y
+
+        return self.around(x, sublayer_step, training=False), cache
+
+    def around(self, x, function, training=None):
+        """Wraps any `function: (B, L, D) -> (B, L, D)` in this norm, dropout, step and skip."""
+        y = function(self.layer_norm(x) if self.norm == "pre" else x)
+        y = self.drop(y, training=training)
+        if self.step_size != 1.0:
+            y = ops.multiply(y, ops.cast(self.step_size, y.dtype))
+        y = ops.add(x, y)
+        return y if self.norm == "pre" else self.layer_norm(y)
+
+    def compute_output_shape(self, input_shape, *args, **kwargs):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "sublayer": keras.saving.serialize_keras_object(self.sublayer),
+            "step_size": self.step_size,
+            "dropout": self.dropout,
+            "norm": self.norm,
+            "epsilon": self.epsilon,
+            "affine": self.affine,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        config["sublayer"] = keras.saving.deserialize_keras_object(config["sublayer"])
+        return cls(**config)

@@ -1,0 +1,155 @@
+"""The encoder-decoder of translation, with any block."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from macaron_tf.layers.embeddings import TiedEmbedding
+from macaron_tf.layers.positions import SinusoidalPositions
+from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.stack import Stack
+
+PAD = 0
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class EncoderDecoder(keras.Model):
+    """Source ids and the target so far to scores of the next target token.
+
+    One table embeds source and target and projects to the vocabulary. Id 0 is padding in both.
+
+    Args:
+        config: an `EncoderDecoderConfig`.
+
+    Call arguments: `{"source": (B, S), "target": (B, T)}`, int ids; the target is the decoder's
+    input, shifted right by the caller. Returns logits `(B, T, V)`.
+
+    Example:
+        model = EncoderDecoder(EncoderDecoderConfig(1000, 128, 256, 4, 2, 2, block="macaron"))
+        logits = model({"source": source_ids, "target": target_ids})
+
+    References: Vaswani et al. 2017; with Macaron blocks, Lu et al. 2019.
+    """
+
+    def __init__(self, config: EncoderDecoderConfig, name: str = "encoder_decoder", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        policy = self.dtype_policy
+        self.embedding = TiedEmbedding(
+            config.vocab_size, config.hidden_dim, dtype=policy, name="embedding"
+        )
+        self.positions = SinusoidalPositions(
+            layout=config.position_layout, dtype=policy, name="positions"
+        )
+        self.source_dropout = keras.layers.Dropout(config.dropout, dtype=policy)
+        self.target_dropout = keras.layers.Dropout(config.dropout, dtype=policy)
+        options = {
+            name: getattr(config, name)
+            for name in (
+                "num_heads",
+                "feed_forward_dim",
+                "dropout",
+                "attention_dropout",
+                "activation_dropout",
+                "activation",
+                "norm",
+                "epsilon",
+            )
+        }
+        self.encoder = Stack(
+            config.num_encoder_layers, config.block, options, dtype=policy, name="encoder"
+        )
+        self.decoder = Stack(
+            config.num_decoder_layers,
+            config.block,
+            {**options, "causal": True, "cross_attention": True},
+            dtype=policy,
+            name="decoder",
+        )
+
+    def build(self, input_shape=None):
+        hidden_shape = (None, None, self.config.hidden_dim)
+        self.embedding.build()
+        self.positions.build(hidden_shape)
+        self.encoder.build(hidden_shape)
+        self.decoder.build(hidden_shape, hidden_shape)
+        self.built = True
+
+    def call(self, inputs, training=None):
+        return self.logits(self.hidden_states(inputs, training=training))
+
+    def encode(self, source, training=None):
+        """Source ids `(B, S)` to the memory `(B, S, D)`."""
+        x = self.source_dropout(self.positions(self.embedding(source)), training=training)
+        return self.encoder(x, attention_mask=self.padding_mask(source), training=training)
+
+    def hidden_states(self, inputs, training=None):
+        """The decoder's output `(B, T, D)`, before the vocabulary: `call` without `logits`."""
+        source, target = inputs["source"], inputs["target"]
+        memory = self.encode(source, training=training)
+        x = self.target_dropout(self.positions(self.embedding(target)), training=training)
+        # Padding is at the end of a target, where the causal mask hides it from every real token.
+        return self.decoder(
+            x, memory=memory, memory_mask=self.padding_mask(source), training=training
+        )
+
+    def logits(self, hidden):
+        """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
+        return self.embedding.logits(hidden)
+
+    def start(self, source, beam_size: int, max_length):
+        """Begins cached decoding of K hypotheses a sentence.
+
+        Args:
+            source: ids `(B, S)`.
+            beam_size: K.
+            max_length: T, room in the cache for this many target tokens.
+
+        Returns:
+            `context`, constant while decoding, tensors `(B, ...)`; and the empty `cache`, tensors
+            `(B, K, ...)`, to be reordered along axis 1 with the hypotheses.
+        """
+        memory = self.encode(source, training=False)
+        context = {
+            "memory": self.decoder.start(memory),
+            "memory_mask": self.padding_mask(source),
+        }
+        return context, self.decoder.empty_cache(ops.shape(source)[0], beam_size, max_length)
+
+    def step(self, tokens, index, context, cache):
+        """Scores of the next token of each hypothesis.
+
+        Args:
+            tokens: ids `(B, K)`, the tokens at position `index` of the decoder's input.
+            index: scalar int32, 0 for BOS.
+            context: from `start`. cache: from `start` or the last step.
+
+        Returns:
+            float32 logits `(B, K, V)` and the new cache.
+        """
+        # The K hypotheses stand where positions usually do: each gets the encoding of `index`.
+        x = self.embedding(tokens)  # (B, K, D)
+        x = ops.reshape(x, (-1, 1, self.config.hidden_dim))  # (B K, 1, D)
+        x = self.positions(x, start_index=index)
+        x = ops.reshape(x, (-1, tokens.shape[1], self.config.hidden_dim))  # (B, K, D)
+        x, cache = self.decoder.step(
+            x, index, context["memory"], cache, memory_mask=context["memory_mask"]
+        )
+        return ops.cast(self.logits(x), "float32"), cache
+
+    @staticmethod
+    def padding_mask(ids):
+        """True where an id is a token: `(B, L) -> (B, L)`."""
+        return ops.not_equal(ids, PAD)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape["target"], self.config.vocab_size)
+
+    def get_config(self):
+        return {**super().get_config(), "config": dataclasses.asdict(self.config)}
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        return cls(EncoderDecoderConfig(**config.pop("config")), **config)

@@ -1,0 +1,84 @@
+"""A stack of equal blocks: the body of every encoder and decoder."""
+
+import keras
+
+from macaron_tf.layers.blocks import block_class
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class Stack(keras.layers.Layer):
+    """`num_layers` blocks of one kind, and a final LayerNorm where they are pre-norm.
+
+    Args:
+        num_layers: depth.
+        block: name of the block, see `macaron_tf.layers.BLOCKS`.
+        block_options: keyword arguments of every block, `num_heads`, `feed_forward_dim`,
+            `causal`, `cross_attention`, `norm` and the rest.
+
+    Call arguments: those of a block, `x (B, T, D)` first; returns `(B, T, D)`.
+    """
+
+    def __init__(self, num_layers: int, block: str, block_options: dict, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_layers = num_layers
+        self.block = block
+        self.block_options = dict(block_options)
+        self.blocks = [
+            block_class(block)(**self.block_options, dtype=self.dtype_policy, name=f"block_{i}")
+            for i in range(num_layers)
+        ]
+        self.final_norm = None
+        if self.blocks[0].norm == "pre":
+            self.final_norm = keras.layers.LayerNormalization(
+                epsilon=self.blocks[0].epsilon,
+                center=self.blocks[0].affine,
+                scale=self.blocks[0].affine,
+                dtype=self.dtype_policy,
+                name="final_norm",
+            )
+
+    def build(self, input_shape, memory_shape=None):
+        for block in self.blocks:
+            block.build(input_shape, memory_shape)
+        if self.final_norm:
+            self.final_norm.build(input_shape)
+        self.built = True
+
+    def call(self, x, memory=None, attention_mask=None, memory_mask=None, mask=None, training=None):
+        for block in self.blocks:
+            x = block(
+                x,
+                memory=memory,
+                attention_mask=attention_mask if attention_mask is not None else mask,
+                memory_mask=memory_mask,
+                training=training,
+            )
+        return self.final_norm(x) if self.final_norm else x
+
+    def start(self, memory):
+        """What every block keeps of the memory `(B, S, D)`."""
+        return [block.start(memory) for block in self.blocks]
+
+    def empty_cache(self, batch_size, beam_size: int, max_length: int):
+        """Room for the past of K hypotheses in every block, all tensors `(B, K, ...)`."""
+        return [block.empty_cache(batch_size, beam_size, max_length) for block in self.blocks]
+
+    def step(self, x, index, context, cache, memory_mask=None):
+        """One token of each hypothesis, `x (B, K, D)`, at position `index`, through the stack."""
+        new_cache = []
+        for block, block_context, block_cache in zip(self.blocks, context, cache, strict=True):
+            x, held = block.step(x, index, block_context, block_cache, memory_mask)
+            new_cache.append(held)
+        return (self.final_norm(x) if self.final_norm else x), new_cache
+
+    def compute_output_shape(self, input_shape, *args, **kwargs):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_layers": self.num_layers,
+            "block": self.block,
+            "block_options": self.block_options,
+        }

@@ -1,0 +1,171 @@
+"""What a run is at a step, written into a checkpoint and read back to the bit."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+
+import keras
+import numpy as np
+
+from macaron_tf.errors import UserError
+from macaron_tf.training import checkpoints
+from macaron_tf.training.fit_model import FitModel
+
+
+@dataclasses.dataclass
+class RunState:
+    """The part of a run that no variable holds.
+
+    Attributes:
+        elapsed_seconds: wall-clock time of the run so far, without the time between resumes.
+        best_score: the best validation score so far; None before the first validation.
+        best_step: its step.
+        rounds_without_improvement: validations since then.
+        validated_at: step of the last validation; 0 before the first.
+    """
+
+    elapsed_seconds: float = 0.0
+    best_score: float | None = None
+    best_step: int | None = None
+    rounds_without_improvement: int = 0
+    validated_at: int = 0
+
+
+def write_checkpoint(directory: pathlib.Path, model: FitModel, state: RunState) -> None:
+    """Writes a run's files into an empty directory; `CheckpointDirectory.save` makes it whole."""
+    model.network.save_weights(directory / checkpoints.WEIGHTS)
+    if model.ema:
+        with model.ema_weights():
+            model.network.save_weights(directory / checkpoints.EMA_WEIGHTS)
+    host = {
+        "step": model.step,
+        "window": model.window.totals(),
+        "run": dataclasses.asdict(state),
+    }
+    arrays = {name: np.array(variable) for name, variable in _state_variables(model).items()}
+    arrays["host"] = np.frombuffer(json.dumps(host).encode(), np.uint8)
+    np.savez(directory / checkpoints.STATE, **arrays)
+
+
+def manifest_fields(model: FitModel, vocabulary_hash: str, metrics: dict) -> dict:
+    """What a checkpoint's manifest says besides its step and checksums."""
+    return {
+        "vocabulary": vocabulary_hash,
+        "metrics": metrics,
+        "weights": weight_table(model.network),
+    }
+
+
+def weight_table(network: keras.Model) -> list[str]:
+    """`"path (shape)"` of every weight, in order."""
+    return [f"{weight.path} {tuple(weight.shape)}" for weight in network.weights]
+
+
+def restore_checkpoint(
+    checkpoint: str | os.PathLike, model: FitModel, vocabulary_hash: str
+) -> RunState:
+    """Puts a model back into the state in which it was saved.
+
+    Args:
+        checkpoint: a checkpoint's directory.
+        model: compiled, `prepare`d, of the same architecture and optimizer.
+        vocabulary_hash: of the vocabulary in use.
+
+    Raises:
+        UserError: the checkpoint is damaged, or is of another vocabulary, model or optimizer.
+    """
+    load_network(checkpoint, model.network, vocabulary_hash, average=False)
+    with np.load(pathlib.Path(checkpoint) / checkpoints.STATE) as arrays:
+        variables = _state_variables(model)
+        if set(variables) != set(arrays.files) - {"host"}:
+            raise UserError(
+                f"{checkpoint} was written with another optimizer, dropout or ema_decay: "
+                "use the settings it was started with, or another run directory"
+            )
+        for name, variable in variables.items():
+            if tuple(variable.shape) != arrays[name].shape:
+                raise UserError(
+                    f"{name} has shape {arrays[name].shape} in {checkpoint} but "
+                    f"{tuple(variable.shape)} in the model: use the settings it was started with"
+                )
+        for name, variable in variables.items():
+            variable.assign(arrays[name])
+        host = json.loads(arrays["host"].tobytes())
+    model.step = host["step"]
+    model.window.load(host["window"])
+    return RunState(**host["run"])
+
+
+def load_network(
+    checkpoint: str | os.PathLike,
+    network: keras.Model,
+    vocabulary_hash: str,
+    average: bool = True,
+) -> dict:
+    """Loads a checkpoint's weights into a built network, for evaluation, decoding or export.
+
+    Args:
+        checkpoint: a checkpoint's directory.
+        network: built, of the same architecture.
+        vocabulary_hash: of the vocabulary in use; refused where it is not the checkpoint's.
+        average: take the moving average's weights, where the checkpoint has them.
+
+    Returns:
+        The checkpoint's manifest.
+
+    Raises:
+        UserError: the checkpoint is damaged, or is of another vocabulary or architecture.
+    """
+    manifest = checkpoints.read_manifest(checkpoint)
+    check_vocabulary(checkpoint, manifest, vocabulary_hash)
+    check_weights(checkpoint, manifest["weights"], weight_table(network))
+    path = pathlib.Path(checkpoint) / checkpoints.WEIGHTS
+    network.load_weights(checkpoints.weights_file(checkpoint) if average else path)
+    return manifest
+
+
+def check_vocabulary(checkpoint: str | os.PathLike, manifest: dict, expected: str) -> None:
+    """Raises a UserError where a checkpoint was trained with another vocabulary."""
+    if manifest["vocabulary"] != expected:
+        raise UserError(
+            f"{checkpoint} was trained with another vocabulary "
+            f"({manifest['vocabulary'][:12] or 'none'}, not {expected[:12] or 'none'}): "
+            "use the vocabulary saved beside it"
+        )
+
+
+def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
+    """Raises a UserError naming the first weight that differs in name or shape."""
+    for theirs, ours in zip(saved, present, strict=False):
+        if _stable(theirs) != _stable(ours):
+            raise UserError(
+                f"{checkpoint} holds {theirs} where the model has {ours}: "
+                "build the model it was trained as"
+            )
+    if len(saved) != len(present):
+        raise UserError(
+            f"{checkpoint} holds {len(saved)} weights but the model has {len(present)}: "
+            "build the model it was trained as"
+        )
+
+
+def _state_variables(model: FitModel) -> dict[str, keras.Variable]:
+    """Every variable that a resume needs besides the weights, by a name that stays the same.
+
+    Keras numbers names by what was built before in the process, so these go by position.
+    """
+    weights = {id(weight) for weight in model.network.weights}
+    randoms = [v for v in model.network.variables if id(v) not in weights]
+    return {
+        **{f"optimizer/{i:05d}": v for i, v in enumerate(model.optimizer.variables)},
+        **{f"random/{i:05d}": v for i, v in enumerate(randoms)},
+        **{f"average/{i:05d}": v for i, v in enumerate(model.ema.shadows if model.ema else ())},
+        "skipped_in_a_row": model.updates.skipped_in_a_row,
+    }
+
+
+def _stable(weight: str) -> str:
+    """`dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`: without Keras's process-wide counters."""
+    return re.sub(r"_\d+(?=[/ ])", "", weight)

@@ -1,0 +1,156 @@
+"""The arithmetic of an update: sums over micro-batches, one mean, one clipping, one step."""
+
+import warnings
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from macaron_tf.training import sums as names_of
+from macaron_tf.training.ema import ExponentialMovingAverage
+
+Objective = Callable[..., dict[str, tf.Tensor]]
+
+
+class Updates:
+    """What a `FitModel` runs inside its graphs.
+
+    Args: as `FitModel`.
+
+    Attributes:
+        names: what the packed sums of a `"train"` and a `"test"` step are; known once traced.
+        traces: how often each was traced.
+        skipped_in_a_row: int64 variable, the length of the present run of skipped updates.
+    """
+
+    def __init__(
+        self,
+        network: keras.Model,
+        objective: Objective,
+        accumulation_steps: int,
+        clip_norm: float | None,
+    ):
+        self.network = network
+        self.objective = objective
+        self.accumulation_steps = accumulation_steps
+        self.clip_norm = clip_norm
+        self.optimizer: keras.optimizers.Optimizer | None = None
+        self.ema: ExponentialMovingAverage | None = None
+        self.names: dict[str, tuple[str, ...]] = {}
+        self.traces = {"train": 0, "test": 0}
+        self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
+        self._updated: list[keras.Variable] = []
+
+    def test_step(self, batch) -> tf.Tensor:
+        """The objective's sums `(K,)` on a batch, without dropout and without an update."""
+        self.traces["test"] += 1
+        return self._pack("test", self.objective(self.network, batch, training=False))
+
+    def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Sums and gradients of one micro-batch, not yet divided by the weight.
+
+        Args:
+            batch: the dict of tensors that the objective takes.
+
+        Returns:
+            The objective's sums `(K,)` float32, and the gradients of `loss_sum` for the variables
+            that have any.
+        """
+        self.traces["train"] += 1
+        variables = self.network.trainable_variables
+        with tf.GradientTape() as tape:
+            sums = self.objective(self.network, batch, training=True)
+            loss_sum = sums["loss_sum"]
+        gradients = tape.gradient(loss_sum, [variable.value for variable in variables])
+        unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]
+        if unused:
+            warnings.warn(f"no gradient reaches {', '.join(unused)}", stacklevel=2)
+        self._updated = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
+        # A tied embedding's gradient comes as rows; the sum over micro-batches needs it whole.
+        whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        return self._pack("train", sums), whole
+
+    def accumulate(self, micro_step: Callable, iterator) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """The sum of `micro_step` over an update's micro-batches, drawn from the iterator.
+
+        A loop in the graph, not an unrolled trace. Where the data end within an update, the update
+        is what there was.
+
+        Raises:
+            tf.errors.OutOfRangeError: (when run) there was no micro-batch at all.
+        """
+        sums, gradients = micro_step(iterator.get_next())
+
+        def body(index, sums, gradients):
+            batch = iterator.get_next_as_optional()
+
+            def add():
+                more_sums, more_gradients = micro_step(batch.get_value())
+                added = [g + more for g, more in zip(gradients, more_gradients, strict=True)]
+                return sums + more_sums, added
+
+            sums, gradients = tf.cond(batch.has_value(), add, lambda: (sums, gradients))
+            return index + 1, sums, gradients
+
+        if self.accumulation_steps > 1:
+            _, sums, gradients = tf.while_loop(
+                lambda index, *_: index < self.accumulation_steps,
+                body,
+                (tf.constant(1), sums, gradients),
+                parallel_iterations=1,
+            )
+        return sums, gradients
+
+    def apply(self, sums: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
+        """One optimizer step from an update's summed `micro_step`s.
+
+        Args:
+            sums: `(K,)` float32.
+            gradients: of `loss_sum`, summed over the update.
+
+        Returns:
+            The update's values `(K + 5,)`, named by `update_names`. In a skipped update (a sum or
+            the gradient is NaN or infinite, or the weight is 0) the sums and the norm are 0.
+        """
+        weight = sums[self.names["train"].index("weight")]
+        factor = tf.math.divide_no_nan(1.0, weight)
+        norm = tf.linalg.global_norm(gradients) * factor
+        healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(sums)) & (weight > 0)
+        if self.clip_norm is not None:
+            factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
+        learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
+
+        def step():
+            scaled = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+            self.optimizer.apply(scaled, self._updated)
+            if self.ema:
+                self.ema.update(self.optimizer.iterations)
+            return tf.constant(0, tf.int64)
+
+        in_a_row = tf.cond(healthy, step, lambda: self.skipped_in_a_row + 1)
+        self.skipped_in_a_row.assign(in_a_row)
+        taken = tf.cast(healthy, tf.float32)
+        # (K,) and four scalars -> (K + 5,)
+        counted = tf.where(healthy, tf.concat([sums, [norm]], axis=0), 0.0)
+        counts = [taken, 1.0 - taken, tf.cast(in_a_row, tf.float32), learning_rate]
+        return tf.concat([counted, tf.stack(counts)], axis=0)
+
+    @property
+    def update_names(self) -> tuple[str, ...]:
+        """What the values that `apply` returns are."""
+        return self.names["train"] + (
+            names_of.GRADIENT_NORM,
+            names_of.UPDATES,
+            names_of.SKIPPED,
+            names_of.SKIPPED_IN_A_ROW,
+            names_of.LEARNING_RATE,
+        )
+
+    def _pack(self, kind: str, sums: dict[str, tf.Tensor]) -> tf.Tensor:
+        """A dict of K scalars -> `(K,)` float32, in alphabetical order."""
+        missing = {"loss_sum", "weight"} - set(sums)
+        if missing:
+            raise ValueError(f"the objective returns no {' and no '.join(sorted(missing))}")
+        names = tuple(sorted(sums))
+        self.names[kind] = names
+        return tf.stack([tf.cast(sums[name], tf.float32) for name in names])

@@ -1,0 +1,236 @@
+"""From pairs to tf.data batches: determinism, exact resumption, the cache, the errors."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from macaron_tf.data import (
+    EOS,
+    BatchingConfig,
+    CleaningConfig,
+    NormalizationConfig,
+    SamplingConfig,
+    TranslationData,
+    Vocabulary,
+    tokenization,
+)
+from macaron_tf.errors import UserError
+
+SMALL = BatchingConfig(max_tokens=200, shapes=5)
+
+
+@pytest.fixture(scope="module")
+def data(toy_pairs, toy_vocabulary):
+    return TranslationData.from_pairs(toy_pairs, toy_vocabulary, batching=SMALL)
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def rows(batches):
+    """The (source, target) rows without padding."""
+    found = []
+    for batch in batches:
+        for source, target in zip(batch["source"], batch["target"], strict=True):
+            if source.any():
+                found.append((tuple(source[source > 0]), tuple(target[target > 0])))
+    return found
+
+
+def test_an_epoch_holds_each_pair_once(data, toy_pairs, toy_vocabulary):
+    expected = sorted(
+        tuple((*row, EOS) for row in toy_vocabulary.encode_lines(pair)) for pair in toy_pairs
+    )
+    for epoch in range(2):
+        batches = itertools.islice(
+            data.batches(seed=3, start_step=epoch * data.steps_per_epoch), data.steps_per_epoch
+        )
+        assert sorted(rows(batches)) == expected
+    assert len(data) == 300
+    assert data.source_tokens == sum(len(pair[0]) for pair in expected)
+    assert data.target_tokens == sum(len(pair[1]) for pair in expected)
+
+
+def test_seed_and_epoch_decide_the_order(data):
+    def first(**options):
+        return next(data.batches(**options))
+
+    assert equal(first(seed=1), first(seed=1))
+    assert not equal(first(seed=1), first(seed=2))
+    assert not equal(first(seed=1), first(seed=1, start_step=data.steps_per_epoch))
+
+
+@pytest.mark.parametrize("start", [0, 1, 17, 40, 95])
+def test_start_step_equals_skipping(data, start):
+    whole = list(itertools.islice(data.batches(seed=5), start + 4))
+    started = list(data.dataset(seed=5, start_step=start).take(4).as_numpy_iterator())
+    assert all(equal(a, b) for a, b in zip(whole[start:], started, strict=True))
+
+
+def test_dataset_specification(data):
+    dataset = data.dataset(repeat=False)
+    assert {name: spec.shape.as_list() for name, spec in dataset.element_spec.items()} == {
+        "source": [None, None],
+        "target": [None, None],
+    }
+    assert len(dataset) == data.steps_per_epoch == len(list(dataset))
+    assert data.dataset().cardinality() < 0
+    assert len(data.dataset(start_step=2, repeat=False)) == data.steps_per_epoch - 2
+    shapes = {batch["source"].shape for batch in dataset.as_numpy_iterator()}
+    assert shapes <= set(data.shapes) and 1 < len(data.shapes) <= 5
+    assert all(rows * length <= 200 for rows, length in data.shapes)
+
+
+def test_evaluation_keeps_the_way_back(data, toy_pairs, toy_vocabulary):
+    found = {}
+    lengths = []
+    for batch in data.evaluation_dataset().as_numpy_iterator():
+        for source, index in zip(batch["source"], batch["index"], strict=True):
+            assert (index < 0) == (not source.any())
+            if index >= 0:
+                found[int(index)] = toy_vocabulary.decode_lines([source])[0]
+                lengths.append(data.row_lengths[index])
+    assert [found[i] for i in range(300)] == [pair[0] for pair in toy_pairs]
+    assert lengths == sorted(lengths)
+
+
+def test_index_counts_from_before_cleaning(toy_vocabulary):
+    pairs = [("", "x"), ("the man", "der mann"), ("a " * 50, "a"), ("a dog", "ein hund")]
+    cleaning = CleaningConfig(max_tokens=20)
+    data = TranslationData.from_pairs(pairs, toy_vocabulary, cleaning=cleaning)
+    batch = next(data.evaluation_dataset().as_numpy_iterator())
+    assert sorted(batch["index"][batch["index"] >= 0].tolist()) == [1, 3]
+    assert data.tokens.removed["too many tokens"] == 1
+    assert "1 empty, 1 too many tokens" in data.summary()
+
+
+def test_one_pair_is_one_padded_batch(toy_vocabulary):
+    data = TranslationData.from_pairs([("the man", "der mann")], toy_vocabulary)
+    assert data.steps_per_epoch == 1
+    batches = list(data.dataset(repeat=False).as_numpy_iterator())
+    assert len(batches) == 1 and len(rows(batches)) == 1
+    assert batches[0]["source"].shape == data.shapes[0]
+
+
+def test_nothing_left_is_an_error(toy_vocabulary):
+    with pytest.raises(UserError, match="no pair to batch: removed: 1 empty"):
+        TranslationData.from_pairs([("", "x")], toy_vocabulary)
+    with pytest.raises(UserError, match="no pair to batch: removed: 1 no token"):
+        TranslationData.from_pairs([("\x00", "\x00")], toy_vocabulary)
+
+
+def test_shared_lengths(data, toy_vocabulary):
+    short = TranslationData.from_pairs(
+        [("the man", "der mann")], toy_vocabulary, batching=SMALL, lengths=data.lengths
+    )
+    assert short.lengths == data.lengths
+    long = TranslationData.from_pairs(
+        [("the man " * 40, "der mann")], toy_vocabulary, batching=SMALL, lengths=data.lengths
+    )
+    assert long.lengths[:-1] == data.lengths and long.steps_per_epoch == 1
+
+
+def test_too_few_tokens_a_batch(toy_pairs, toy_vocabulary):
+    with pytest.raises(UserError, match="a batch of 10 tokens cannot hold a row"):
+        TranslationData.from_pairs(
+            toy_pairs, toy_vocabulary, batching=BatchingConfig(max_tokens=10)
+        )
+    with pytest.raises(UserError, match="max_tokens is 0"):
+        BatchingConfig(max_tokens=0)
+
+
+def test_bpe_dropout_copies(toy_pairs, toy_vocabulary, tmp_path):
+    write(tmp_path, toy_pairs)
+    source = f"tsv:{tmp_path}/all.tsv"
+    sampling = SamplingConfig(dropout=0.2, copies=3)
+
+    def build(seed=0):
+        return TranslationData.build(
+            source,
+            "train",
+            toy_vocabulary,
+            sampling=SamplingConfig(0.2, 3, seed),
+            cache_dir=tmp_path / f"cache{seed}",
+        )
+
+    data = build()
+    assert len(data) == 900
+    assert np.bincount(data.tokens.indices).tolist() == [3] * 300
+    again = tokenization.tokenize(
+        toy_pairs, toy_vocabulary, CleaningConfig(), ("en", "de"), sampling
+    )
+    assert np.array_equal(again.source.ids, data.tokens.source.ids)
+    assert not np.array_equal(build(1).tokens.source.offsets, data.tokens.source.offsets)
+    with pytest.raises(UserError, match="3 copies"):
+        SamplingConfig(copies=3)
+
+
+def write(folder, pairs):
+    (folder / "all.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+
+
+@pytest.fixture
+def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
+    """`TranslationData.build` on a file; `build.read` counts how often the file is read."""
+    write(tmp_path, toy_pairs)
+    counter = [0]
+    real = tokenization.read_pairs
+
+    def counted_read(*args, **options):
+        counter[0] += 1
+        return real(*args, **options)
+
+    monkeypatch.setattr(tokenization, "read_pairs", counted_read)
+
+    def run(vocabulary=toy_vocabulary, **options):
+        data = TranslationData.build(
+            f"tsv:{tmp_path}/all.tsv", "train", vocabulary, cache_dir=tmp_path / "cache", **options
+        )
+        return data, counter[0]
+
+    run.cache = tmp_path / "cache"
+    run.folder = tmp_path
+    return run
+
+
+def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary):
+    first, count = build(batching=SMALL)
+    assert count == 1
+    assert equal(next(first.batches(seed=1)), next(data.batches(seed=1)))
+    assert build(batching=BatchingConfig(max_tokens=512))[1] == 1  # tokens know no batches
+    assert build(cleaning=CleaningConfig(max_length=10))[1] == 2
+    other = Vocabulary(toy_vocabulary.proto, NormalizationConfig(lower_case=True))
+    assert build(other)[1] == 3
+    assert build(source_lang="de", target_lang="en")[1] == 4
+    write(build.folder, toy_pairs[:200])
+    shorter, count = build()
+    assert count == 5 and len(shorter) == 200
+
+
+def test_damaged_cache_is_made_again(build):
+    first, _ = build()
+    folder = next(build.cache.iterdir())
+    path = folder / "target_ids.npy"
+    path.write_bytes(path.read_bytes()[:-5])
+    again, count = build()
+    assert count == 2
+    assert equal(next(first.batches()), next(again.batches()))
+    assert build()[1] == 2
+
+
+def test_errors_leave_no_cache(build):
+    with pytest.raises(UserError, match=r"no pair of tsv:.*, split 'train', is left after clean"):
+        build(cleaning=CleaningConfig(min_length=100))
+    (build.folder / "all.tsv").unlink()
+    with pytest.raises(UserError, match="cannot read"):
+        build()
+    assert not build.cache.exists()
+
+
+def test_real_corpus_is_batched_well(real_pairs, real_vocabulary):
+    data = TranslationData.from_pairs(
+        real_pairs, real_vocabulary, batching=BatchingConfig(max_tokens=512)
+    )
+    assert data.padding_efficiency() > 0.8

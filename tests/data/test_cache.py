@@ -1,0 +1,92 @@
+"""Token rows in memory and on disk; a cache that is damaged or half-written is never read."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.cache import TokenizedPairs, TokenRows, load_tokens, save_tokens
+from macaron_tf.errors import UserError
+
+ROWS = [[5, 6, 3], [3], [7, 8, 9, 10, 3]]
+
+
+@pytest.fixture
+def tokens():
+    source = TokenRows.from_lists(ROWS, 100)
+    return TokenizedPairs(source, source.taken(np.array([2, 1, 0])), np.arange(3), {"empty": 2})
+
+
+def lists(rows):
+    return [
+        rows.ids[a:b].tolist() for a, b in zip(rows.offsets[:-1], rows.offsets[1:], strict=True)
+    ]
+
+
+def test_packing_selecting_and_padding(tokens):
+    assert lists(tokens.source) == ROWS
+    assert lists(tokens.target) == ROWS[::-1]
+    assert lists(tokens.source.taken(np.array([], np.int64))) == []
+    assert tokens.source.lengths.tolist() == [3, 1, 5]
+    padded = tokens.source.padded(np.array([1, -1, 2, 0]), 6)
+    assert padded.dtype == np.int32
+    assert padded.tolist() == [
+        [3, 0, 0, 0, 0, 0],
+        [0] * 6,
+        [7, 8, 9, 10, 3, 0],
+        [5, 6, 3, 0, 0, 0],
+    ]
+
+
+def test_two_bytes_an_id_where_they_suffice():
+    assert TokenRows.from_lists([[65535]], 65536).ids.dtype == np.uint16
+    assert TokenRows.from_lists([[65536]], 65544).ids.tolist() == [65536]
+
+
+def test_saved_equals_loaded(tokens, tmp_path):
+    assert load_tokens(tmp_path / "a") is None
+    for _ in range(2):
+        save_tokens(tmp_path / "a", tokens)
+    loaded = load_tokens(tmp_path / "a")
+    assert lists(loaded.source) == ROWS and lists(loaded.target) == ROWS[::-1]
+    assert loaded.removed == {"empty": 2}
+    assert isinstance(loaded.source.ids, np.memmap)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["source_ids.npy", "target_offsets.npy", "record.json"])
+@pytest.mark.parametrize("damage", ["remove", "cut", "flip", "empty"])
+def test_damage_is_noticed(tokens, tmp_path, name, damage):
+    save_tokens(tmp_path / "a", tokens)
+    path = tmp_path / "a" / name
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        flipped = bytes([content[-2] ^ 1, content[-1]])
+        path.write_bytes(
+            {"cut": content[:-1], "flip": content[:-2] + flipped, "empty": b""}[damage]
+        )
+    assert load_tokens(tmp_path / "a") is None
+    save_tokens(tmp_path / "a", tokens)
+    assert load_tokens(tmp_path / "a") is not None
+
+
+def test_what_a_killed_process_left_is_ignored_and_later_removed(tokens, tmp_path):
+    left = tmp_path / ".tmp-a-12345"
+    left.mkdir()
+    (left / "source_ids.npy").write_bytes(b"half")
+    assert load_tokens(tmp_path / "a") is None
+    save_tokens(tmp_path / "a", tokens)
+    assert left.is_dir()  # its process may still live
+    old = time.time() - 2 * 24 * 3600
+    os.utime(left, (old, old))
+    save_tokens(tmp_path / "a", tokens)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_unwritable_place(tokens, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="cannot write the token cache"):
+        save_tokens(tmp_path / "file" / "a", tokens)

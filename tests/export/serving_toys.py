@@ -1,0 +1,92 @@
+"""A toy model with the shape of an exported translator, and a plain HTTP caller."""
+
+import http.client
+import json
+import pathlib
+
+import tensorflow as tf
+
+WORDS = tf.TensorSpec([None], tf.string)
+
+
+class ToyTranslator(tf.Module):
+    """Translates by upper-casing, and says which version did it.
+
+    A batch that holds "FAIL" fails as a whole, as one bad row fails a real graph.
+    """
+
+    def __init__(self, version: int):
+        super().__init__()
+        self.tag = tf.Variable(f"v{version}:")
+
+    @tf.function
+    def translate(self, text):
+        bad = tf.reduce_any(tf.equal(text, "FAIL"))
+        with tf.control_dependencies([tf.debugging.assert_equal(bad, False, "a row says FAIL")]):
+            best = tf.strings.join([self.tag, tf.strings.upper(text, encoding="utf-8")])
+        length = tf.cast(tf.strings.length(text), tf.float32)
+        return {
+            "translations": tf.stack([best, tf.strings.join([best, "?"])], 1),  # (B, 2)
+            "scores": tf.stack([-0.1 * length, -0.2 * length - 1.0], 1),  # (B, 2)
+        }
+
+    @tf.function
+    def score(self, source, target):
+        difference = tf.strings.length(source) - tf.strings.length(target)
+        return {"log_probs": -tf.cast(tf.abs(difference), tf.float32)}
+
+    @tf.function
+    def numbers(self, ints, floats, flags, image_bytes):
+        return {
+            "total": tf.reduce_sum(ints, 1) + tf.cast(flags, tf.int32),
+            "half": tf.cast(floats, tf.float16) / tf.constant(2, tf.float16),
+            "flipped": tf.logical_not(flags),
+            "out_bytes": tf.strings.join([image_bytes, b"\xff"]),
+        }
+
+    @tf.function
+    def scalar(self, x):
+        return {"y": x + 1.0}
+
+    @tf.function
+    def slow(self, steps):
+        limit = tf.reduce_max(steps)
+        count = tf.while_loop(lambda i: i < limit, lambda i: [i + 1], [0])[0]
+        return {"count": steps * 0 + count}
+
+
+def export_toy(folder: pathlib.Path, version: int) -> pathlib.Path:
+    """Writes version `version` of the toy under `folder`."""
+    toy = ToyTranslator(version)
+    signatures = {
+        "serving_default": toy.translate.get_concrete_function(text=WORDS),
+        "score": toy.score.get_concrete_function(source=WORDS, target=WORDS),
+        "numbers": toy.numbers.get_concrete_function(
+            ints=tf.TensorSpec([None, 3], tf.int32),
+            floats=tf.TensorSpec([None], tf.float32),
+            flags=tf.TensorSpec([None], tf.bool),
+            image_bytes=WORDS,
+        ),
+        "scalar": toy.scalar.get_concrete_function(x=tf.TensorSpec([], tf.float32)),
+        "slow": toy.slow.get_concrete_function(steps=tf.TensorSpec([None], tf.int32)),
+    }
+    path = folder / str(version)
+    tf.saved_model.save(toy, str(path), signatures=signatures)
+    return path
+
+
+def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[int, dict]:
+    """One HTTP request on a connection of its own: (status, JSON answer).
+
+    Args:
+        body: bytes as they are, or a value to print as JSON.
+    """
+    if body is not None and not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, body=body, headers=headers or {})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()

@@ -1,0 +1,117 @@
+"""`python -m export.serve` as a process: readiness, errors, shutdown."""
+
+import concurrent.futures
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from google.protobuf import text_format
+from serving_toys import call
+
+from export import serve
+from macaron_tf.errors import exit_on_user_error
+
+
+def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder):
+    # The child says which modules of ours it holds at its end: the errors, and no model code.
+    code = (
+        "import sys; from export.serve import main; status = main(sys.argv[1:]);"
+        "print(sorted(m for m in sys.modules if m.startswith('macaron_tf'))); sys.exit(status)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(model_folder), "--rest-port", "0", "--grpc-port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        ready = process.stdout.readline()
+        pattern = (
+            r"ready: toy version 1 on http://127.0.0.1:(\d+) \(gRPC 127.0.0.1:\d+\); "
+            r"try: curl -d '\{\"instances\": \[\"A dog is running.\"\]\}' "
+            r"http://127.0.0.1:\1/v1/models/toy:predict\n"
+        )
+        match = re.fullmatch(pattern, ready)
+        assert match, ready + process.stderr.read()
+        port = int(match[1])
+        slow = {"signature_name": "slow", "inputs": [200_000]}
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            pending = pool.submit(call, port, "POST", "/v1/models/toy:predict", slow)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            assert not pending.done()
+            assert pending.result(60) == (200, {"outputs": [200_000]})
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert output == "['macaron_tf', 'macaron_tf.errors']\n"
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def taken_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("kind", ["rest", "grpc"])
+def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
+    other = "grpc" if kind == "rest" else "rest"
+    flags = [f"--{kind}-port", str(taken_port), f"--{other}-port", "0"]
+    run = exit_on_user_error(
+        lambda: serve.run(serve.parse_arguments([str(model_folder), *flags]), None)
+    )
+    assert run() == 2
+    message = capfd.readouterr().err.strip().splitlines()[-1]
+    assert re.fullmatch(
+        rf"error: the \w+ port {taken_port} cannot be opened .*--{kind}-port", message
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["{}/missing"], "is not a folder"),
+        (["{}"], "holds no version of a model"),
+        (["{}/toy/1"], "is one version"),
+        (["{}/toy", "--name", "a/b"], "cannot stand in a URL"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(tmp_path, model_folder, arguments, words, capsys):
+    parsed = serve.parse_arguments([text.format(tmp_path) for text in arguments])
+    assert exit_on_user_error(lambda: serve.run(parsed, None))() == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and words in error and error.count("\n") == 1
+
+
+def test_bad_flags_are_refused_with_a_usage(capsys):
+    for flags in (["--rest-port", "70000"], ["--poll-seconds", "0"], ["--workers", "x"]):
+        with pytest.raises(SystemExit) as caught:
+            serve.parse_arguments(["out", *flags])
+        assert caught.value.code == 2
+    assert "usage: python -m export.serve" in capsys.readouterr().err
+
+
+def test_the_deployment_files_are_what_the_container_reads():
+    from tensorflow_serving.config import model_server_config_pb2
+
+    folder = pathlib.Path(serve.__file__).parent / "deploy"
+    config = text_format.Parse(
+        (folder / "models.config").read_text(), model_server_config_pb2.ModelServerConfig()
+    )
+    (model,) = config.model_config_list.config
+    assert model.model_platform == "tensorflow" and model.base_path == f"/models/{model.name}"
+    fields = re.findall(
+        r"^(\w+) \{ value: \d+ \}$", (folder / "batching_parameters.txt").read_text(), re.M
+    )
+    assert {"max_batch_size", "batch_timeout_micros", "num_batch_threads"} <= set(fields)

@@ -1,0 +1,143 @@
+"""TensorFlow Serving's gRPC contract, on a live server."""
+
+import concurrent.futures
+
+import grpc
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+
+@pytest.fixture(scope="module")
+def channel(live_server):
+    with grpc.insecure_channel(f"127.0.0.1:{live_server.grpc_port}") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def prediction(channel):
+    return prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+
+def make_request(signature="", name="toy", version=None, **inputs):
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = name
+    request.model_spec.signature_name = signature
+    if version is not None:
+        request.model_spec.version.value = version
+    for key, value in inputs.items():
+        request.inputs[key].CopyFrom(tf.make_tensor_proto(value))
+    return request
+
+
+def test_predict_echoes_the_version_and_fills_typed_fields(prediction):
+    response = prediction.Predict(make_request(text=[b"a dog", b"\xff"]), 20)
+    assert response.model_spec.name == "toy"
+    assert response.model_spec.version.value == 1
+    assert response.model_spec.signature_name == "serving_default"
+    assert response.outputs["translations"].string_val[0] == b"v1:A DOG"
+    assert list(response.outputs["scores"].float_val) == pytest.approx([-0.5, -2.0, -0.1, -1.2])
+    assert tf.make_ndarray(response.outputs["scores"]).shape == (2, 2)
+
+
+def test_every_dtype_comes_back(prediction):
+    request = make_request(
+        "numbers",
+        ints=[[1, 2, 3]],
+        floats=tf.constant([0.5]),
+        flags=[True],
+        image_bytes=[b"\x00"],
+    )
+    outputs = prediction.Predict(request, 20).outputs
+    assert {name: tf.make_ndarray(proto).tolist() for name, proto in outputs.items()} == {
+        "total": [7],
+        "half": [0.25],
+        "flipped": [False],
+        "out_bytes": [b"\x00\xff"],
+    }
+
+
+def test_output_filter(prediction):
+    request = make_request(text=["a"])
+    request.output_filter.append("scores")
+    assert list(prediction.Predict(request, 20).outputs) == ["scores"]
+    request.output_filter.append("nothing")
+    with pytest.raises(grpc.RpcError) as caught:
+        prediction.Predict(request, 20)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def huge_request():
+    request = make_request(text=["a"])
+    request.inputs["text"].tensor_shape.dim[0].size = 10**12
+    return request
+
+
+@pytest.mark.parametrize(
+    "request_, code",
+    [
+        (make_request(name="other", text=["a"]), "NOT_FOUND"),
+        (make_request(version=9, text=["a"]), "NOT_FOUND"),
+        (make_request("no", text=["a"]), "INVALID_ARGUMENT"),
+        (make_request(words=["a"]), "INVALID_ARGUMENT"),
+        (make_request(text=[1]), "INVALID_ARGUMENT"),
+        (make_request(text=[["a"]]), "INVALID_ARGUMENT"),
+        (make_request(text=tf.constant([], tf.string)), "INVALID_ARGUMENT"),
+        (make_request(text=["FAIL"]), "INVALID_ARGUMENT"),
+        (huge_request(), "INVALID_ARGUMENT"),
+        (predict_pb2.PredictRequest(), "INVALID_ARGUMENT"),
+    ],
+)
+def test_status_codes(prediction, request_, code):
+    with pytest.raises(grpc.RpcError) as caught:
+        prediction.Predict(request_, 20)
+    assert caught.value.code().name == code
+    assert caught.value.details()
+
+
+def test_metadata_and_status(prediction, channel):
+    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = "toy"
+    response = prediction.GetModelMetadata(request, 20)
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    assert response.metadata["signature_def"].Unpack(signatures)
+    assert "serving_default" in signatures.signature_def
+    assert response.model_spec.version.value == 1
+    request.metadata_field[0] = "other"
+    with pytest.raises(grpc.RpcError) as caught:
+        prediction.GetModelMetadata(request, 20)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+    stub = model_service_pb2_grpc.ModelServiceStub(channel)
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "toy"
+    (status,) = stub.GetModelStatus(request, 20).model_version_status
+    assert status.version == 1
+    assert status.state == get_model_status_pb2.ModelVersionStatus.AVAILABLE
+    request.model_spec.version.value = 5
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.GetModelStatus(request, 20)
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_a_deadline_is_kept(prediction):
+    with pytest.raises(grpc.RpcError) as caught:
+        prediction.Predict(make_request("slow", steps=[300_000]), 0.2)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_32_concurrent_calls(prediction):
+    def converse(client: int) -> bool:
+        words = [f"client {client} word {i}" for i in range(3)]
+        response = prediction.Predict(make_request(text=words), 60)
+        found = tf.make_ndarray(response.outputs["translations"])[:, 0].tolist()
+        return found == [f"v1:{word.upper()}".encode() for word in words]
+
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        assert all(pool.map(converse, range(128)))

@@ -1,0 +1,135 @@
+"""JSON to tensors and back: TensorFlow Serving's rules."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from export.server import json_tensors
+from export.server.errors import ServingError
+from export.server.servable import Signature
+
+
+def signature(**inputs: tf.TensorSpec) -> Signature:
+    definition = meta_graph_pb2.SignatureDef(method_name="tensorflow/serving/predict")
+    for name, spec in inputs.items():
+        definition.inputs[name].name = f"{name}:0"
+        definition.inputs[name].dtype = spec.dtype.as_datatype_enum
+        definition.inputs[name].tensor_shape.CopyFrom(spec.shape.as_proto())
+    return Signature("test", definition)
+
+
+TEXT = signature(text=tf.TensorSpec([None], tf.string))
+PAIR = signature(a=tf.TensorSpec([None, 2], tf.int32), b=tf.TensorSpec([None], tf.float32))
+
+
+def decode(body: str, which: Signature = TEXT):
+    return json_tensors.decode_inputs(json_tensors.parse_body(body.encode()), which)
+
+
+def test_row_form_of_one_input_takes_values_or_objects():
+    for body in ('{"instances": ["a", "ü"]}', '{"instances": [{"text": "a"}, {"text": "ü"}]}'):
+        inputs, row_form = decode(body)
+        assert row_form
+        assert inputs["text"].tolist() == [b"a", "ü".encode()]
+
+
+def test_column_form_takes_a_value_or_an_object():
+    for body in ('{"inputs": ["a"]}', '{"inputs": {"text": ["a"]}}'):
+        inputs, row_form = decode(body)
+        assert not row_form
+        assert inputs["text"].tolist() == [b"a"]
+
+
+def test_several_inputs():
+    rows, _ = decode('{"instances": [{"a": [1, 2], "b": 3}, {"a": [4, 5], "b": 6.5}]}', PAIR)
+    columns, _ = decode('{"inputs": {"a": [[1, 2], [4, 5]], "b": [3, 6.5]}}', PAIR)
+    for inputs in (rows, columns):
+        assert inputs["a"].dtype == np.int32 and inputs["a"].tolist() == [[1, 2], [4, 5]]
+        assert inputs["b"].dtype == np.float32 and inputs["b"].tolist() == [3.0, 6.5]
+
+
+def test_base64_is_bytes():
+    inputs, _ = decode('{"instances": [{"b64": "/wA="}]}')
+    assert inputs["text"].tolist() == [b"\xff\x00"]
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ("", "empty"),
+        ("{", "JSON Parse error"),
+        ("[1]", "Is not object"),
+        ("[" * 100_000, "JSON Parse error"),
+        ('{"instances": [' + "9" * 5000 + "]}", "JSON Parse error"),
+        ("{}", "Missing 'inputs' or 'instances'"),
+        ('{"instances": ["a"], "inputs": ["a"]}', "only one of"),
+        ('{"instances": "a"}', "list/array"),
+        ('{"instances": []}', "No values"),
+        ('{"instances": [{"words": "a"}]}', "must be equal to: text"),
+        ('{"instances": ["a", {"text": "b"}]}', "item 1"),
+        ('{"instances": [{"text": "b"}, "a"]}', "item 1"),
+        ('{"instances": [1]}', "expected type: string"),
+        ('{"instances": [null]}', "expected type: string"),
+        ('{"instances": [["a"], ["b", "c"]]}', "ragged"),
+        ('{"instances": [["a"], "b"]}', "ragged"),
+        ('{"instances": [' + "[" * 40 + "]" * 40 + "]}", "nested deeper"),
+        ('{"instances": [{"b64": "?"}]}', "base64"),
+        ('{"instances": ["\\ud800"]}', "surrogate"),
+        ('{"inputs": {"words": ["a"]}}', "Missing named input: text"),
+    ],
+)
+def test_bad_requests_name_what_is_wrong(body, words):
+    with pytest.raises(ServingError, match=words) as caught:
+        decode(body)
+    assert caught.value.http_status == 400
+
+
+@pytest.mark.parametrize(
+    "row",
+    ['{"a": [1, 2.0], "b": 1}', '{"a": [1, true], "b": 1}', '{"a": [1, 3000000000], "b": 1}']
+    + ['{"a": [1, 2], "b": 1e39}', '{"a": [1, 2], "b": "1"}', '{"a": [1, 2], "b": true}'],
+)
+def test_numbers_are_not_cast_with_loss(row):
+    with pytest.raises(ServingError, match="not of expected type"):
+        decode(f'{{"instances": [{row}]}}', PAIR)
+
+
+def test_invalid_utf8_and_plain_list_for_two_inputs():
+    with pytest.raises(ServingError, match="UTF-8"):
+        json_tensors.parse_body(b'{"instances": ["\xff"]}')
+    with pytest.raises(ServingError, match="list of objects"):
+        decode('{"instances": [1]}', PAIR)
+
+
+def encode(row_form: bool, **outputs):
+    arrays = {name: np.asarray(value) for name, value in outputs.items()}
+    return json.loads(json_tensors.encode_outputs(arrays, row_form))
+
+
+def test_one_output_collapses_and_several_make_objects():
+    x, s = np.array([[1, 2], [3, 4]]), np.array([b"a", b"b"], object)
+    assert encode(True, x=x) == {"predictions": [[1, 2], [3, 4]]}
+    assert encode(False, x=x) == {"outputs": [[1, 2], [3, 4]]}
+    assert encode(True, x=x, s=s)["predictions"] == [
+        {"x": [1, 2], "s": "a"},
+        {"x": [3, 4], "s": "b"},
+    ]
+    assert encode(False, x=x, s=s)["outputs"] == {"x": [[1, 2], [3, 4]], "s": ["a", "b"]}
+
+
+def test_strings_and_floats_are_printed_as_tensorflow_serving_does():
+    raw = np.array([b"\xff"], object)
+    assert encode(True, out_bytes=raw) == {"predictions": [{"b64": "/w=="}]}
+    assert encode(True, out=raw) == {"predictions": ["\ufffd"]}
+    floats = json_tensors.encode_outputs({"f": np.array([0.2, np.nan, 1e30], np.float32)}, False)
+    assert floats == b'{"outputs": [0.2, NaN, 1e+30]}'
+
+
+def test_row_form_needs_equal_rows():
+    with pytest.raises(ServingError, match="scalar"):
+        encode(True, y=np.float32(1))
+    with pytest.raises(ServingError, match="inconsistent batch size"):
+        encode(True, x=np.zeros(2), y=np.zeros(3))

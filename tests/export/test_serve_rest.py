@@ -1,0 +1,220 @@
+"""TensorFlow Serving's REST contract, on a live server."""
+
+import concurrent.futures
+import gzip
+import http.client
+import json
+import socket
+import time
+
+import pytest
+from serving_toys import call
+
+PREDICT = "/v1/models/toy:predict"
+
+
+@pytest.fixture
+def port(live_server):
+    return live_server.rest_port
+
+
+def translated(text: str, version: int = 1) -> dict:
+    best, length = f"v{version}:{text.upper()}", len(text.encode())
+    scores = [pytest.approx(-0.1 * length), pytest.approx(-0.2 * length - 1)]
+    return {"translations": [best, best + "?"], "scores": scores}
+
+
+def raw_exchange(port: int, data: bytes) -> bytes:
+    """Sends bytes and reads until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+        return received
+
+
+def test_status(port):
+    expected = {
+        "model_version_status": [
+            {
+                "version": "1",
+                "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""},
+            }
+        ]
+    }
+    assert call(port, "GET", "/v1/models/toy") == (200, expected)
+    assert call(port, "GET", "/v1/models/toy/versions/1") == (200, expected)
+    assert call(port, "GET", "/v1/models/toy/versions/7")[0] == 404
+    assert call(port, "GET", "/healthz") == (200, {"ready": True})
+
+
+def test_metadata(port):
+    status, answer = call(port, "GET", "/v1/models/toy/metadata")
+    assert status == 200
+    assert answer["model_spec"] == {"name": "toy", "signature_name": "", "version": "1"}
+    signature = answer["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["method_name"] == "tensorflow/serving/predict"
+    assert signature["inputs"]["text"] == {
+        "dtype": "DT_STRING",
+        "tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False},
+        "name": "serving_default_text:0",
+    }
+
+
+def test_predict_in_row_and_column_form(port):
+    words = ["a dog", "größe"]
+    status, answer = call(port, "POST", PREDICT, {"instances": words})
+    assert (status, answer) == (200, {"predictions": [translated(word) for word in words]})
+    status, answer = call(port, "POST", "/v1/models/toy/versions/1:predict", {"inputs": words})
+    assert status == 200
+    assert answer["outputs"]["translations"] == [translated(word)["translations"] for word in words]
+
+
+def test_signatures_dtypes_and_scalars(port):
+    rows = [{"source": "abc", "target": "a"}, {"source": "", "target": ""}]
+    body = {"signature_name": "score", "instances": rows}
+    assert call(port, "POST", PREDICT, body) == (200, {"predictions": [-2.0, 0.0]})
+    row = {"ints": [1, 2, 3], "floats": 0.5, "flags": True, "image_bytes": {"b64": "AA=="}}
+    body = {"signature_name": "numbers", "instances": [row]}
+    expected = {"total": 7, "half": 0.25, "flipped": False, "out_bytes": {"b64": "AP8="}}
+    assert call(port, "POST", PREDICT, body) == (200, {"predictions": [expected]})
+    body = {"signature_name": "scalar", "inputs": {"x": 1}}
+    assert call(port, "POST", PREDICT, body) == (200, {"outputs": 2.0})
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        (b"{", "JSON Parse error"),
+        (b"[]", "Is not object"),
+        (b'{"instances": ["\xff"]}', "UTF-8"),
+        ({"instances": [1]}, "expected type: string"),
+        ({"instances": [["a"], ["b", "c"]]}, "ragged"),
+        ({"instances": []}, "empty"),
+        ({"inputs": []}, "empty"),
+        ({"inputs": [["a"]]}, "shape [1,1], expected [-1]"),
+        ({"instances": ["a"] * 101}, "at most 100"),
+        ({"instances": ["a"], "signature_name": "no"}, "serving_default"),
+        ({"instances": ["a"], "signature_name": 3}, "signature_name"),
+        ({"instances": ["FAIL"]}, "a row says FAIL"),
+        ({"inputs": {"source": ["a"], "target": []}, "signature_name": "score"}, "numbers of rows"),
+    ],
+)
+def test_bad_requests_are_400_and_the_server_lives_on(port, body, words):
+    status, answer = call(port, "POST", PREDICT, body)
+    assert status == 400 and list(answer) == ["error"]
+    assert words in answer["error"]
+    assert len(answer["error"]) < 1100
+    assert call(port, "POST", PREDICT, {"instances": ["x"]})[0] == 200
+
+
+def test_paths_methods_and_names(port):
+    body = {"instances": ["a"]}
+    assert call(port, "POST", "/v1/models/other:predict", body) == (
+        404,
+        {"error": "Servable not found for request: Latest(other)"},
+    )
+    assert call(port, "POST", "/v1/models/toy/versions/3:predict", body)[0] == 404
+    assert call(port, "POST", f"/v1/models/toy/versions/{'9' * 30}:predict", body)[0] == 400
+    assert call(port, "POST", "/v1/models/toy/labels/stable:predict", body)[0] == 400
+    assert call(port, "POST", "/v1/models/toy:classify", body)[0] == 501
+    assert call(port, "GET", "/v1/models/other")[0] == 404
+    assert call(port, "GET", "/v1/models")[0] == 400
+    assert call(port, "GET", "/nothing")[0] == 404
+    assert call(port, "GET", PREDICT)[0] == 405
+    assert call(port, "DELETE", "/v1/models/toy")[0] == 405
+
+
+def test_a_line_of_100_000_characters(port):
+    line = "wörter " * 14_286
+    status, answer = call(port, "POST", PREDICT, {"instances": [line]})
+    assert status == 200
+    assert answer["predictions"][0]["translations"][0] == "v1:" + line.upper()
+
+
+def test_http_that_is_not_proper(port):
+    head = b"POST " + PREDICT.encode() + b" HTTP/1.1\r\nHost: x\r\n"
+    assert raw_exchange(port, head + b"\r\n").startswith(b"HTTP/1.1 411 ")
+    assert raw_exchange(port, head + b"Content-Length: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert raw_exchange(port, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    long_head = b"GET / HTTP/1.1\r\nA: " + b"a" * 70_000 + b"\r\n\r\n"
+    assert raw_exchange(port, long_head).startswith(b"HTTP/1.1 431 ")
+    assert raw_exchange(port, b"GET / HTTP/1.1\r\nHo") == raw_exchange(port, b"GET / HTTP/1.1\r\n")
+    both = head + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc"
+    assert raw_exchange(port, both).startswith(b"HTTP/1.1 400 ")
+
+
+def test_an_oversize_body_is_413(port):
+    status, answer = call(port, "POST", PREDICT, {"instances": ["a" * 2_000_000]})
+    assert status == 413 and "1000000 bytes" in answer["error"]
+
+
+def test_chunked_gzip_and_expect_continue(port):
+    body = json.dumps({"instances": ["a"]}).encode()
+    expected = (200, {"predictions": [translated("a")]})
+    assert (
+        call(port, "POST", PREDICT, gzip.compress(body), {"Content-Encoding": "gzip"}) == expected
+    )
+    bomb = gzip.compress(b" " * 10_000_000)
+    assert call(port, "POST", PREDICT, bomb, {"Content-Encoding": "gzip"})[0] == 413
+    assert call(port, "POST", PREDICT, b"no", {"Content-Encoding": "gzip"})[0] == 400
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("POST", PREDICT, body=iter([body[:5], body[5:]]), encode_chunked=True)
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())) == expected
+    connection.close()
+    head = f"POST {PREDICT} HTTP/1.1\r\nExpect: 100-continue\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    answer = raw_exchange(port, head.encode() + body)
+    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
+
+
+def test_a_client_that_goes_away_midway_disturbs_nobody(port):
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(f"POST {PREDICT} HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{{".encode())
+    body = json.dumps({"instances": ["a"]}).encode()
+    request = f"POST {PREDICT} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(request)  # and gone before the answer
+    assert call(port, "POST", PREDICT, {"instances": ["a"]})[0] == 200
+
+
+def test_idle_and_slow_connections_block_nobody_and_are_dropped(port):
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(100)]
+    slow = socket.create_connection(("127.0.0.1", port), timeout=20)
+    slow.sendall(b"GET /v1/models/toy HT")
+    started = time.monotonic()
+    assert call(port, "POST", PREDICT, {"instances": ["a"]})[0] == 200
+    assert time.monotonic() - started < 1.0
+    assert slow.recv(100).startswith(b"HTTP/1.1 408 ")  # after header_timeout, 1 s here
+    assert all(connection.recv(10) == b"" for connection in idle)
+    for connection in [*idle, slow]:
+        connection.close()
+
+
+def test_32_concurrent_clients_each_get_their_own_answers(live_server, port):
+    before = live_server.batcher.batches
+
+    def converse(client: int) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        right = 0
+        for i in range(8):
+            words = [f"c{client} r{i} w{k}" for k in range(1 + i % 3)]
+            failing = client % 8 == 0 and i % 4 == 0
+            sent = words + ["FAIL"] if failing else words
+            connection.request("POST", PREDICT, json.dumps({"instances": sent}).encode())
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            if failing:
+                right += response.status == 400 and "FAIL" in answer["error"]
+            else:
+                right += answer == {"predictions": [translated(word) for word in words]}
+        connection.close()
+        return right
+
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        assert list(pool.map(converse, range(32))) == [8] * 32
+    assert live_server.batcher.batches - before < 32 * 8  # some were merged

@@ -1,0 +1,68 @@
+"""Warm-up, and the ops that a server must have."""
+
+import importlib.util
+import pathlib
+
+import pytest
+import tensorflow as tf
+import tensorflow_text
+from tensorflow_serving.apis import prediction_log_pb2
+
+from export.server import servable as servable_module
+from export.server.servable import Servable
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """What is run: (signature, inputs) of each call."""
+    seen = []
+    original = Servable.run
+
+    def run(self, signature, inputs):
+        seen.append((signature.name, {name: array.tolist() for name, array in inputs.items()}))
+        return original(self, signature, inputs)
+
+    monkeypatch.setattr(servable_module.Servable, "run", run)
+    return seen
+
+
+def test_each_signature_gets_a_made_up_row(model_folder, runs):
+    servable = Servable(str(model_folder / "1"), 1)
+    servable.warm_up()
+    servable.close()
+    assert ("serving_default", {"text": [b"warm up"]}) in runs
+    assert ("scalar", {"x": 0.0}) in runs
+    assert len(runs) == 5
+
+
+@pytest.mark.parametrize("text, expected", [("recorded", 1), ("FAIL", 1), (None, 0)])
+def test_recorded_requests_are_replayed(model_folder, runs, text, expected):
+    """A request that fails, or a damaged file, does not keep the version from serving."""
+    path = model_folder / "1" / servable_module.WARMUP_REQUESTS
+    path.parent.mkdir()
+    if text is None:
+        path.write_bytes(b"no records")
+    else:
+        log = prediction_log_pb2.PredictionLog()
+        request = log.predict_log.request
+        request.inputs["text"].CopyFrom(tf.make_tensor_proto([text]))
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            writer.write(log.SerializeToString())
+    servable = Servable(str(model_folder / "1"), 1)
+    servable.warm_up()
+    servable.close()
+    assert runs == [("serving_default", {"text": [text.encode()]})] * expected if text else not runs
+
+
+def test_check_ops_finds_what_is_not_tensorflows_own(model_folder, tmp_path):
+    path = pathlib.Path(servable_module.__file__).parents[1] / "deploy" / "check_ops.py"
+    spec = importlib.util.spec_from_file_location("check_ops", path)
+    check_ops = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check_ops)
+    assert check_ops.ops_outside_core(str(model_folder / "1")) == {}
+
+    module = tf.Module()
+    signature = [tf.TensorSpec([None], tf.string)]
+    module.fold = tf.function(tensorflow_text.case_fold_utf8, input_signature=signature)
+    tf.saved_model.save(module, str(tmp_path / "folding"))
+    assert list(check_ops.ops_outside_core(str(tmp_path / "folding"))) == ["CaseFoldUTF8"]

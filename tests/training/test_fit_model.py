@@ -1,0 +1,211 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_toy import merged_batch, toy_batch, toy_dataset, toy_network, toy_objective
+
+from macaron_tf.errors import UserError
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.fit_model import FitModel, build_fit_model
+
+
+def toy_model(seed=0, dropout=0.0, optimizer=None, **kwargs):
+    keras.utils.set_random_seed(seed)
+    model = FitModel(toy_network(dropout), toy_objective, **kwargs)
+    model.compile(optimizer or keras.optimizers.SGD(0.5))
+    return model
+
+
+def weights_of(model):
+    return [weight.numpy() for weight in model.network.weights]
+
+
+def assert_same_weights(one, other, atol):
+    for a, b in zip(weights_of(one), weights_of(other), strict=True):
+        np.testing.assert_allclose(a, b, atol=atol, rtol=0)
+
+
+def dataset_of(*batches):
+    spec = tf.TensorSpec((None, None), tf.int32)
+    return tf.data.Dataset.from_generator(
+        lambda: iter(batches), output_signature={"source": spec, "target": spec}
+    )
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.01])
+def test_accumulated_micro_batches_equal_one_big_batch(clip_norm):
+    accumulated = toy_model(accumulation_steps=4, clip_norm=clip_norm)
+    whole = toy_model(clip_norm=clip_norm)
+    a = accumulated.fit(toy_dataset(0, 8), verbose=0).history
+    b = whole.fit(dataset_of(merged_batch(range(4)), merged_batch(range(4, 8))), verbose=0).history
+    assert accumulated.step == whole.step == 2
+    assert_same_weights(accumulated, whole, 1e-6)
+    for name in ("loss", "accuracy", "tokens", "gradient_norm"):
+        assert a[name] == pytest.approx(b[name], rel=1e-5), name
+
+
+def test_data_that_end_within_an_update_make_a_smaller_update():
+    accumulated = toy_model(accumulation_steps=4)
+    whole = toy_model()
+    accumulated.fit(toy_dataset(0, 6), verbose=0)
+    whole.fit(dataset_of(merged_batch(range(4)), merged_batch((4, 5))), verbose=0)
+    assert accumulated.step == 2
+    assert_same_weights(accumulated, whole, 1e-6)
+
+
+def test_clips_the_gradient_of_the_mean():
+    model = toy_model(clip_norm=0.01, optimizer=keras.optimizers.SGD(1.0))
+    before = weights_of(model)
+    history = model.fit(toy_dataset(0, 1), verbose=0).history
+    change = np.sqrt(
+        sum(np.sum((a - b) ** 2) for a, b in zip(weights_of(model), before, strict=True))
+    )
+    assert change == pytest.approx(0.01, rel=1e-3)
+    assert history["gradient_norm"][0] > 0.1
+
+
+def test_one_trace_for_all_shapes():
+    for steps in (1, 3):
+        model = toy_model(accumulation_steps=steps)
+        model.fit(
+            toy_dataset(),
+            steps_per_epoch=6,
+            epochs=2,
+            validation_data=toy_dataset(9, 14),
+            verbose=0,
+        )
+        assert model.traces == {"train": 1, "test": 1}
+
+
+def test_metrics_are_means_over_tokens():
+    model = toy_model(optimizer=keras.optimizers.SGD(0.0))
+    history = model.fit(toy_dataset(0, 4), verbose=0).history
+    expected = toy_objective(model.network, merged_batch(range(4)), training=False)
+    expected = {name: float(value) for name, value in expected.items()}
+    loss = expected["loss_sum"] / expected["weight"]
+    assert history["loss"][0] == pytest.approx(loss, rel=1e-5)
+    assert history["perplexity"][0] == pytest.approx(np.exp(loss), rel=1e-5)
+    assert history["accuracy"][0] == pytest.approx(expected["correct_sum"] / expected["weight"])
+    assert history["tokens"][0] == expected["weight"] / 4
+    evaluated = model.evaluate(toy_dataset(0, 4), verbose=0, return_dict=True)
+    assert evaluated["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def poisoned(index):
+    """An objective whose loss is NaN on batches with this many columns."""
+
+    def objective(network, batch, training):
+        sums = toy_objective(network, batch, training)
+        bad = tf.equal(tf.shape(batch["source"])[1], toy_batch(index)["source"].shape[1])
+        sums["loss_sum"] = sums["loss_sum"] * tf.where(bad, np.nan, 1.0)
+        return sums
+
+    return objective
+
+
+def test_an_update_with_a_nan_changes_nothing_and_is_counted():
+    keras.utils.set_random_seed(0)
+    model = FitModel(toy_network(), poisoned(2), ema_decay=0.9)
+    model.compile(keras.optimizers.Adam(0.01))
+    seen = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            averages = [shadow.numpy() for shadow in self.model.ema.shadows]
+            seen.append([*weights_of(self.model), *averages])
+
+    history = model.fit(toy_dataset(0, 4), callbacks=[Look()], verbose=0).history
+    for before, after in zip(seen[1], seen[2], strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert not np.array_equal(seen[2][0], seen[3][0])
+    assert history["skipped"] == [1.0]
+    assert np.isfinite(history["loss"][0])
+    assert (model.step, int(model.optimizer.iterations)) == (4, 3)
+
+
+def test_too_many_nans_in_a_row_stop_the_run():
+    model = FitModel(toy_network(), poisoned(2), max_skipped_updates=3)
+    model.compile(keras.optimizers.SGD(0.1))
+    with pytest.raises(UserError, match=r"3 updates in a row up to step 4 .*learning_rate"):
+        model.fit(dataset_of(toy_batch(0), *[toy_batch(2)] * 5), verbose=0)
+
+
+def test_moving_average_follows_its_formula():
+    model = toy_model(ema_decay=0.5)
+    trail = [weights_of(model)]
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            trail.append(weights_of(self.model))
+
+    model.fit(toy_dataset(0, 12), callbacks=[Look()], verbose=0)
+    expected = trail[0]
+    for t, weights in enumerate(trail[1:], start=1):
+        decay = min(0.5, (1 + t) / (10 + t))
+        expected = [decay * e + (1 - decay) * w for e, w in zip(expected, weights, strict=True)]
+    with model.ema_weights():
+        for e, w in zip(expected, weights_of(model), strict=True):
+            np.testing.assert_allclose(e, w, atol=1e-6)
+    for last, w in zip(trail[-1], weights_of(model), strict=True):
+        np.testing.assert_array_equal(last, w)
+
+
+def test_fits_arrays_and_single_batches():
+    model = toy_model()
+    model.fit(merged_batch(range(4)), batch_size=4, verbose=0)
+    assert model.step == 3
+    logs = model.train_on_batch(toy_batch(0), return_dict=True)
+    assert logs["tokens"] == np.count_nonzero(toy_batch(0)["target"])
+    assert model.step == 4
+
+
+def test_builds_a_network_that_was_not_built():
+    network = keras.Sequential([keras.layers.Embedding(16, 4), keras.layers.Dense(16)])
+    model = FitModel(network, toy_objective)
+    model.compile(keras.optimizers.Adam(0.01))
+    model.fit(toy_dataset(0, 3), verbose=0)
+    assert model.step == 3
+    assert model.traces["train"] == 1
+
+
+def test_bfloat16_keeps_float32_variables():
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        network = toy_network()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    config = TrainingConfig(learning_rate=0.02, warmup_steps=0, schedule="constant")
+    model = build_fit_model(network, toy_objective, config)
+    history = model.fit(toy_dataset(), steps_per_epoch=20, epochs=4, verbose=0).history
+    assert network.get_layer("hidden").compute_dtype == "bfloat16"
+    assert {weight.dtype for weight in network.weights} == {"float32"}
+    assert history["loss"][-1] < 0.6 * history["loss"][0]
+
+
+def test_xla_only_where_asked_for():
+    model = toy_model()
+    assert model.jit_compile is False
+    model.compile(keras.optimizers.SGD(0.5), jit_compile="auto")
+    assert model.jit_compile is False
+    plain = toy_model()
+    model.compile(keras.optimizers.SGD(0.5), jit_compile=True)
+    model.fit(toy_dataset(0, 2), verbose=0)
+    plain.fit(toy_dataset(0, 2), verbose=0)
+    assert_same_weights(model, plain, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"optimizer": keras.optimizers.SGD(0.1, global_clipnorm=1.0)},
+        {"optimizer": keras.optimizers.Adam(0.1, gradient_accumulation_steps=2)},
+        {"optimizer": keras.optimizers.Adam(0.1, use_ema=True)},
+        {"loss": "mse"},
+        {"metrics": ["accuracy"]},
+        {"steps_per_execution": 2},
+    ],
+)
+def test_refuses_what_is_not_the_optimizers(arguments):
+    with pytest.raises(ValueError):
+        FitModel(toy_network(), toy_objective).compile(**arguments)

@@ -1,0 +1,49 @@
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.optimizers import make_optimizer
+
+CONFIG = TrainingConfig(
+    schedule="constant", learning_rate=1e-2, warmup_steps=3, weight_decay=0.1, epsilon=1e-3
+)
+
+
+def numpy_adam(p, gradients, config, decayed):
+    """Adam with decoupled decay, written out; epsilon beside the uncorrected root."""
+    m, v = np.zeros_like(p), np.zeros_like(p)
+    for t, g in enumerate(gradients, start=1):
+        done = min(t - 1, config.warmup_steps)
+        slope = (config.learning_rate - config.warmup_start) / config.warmup_steps
+        lr = config.warmup_start + done * slope
+        if decayed:
+            p = p - lr * config.weight_decay * p
+        m = config.beta_1 * m + (1 - config.beta_1) * g
+        v = config.beta_2 * v + (1 - config.beta_2) * g**2
+        correction = np.sqrt(1 - config.beta_2**t) / (1 - config.beta_1**t)
+        p = p - lr * correction * m / (np.sqrt(v) + config.epsilon)
+    return p
+
+
+@pytest.mark.parametrize("weight_decay, decay_vectors", [(0.0, True), (0.1, True), (0.1, False)])
+def test_equals_a_numpy_loop(weight_decay, decay_vectors):
+    config = dataclasses.replace(CONFIG, weight_decay=weight_decay, decay_vectors=decay_vectors)
+    rng = np.random.default_rng(0)
+    starts = [rng.normal(size=(3, 2)), rng.normal(size=2)]
+    gradients = [[rng.normal(size=start.shape) for _ in range(6)] for start in starts]
+    variables = [keras.Variable(start, dtype="float32") for start in starts]
+    optimizer = make_optimizer(config, variables)
+    for pair in zip(*gradients, strict=True):
+        optimizer.apply([tf.constant(g, tf.float32) for g in pair], variables)
+    for start, gs, variable in zip(starts, gradients, variables, strict=True):
+        decayed = weight_decay > 0 and (decay_vectors or start.ndim > 1)
+        np.testing.assert_allclose(variable, numpy_adam(start, gs, config, decayed), atol=1e-6)
+
+
+def test_sparing_vectors_needs_the_variables():
+    with pytest.raises(ValueError, match="decay_vectors"):
+        make_optimizer(dataclasses.replace(CONFIG, decay_vectors=False))

@@ -1,0 +1,87 @@
+import io
+import json
+
+from macaron_tf.training.progress import Progress
+from macaron_tf.training.reporters import JsonLines, read_lines
+from macaron_tf.training.sums import Sums, metrics_from_sums
+
+TIMING = {"seconds": 3725.0, "tokens_per_second": 12345.6}
+
+
+def test_lines_beyond_the_restored_step_are_dropped(tmp_path):
+    log = JsonLines(tmp_path)
+    log.start(0, 0)
+    for step in (10, 20, 30):
+        log.train(step, {"loss": step / 10}, TIMING)
+        if step == 20:
+            log.validation(step, {"bleu": 1.0}, [], True)
+    log.finish()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 31, "ki')  # a kill in the middle of a line
+    log = JsonLines(tmp_path)
+    log.start(20, 10)
+    log.train(30, {"loss": float("nan")}, TIMING)
+    log.finish()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [10, 20, 30]
+    assert json.loads(lines[-1])["loss"] is None
+    assert [line["step"] for line in read_lines(tmp_path / "timing.jsonl")] == [10, 20, 30]
+
+
+def test_progress_prints_plain_lines_where_there_is_no_terminal():
+    stream = io.StringIO()
+    progress = Progress(2000, stream=stream)
+    progress.start(0, 0)
+    progress.tick(1000)
+    progress.train(1000, {"loss": 2.5, "perplexity": 12.18, "skipped": 1.0}, TIMING)
+    progress.validation(1000, {"bleu": 31.25}, ["a sample"], True)
+    progress.finish()
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith(
+        "step 1,000/2,000  loss 2.500  ppl 12.18  12,346 tokens/s  elapsed 1:02:05"
+    )
+    assert "1 updates skipped" in first
+    assert second == "step 1,000  validation  bleu 31.25  (best)"
+
+
+def test_progress_draws_a_bar_in_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    progress = Progress(2000, max_minutes=100, stream=stream)
+    progress.start(0, 0)
+    progress.tick(1000)
+    progress.train(1000, {"loss": 2.5, "perplexity": 12.18}, TIMING)
+    progress.validation(1000, {"bleu": 31.25}, [], False)
+    progress.finish()
+    assert "validation" in stream.getvalue()
+
+
+def test_sums_continue_to_the_bit_from_what_was_saved():
+    names = ("loss_sum", "weight", "updates", "learning_rate", "skipped_in_a_row")
+    updates = [(0.1 * i, 3.0, 1.0, 0.5 / i, float(i == 3)) for i in range(1, 8)]
+    whole, part = Sums(), Sums()
+    for update in updates[:4]:
+        whole.add(names, update)
+        part.add(names, update)
+    rest = Sums()
+    rest.load(json.loads(json.dumps(part.totals())))
+    for update in updates[4:]:
+        whole.add(names, update)
+        rest.add(names, update)
+    assert rest.totals() == whole.totals()
+    metrics = metrics_from_sums(whole.totals())
+    assert metrics["tokens"] == 3.0
+    assert metrics["learning_rate"] == 0.5 / 7
+    assert whole.totals()["skipped_in_a_row"] == 1.0
+
+
+def test_a_metric_may_have_a_weight_of_its_own():
+    totals = {"loss_sum": 8.0, "weight": 4.0, "nsp_sum": 1.0, "nsp_weight": 2.0, "updates": 2.0}
+    metrics = metrics_from_sums(totals)
+    assert metrics["loss"] == 2.0
+    assert metrics["nsp"] == 0.5
+    assert metrics["tokens"] == 2.0
+    assert metrics_from_sums({}) == {}

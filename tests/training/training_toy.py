@@ -1,0 +1,72 @@
+"""A network, an objective and batches of uneven shapes, small enough to train in a second."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+VOCABULARY = 16
+SHAPES = ((2, 5), (3, 7), (4, 3), (1, 9))
+
+
+def toy_network(dropout: float = 0.0, width: int = 8) -> keras.Model:
+    """tokens (B, L) -> logits (B, L, VOCABULARY)."""
+    tokens = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(VOCABULARY, width, name="embedding")(tokens)
+    x = keras.layers.Dense(width, activation="relu", name="hidden")(x)
+    x = keras.layers.Dropout(dropout, name="dropout")(x)
+    x = keras.layers.Dense(VOCABULARY, name="head", dtype="float32")(x)
+    return keras.Model(tokens, x, name="toy")
+
+
+def toy_objective(network, batch, training):
+    """Sums of cross-entropy and hits over the tokens that are not padding (id 0)."""
+    logits = network(batch["source"], training=training)
+    weight = ops.cast(ops.not_equal(batch["target"], 0), "float32")
+    losses = ops.sparse_categorical_crossentropy(batch["target"], logits, from_logits=True)
+    hits = ops.cast(ops.equal(ops.argmax(logits, -1), batch["target"]), "float32")
+    nll = ops.sum(losses * weight)
+    return {
+        "loss_sum": nll,
+        "nll_sum": nll,
+        "correct_sum": ops.sum(hits * weight),
+        "weight": ops.sum(weight),
+    }
+
+
+def toy_batch(index: int) -> dict[str, np.ndarray]:
+    """Batch number `index`: random tokens, the target a permutation of them, some padding."""
+    rng = np.random.default_rng(index)
+    source = rng.integers(1, VOCABULARY, SHAPES[index % len(SHAPES)], dtype=np.int32)
+    target = (source * 3) % VOCABULARY
+    target[rng.random(target.shape) < 0.2] = 0
+    return {"source": source, "target": target.astype(np.int32)}
+
+
+def toy_dataset(start: int = 0, stop: int | None = None) -> tf.data.Dataset:
+    """Batches `start`, `start + 1` and so on; without end where `stop` is None."""
+
+    def batches():
+        index = start
+        while stop is None or index < stop:
+            yield toy_batch(index)
+            index += 1
+
+    spec = tf.TensorSpec((None, None), tf.int32)
+    return tf.data.Dataset.from_generator(
+        batches, output_signature={"source": spec, "target": spec}
+    )
+
+
+def merged_batch(indices) -> dict[str, np.ndarray]:
+    """Several batches as one, padded with id 0 to a common length."""
+    batches = [toy_batch(index) for index in indices]
+    length = max(batch["source"].shape[1] for batch in batches)
+
+    def pad(ids):
+        return np.pad(ids, ((0, 0), (0, length - ids.shape[1])))
+
+    return {
+        name: np.concatenate([pad(batch[name]) for batch in batches])
+        for name in ("source", "target")
+    }
