@@ -4,7 +4,7 @@ import argparse
 
 from experiments.run import TranslationRun
 from macaron_tf.errors import UserError
-from macaron_tf.training.averaging import average_last
+from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
 
 
 def run(options: argparse.Namespace) -> None:
@@ -13,5 +13,6 @@ def run(options: argparse.Namespace) -> None:
     count = options.last if options.last is not None else opened.recipe.average_last
     if count < 1:
         raise UserError(f"--last {count}: give a whole number of 1 or more")
-    steps = average_last(opened.path, count, opened.path / "average")
-    print(f"averaged steps {', '.join(map(str, steps))} into {opened.path / 'average'}")
+    chosen = last_checkpoints(opened.path, count)
+    average = average_checkpoints(chosen, opened.path / "average")
+    print(f"averaged {', '.join(checkpoint.name for checkpoint in chosen)} into {average}")

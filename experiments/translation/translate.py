@@ -55,11 +55,11 @@ def _input(name: str | None) -> Iterator[BinaryIO]:
     if name is None:
         yield sys.stdin.buffer
         return
-    try:
-        file = pathlib.Path(name).open("rb")
-    except OSError as error:
-        raise UserError(f"--input {name} cannot be read: {error.strerror}") from error
-    with file:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(pathlib.Path(name).open("rb"))
+        except OSError as error:
+            raise UserError(f"--input {name} cannot be read: {error.strerror}") from error
         yield file
 
 

@@ -81,22 +81,22 @@ class MultiHeadAttention(keras.layers.Layer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
-    def build(self, input_shape, memory_shape=None):
-        hidden_dim = input_shape[-1]
+    def build(self, x_shape, memory_shape=None):
+        hidden_dim = x_shape[-1]
         self._head_dim = self.head_dim or check_divisible(
             "hidden_dim", hidden_dim, "num_heads", self.num_heads
         )
         width = self.num_heads * self._head_dim
         if self.cross:
             self.query = self._projection("query", width)
-            self.query.build(input_shape)
+            self.query.build(x_shape)
             self.key_value = self._projection("key_value", 2 * width)
-            self.key_value.build(memory_shape or input_shape)
+            self.key_value.build(memory_shape or x_shape)
         else:
             self.query_key_value = self._projection("query_key_value", 3 * width)
-            self.query_key_value.build(input_shape)
+            self.query_key_value.build(x_shape)
         self.output_projection = self._projection("output", hidden_dim)
-        self.output_projection.build((*input_shape[:-1], width))
+        self.output_projection.build((*x_shape[:-1], width))
         self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.built = True
 
@@ -187,8 +187,8 @@ class MultiHeadAttention(keras.layers.Layer):
         y = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self._head_dim))
         return self.output_projection(y)
 
-    def compute_output_shape(self, input_shape, *args, **kwargs):
-        return tuple(input_shape)
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return tuple(x_shape)
 
     def get_config(self):
         return {

@@ -156,9 +156,9 @@ class Block(keras.layers.Layer):
         setattr(self, name, residual)
         return residual
 
-    def build(self, input_shape, memory_shape=None):
+    def build(self, x_shape, memory_shape=None):
         for kind, residual in self._sublayers:
-            residual.build(input_shape, *([memory_shape] if kind == "memory" else []))
+            residual.build(x_shape, *([memory_shape] if kind == "memory" else []))
         self.built = True
 
     def call(self, x, memory=None, attention_mask=None, memory_mask=None, mask=None, training=None):
@@ -168,7 +168,7 @@ class Block(keras.layers.Layer):
             if kind == "tokens":
                 x = residual(x, attention_mask=attention_mask, training=training)
             elif kind == "memory":
-                x = residual(x, memory, attention_mask=memory_mask, training=training)
+                x = residual(x, memory=memory, attention_mask=memory_mask, training=training)
             else:
                 x = residual(x, training=training)
         return x
@@ -212,8 +212,8 @@ class Block(keras.layers.Layer):
                 x = residual(x, training=False)
         return x, new_cache
 
-    def compute_output_shape(self, input_shape, *args, **kwargs):
-        return tuple(input_shape)
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return tuple(x_shape)
 
     def get_config(self):
         return {

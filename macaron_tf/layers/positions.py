@@ -1,8 +1,7 @@
 """Position encodings that are added to token embeddings."""
 
-import numpy as np
-
 import keras
+import numpy as np
 from keras import ops
 
 from macaron_tf.layers.checks import check_choice
@@ -96,12 +95,12 @@ class LearnedPositions(keras.layers.Layer):
 
     def call(self, x, start_index=0):
         length = ops.shape(x)[1]
-        if isinstance(length, int) and isinstance(start_index, int):
-            if start_index + length > self.max_length:
-                raise ValueError(
-                    f"a sequence of {start_index + length} positions is longer than the "
-                    f"{self.max_length} learned ones: shorten it or raise max_length"
-                )
+        known = isinstance(length, int) and isinstance(start_index, int)
+        if known and start_index + length > self.max_length:
+            raise ValueError(
+                f"a sequence of {start_index + length} positions is longer than the "
+                f"{self.max_length} learned ones: shorten it or raise max_length"
+            )
         positions = ops.arange(length, dtype="int32") + start_index
         return ops.add(x, ops.take(ops.convert_to_tensor(self.table), positions, axis=0))
 

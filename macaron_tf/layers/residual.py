@@ -24,7 +24,8 @@ class Residual(keras.layers.Layer):
         epsilon: added to the variance inside the LayerNorm.
         affine: whether the LayerNorm has a trained scale and offset.
 
-    Call arguments: `x (B, L, D)`, then whatever the sub-layer takes.
+    Call arguments: `x (B, L, D)`, and by keyword whatever the sub-layer takes, such as `memory`
+    and `attention_mask`. Returns `(B, L, D)`.
 
     References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
     Dynamic System Point of View", eq. 17-19; pre- and post-norm: Xiong et al. 2020.
@@ -53,16 +54,16 @@ class Residual(keras.layers.Layer):
         )
         self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, input_shape, *sublayer_shapes):
-        self.layer_norm.build(input_shape)
+    def build(self, x_shape, memory_shape=None):
+        self.layer_norm.build(x_shape)
         if not self.sublayer.built:
-            self.sublayer.build(input_shape, *sublayer_shapes)
+            self.sublayer.build(x_shape, *([memory_shape] if memory_shape else []))
         self.built = True
 
-    def call(self, x, *args, training=None, **kwargs):
-        return self.around(
-            x, lambda y: self.sublayer(y, *args, training=training, **kwargs), training
-        )
+    def call(self, x, memory=None, training=None, **kwargs):
+        if memory is not None:
+            kwargs["memory"] = memory
+        return self.around(x, lambda y: self.sublayer(y, training=training, **kwargs), training)
 
     def step(self, x, *args):
         """The same update for cached decoding: the sub-layer's `step` also returns its cache."""
@@ -84,8 +85,8 @@ class Residual(keras.layers.Layer):
         y = ops.add(x, y)
         return y if self.norm == "pre" else self.layer_norm(y)
 
-    def compute_output_shape(self, input_shape, *args, **kwargs):
-        return tuple(input_shape)
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return tuple(x_shape)
 
     def get_config(self):
         return {

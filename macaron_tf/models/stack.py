@@ -38,11 +38,11 @@ class Stack(keras.layers.Layer):
                 name="final_norm",
             )
 
-    def build(self, input_shape, memory_shape=None):
+    def build(self, x_shape, memory_shape=None):
         for block in self.blocks:
-            block.build(input_shape, memory_shape)
+            block.build(x_shape, memory_shape)
         if self.final_norm:
-            self.final_norm.build(input_shape)
+            self.final_norm.build(x_shape)
         self.built = True
 
     def call(self, x, memory=None, attention_mask=None, memory_mask=None, mask=None, training=None):
@@ -72,8 +72,8 @@ class Stack(keras.layers.Layer):
             new_cache.append(held)
         return (self.final_norm(x) if self.final_norm else x), new_cache
 
-    def compute_output_shape(self, input_shape, *args, **kwargs):
-        return tuple(input_shape)
+    def compute_output_shape(self, x_shape, memory_shape=None):
+        return tuple(x_shape)
 
     def get_config(self):
         return {

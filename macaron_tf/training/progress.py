@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+import rich.console
 import rich.progress
 
 from macaron_tf.training.reporters import Reporter
@@ -41,6 +42,7 @@ class Progress(Reporter):
             rich.progress.TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
             rich.progress.BarColumn(bar_width=None),
             rich.progress.TextColumn("{task.description}"),
+            console=rich.console.Console(file=self._stream),
             refresh_per_second=2,
         )
         self._task = self._bar.add_task("", total=self._max_steps, completed=step)

@@ -38,7 +38,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
 @pytest.mark.parametrize("call", range(12))
 def test_killed_at_any_moment_of_a_save(directory, monkeypatch, call, again):
-    """The process ends at the call-th change of the disk; a later start finds a whole checkpoint."""
+    """The process ends at the call-th change of the disk; the next start finds all whole."""
     step = 10 if again else 20
     calls = 0
 
@@ -76,7 +76,7 @@ def test_a_full_disk_is_one_clear_sentence(directory, error):
         (path / "a.bin").write_bytes(b"half")
         raise error
 
-    with pytest.raises(UserError, match="cannot write checkpoint .*older checkpoints are intact"):
+    with pytest.raises(UserError, match=r"cannot write checkpoint .*older checkpoints are intact"):
         directory.save(20, write)
     assert directory.steps() == [10]
     assert [entry.name for entry in directory.path.iterdir()] == ["step-00000010"]

@@ -44,7 +44,7 @@ def test_progress_prints_plain_lines_where_there_is_no_terminal():
     assert second == "step 1,000  validation  bleu 31.25  (best)"
 
 
-def test_progress_draws_a_bar_in_a_terminal(monkeypatch):
+def test_progress_draws_a_bar_in_a_terminal():
     class Terminal(io.StringIO):
         def isatty(self):
             return True

@@ -1,0 +1,110 @@
+"""From text to a served model in ten minutes: what `make demo` runs.
+
+Fetches the default corpus, trains a small Macaron on it, scores it, shows ten translations beside
+their references, exports it, starts the server, and asks it over REST. Interrupted, it goes on
+where it was when it is started again.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import time
+
+from experiments import recipes
+from experiments.recipe import override
+from experiments.run import TranslationRun
+from experiments.translation.train import train_recipe
+from export.client import TranslationClient
+from export.saved_model import export
+from macaron_tf.data import read_pairs
+from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.evaluation import evaluate_translations
+from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
+
+SHOWN = 10
+SENTENCE = "The device could not be found."
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Runs every stage and says what to try next."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.demo",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--run", default="runs/demo", help="folder of the run (default %(default)s)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUE", help="replace a setting"
+    )
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    path, recipe = pathlib.Path(options.run), override(recipes.load("demo"), options.set)
+
+    _stage(1, "train: a Macaron on the texts of a home-automation program's screens")
+    train_recipe(recipe, path)
+    average_checkpoints(last_checkpoints(path, recipe.average_last), path / "average")
+
+    _stage(2, "score: BLEU on held-out text, and some translations")
+    run = TranslationRun.open(path)
+    _score(run)
+
+    _stage(3, "export: a SavedModel that takes and gives text")
+    served = path / "served"
+    print(f"wrote {export(run, served)}")
+
+    _stage(4, "serve: TensorFlow Serving's REST contract")
+    _serve(served)
+
+    print(
+        f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
+        f'  echo "Turn on the light." | python -m experiments.translate translate {path}\n'
+        f"  python -m export.serve {served}        and ask it with curl\n"
+        f"  tensorboard --logdir {path}            curves and sample translations\n"
+        f"  python -m experiments.demo --run runs/french --set data.target_language=fr\n"
+        f"  python -m experiments.translate --help   your own text, other recipes"
+    )
+
+
+def _stage(number: int, text: str) -> None:
+    print(f"\n[{number}/4] {text}", flush=True)
+
+
+def _score(run: TranslationRun) -> None:
+    data = run.recipe.data
+    pairs = read_pairs(data.source, data.test_split, data.source_language, data.target_language)
+    sources, references = [list(side) for side in zip(*pairs, strict=True)]
+    hypotheses = run.translator().translate(sources).best
+    print(evaluate_translations(hypotheses, references, run.recipe.metric))
+    # Evenly spread, and of a length that is worth reading.
+    telling = [i for i, line in enumerate(sources) if 4 <= len(line.split()) <= 14]
+    for i in telling[:: max(len(telling) // SHOWN, 1)][:SHOWN]:
+        print(f"\n  source       {sources[i]}\n  reference    {references[i]}")
+        print(f"  translation  {hypotheses[i]}")
+
+
+def _serve(served: pathlib.Path) -> None:
+    """Starts the server as a process of its own, asks it one sentence, and stops it."""
+    command = [sys.executable, "-m", "export.serve", str(served), "--name", "demo"]
+    command += ["--rest-port", "0", "--grpc-port", "0"]
+    log = served.parent / "server.log"
+    with log.open("w") as stderr:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        try:
+            ready = server.stdout.readline().strip()
+            if not ready:
+                raise UserError(f"the server did not start: read {log}")
+            print(ready)
+            url = next(word for word in ready.split() if word.startswith("http://"))
+            answer = TranslationClient(url, "demo").translate([SENTENCE])[0]
+            print(f"\n  asked over REST    {SENTENCE}\n  the server's answer {answer}")
+        finally:
+            server.terminate()
+            server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""One check of what every Keras layer here promises, shared by all layer tests."""
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_arguments):
+    """Calls a layer and checks its contract; returns its output in float32 as a NumPy array.
+
+    Checked: the output's shape is `compute_output_shape`'s and its dtype the policy's; the layer
+    made again from its config has an attribute for every constructor argument and, with the same
+    weights, gives the same output; a mixed_bfloat16 copy computes in bfloat16 on float32 weights.
+
+    Args:
+        layer: unbuilt.
+        inputs: its tensors; the first decides the output's shape.
+        atol: tolerance between the layer and its copy.
+        call_arguments: further arguments of the call.
+    """
+    output = layer(*inputs, **call_arguments)
+    shapes = [tuple(ops.shape(tensor)) for tensor in inputs]
+    assert tuple(output.shape) == tuple(layer.compute_output_shape(*shapes))
+    assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
+
+    config = layer.get_config()
+    for name in set(config) - {"name", "trainable", "dtype"}:
+        assert hasattr(layer, name), f"argument {name} has no attribute"
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert copy.get_config() == config
+    copy(*inputs, **call_arguments)
+    copy.set_weights(layer.get_weights())
+    np.testing.assert_allclose(
+        numpy_of(copy(*inputs, **call_arguments)), numpy_of(output), atol=atol
+    )
+
+    half = type(layer).from_config({**config, "dtype": "mixed_bfloat16"})
+    half_output = half(*inputs, **call_arguments)
+    assert keras.backend.standardize_dtype(half_output.dtype) == "bfloat16"
+    assert all(weight.dtype == "float32" for weight in half.weights)
+    return numpy_of(output)
+
+
+def numpy_of(tensor) -> np.ndarray:
+    """A tensor of any float type as a float32 array."""
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Standard normal float32 numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def ids(*shape: int, vocab_size: int = 20, seed: int = 0) -> np.ndarray:
+    """Token ids without the special ones 0 to 3."""
+    return np.random.default_rng(seed).integers(4, vocab_size, shape).astype("int32")

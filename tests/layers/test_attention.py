@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+
+from macaron_tf.layers import MultiHeadAttention
+from tests.harness import check_layer, normal, numpy_of
+
+
+def softmax(x):
+    exp = np.exp(x - x.max(-1, keepdims=True))
+    return exp / exp.sum(-1, keepdims=True)
+
+
+def reference(layer, x, memory=None, mask=None):
+    """Equation 1 of Vaswani et al. in a loop over heads; mask (T, S)."""
+    width = layer.num_heads * (layer.head_dim or x.shape[-1] // layer.num_heads)
+    if layer.cross:
+        q = x @ np.asarray(layer.query.kernel) + np.asarray(layer.query.bias)
+        kv = memory @ np.asarray(layer.key_value.kernel) + np.asarray(layer.key_value.bias)
+        k, v = kv[..., :width], kv[..., width:]
+    else:
+        fused = layer.query_key_value
+        qkv = x @ np.asarray(fused.kernel) + np.asarray(fused.bias)
+        q, k, v = np.split(qkv, 3, axis=-1)
+    d = width // layer.num_heads
+    heads = []
+    for h in range(layer.num_heads):
+        part = slice(h * d, (h + 1) * d)
+        scores = q[..., part] @ k[..., part].swapaxes(-1, -2) / np.sqrt(d)
+        if mask is not None:
+            scores = np.where(mask, scores, -1e9)
+        heads.append(softmax(scores) @ v[..., part])
+    out = layer.output_projection
+    return np.concatenate(heads, -1) @ np.asarray(out.kernel) + np.asarray(out.bias)
+
+
+@pytest.mark.parametrize("head_dim", [None, 5])
+def test_self_attention_is_equation_1(head_dim):
+    x, layer = normal(2, 6, 8), MultiHeadAttention(2, head_dim=head_dim)
+    np.testing.assert_allclose(np.asarray(layer(x)), reference(layer, x), atol=1e-5)
+
+
+def test_causal_attention_is_equation_1_under_a_triangle():
+    x, layer = normal(2, 6, 8), MultiHeadAttention(4, causal=True)
+    mask = np.tril(np.ones((6, 6), bool))
+    np.testing.assert_allclose(np.asarray(layer(x)), reference(layer, x, mask=mask), atol=1e-5)
+
+
+def test_cross_attention_is_equation_1():
+    x, memory, layer = normal(2, 6, 8), normal(2, 4, 8, seed=1), MultiHeadAttention(2, cross=True)
+    y = np.asarray(layer(x, memory))
+    np.testing.assert_allclose(y, reference(layer, x, memory), atol=1e-5)
+
+
+def test_masks_of_every_rank_say_the_same():
+    x, layer = normal(2, 5, 8), MultiHeadAttention(2)
+    keys = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    by_rank = [
+        keys,
+        np.broadcast_to(keys[:, None, :], (2, 5, 5)),
+        np.broadcast_to(keys[:, None, None, :], (2, 2, 5, 5)),
+    ]
+    outputs = [np.asarray(layer(x, attention_mask=mask)) for mask in by_rank]
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    np.testing.assert_array_equal(outputs[0], outputs[2])
+    with pytest.raises(ValueError, match="rank 2, 3 or 4"):
+        layer(x, attention_mask=keys[0])
+
+
+def test_hidden_positions_do_not_matter():
+    x, layer = normal(1, 5, 8), MultiHeadAttention(2)
+    mask = np.array([[True, True, True, False, False]])
+    changed = x.copy()
+    changed[:, 3:] = 100.0
+    a, b = (np.asarray(layer(each, attention_mask=mask)) for each in (x, changed))
+    np.testing.assert_array_equal(a[:, :3], b[:, :3])
+
+
+def test_a_row_with_nothing_to_attend_stays_finite():
+    layer = MultiHeadAttention(2)
+    y = layer(normal(1, 4, 8), attention_mask=np.zeros((1, 4), bool))
+    assert np.isfinite(np.asarray(y)).all()
+
+
+def test_no_position_sees_a_later_one():
+    x, layer = normal(1, 7, 8), MultiHeadAttention(2, causal=True)
+    y = np.asarray(layer(x))
+    for t in range(6):
+        changed = x.copy()
+        changed[:, t + 1 :] += 1.0
+        np.testing.assert_array_equal(np.asarray(layer(changed))[:, : t + 1], y[:, : t + 1])
+
+
+def test_cached_steps_equal_the_whole_sequence():
+    x, layer = normal(2, 6, 8), MultiHeadAttention(2, causal=True)
+    whole = np.asarray(layer(x))
+    cache = layer.empty_cache(2, 1, 9)
+    for t in range(6):
+        y, cache = layer.step(x[:, t : t + 1], t, cache)
+        np.testing.assert_allclose(np.asarray(y)[:, 0], whole[:, t], atol=1e-5)
+
+
+def test_beams_attend_the_memory_as_queries():
+    x, memory, layer = normal(2, 3, 8), normal(2, 5, 8, seed=1), MultiHeadAttention(2, cross=True)
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    whole = np.asarray(layer(x, memory, attention_mask=mask))
+    y, _ = layer.step(x, 0, layer.start(memory), mask)
+    np.testing.assert_allclose(np.asarray(y), whole, atol=1e-6)
+
+
+def test_dropout_acts_only_in_training():
+    x, layer = normal(2, 6, 8), MultiHeadAttention(2, dropout=0.5)
+    still = np.asarray(layer(x))
+    np.testing.assert_array_equal(still, np.asarray(layer(x, training=False)))
+    assert np.abs(numpy_of(layer(x, training=True)) - still).max() > 1e-3
+
+
+def test_contract():
+    mask = np.array([[1, 1, 0], [1, 1, 1]], bool)
+    check_layer(MultiHeadAttention(2, dropout=0.1), normal(2, 3, 8), attention_mask=mask)
+    check_layer(MultiHeadAttention(2, causal=True, use_bias=False), normal(2, 3, 8))
+    check_layer(MultiHeadAttention(2, cross=True), normal(2, 3, 8), normal(2, 4, 8))
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="causal over its own sequence or cross"):
+        MultiHeadAttention(2, causal=True, cross=True)
+    with pytest.raises(ValueError, match="hidden_dim=8 is not a multiple of num_heads=3"):
+        MultiHeadAttention(3)(normal(1, 2, 8))

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.objectives import (
+    TranslationObjective,
+    label_smoothed_cross_entropy,
+    shift_right,
+)
+from tests.harness import ids, normal
+
+
+def log_softmax(x):
+    x = x.astype("float64")
+    shifted = x - x.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_is_cross_entropy_against_the_smoothed_target(smoothing):
+    logits, labels = 3 * normal(7, 11), ids(7, vocab_size=11)
+    target = (1 - smoothing) * np.eye(11)[labels] + smoothing / 11
+    loss, nll = label_smoothed_cross_entropy(logits, labels, smoothing)
+    np.testing.assert_allclose(loss, -(target * log_softmax(logits)).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(nll, -log_softmax(logits)[np.arange(7), labels], rtol=1e-5)
+
+
+def test_hand_written_gradient_is_the_automatic_one():
+    logits, labels = tf.constant(normal(5, 9)), tf.constant(ids(5, vocab_size=9))
+    weights = tf.constant(normal(5, seed=2))
+    target = 0.9 * tf.one_hot(labels, 9) + 0.1 / 9
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(logits)
+        ours = tf.reduce_sum(weights * label_smoothed_cross_entropy(logits, labels, 0.1)[0])
+        plain = -tf.reduce_sum(weights[:, None] * target * tf.nn.log_softmax(logits))
+    np.testing.assert_allclose(tape.gradient(ours, logits), tape.gradient(plain, logits), atol=1e-6)
+
+
+def test_gradient_flows_in_the_dtype_of_the_logits():
+    logits = tf.cast(normal(5, 9), tf.bfloat16)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss, _ = label_smoothed_cross_entropy(logits, tf.constant(ids(5, vocab_size=9)), 0.1)
+    assert loss.dtype == tf.float32
+    assert tape.gradient(loss, logits).dtype == tf.bfloat16
+
+
+def test_shift_right_starts_with_bos():
+    np.testing.assert_array_equal(shift_right(tf.constant([[5, 6, 3, 0]])), [[2, 5, 6, 3]])
+
+
+@pytest.fixture(scope="module")
+def network():
+    model = EncoderDecoder(EncoderDecoderConfig(24, 16, 32, 2, 1, 1, "macaron", 0.0, 0.0, 0.0))
+    model.build()
+    return model
+
+
+def batch():
+    source, target = ids(3, 6), ids(3, 5, seed=1)
+    target[:, -1] = 3
+    target[1, 3:] = [3, 0]
+    target[2] = 0  # a row of padding
+    source[2] = 0
+    return {"source": tf.constant(source), "target": tf.constant(target)}
+
+
+def test_only_real_target_tokens_count(network):
+    sums = TranslationObjective()(network, batch(), training=False)
+    assert float(sums["weight"]) == 5 + 4
+    assert float(sums["source_tokens"]) == 12
+    logits = network({"source": batch()["source"], "target": shift_right(batch()["target"])})
+    labels = batch()["target"].numpy()
+    nll = -log_softmax(np.asarray(logits))
+    expected = sum(nll[b, t, labels[b, t]] for b in range(2) for t in range(5) if labels[b, t])
+    assert float(sums["nll_sum"]) == pytest.approx(expected, rel=1e-5)
+    assert 0 <= float(sums["correct_sum"]) <= 9
+
+
+def test_skipping_padding_changes_nothing_but_the_work(network):
+    gradients = []
+    for skip in (True, False):
+        with tf.GradientTape() as tape:
+            sums = TranslationObjective(skip_padding=skip)(network, batch(), training=False)
+        gradients.append(tape.gradient(sums["loss_sum"], [w.value for w in network.weights]))
+    for a, b in zip(*gradients, strict=True):
+        np.testing.assert_allclose(
+            tf.convert_to_tensor(a), tf.convert_to_tensor(b), atol=1e-5, rtol=1e-4
+        )
+
+
+def test_static_shapes_compile_under_xla(network):
+    objective = TranslationObjective(skip_padding=False)
+    compiled = tf.function(
+        lambda: objective(network, batch(), training=True)["loss_sum"], jit_compile=True
+    )
+    plain = objective(network, batch(), training=False)["loss_sum"]
+    assert float(compiled()) == pytest.approx(float(plain), rel=1e-4)
