@@ -7,6 +7,7 @@ import pathlib
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+import numpy as np
 import pytest
 
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -24,3 +25,71 @@ def shared_data() -> pathlib.Path:
 def tfds_dir(shared_data: pathlib.Path) -> str:
     """The TFDS `data_dir` among the real data."""
     return str(shared_data / "tfds")
+
+
+NUMBERS = {
+    "zero": "null", "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf",
+    "six": "sechs", "seven": "sieben", "eight": "acht", "nine": "neun",
+}  # fmt: skip
+
+
+def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Distinct English and German spellings of numbers, digit by digit: a language learnt fast."""
+    rng = np.random.default_rng(seed)
+    pairs = {}
+    while len(pairs) < count:
+        words = rng.choice(list(NUMBERS), rng.integers(2, 6))
+        pairs[" ".join(words)] = " ".join(NUMBERS[word] for word in words)
+    return list(pairs.items())
+
+
+@pytest.fixture(scope="session")
+def number_text(tmp_path_factory) -> str:
+    """A `tsv:` source of number pairs with splits train and validation."""
+    folder = tmp_path_factory.mktemp("numbers")
+    for split, count, seed in (("train", 600, 1), ("validation", 40, 2)):
+        lines = "".join(f"{source}\t{target}\n" for source, target in number_pairs(count, seed))
+        (folder / f"{split}.tsv").write_text(lines, encoding="utf-8")
+    return f"tsv:{folder}/{{split}}.tsv"
+
+
+def number_settings(source: str, steps: int = 300) -> list[str]:
+    """The settings that shrink any translation recipe to the number language: seconds a run."""
+    settings = {
+        "data.source": source,
+        "data.vocabulary_size": 40,
+        "data.source_language": "en",
+        "data.target_language": "de",
+        "data.batching.max_tokens": 512,
+        "data.batching.shapes": 2,
+        "model.hidden_dim": 32,
+        "model.feed_forward_dim": 64,
+        "model.num_heads": 2,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.dropout": 0.0,
+        "training.max_steps": steps,
+        "training.learning_rate": 0.01,
+        "training.warmup_steps": 30,
+        "training.validate_every": 150,
+        "training.save_every_steps": 25,
+        "training.log_every": 25,
+        "training.keep_last": 6,
+        "training.max_minutes": None,
+        "average_last": 2,
+    }
+    return [f"{name}={value}" for name, value in settings.items()]
+
+
+@pytest.fixture(scope="session")
+def number_run(tmp_path_factory, number_text) -> pathlib.Path:
+    """A run trained by the command line on the number language."""
+    from experiments.translate import main
+
+    run = tmp_path_factory.mktemp("runs") / "numbers"
+    arguments = ["train", "multi30k_macaron_tiny", str(run)]
+    for setting in number_settings(number_text):
+        arguments += ["--set", setting]
+    assert main(arguments) == 0
+    assert main(["average", str(run)]) == 0
+    return run

@@ -7,11 +7,11 @@ import pathlib
 import re
 import time
 
+from experiments.progress import track
 from experiments.run import TranslationRun
 from macaron_tf.data import read_pairs
 from macaron_tf.data.files import write_aside
 from macaron_tf.evaluation import evaluate_translations
-from macaron_tf.training.progress import track
 
 
 def run(options: argparse.Namespace) -> None:
@@ -33,9 +33,9 @@ def run(options: argparse.Namespace) -> None:
     translator = opened.translator(options.checkpoint, **changes)
     began = time.monotonic()
     hypotheses = []
-    for translations in track(
-        translator.stream((line for line, _ in pairs), 256), len(pairs), "translating", "lines"
-    ):
+    chunks = translator.stream(line for line, _ in pairs)
+    sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
+    for translations in track(sized, len(pairs), "translating", "lines"):
         hypotheses.extend(translations.best)
     seconds = time.monotonic() - began
     scores = evaluate_translations(

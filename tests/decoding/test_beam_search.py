@@ -1,15 +1,11 @@
 import functools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, beam_search, gather_beams, length_penalty
-
-sys.path.insert(0, str(Path(__file__).parent))
-from toy import REAL_SIZE, Toy, trimmed
+from tests.decoding.toy import REAL_SIZE, Toy, trimmed
 
 PENALTIES = {
     "gnmt": lambda alpha, n: ((5 + n) / 6) ** alpha,

@@ -1,14 +1,9 @@
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from macaron_tf.decoding import SamplingConfig, sample
-
-sys.path.insert(0, str(Path(__file__).parent))
-from toy import REAL_SIZE, Toy, trimmed
+from tests.decoding.toy import REAL_SIZE, Toy, trimmed
 
 LOGITS = np.array([3.0, 1.0, 3.0, 0.5, 2.0, 1.5, 0.0, 4.0], np.float32)
 

@@ -3,10 +3,10 @@
 import shutil
 
 import pytest
-from serving_toys import export_toy
 
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
+from tests.export.serving_toys import export_toy
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ import time
 
 import pytest
 from google.protobuf import text_format
-from serving_toys import call
 
 from export import serve
 from macaron_tf.errors import exit_on_user_error
+from tests.export.serving_toys import call
 
 
 def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder):

@@ -8,7 +8,8 @@ import socket
 import time
 
 import pytest
-from serving_toys import call
+
+from tests.export.serving_toys import call
 
 PREDICT = "/v1/models/toy:predict"
 

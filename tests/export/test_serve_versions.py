@@ -8,7 +8,6 @@ import threading
 import time
 
 import pytest
-from serving_toys import call
 
 from export.server.config import ServerConfig
 from export.server.errors import ServingError
@@ -16,6 +15,7 @@ from export.server.folders import check_base_path, find_versions
 from export.server.model_server import ModelServer
 from export.server.versions import VersionManager
 from macaron_tf.errors import UserError
+from tests.export.serving_toys import call
 
 PREDICT = "/v1/models/toy:predict"
 

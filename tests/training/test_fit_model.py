@@ -2,11 +2,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_toy import merged_batch, toy_batch, toy_dataset, toy_network, toy_objective
 
 from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel, build_fit_model
+from tests.training.training_toy import (
+    merged_batch,
+    toy_batch,
+    toy_dataset,
+    toy_network,
+    toy_objective,
+)
 
 
 def toy_model(seed=0, dropout=0.0, optimizer=None, **kwargs):

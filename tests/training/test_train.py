@@ -5,7 +5,6 @@ import signal
 import keras
 import numpy as np
 import pytest
-from training_toy import toy_dataset, toy_network, toy_objective
 
 from macaron_tf.errors import UserError
 from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
@@ -16,6 +15,7 @@ from macaron_tf.training.interruption import Interrupted
 from macaron_tf.training.reporters import read_lines
 from macaron_tf.training.state import load_network
 from macaron_tf.training.train import train
+from tests.training.training_toy import toy_dataset, toy_network, toy_objective
 
 CONFIG = TrainingConfig(
     max_steps=20,

@@ -1,0 +1,87 @@
+import pytest
+
+from experiments import recipes
+from experiments.recipe import override, recipe_from_json
+from macaron_tf.errors import UserError
+from macaron_tf.models import catalog
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_loads_round_trips_and_is_documented(name):
+    recipe = recipes.load(name)
+    assert recipe_from_json(recipe.to_json(), name) == recipe
+    catalog.config(recipe.model, **dict(recipe.model_options))
+    documentation = __import__(f"experiments.recipes.{name}", fromlist=["_"]).__doc__
+    assert "Measured:" in documentation
+
+
+def test_the_papers_numbers():
+    small, base, big = (
+        recipes.load(name)
+        for name in ("iwslt14_macaron_small", "wmt14_macaron_base", "wmt14_macaron_big")
+    )
+
+    def update_tokens(recipe):
+        return recipe.data.batching.max_tokens * recipe.training.accumulation_steps
+
+    assert [update_tokens(r) for r in (small, base, big)] == [4_096, 32_768, 262_144]
+    assert [r.training.learning_rate for r in (small, base, big)] == [1.5e-3, 1.5e-3, 3e-3]
+    assert [r.training.weight_decay for r in (small, base, big)] == [1e-4, 0, 0]
+    assert all(r.training.warmup_steps == 8_000 for r in (small, base, big))
+    assert all(r.training.clip_norm is None for r in (small, base, big))
+    assert [r.decoding.beam_size for r in (small, base, big)] == [5, 4, 4]
+    configs = [catalog.config(r.model, **dict(r.model_options)) for r in (small, base, big)]
+    assert [c.dropout for c in configs] == [0.3, 0.1, 0.3]
+    assert [c.hidden_dim for c in configs] == [512, 512, 1024]
+
+
+def test_settings_are_replaced_by_path():
+    recipe = override(
+        recipes.load("demo"),
+        [
+            "training.seed=7",
+            "training.clip_norm=1",
+            "training.max_minutes=None",
+            "data.normalization.lower_case=True",
+            "data.source=tsv:a=b.tsv",
+            "model.dropout=0.2",
+            "model=transformer_tiny",
+        ],
+    )
+    assert recipe.training.seed == 7
+    assert recipe.training.clip_norm == 1.0
+    assert recipe.training.max_minutes is None
+    assert recipe.data.normalization.lower_case is True
+    assert recipe.data.source == "tsv:a=b.tsv"
+    assert dict(recipe.model_options)["dropout"] == 0.2
+    assert recipe.model == "transformer_tiny"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("training.seed", "write it as PATH=VALUE"),
+        ("trainin.seed=1", "there is no 'trainin' here; there are model, data"),
+        ("training.sed=1", "there is no 'sed' here"),
+        ("training=1", "choose one of training.max_steps"),
+        ("training.seed.x=1", "seed has no parts"),
+        ("training.seed=many", "the value must be int"),
+        ("training.seed=1.5", "the value must be int"),
+        ("data.normalization.lower_case=1", "the value must be bool"),
+        ("training.max_steps=0", "max_steps must be a whole number of at least 1"),
+    ],
+)
+def test_bad_settings_are_named(setting, message):
+    with pytest.raises(UserError, match=message):
+        override(recipes.load("demo"), [setting])
+
+
+def test_unknown_recipe_lists_the_known_ones():
+    with pytest.raises(UserError, match="no recipe is called 'demi'; there are demo, "):
+        recipes.load("demi")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"model": 3}', '{"a": 1}'])
+def test_damaged_recipe_files_are_named(text):
+    with pytest.raises(UserError, match=r"run/recipe.json is not a recipe"):
+        recipe_from_json(text, "run/recipe.json")
