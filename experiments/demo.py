@@ -61,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     print(
         f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
+        f"  . .venv/bin/activate                   so that `python` is the one set up here\n"
         f'  echo "Turn on the light." | python -m experiments.translate translate {path}\n'
         f"  python -m export.serve {served}        and ask it with curl\n"
         f"  tensorboard --logdir {path}            curves and sample translations\n"
