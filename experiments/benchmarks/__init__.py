@@ -1,1 +1,1 @@
-"""."""
+"""Speed against peers, measured side by side on one machine."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from macaron_tf.decoding.config import BeamSearchConfig
+from macaron_tf.decoding.top_k import top_k
 
 PAD, BOS, EOS = 0, 2, 3
 NEVER = float("-inf")
@@ -42,6 +43,22 @@ def gather_beams(cache: Any, parents: tf.Tensor) -> Any:
         The structure with `tensor[b, k] = old[b, parents[b, k]]`.
     """
     return tf.nest.map_structure(lambda x: tf.gather(x, parents, axis=1, batch_dims=1), cache)
+
+
+def loop_shapes(values: Any) -> Any:
+    """Shapes that hold all through a loop: an axis that starts at 0 is one that grows.
+
+    Args:
+        values: nested structure of the loop's first tensors.
+
+    Returns:
+        The structure with a `tf.TensorShape` for each tensor.
+    """
+
+    def shape(x):
+        return tf.TensorShape([None if size == 0 else size for size in x.shape])
+
+    return tf.nest.map_structure(shape, values)
 
 
 class _State(NamedTuple):
@@ -86,7 +103,8 @@ def beam_search(
             (logits (B, K, V), cache)`; `tokens` are the tokens at place `index` of the decoder's
             input, BOS at index 0.
         context: nested structure given to `step_fn`, never reordered.
-        cache: nested structure of tensors (B, K, ...), of the same shapes after each step.
+        cache: nested structure of tensors (B, K, ...), of the same shapes after each step but
+            for axes that are 0 at first, which may grow.
         batch_size: B.
         config: the settings.
         max_length: T, the places of the output; a Python int under XLA.
@@ -161,6 +179,7 @@ def beam_search(
             lambda *values: ~tf.reduce_all(_State(*values).final),
             step,
             tuple(state),
+            shape_invariants=loop_shapes(tuple(state)),
             maximum_iterations=max_length,
         )
     )
@@ -196,7 +215,10 @@ def _continuations(
     # Enough that K remain after PAD, BOS, EOS and the vocabulary's padding are struck out.
     count = min(size, beams + 3 + size - real_size)
     logits = tf.cast(logits, tf.float32)
-    top, ids = tf.math.top_k(logits, count)  # (B, K, C)
+    # (B K, C) -> (B, K, C)
+    top, ids = (
+        tf.reshape(x, [-1, beams, count]) for x in top_k(tf.reshape(logits, [-1, size]), count)
+    )
     largest = top[:, :, :1]
     log_total = tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True)) + largest
     base = log_probs[:, :, None] - log_total  # (B, K, 1)

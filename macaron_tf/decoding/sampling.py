@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import BOS, EOS, NEVER, PAD, StepFunction
+from macaron_tf.decoding.beam_search import BOS, EOS, NEVER, PAD, StepFunction, loop_shapes
 from macaron_tf.decoding.config import SamplingConfig
 
 
@@ -100,17 +100,19 @@ def sample(
         return index + 1, tokens, ids, log_probs, ended | (tokens == EOS), cache
 
     shape = [batch_size, samples]
+    start = (
+        tf.constant(0),
+        tf.fill(shape, BOS),
+        tf.fill([*shape, max_length], PAD),
+        tf.zeros(shape),
+        tf.fill(shape, False),
+        cache,
+    )
     _, _, ids, log_probs, _, _ = tf.while_loop(
         lambda index, tokens, ids, log_probs, ended, cache: ~tf.reduce_all(ended),
         step,
-        (
-            tf.constant(0),
-            tf.fill(shape, BOS),
-            tf.fill([*shape, max_length], PAD),
-            tf.zeros(shape),
-            tf.fill(shape, False),
-            cache,
-        ),
+        start,
+        shape_invariants=loop_shapes(start),
         maximum_iterations=max_length,
     )
     lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)

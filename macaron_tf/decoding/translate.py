@@ -32,6 +32,11 @@ def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Ten
     return min(max(greatest, 1), config.max_length), limits
 
 
+def _fixed(max_length: int | tf.Tensor) -> int | None:
+    """The length if it is static, as under XLA; None, for a growing cache, where it is not."""
+    return max_length if isinstance(max_length, int) else None
+
+
 def translate_ids(
     model: Any,
     source: tf.Tensor,
@@ -41,9 +46,9 @@ def translate_ids(
     """Translates a batch of source ids by beam search.
 
     Args:
-        model: has `start(source, beam_size, max_length) -> (context, cache)` and
-            `step(tokens, index, context, cache) -> (logits, cache)`, see `beam_search`; and may
-            have `reorder(cache, parents) -> cache`.
+        model: has `start(source, beam_size, max_length) -> (context, cache)`, max_length an int
+            or None, and `step(tokens, index, context, cache) -> (logits, cache)`, see
+            `beam_search`; and may have `reorder(cache, parents) -> cache`.
         source: (B, S) int32, each row ending with EOS, PAD after.
         config: the settings.
         vocabulary_size: ids from here up are never produced (a padded vocabulary's real size).
@@ -52,7 +57,7 @@ def translate_ids(
         `beam_search`'s dictionary: "ids" (B, N, T), "scores", "log_probs", "lengths" (B, N).
     """
     max_length, limits = target_limits(source, config)
-    context, cache = model.start(source, config.beam_size, max_length)
+    context, cache = model.start(source, config.beam_size, _fixed(max_length))
     return beam_search(
         model.step,
         context,
@@ -86,7 +91,7 @@ def sample_ids(
         `sample`'s dictionary: "ids" (B, K, T), "log_probs", "lengths" (B, K).
     """
     max_length, limits = target_limits(source, config)
-    context, cache = model.start(source, config.num_samples, max_length)
+    context, cache = model.start(source, config.num_samples, _fixed(max_length))
     return sample(
         model.step,
         context,

@@ -126,9 +126,12 @@ class MultiHeadAttention(keras.layers.Layer):
         """Keys and values of the memory `(B, S, D)`: a pair of `(B, H, S, d)` (cross only)."""
         return tuple(self._split_heads(self.key_value(memory), 2))
 
-    def empty_cache(self, batch_size, beam_size: int, max_length: int):
-        """Room for the keys and values of `max_length` tokens: a pair of `(B, K, H, T, d)`."""
-        shape = (batch_size, beam_size, self.num_heads, max_length, self._head_dim)
+    def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
+        """Room for the keys and values of T = `max_length` tokens: a pair of `(B, K, H, T, d)`.
+
+        With None there is no room yet, T = 0, and each `step` without an index makes it.
+        """
+        shape = (batch_size, beam_size, self.num_heads, max_length or 0, self._head_dim)
         zeros = ops.zeros(shape, self.compute_dtype)
         return zeros, zeros
 
@@ -136,33 +139,45 @@ class MultiHeadAttention(keras.layers.Layer):
         """Attends one new token of each hypothesis.
 
         Args:
-            x: `(B, K, D)`, the token at position `index` of each of K hypotheses.
-            index: scalar int32.
+            x: `(B K, D)` or `(B, K, D)`, the new token of each of K hypotheses. Flat is faster:
+                one matrix product where TensorFlow makes B small ones of rank 3.
+            index: scalar int32, the token's place in a cache made with `max_length`; None
+                lengthens a cache made without. The fixed one compiles under XLA; the growing one
+                is faster elsewhere, for places still empty are neither moved nor attended.
             cache: what `empty_cache` or the previous step gave (self), what `start` gave (cross).
             memory_mask: `(B, S)` (cross only).
 
         Returns:
-            `(B, K, D)` and the cache, the new token's key and value added.
+            An output of the shape of x and the cache, the new token's key and value added.
         """
+        flat = (-1, *x.shape[1:-1], self.num_heads * self._head_dim)  # of the heads, joined
         if self.cross:
             # The K hypotheses of a sentence attend its one memory as K queries.
-            query = self._split_heads(self.query(x), 1)[0]  # (B, H, K, d)
+            batch_size = ops.shape(cache[0])[0]
+            # (B K, H d) -> (B, K, H, d) -> (B, H, K, d)
+            query = ops.reshape(self.query(x), (batch_size, -1, self.num_heads, self._head_dim))
+            query = ops.transpose(query, (0, 2, 1, 3))
             y = self._attend(query, *cache, broadcast_mask(memory_mask), training=False)
-            return self._merge_heads(y), cache
-        # (B, K, 3 H d) -> (B, K, 3, H, 1, d)
+            # (B, H, K, d) -> (B, K, H, d) -> (B K, H d)
+            y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), flat)
+            return self.output_projection(y), cache
+        # (B K, 3 H d) -> (B, K, 3, H, 1, d) -> 3 of (B, K, H, 1, d)
         qkv = ops.reshape(
             self.query_key_value(x),
-            (-1, x.shape[1], 3, self.num_heads, 1, self._head_dim),
+            (-1, cache[0].shape[1], 3, self.num_heads, 1, self._head_dim),
         )
-        keys, values = (
-            ops.slice_update(held, (0, 0, 0, index, 0), ops.cast(new, held.dtype))
-            for held, new in zip(cache, (qkv[:, :, 1], qkv[:, :, 2]), strict=True)
-        )  # (B, K, H, T, d)
-        seen = ops.arange(keys.shape[3] or ops.shape(keys)[3], dtype="int32") <= index  # (T,)
-        y = self._attend(qkv[:, :, 0], keys, values, seen, training=False)  # (B, K, H, 1, d)
-        # (B, K, H, 1, d) -> (B, K, H d)
-        y = ops.reshape(y, (-1, x.shape[1], self.num_heads * self._head_dim))
-        return self.output_projection(y), (keys, values)
+        query, *new = ops.unstack(qkv, 3, axis=2)
+        if index is None:
+            seen = None
+            cache = tuple(ops.concatenate(pair, axis=3) for pair in zip(cache, new, strict=True))
+        else:
+            seen = ops.arange(cache[0].shape[3], dtype="int32") <= index  # (T,)
+            cache = tuple(
+                ops.slice_update(held, (0, 0, 0, index, 0), part)
+                for held, part in zip(cache, new, strict=True)
+            )
+        y = self._attend(query, *cache, seen, training=False)  # (B, K, H, 1, d)
+        return self.output_projection(ops.reshape(y, flat)), cache
 
     def _attend(self, query, key, value, mask, training):
         # Scaling the query costs T x d products, scaling the scores T x S.

@@ -181,7 +181,7 @@ class Block(keras.layers.Layer):
             if kind == "memory"
         ]
 
-    def empty_cache(self, batch_size, beam_size: int, max_length: int):
+    def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
         """Room for the past of K hypotheses, `(B, K, ...)` in every tensor."""
         return [
             residual.sublayer.empty_cache(batch_size, beam_size, max_length)
@@ -193,13 +193,13 @@ class Block(keras.layers.Layer):
         """One token of each hypothesis through the block.
 
         Args:
-            x: `(B, K, D)`, the tokens at position `index`.
-            index: scalar int32.
+            x: `(B K, D)` or `(B, K, D)`, the new tokens.
+            index: scalar int32 or None, see `MultiHeadAttention.step`.
             context: from `start`; `cache`: from `empty_cache` or the last step.
             memory_mask: `(B, S)` boolean.
 
         Returns:
-            `(B, K, D)` and the new cache.
+            An output of the shape of x, and the new cache.
         """
         context, cache, new_cache = iter(context), iter(cache), []
         for kind, residual in self._sublayers:

@@ -60,12 +60,12 @@ class Stack(keras.layers.Layer):
         """What every block keeps of the memory `(B, S, D)`."""
         return [block.start(memory) for block in self.blocks]
 
-    def empty_cache(self, batch_size, beam_size: int, max_length: int):
+    def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
         """Room for the past of K hypotheses in every block, all tensors `(B, K, ...)`."""
         return [block.empty_cache(batch_size, beam_size, max_length) for block in self.blocks]
 
     def step(self, x, index, context, cache, memory_mask=None):
-        """One token of each hypothesis, `x (B, K, D)`, at position `index`, through the stack."""
+        """One token of each hypothesis, `x (B K, D)`, through the stack: see the block's `step`."""
         new_cache = []
         for block, block_context, block_cache in zip(self.blocks, context, cache, strict=True):
             x, held = block.step(x, index, block_context, block_cache, memory_mask)

@@ -1,0 +1,216 @@
+"""Interleaved timing of contenders in one process, and its report.
+
+Machines drift: clocks, caches and neighbours change within minutes. So contenders take turns
+within every round, the first turn going round as well, and are compared round by round.
+"""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from macaron_tf.errors import UserError
+
+
+@dataclass
+class Samples:
+    """What one contender took, a number a round.
+
+    Attributes:
+        units: work of one run, such as tokens.
+        seconds: by the clock.
+        cpu_seconds: of the process, all threads: what load from elsewhere changes less.
+    """
+
+    units: int
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], int]],
+    rounds: int,
+    warm_up: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Samples]:
+    """Runs every contender once a round.
+
+    Args:
+        contenders: by name, functions that do the work and return its units, always the same.
+        rounds: timed rounds, 1 or more.
+        warm_up: untimed runs of each before (traces, compilations, caches), 1 or more.
+        say: is told of progress.
+
+    Raises:
+        UserError: `rounds` or `warm_up` is below 1, or a contender's units vary.
+    """
+    for name, value in (("rounds", rounds), ("warm_up", warm_up)):
+        if value < 1:
+            raise UserError(f"{name}={value} is not valid: give a whole number of 1 or more.")
+    samples = {}
+    for name, run in contenders.items():
+        say(f"warming up {name}")
+        samples[name] = Samples([run() for _ in range(warm_up)][-1])
+    names = list(contenders)
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            start, cpu_start = time.perf_counter(), time.process_time()
+            units = contenders[name]()
+            samples[name].seconds.append(time.perf_counter() - start)
+            samples[name].cpu_seconds.append(time.process_time() - cpu_start)
+            if units != samples[name].units:
+                raise UserError(
+                    f"{name} did {units} units of work after {samples[name].units} in its "
+                    "warm-up: its times cannot be compared."
+                )
+    return samples
+
+
+def quartiles(values) -> list[float]:
+    """Lower quartile, median and upper quartile."""
+    return [float(value) for value in np.percentile(values, [25, 50, 75])]
+
+
+def summary(samples: Mapping[str, Samples], reference: str) -> list[dict]:
+    """A row a contender: rates and, round by round, its time over the reference's.
+
+    Returns:
+        For each contender "name", "units", "rate" (units a second, by the clock), "ratio" and
+        "cpu_ratio" (of the time for a unit, its own / the reference's): quartiles all three; and
+        the raw "seconds" and "cpu_seconds".
+    """
+    base = samples[reference]
+
+    def ratio(mine: list[float], theirs: list[float], units: int) -> list[float]:
+        return quartiles(np.divide(mine, units) / np.divide(theirs, base.units))
+
+    return [
+        {
+            "name": name,
+            "units": one.units,
+            "rate": quartiles(one.units / np.array(one.seconds)),
+            "ratio": ratio(one.seconds, base.seconds, one.units),
+            "cpu_ratio": ratio(one.cpu_seconds, base.cpu_seconds, one.units),
+            "seconds": one.seconds,
+            "cpu_seconds": one.cpu_seconds,
+        }
+        for name, one in samples.items()
+    ]
+
+
+def machine(threads: int, packages: tuple[str, ...]) -> dict:
+    """The facts that a figure is worth nothing without.
+
+    Args:
+        threads: what every contender was told to use.
+        packages: whose versions count; those not installed are left out.
+    """
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "threads": threads,
+        "load_at_start": os.getloadavg()[0],
+        "platform": platform.platform(),
+        "versions": versions,
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit: str) -> str:
+    """The report as text: facts, then a table for each setting.
+
+    Args:
+        title: heading.
+        facts: from `machine`.
+        tables: `summary`'s rows by the name of a setting.
+        unit: what was counted, "tokens".
+    """
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    lines = [
+        f"# {title}",
+        "",
+        f"{facts['cpu']}, {facts['cpus']} CPUs, {facts['threads']} threads each; load average "
+        f"{facts['load_at_start']:.1f} at the start. {versions}.",
+        "",
+        "Medians of interleaved rounds, quartiles in brackets. A ratio is time over the "
+        "reference's in the same round: below 1 is faster.",
+    ]
+    for setting, rows in tables.items():
+        lines += [
+            "",
+            f"## {setting}",
+            "",
+            f"| contender | {unit} a second | time ratio | CPU time ratio |",
+            "| --- | --- | --- | --- |",
+        ]
+        for row in rows:
+            cells = [_cell(row["rate"], 1), _cell(row["ratio"], 2), _cell(row["cpu_ratio"], 2)]
+            lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(values: list[float], digits: int) -> str:
+    low, middle, high = (f"{value:.{digits}f}" for value in values)
+    return f"{middle} ({low} to {high})"
+
+
+def write_report(
+    directory: str | os.PathLike, title: str, facts: Mapping, tables: Mapping[str, list[dict]],
+    unit: str,
+) -> None:  # fmt: skip
+    """Writes `results.json`, `README.md` and `results.png` into a directory, each file whole."""
+    directory = pathlib.Path(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        content = {"title": title, "unit": unit, "machine": facts, "settings": tables}
+        _replace(directory / "results.json", (json.dumps(content, indent=1) + "\n").encode())
+        text = markdown(title, facts, tables, unit) + "\n![rates](results.png)\n"
+        _replace(directory / "README.md", text.encode())
+        _plot(directory / "results.png", title, tables, unit)
+    except OSError as error:
+        raise UserError(f"the report cannot be written to {directory}: {error}.") from error
+
+
+def _replace(path: pathlib.Path, content: bytes) -> None:
+    aside = path.with_name(f".tmp-{path.name}")
+    aside.write_bytes(content)
+    os.replace(aside, path)
+
+
+def _plot(path: pathlib.Path, title: str, tables: Mapping[str, list[dict]], unit: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(tables), 3.2), layout="constrained")
+    for place, (setting, rows) in enumerate(tables.items(), 1):
+        axes = figure.add_subplot(1, len(tables), place)
+        low, middle, high = np.array([row["rate"] for row in rows]).T
+        axes.barh([row["name"] for row in rows], middle, xerr=[middle - low, high - middle])
+        axes.invert_yaxis()
+        axes.set_title(setting)
+        axes.set_xlabel(f"{unit} a second, median and quartiles")
+    figure.suptitle(title)
+    aside = path.with_name(f".tmp-{path.name}")
+    figure.savefig(aside, format="png", dpi=120)
+    os.replace(aside, path)

@@ -1,0 +1,188 @@
+"""MarianMT models of Hugging Face: their weights in our encoder-decoder."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from macaron_tf.errors import UserError
+from macaron_tf.interop.assign import assign, assign_attention, assign_dense, assign_norm
+from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.encoder_decoder import EncoderDecoder
+
+# Settings that our model has no place for when they are otherwise, and what they must be.
+_REQUIRED = {
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "scale_embedding": True,
+    "static_position_embeddings": True,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+}
+# Ours, by their names. Theirs called "gelu" is exact and ours approximate: it is not the same.
+_ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu_new": "gelu"}
+# The one table's names: `save_pretrained` keeps only one of the tied.
+_TABLES = ("model.shared.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+_ATTENTION_PARTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+
+
+class MarianImport(NamedTuple):
+    """A model and the meaning of its ids.
+
+    Attributes:
+        model: an `EncoderDecoder` that gives the same logits.
+        ids: `(V',)` int, at each of our ids the one of theirs. Ours begin with PAD=0, UNK=1,
+            BOS=2, EOS=3; BOS is their decoder's start token, which may be their padding too.
+    """
+
+    model: EncoderDecoder
+    ids: np.ndarray
+
+
+def read_marian(directory: str | pathlib.Path) -> MarianImport:
+    """Reads a MarianMT directory as `save_pretrained` writes it.
+
+    Args:
+        directory: holds `config.json` and `model.safetensors` or `pytorch_model.bin` (read with
+            the safetensors package, or PyTorch, which must be installed).
+
+    Raises:
+        UserError: a file is missing, or the model has what ours has no place for.
+    """
+    directory = pathlib.Path(directory)
+    if not (directory / "config.json").is_file():
+        raise UserError(f"{directory} is no MarianMT directory: it has no config.json.")
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    if config.get("model_type") != "marian":
+        raise UserError(
+            f"{directory}/config.json has model_type {config.get('model_type')!r}: only 'marian' "
+            "can be read."
+        )
+    return read_marian_state(_read_state(directory), config)
+
+
+def read_marian_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> MarianImport:
+    """Makes our model of a MarianMTModel's `state_dict` and configuration.
+
+    Args:
+        state: arrays by PyTorch's names.
+        config: the fields of its `MarianConfig`.
+
+    Raises:
+        UserError: the model has what ours has no place for; the sentence names the field.
+    """
+    config = {"scale_embedding": False, "unk_token_id": None, **config}
+    try:
+        return _read(state, config)
+    except KeyError as error:
+        raise UserError(f"the MarianMT model or its configuration has no {error}.") from None
+
+
+def _read(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> MarianImport:
+    ids = _order_of_ids(config)
+    model = EncoderDecoder(_our_config(config, len(ids)))
+    model.build()
+    bias = state.get("final_logits_bias")
+    if bias is not None and np.any(bias):
+        raise UserError("the MarianMT model has a final_logits_bias, for which ours has no place.")
+    table = next((state[name] for name in _TABLES if name in state), None)
+    if table is None:
+        raise KeyError(_TABLES[0])
+    assign(model.embedding.table, np.asarray(table)[ids])
+    for stack, name, cross in ((model.encoder, "encoder", False), (model.decoder, "decoder", True)):
+        for number, block in enumerate(stack.blocks):
+            _read_block(block, state, f"model.{name}.layers.{number}", cross)
+    return MarianImport(model, ids)
+
+
+def _our_config(config: Mapping[str, Any], vocab_size: int) -> EncoderDecoderConfig:
+    for field, needed in _REQUIRED.items():
+        if config.get(field, needed) != needed:
+            raise UserError(
+                f"the MarianMT configuration has {field}={config[field]}: only {needed} can be "
+                "read."
+            )
+    for one, other in (
+        ("encoder_attention_heads", "decoder_attention_heads"),
+        ("encoder_ffn_dim", "decoder_ffn_dim"),
+        ("vocab_size", "decoder_vocab_size"),
+    ):
+        if config.get(other, config[one]) != config[one]:
+            raise UserError(
+                f"the MarianMT configuration has {one}={config[one]} and {other}={config[other]}: "
+                "only equal ones can be read."
+            )
+    if config["activation_function"] not in _ACTIVATIONS:
+        raise UserError(
+            f"the MarianMT configuration has activation_function={config['activation_function']}: "
+            f"only {', '.join(_ACTIVATIONS)} can be read."
+        )
+    return EncoderDecoderConfig(
+        vocab_size=vocab_size,
+        hidden_dim=config["d_model"],
+        feed_forward_dim=config["encoder_ffn_dim"],
+        num_heads=config["encoder_attention_heads"],
+        num_encoder_layers=config["encoder_layers"],
+        num_decoder_layers=config["decoder_layers"],
+        block="transformer",
+        activation=_ACTIVATIONS[config["activation_function"]],
+        norm="post",
+        epsilon=1e-5,
+        position_layout="concatenated",
+    )
+
+
+def _order_of_ids(config: Mapping[str, Any]) -> np.ndarray:
+    """Their special ids at our places, then the others in their order."""
+    pad, start, eos = (config[f"{name}_token_id"] for name in ("pad", "decoder_start", "eos"))
+    # MarianConfig does not name the unknown token; converted Marian vocabularies have </s>, <unk>.
+    unknown = config["unk_token_id"]
+    if unknown is None:
+        taken = {pad, start, eos}
+        unknown = 1 if 1 not in taken else min(set(range(5)) - taken)
+    special = [pad, unknown, start, eos]
+    rest = np.setdiff1d(np.arange(config["vocab_size"]), special)
+    return np.concatenate([special, rest])
+
+
+def _read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
+    if (directory / "model.safetensors").is_file():
+        from safetensors.numpy import load_file
+
+        return load_file(directory / "model.safetensors")
+    if (directory / "pytorch_model.bin").is_file():
+        import torch
+
+        state = torch.load(directory / "pytorch_model.bin", map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in state.items()}
+    raise UserError(
+        f"{directory} holds no weights: it has neither model.safetensors nor pytorch_model.bin."
+    )
+
+
+def _read_block(block, state: Mapping[str, np.ndarray], prefix: str, cross: bool) -> None:
+    def dense(name: str) -> tuple[np.ndarray, np.ndarray]:
+        # PyTorch keeps a Linear as (outputs, inputs).
+        kernel, bias = (state[f"{prefix}.{name}.{part}"] for part in ("weight", "bias"))
+        return np.asarray(kernel).T, np.asarray(bias)
+
+    def norm(name: str) -> list[np.ndarray]:
+        return [np.asarray(state[f"{prefix}.{name}.{part}"]) for part in ("weight", "bias")]
+
+    attentions = {"attention_0": "self_attn"}
+    if cross:
+        attentions["cross_attention_0"] = "encoder_attn"
+    for ours, theirs in attentions.items():
+        residual = getattr(block, ours)
+        assign_attention(
+            residual.sublayer,
+            lambda part, theirs=theirs: dense(f"{theirs}.{_ATTENTION_PARTS[part]}"),
+        )
+        assign_norm(residual.layer_norm, norm(f"{theirs}_layer_norm"))
+    feed_forward = block.feed_forward_1
+    assign_dense(feed_forward.sublayer.inner, [dense("fc1")])
+    assign_dense(feed_forward.sublayer.outer, [dense("fc2")])
+    assign_norm(feed_forward.layer_norm, norm("final_layer_norm"))

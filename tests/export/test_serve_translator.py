@@ -1,0 +1,57 @@
+"""A trained run behind the server: every answer is the run's own, whatever happens meanwhile."""
+
+import concurrent.futures
+
+import pytest
+
+from experiments.run import TranslationRun
+from export.client import TranslationClient
+from export.clients.grpc_client import GrpcTranslationClient
+from export.saved_model import main
+from export.server.config import ServerConfig
+from export.server.model_server import ModelServer
+from tests.conftest import number_pairs
+
+CLIENTS, LINES, ROUNDS = 32, 3, 3
+
+
+@pytest.fixture(scope="module")
+def served(number_run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("served") / "numbers"
+    assert main([str(number_run), str(out)]) == 0
+    config = ServerConfig(str(out), "numbers", rest_port=0, grpc_port=0, poll_seconds=0.2)
+    with ModelServer(config) as server:
+        yield server, out
+
+
+def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(number_run, served):
+    server, out = served
+    sources = [source for source, _ in number_pairs(CLIENTS * LINES, seed=6)]
+    expected = TranslationRun.open(number_run).translator().translate(sources).best
+
+    def client(number: int) -> list[str]:
+        mine = sources[number * LINES : (number + 1) * LINES]
+        asked = TranslationClient(server.url, "numbers", retries=0)
+        answers = [asked.translate(mine) for _ in range(ROUNDS)]
+        asked.close()
+        assert all(answer == answers[0] for answer in answers)
+        return answers[0]
+
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        waiting = [pool.submit(client, number) for number in range(CLIENTS)]
+        assert main([str(number_run), str(out)]) == 0
+        while server.versions.current == 1:
+            waiting += [pool.submit(client, number) for number in range(0, CLIENTS, 8)]
+            concurrent.futures.wait(waiting)
+        answers = [future.result(timeout=60) for future in waiting]
+    assert [line for answer in answers[:CLIENTS] for line in answer] == expected
+
+
+def test_lines_nobody_expects_are_answered(number_run, served):
+    server, _ = served
+    lines = ["", " ", "one " * 25_000, "\u2028one\x00two", "Ω≈ç√∫µ", "one two"]
+    rest = TranslationClient(server.url, "numbers").translate(lines)
+    grpc = GrpcTranslationClient(f"127.0.0.1:{server.grpc_port}", "numbers").translate(lines)
+    assert rest == grpc
+    assert rest[:2] == ["", ""]
+    assert rest[5] == "eins zwei"
