@@ -1,16 +1,18 @@
 # `make demo` and `make test` set up everything they need in .venv; nothing else is touched.
 PYTHON ?= python3.11
 VENV := .venv
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test test-slow lint bench clean
+.PHONY: help setup demo test test-slow test-peers lint bench clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
 	@echo "make test       lint and the tests (minutes)"
 	@echo "make test-slow  the slow tests alone"
+	@echo "make test-peers parity with Hugging Face in PyTorch (installs it into .venv-peers)"
 	@echo "make bench      decoding speed against peers (installs PyTorch into .venv-peers)"
 	@echo "make clean      remove .venv and runs/"
 
@@ -38,8 +40,18 @@ test: $(STAMP) lint
 test-slow: $(STAMP)
 	@$(RUN) -m pytest -m slow
 
-bench: $(STAMP)
-	@$(RUN) -m experiments.benchmarks.decoding
+# The peers' packages lie in a folder of their own, so that the pinned environment stays as it is.
+$(PEERS)/installed: $(STAMP) experiments/benchmarks/requirements.txt
+	$(BIN)/python -m venv $(PEERS)
+	echo "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d $(PEERS)/lib/python*/site-packages)/main.pth
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/benchmarks/requirements.txt
+	@touch $@
+
+bench: $(PEERS)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m experiments.benchmarks.decoding
+
+test-peers: $(PEERS)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest tests/models tests/experiments/test_benchmark_harness.py
 
 clean:
-	rm -rf $(VENV) .venv-peers runs
+	rm -rf $(VENV) $(PEERS) runs

@@ -14,7 +14,7 @@ import pathlib
 from experiments.recipe import TranslationRecipe, recipe_from_json
 from macaron_tf.data.files import write_aside
 from macaron_tf.data.vocabulary import Vocabulary
-from macaron_tf.decoding import LineTranslator
+from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder, catalog
 from macaron_tf.training.checkpoints import CheckpointDirectory
@@ -116,15 +116,22 @@ class TranslationRun:
         load_network(self.checkpoint(checkpoint), network, self.vocabulary.hash)
         return network
 
-    def translator(self, checkpoint: str | None = None, **decoding) -> LineTranslator:
-        """Lines to lines with a checkpoint's weights and the recipe's beam search.
+    def translator(
+        self,
+        checkpoint: str | None = None,
+        decoding: BeamSearchConfig | SamplingConfig | None = None,
+        seed: int = 1,
+    ) -> LineTranslator:
+        """Lines to lines with a checkpoint's weights.
 
         Args:
             checkpoint: see `checkpoint`.
-            decoding: fields of the beam search's configuration to replace.
+            decoding: the recipe's beam search by default.
+            seed: of sampling.
         """
         return LineTranslator(
             self.load_network(checkpoint),
             self.vocabulary,
-            dataclasses.replace(self.recipe.decoding, **decoding),
+            decoding or self.recipe.decoding,
+            seed=seed,
         )

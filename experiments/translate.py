@@ -82,6 +82,16 @@ def _parser() -> argparse.ArgumentParser:
         "--n-best", type=int, default=1, metavar="N", help="print N a line, with scores, in TSV"
     )
 
+    sampling = translate.add_argument_group("sampling, instead of beam search")
+    sampling.add_argument(
+        "--temperature", type=float, metavar="T", help="draw at this temperature; 0 is greedy"
+    )
+    sampling.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K likeliest")
+    sampling.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="of the likeliest that make up P"
+    )
+    sampling.add_argument("--seed", type=int, default=1, help="same seed, same draws (default 1)")
+
     command("recipes", "list the recipes")
     return parser
 

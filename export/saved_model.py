@@ -17,9 +17,10 @@ import sys
 import tensorflow as tf
 
 from experiments.run import TranslationRun
-from macaron_tf.data.vocabulary import EOS, PAD, Vocabulary
+from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.special_ids import EOS, PAD
 
 MAX_SOURCE_TOKENS = 256
 
@@ -90,8 +91,11 @@ class TranslationModule(tf.Module):
             name: tf.TensorSpec((None,), tf.string, name) for name in ("text", "source", "target")
         }
         return {
-            "serving_default": tf.function(self.translate).get_concrete_function(lines["text"]),
-            "score": tf.function(self.score).get_concrete_function(
+            # autograph off: all control flow is tf.while_loop's.
+            "serving_default": tf.function(self.translate, autograph=False).get_concrete_function(
+                lines["text"]
+            ),
+            "score": tf.function(self.score, autograph=False).get_concrete_function(
                 lines["source"], lines["target"]
             ),
         }

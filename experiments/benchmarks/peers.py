@@ -10,8 +10,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop import read_marian_state
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 
 
 def require_peers() -> None:

@@ -29,8 +29,10 @@ def run(options: argparse.Namespace) -> None:
         options.download,
     )
     checkpoint = opened.checkpoint(options.checkpoint).name
-    changes = {"beam_size": options.beam_size} if options.beam_size else {}
-    translator = opened.translator(options.checkpoint, **changes)
+    decoding = opened.recipe.decoding
+    if options.beam_size:
+        decoding = dataclasses.replace(decoding, beam_size=options.beam_size)
+    translator = opened.translator(options.checkpoint, decoding)
     began = time.monotonic()
     hypotheses = []
     chunks = translator.stream(line for line, _ in pairs)

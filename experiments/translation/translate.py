@@ -2,26 +2,23 @@
 
 import argparse
 import contextlib
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from experiments.run import TranslationRun
-from macaron_tf.decoding import Translations
+from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, Translations
 from macaron_tf.errors import UserError
 
 
 def run(options: argparse.Namespace) -> None:
     """Translates a file or stdin to a file or stdout."""
     opened = TranslationRun.open(options.run)
-    beam_size = options.beam_size or opened.recipe.decoding.beam_size
-    if not 1 <= options.n_best <= beam_size:
-        raise UserError(f"--n-best {options.n_best}: give 1 to the beam size, {beam_size}")
+    decoding = _decoding(options, opened.recipe.decoding)
     with _input(options.input) as lines, _output(options.output) as out:
-        translator = opened.translator(
-            options.checkpoint, beam_size=beam_size, n_best=options.n_best
-        )
+        translator = opened.translator(options.checkpoint, decoding, options.seed)
         # A person at the keyboard wants each line's answer before the next line.
         chunk_size = 1 if lines.isatty() else 256
         for translations in translator.stream(_decoded(lines), chunk_size):
@@ -29,6 +26,26 @@ def run(options: argparse.Namespace) -> None:
                 print(f"warning: {warning}", file=sys.stderr)
             out.write(_formatted(translations, options.n_best).encode())
             out.flush()
+
+
+def _decoding(
+    options: argparse.Namespace, recipes: BeamSearchConfig
+) -> BeamSearchConfig | SamplingConfig:
+    if options.temperature is not None:
+        lengths = ("max_length_ratio", "max_length_offset", "max_length", "min_length")
+        return SamplingConfig(
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            num_samples=options.n_best,
+            **{name: getattr(recipes, name) for name in lengths},
+        )
+    if options.top_k or options.top_p < 1:
+        raise UserError("--top-k and --top-p sample: give --temperature too, such as 1.0")
+    beam_size = options.beam_size or recipes.beam_size
+    if not 1 <= options.n_best <= beam_size:
+        raise UserError(f"--n-best {options.n_best}: give 1 to the beam size, {beam_size}")
+    return dataclasses.replace(recipes, beam_size=beam_size, n_best=options.n_best)
 
 
 def _formatted(translations: Translations, n_best: int) -> str:

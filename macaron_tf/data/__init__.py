@@ -8,19 +8,11 @@ from macaron_tf.data.sentencepiece_training import interleave
 from macaron_tf.data.sources import read_pairs, source_fingerprint
 from macaron_tf.data.tokenization import SamplingConfig
 from macaron_tf.data.vocabulary import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
     Vocabulary,
     check_vocabulary,
 )
 
 __all__ = [
-    "BOS",
-    "EOS",
-    "PAD",
-    "UNK",
     "BatchingConfig",
     "CleaningConfig",
     "NormalizationConfig",

@@ -14,8 +14,9 @@ from macaron_tf.data.cache import FORMAT, TokenizedPairs, TokenRows, load_tokens
 from macaron_tf.data.cleaning import CleaningConfig, clean_pairs
 from macaron_tf.data.files import cache_directory
 from macaron_tf.data.sources import read_pairs, source_fingerprint
-from macaron_tf.data.vocabulary import EOS, Vocabulary
+from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.errors import UserError
+from macaron_tf.special_ids import EOS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,7 @@ from macaron_tf.data.normalization import (
 )
 from macaron_tf.data.sentencepiece_training import normalized_text, train_sentencepiece
 from macaron_tf.errors import UserError
-
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 
 
 class Vocabulary:

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from macaron_tf.decoding.config import BeamSearchConfig
 from macaron_tf.decoding.top_k import top_k
+from macaron_tf.special_ids import BOS, EOS, PAD
 
-PAD, BOS, EOS = 0, 2, 3
 NEVER = float("-inf")
 
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any]]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import EOS, PAD
-from macaron_tf.decoding.config import BeamSearchConfig
-from macaron_tf.decoding.translate import translate_ids
+from macaron_tf.decoding.config import BeamSearchConfig, SamplingConfig
+from macaron_tf.decoding.translate import sample_ids, translate_ids
 from macaron_tf.errors import UserError
+from macaron_tf.special_ids import EOS, PAD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Hypothesis:
 
     Args:
         text: the line.
-        score: log P / penalty(length), what the n best are ordered by; 0 for an empty line.
+        score: log P / penalty(length), what the n best are ordered by, or log P of a sample; 0
+            for an empty line.
         log_prob: log P of the output's ids with EOS, natural logarithm.
         length: tokens with EOS; 0 for an empty line.
     """
@@ -59,11 +60,12 @@ class LineTranslator:
         model: see `translate_ids`.
         vocabulary: has `encode_lines(lines) -> ids without specials, a list a line`,
             `decode_lines(rows of ids) -> lines`, and `pieces`, the count of real ids.
-        config: beam search settings.
+        config: beam search settings, or those of sampling.
         batch_tokens: source tokens a batch, padding and EOS included; memory and the work of one
             step grow with it, a line of that length alone always fits.
         max_source_length: pieces of a line that are read, EOS not counted; what follows is cut,
             with a warning.
+        seed: of sampling; the same seed and lines give the same samples.
 
     Raises:
         UserError: `batch_tokens` or `max_source_length` is below 1.
@@ -73,9 +75,10 @@ class LineTranslator:
         self,
         model: Any,
         vocabulary: Any,
-        config: BeamSearchConfig | None = None,
+        config: BeamSearchConfig | SamplingConfig | None = None,
         batch_tokens: int = 2048,
         max_source_length: int = 256,
+        seed: int = 1,
     ):
         for name, value in (
             ("batch_tokens", batch_tokens),
@@ -88,10 +91,23 @@ class LineTranslator:
         self.config = config or BeamSearchConfig()
         self.batch_tokens = batch_tokens
         self.max_source_length = max_source_length
+        self.seed = seed
+        # autograph off: all control flow is tf.while_loop's, and the trace is quicker.
         self._search = tf.function(
-            lambda source: translate_ids(model, source, self.config, vocabulary.pieces),
-            input_signature=[tf.TensorSpec((None, None), tf.int32, "source")],
+            self._outputs,
+            input_signature=[
+                tf.TensorSpec((None, None), tf.int32, "source"),
+                tf.TensorSpec((2,), tf.int32, "seed"),
+            ],
+            autograph=False,
         )
+
+    def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        pieces = self.vocabulary.pieces
+        if isinstance(self.config, SamplingConfig):
+            found = sample_ids(self.model, source, self.config, seed, pieces)
+            return {**found, "scores": found["log_probs"]}
+        return translate_ids(self.model, source, self.config, pieces)
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
         """Translates lines; an empty line (or one with no pieces) gives an empty translation.
@@ -117,7 +133,10 @@ class LineTranslator:
             for row, number in zip(source, numbers, strict=True):
                 row[: len(rows[number]) + 1] = rows[number] + [EOS]
             result = {
-                name: value.numpy() for name, value in self._search(tf.constant(source)).items()
+                name: value.numpy()
+                for name, value in self._search(
+                    tf.constant(source), tf.constant([self.seed, first_line + numbers[0]])
+                ).items()
             }
             for place, hypotheses in zip(numbers, self._hypotheses(result), strict=True):
                 found[place] = hypotheses

@@ -4,8 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import BOS, EOS, NEVER, PAD, StepFunction, loop_shapes
+from macaron_tf.decoding.beam_search import NEVER, StepFunction, loop_shapes
 from macaron_tf.decoding.config import SamplingConfig
+from macaron_tf.special_ids import BOS, EOS, PAD
 
 
 def filter_logits(logits: tf.Tensor, config: SamplingConfig) -> tf.Tensor:

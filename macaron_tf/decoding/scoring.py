@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import PAD
+from macaron_tf.special_ids import PAD
 
 
 def score_targets(logits: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:

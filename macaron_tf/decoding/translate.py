@@ -5,10 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import BOS, PAD, beam_search, gather_beams
+from macaron_tf.decoding.beam_search import beam_search, gather_beams
 from macaron_tf.decoding.config import BeamSearchConfig, LengthLimits, SamplingConfig
 from macaron_tf.decoding.sampling import sample
 from macaron_tf.decoding.scoring import score_targets
+from macaron_tf.special_ids import BOS, PAD
 
 
 def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:

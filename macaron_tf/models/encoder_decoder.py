@@ -9,8 +9,7 @@ from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.stack import Stack
-
-PAD = 0
+from macaron_tf.special_ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")

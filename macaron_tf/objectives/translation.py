@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.objectives.cross_entropy import label_smoothed_cross_entropy
-
-PAD, BOS = 0, 2
+from macaron_tf.special_ids import BOS, PAD
 
 
 def shift_right(target: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from macaron_tf.data import (
-    EOS,
     BatchingConfig,
     CleaningConfig,
     NormalizationConfig,
@@ -16,6 +15,7 @@ from macaron_tf.data import (
     tokenization,
 )
 from macaron_tf.errors import UserError
+from macaron_tf.special_ids import EOS
 
 SMALL = BatchingConfig(max_tokens=200, shapes=5)
 

@@ -7,10 +7,6 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.data import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
     NormalizationConfig,
     Vocabulary,
     check_vocabulary,
@@ -18,6 +14,7 @@ from macaron_tf.data import (
 )
 from macaron_tf.data.bpe_dropout import sample_lines
 from macaron_tf.errors import UserError
+from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 
 STRANGE = ["", "   ", "a\u2028b", "a\x00b", "日本語", "\ufeff", "…" * 50, "x" * 100_000]
 

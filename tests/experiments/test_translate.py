@@ -78,6 +78,23 @@ def test_translate_gives_one_line_for_each_line_in_order(number_run, tmp_path, m
     assert "line 2 is not UTF-8" in capfd.readouterr().err
 
 
+def test_sampling_is_repeatable_and_varies(number_run, tmp_path):
+    source = tmp_path / "in.txt"
+    source.write_text("one two three\nfour five six seven\n")
+
+    def sampled(*more):
+        target = tmp_path / "out.txt"
+        arguments = ["--input", str(source), "--output", str(target), *more]
+        assert main(["translate", str(number_run), *arguments]) == 0
+        return target.read_text()
+
+    hot = ["--temperature", "3", "--n-best", "4"]
+    assert sampled(*hot) == sampled(*hot) != sampled(*hot, "--seed", "2")
+    assert sampled("--temperature", "0") == "eins zwei drei\nvier fünf sechs sieben\n"
+    arguments = ["translate", str(number_run), "--input", str(source), "--top-k", "2"]
+    assert main(arguments) == 2
+
+
 def test_the_same_command_goes_on_where_it_stopped(number_text, tmp_path, capsys):
     settings = number_settings(number_text, steps=20)
     run = str(tmp_path / "run")

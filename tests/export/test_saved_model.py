@@ -1,5 +1,6 @@
 """A run and its SavedModel say the same, also where this project is not installed."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -47,7 +48,8 @@ def test_a_fresh_process_gives_the_runs_text(number_run, exported, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    translator = TranslationRun.open(number_run).translator(n_best=2)
+    run = TranslationRun.open(number_run)
+    translator = run.translator(decoding=dataclasses.replace(run.recipe.decoding, n_best=2))
     expected = translator.translate(lines).hypotheses
     for row, hypotheses in zip(answer["translations"], expected, strict=True):
         assert row[: len(hypotheses)] == [hypothesis.text for hypothesis in hypotheses]

@@ -1,0 +1,6 @@
+"""The ids that every vocabulary, batch, model and search here agrees on."""
+
+PAD = 0  # fills a row up; never attended, never counted
+UNK = 1  # a character that the vocabulary does not have
+BOS = 2  # the decoder's first input
+EOS = 3  # the last token of every source and target
