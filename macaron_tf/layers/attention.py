@@ -1,5 +1,6 @@
 """Multi-head scaled dot-product attention: the token mixer of a Transformer."""
 
+import functools
 import math
 
 import keras
@@ -33,6 +34,16 @@ def broadcast_mask(mask):
     raise ValueError(f"an attention mask has rank 2, 3 or 4, got shape {mask.shape}")
 
 
+def combine_masks(*masks):
+    """What all the given masks let be attended, at rank 4; None where none is given.
+
+    Args:
+        masks: each None or boolean of any rank that `broadcast_mask` takes.
+    """
+    given = [broadcast_mask(mask) for mask in masks if mask is not None]
+    return functools.reduce(ops.logical_and, given) if given else None
+
+
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class MultiHeadAttention(keras.layers.Layer):
     """`softmax(Q K^T / sqrt(d)) V` in H heads, over the sequence itself or over a memory.
@@ -46,14 +57,19 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: whether the four projections have a bias.
         kernel_initializer: for all projections. Query, key and value (self) or key and value
             (cross) are one fused matrix, whose fan-out the initializer sees: Xavier-uniform is
-            then 1/sqrt(2) of that of separate matrices, which is how fairseq, and with it the
-            code released with Macaron Net, starts.
+            then 1/sqrt(2) (self) or sqrt(2/3) (cross) as wide as that of separate matrices.
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
-    attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Returns `(B, T, D)`.
+    attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's own padding masks count
+    besides it: `mask` (or `x_mask`) of x in self-attention, `memory_mask` across. Returns
+    `(B, T, D)`.
 
     Cached decoding: `start` makes what is constant (the memory's keys and values) and `step`
     attends one new token for each of K hypotheses.
+
+    Raises:
+        ValueError: `causal` and `cross` together, or D no multiple of `num_heads` where no
+            `head_dim` is given.
 
     References: Vaswani et al. 2017, eq. 1.
     """
@@ -109,16 +125,26 @@ class MultiHeadAttention(keras.layers.Layer):
             name=name,
         )
 
-    def call(self, x, memory=None, attention_mask=None, training=None):
+    def call(
+        self,
+        x,
+        memory=None,
+        attention_mask=None,
+        mask=None,
+        x_mask=None,
+        memory_mask=None,
+        training=None,
+    ):
         if self.cross:
             query = self._split_heads(self.query(x), 1)[0]
             key, value = self._split_heads(self.key_value(memory), 2)
+            mask = combine_masks(attention_mask, memory_mask)
         else:
             query, key, value = self._split_heads(self.query_key_value(x), 3)
-        mask = broadcast_mask(attention_mask)
+            mask = combine_masks(attention_mask, mask, x_mask)
         if self.causal:
             causal_mask = causal_attention_mask(ops.shape(x)[1])  # (1, 1, T, T)
-            mask = causal_mask if mask is None else ops.logical_and(mask, causal_mask)
+            mask = combine_masks(mask, causal_mask)
         y = self._attend(query, key, value, mask, training)  # (B, H, T, d)
         return self._merge_heads(y)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import keras
 
-from macaron_tf.layers.attention import MultiHeadAttention
+from macaron_tf.layers.attention import MultiHeadAttention, combine_masks
 from macaron_tf.layers.checks import check_choice
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.residual import Residual
@@ -53,8 +53,11 @@ class Block(keras.layers.Layer):
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` with `cross_attention`; `attention_mask` over
     x, `(B, T)`, `(B, T, T)` or `(B, H, T, T)`, and `memory_mask (B, S)`, both boolean with True =
-    attend; `mask (B, T)`, Keras's own padding mask, which counts where `attention_mask` is not
-    given. Returns `(B, T, D)`.
+    attend; `mask` or `x_mask (B, T)`, Keras's own padding mask of x, which counts besides
+    `attention_mask`. Returns `(B, T, D)`.
+
+    Raises:
+        ValueError: `norm` or an operator of the scheme is none of those there are.
     """
 
     scheme: tuple[Mix, ...] = ()
@@ -161,9 +164,17 @@ class Block(keras.layers.Layer):
             residual.build(x_shape, *([memory_shape] if kind == "memory" else []))
         self.built = True
 
-    def call(self, x, memory=None, attention_mask=None, memory_mask=None, mask=None, training=None):
-        if attention_mask is None:
-            attention_mask = mask
+    def call(
+        self,
+        x,
+        memory=None,
+        attention_mask=None,
+        memory_mask=None,
+        mask=None,
+        x_mask=None,
+        training=None,
+    ):
+        attention_mask = combine_masks(attention_mask, mask, x_mask)
         for kind, residual in self._sublayers:
             if kind == "tokens":
                 x = residual(x, attention_mask=attention_mask, training=training)

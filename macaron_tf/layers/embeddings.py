@@ -12,6 +12,7 @@ class TiedEmbedding(keras.layers.Layer):
         vocab_size: rows V of the table.
         hidden_dim: columns D.
         scale: whether read-in vectors are multiplied by sqrt(D), as the Transformer does.
+        mask_zero: whether id 0 is padding that later layers are told of by Keras's masks.
         initializer: of the table; the default is N(0, D^-1/2), so that scaled vectors and logits
             both start at unit scale.
 
@@ -21,9 +22,16 @@ class TiedEmbedding(keras.layers.Layer):
     """
 
     def __init__(
-        self, vocab_size: int, hidden_dim: int, scale: bool = True, initializer=None, **kwargs
+        self,
+        vocab_size: int,
+        hidden_dim: int,
+        scale: bool = True,
+        mask_zero: bool = False,
+        initializer=None,
+        **kwargs,
     ):
         super().__init__(**kwargs)
+        self.mask_zero = mask_zero
         self.vocab_size = vocab_size
         self.hidden_dim = hidden_dim
         self.scale = scale
@@ -49,6 +57,9 @@ class TiedEmbedding(keras.layers.Layer):
         table = ops.cast(ops.convert_to_tensor(self.table), x.dtype)
         return ops.matmul(x, ops.transpose(table))
 
+    def compute_mask(self, inputs, previous_mask=None):
+        return ops.not_equal(inputs, 0) if self.mask_zero else None
+
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.hidden_dim)
 
@@ -58,5 +69,6 @@ class TiedEmbedding(keras.layers.Layer):
             "vocab_size": self.vocab_size,
             "hidden_dim": self.hidden_dim,
             "scale": self.scale,
+            "mask_zero": self.mask_zero,
             "initializer": keras.initializers.serialize(self.initializer),
         }

@@ -19,10 +19,13 @@ class SinusoidalPositions(keras.layers.Layer):
     Args:
         max_wavelength: the longest wavelength over 2 pi.
         layout: `"interleaved"`: sin, cos, sin, cos, ... as Vaswani et al. and KerasHub;
-            `"concatenated"`: all sines, then all cosines, as fairseq and Marian.
+            `"concatenated"`: all sines, then all cosines, as Marian.
 
     Call arguments: `x (B, L, D)` with an even D, and `start_index`, the position of `x[:, 0]` (an
     int or a scalar tensor: cached decoding gives the position of its one token).
+
+    Raises:
+        ValueError: an odd D, or an unknown layout.
 
     References: Vaswani et al. 2017, section 3.5.
     """

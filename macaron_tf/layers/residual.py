@@ -27,6 +27,9 @@ class Residual(keras.layers.Layer):
     Call arguments: `x (B, L, D)`, and by keyword whatever the sub-layer takes, such as `memory`
     and `attention_mask`. Returns `(B, L, D)`.
 
+    Raises:
+        ValueError: `norm` is neither.
+
     References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
     Dynamic System Point of View", eq. 17-19; pre- and post-norm: Xiong et al. 2020.
     """

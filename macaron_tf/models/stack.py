@@ -2,6 +2,7 @@
 
 import keras
 
+from macaron_tf.layers.attention import combine_masks
 from macaron_tf.layers.blocks import block_class
 
 
@@ -45,12 +46,24 @@ class Stack(keras.layers.Layer):
             self.final_norm.build(x_shape)
         self.built = True
 
-    def call(self, x, memory=None, attention_mask=None, memory_mask=None, mask=None, training=None):
+    def call(
+        self,
+        x,
+        memory=None,
+        attention_mask=None,
+        memory_mask=None,
+        mask=None,
+        x_mask=None,
+        training=None,
+    ):
+        # Once for all blocks.
+        attention_mask = combine_masks(attention_mask, mask, x_mask)
+        memory_mask = combine_masks(memory_mask)
         for block in self.blocks:
             x = block(
                 x,
                 memory=memory,
-                attention_mask=attention_mask if attention_mask is not None else mask,
+                attention_mask=attention_mask,
                 memory_mask=memory_mask,
                 training=training,
             )

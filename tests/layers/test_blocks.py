@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from macaron_tf.layers import BLOCKS, MacaronBlock, TransformerBlock, block_class
+from macaron_tf.layers import (
+    BLOCKS,
+    MacaronBlock,
+    TiedEmbedding,
+    TransformerBlock,
+    block_class,
+)
 from tests.harness import check_layer, normal
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 16}
@@ -81,6 +87,20 @@ def test_padding_mask_of_keras_counts(name):
     mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
     given = np.asarray(block(x, attention_mask=mask))
     np.testing.assert_array_equal(np.asarray(block(x, mask=mask)), given)
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_masks_of_an_embedding_reach_the_attention(name):
+    """Keras hands the mask on by itself, also where a memory is given too."""
+    tokens = np.array([[5, 6, 0, 0], [7, 8, 9, 4]])
+    embedding = TiedEmbedding(12, 8, mask_zero=True)
+    x, memory = embedding(tokens), normal(2, 3, 8)
+    encoder, decoder = block_class(name)(**OPTIONS), block_class(name)(**DECODER)
+    plain = np.asarray(x)
+    expected = encoder(plain, attention_mask=tokens != 0)
+    np.testing.assert_array_equal(np.asarray(encoder(x)), np.asarray(expected))
+    expected = decoder(plain, memory=memory, attention_mask=tokens != 0)
+    np.testing.assert_array_equal(np.asarray(decoder(x, memory=memory)), np.asarray(expected))
 
 
 def test_blocks_hold_equal_matrices():
