@@ -9,18 +9,20 @@ import argparse
 import pathlib
 import subprocess
 import sys
+import threading
 import time
 
 from experiments import recipes
 from experiments.recipe import override
 from experiments.run import TranslationRun
+from experiments.translation.average import average_run
 from experiments.translation.train import train_recipe
 from export.client import TranslationClient
 from export.saved_model import export
 from macaron_tf.data import read_pairs
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.evaluation import evaluate_translations
-from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
+from macaron_tf.training.checkpoints import CheckpointDirectory
 
 SHOWN = 10
 SENTENCE = "The device could not be found."
@@ -46,10 +48,14 @@ def main(arguments: list[str] | None = None) -> None:
 
     _stage(1, "train: a Macaron on the texts of a home-automation program's screens")
     train_recipe(recipe, path)
-    average_checkpoints(last_checkpoints(path, recipe.average_last), path / "average")
+    run = TranslationRun.open(path)
+    # A slow machine may have fewer by the end of its minutes.
+    saved = CheckpointDirectory(path).steps()
+    regular = [step for step in saved if step % recipe.training.save_every_steps == 0]
+    if regular:
+        average_run(run, min(recipe.average_last, len(regular)))
 
     _stage(2, "score: BLEU on held-out text, and some translations")
-    run = TranslationRun.open(path)
     _score(run)
 
     _stage(3, "export: a SavedModel that takes and gives text")
@@ -94,6 +100,9 @@ def _serve(served: pathlib.Path) -> None:
     log = served.parent / "server.log"
     with log.open("w") as stderr:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        # A server that neither starts nor ends must not hang the demo.
+        alarm = threading.Timer(120, server.kill)
+        alarm.start()
         try:
             ready = server.stdout.readline().strip()
             if not ready:
@@ -103,6 +112,7 @@ def _serve(served: pathlib.Path) -> None:
             answer = TranslationClient(url, "demo").translate([SENTENCE])[0]
             print(f"\n  asked over REST    {SENTENCE}\n  the server's answer {answer}")
         finally:
+            alarm.cancel()
             server.terminate()
             server.wait()
 

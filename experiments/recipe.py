@@ -14,6 +14,7 @@ from macaron_tf.data.tokenization import SamplingConfig
 from macaron_tf.decoding.config import BeamSearchConfig
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.bleu import TranslationMetric
+from macaron_tf.models import EncoderDecoderConfig, catalog
 from macaron_tf.training.config import TrainingConfig
 
 
@@ -48,6 +49,14 @@ class DataConfig:
     sampling: SamplingConfig = SamplingConfig()
     validation_lines: int | None = None
 
+    def __post_init__(self):
+        if self.vocabulary_size < 8:
+            raise UserError(f"data.vocabulary_size is {self.vocabulary_size}: it must be 8 or more")
+        if self.validation_lines is not None and self.validation_lines < 1:
+            raise UserError(
+                f"data.validation_lines is {self.validation_lines}: give 1 or more, or None for all"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class TranslationRecipe:
@@ -69,6 +78,28 @@ class TranslationRecipe:
     model_options: tuple[tuple[str, typing.Any], ...] = ()
     label_smoothing: float = 0.1
     average_last: int = 5
+
+    def __post_init__(self):
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"label_smoothing is {self.label_smoothing}: it must lie in [0, 1)")
+        if self.average_last < 1:
+            raise UserError(f"average_last is {self.average_last}: it must be 1 or more")
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
+        """The model's configuration, at a vocabulary's size.
+
+        Raises:
+            UserError: there is no such model or option, or a value is out of its range.
+        """
+        options = dict(self.model_options)
+        if "vocab_size" in options:
+            raise UserError(
+                "model.vocab_size follows from the vocabulary: set data.vocabulary_size"
+            )
+        try:
+            return catalog.config(self.model, vocab_size=vocab_size or 8, **options)
+        except ValueError as error:
+            raise UserError(f"model: {error}") from error
 
     def to_json(self) -> str:
         """The recipe as JSON; `recipe_from_json` reads it back."""
@@ -106,6 +137,8 @@ def _from_dict(cls, values: dict):
 def override(recipe: TranslationRecipe, settings: Iterable[str]) -> TranslationRecipe:
     """The recipe with settings replaced, each given as `path=value`.
 
+    A new `data.target_language` is also the language that BLEU tokenizes.
+
     Args:
         recipe: where to start.
         settings: such as `training.max_steps=500`, `data.source=tsv:pairs.tsv`,
@@ -123,6 +156,9 @@ def override(recipe: TranslationRecipe, settings: Iterable[str]) -> TranslationR
             recipe = dataclasses.replace(recipe, model_options=tuple(options.items()))
         else:
             recipe = _replace(recipe, path.split("."), text, setting)
+            if path == "data.target_language":
+                metric = dataclasses.replace(recipe.metric, language=text)
+                recipe = dataclasses.replace(recipe, metric=metric)
     return recipe
 
 

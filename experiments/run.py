@@ -9,33 +9,35 @@ RUN/scores/              what `translate evaluate` measured
 """
 
 import dataclasses
+import json
 import pathlib
+import sys
 
 from experiments.recipe import TranslationRecipe, recipe_from_json
+from macaron_tf.data.batching import TranslationData
 from macaron_tf.data.files import write_aside
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderDecoder, catalog
-from macaron_tf.training.checkpoints import CheckpointDirectory
+from macaron_tf.models import EncoderDecoder
+from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 from macaron_tf.training.state import load_network
 
 
 def build_network(recipe: TranslationRecipe, vocabulary: Vocabulary) -> EncoderDecoder:
     """The recipe's model at the vocabulary's size, in the recipe's dtype policy.
 
+    Args:
+        recipe: names the model and its options.
+        vocabulary: gives the number of rows of the embedding.
+
     Raises:
-        UserError: the recipe names a model or a model option that does not exist.
+        UserError: see `TranslationRecipe.model_config`.
     """
-    try:
-        return catalog.build(
-            recipe.model,
-            dtype=recipe.training.dtype_policy,
-            vocab_size=vocabulary.size,
-            **dict(recipe.model_options),
-        )
-    except (ValueError, TypeError) as error:
-        raise UserError(f"model {recipe.model}: {error}") from error
+    config = recipe.model_config(vocabulary.size)
+    network = EncoderDecoder(config, dtype=recipe.training.dtype_policy)
+    network.build()
+    return network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,19 +47,6 @@ class TranslationRun:
     path: pathlib.Path
     recipe: TranslationRecipe
     vocabulary: Vocabulary
-
-    @classmethod
-    def create(
-        cls, path: pathlib.Path, recipe: TranslationRecipe, vocabulary: Vocabulary
-    ) -> "TranslationRun":
-        """Writes the recipe and the vocabulary into a new run's folder.
-
-        Raises:
-            UserError: the folder cannot be written.
-        """
-        vocabulary.save(path / "vocabulary")
-        write_aside(path / "recipe.json", recipe.to_json().encode())
-        return cls(path, recipe, vocabulary)
 
     @classmethod
     def open(cls, path: str | pathlib.Path) -> "TranslationRun":
@@ -78,12 +67,41 @@ class TranslationRun:
         vocabulary = Vocabulary.load(path / "vocabulary")
         return cls(path, recipe_from_json(text, str(recipe_file)), vocabulary)
 
+    def write(self, data: TranslationData) -> None:
+        """Writes the recipe, the vocabulary and the text's fingerprint into the folder.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        self.vocabulary.save(self.path / "vocabulary")
+        text = {"sha256": data.fingerprint(), "pairs": len(data)}
+        write_aside(self.path / "data.json", (json.dumps(text) + "\n").encode())
+        # Last: a folder with a recipe is a whole run.
+        write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
+
+    def check_text(self, data: TranslationData) -> None:
+        """Refuses to go on with other text than the run was trained on.
+
+        Raises:
+            UserError: the text's ids are others, or what they were is not recorded.
+        """
+        record = self.path / "data.json"
+        try:
+            known = json.loads(record.read_text(encoding="utf-8"))["sha256"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{record} cannot be read: restore it, or start another run") from error
+        if known != data.fingerprint():
+            raise UserError(
+                f"the training text is not what {self.path} was trained on: restore the text, "
+                "or start another run"
+            )
+
     def checkpoint(self, name: str | None = None) -> pathlib.Path:
         """The folder of a checkpoint.
 
         Args:
             name: "average", "best", "last" or a step's number; None takes the average where
-                there is one, else the best, else the last.
+                there is one and no later checkpoint, else the best, else the last.
 
         Raises:
             UserError: there is no such checkpoint; it says which there are.
@@ -98,6 +116,15 @@ class TranslationRun:
         if name in (None, "last") and (latest := directory.latest()):
             found["last"] = latest
         wanted = [name] if name else ["average", "best", "last"]
+        if name is None and "average" in found and directory.steps():
+            last_averaged = read_manifest(found["average"])["step"]
+            if last_averaged < directory.steps()[-1]:
+                print(
+                    f"warning: {found['average']} ends at step {last_averaged}, before the newest "
+                    "checkpoint: average again to use it",
+                    file=sys.stderr,
+                )
+                wanted.remove("average")
         for choice in wanted:
             if choice in found:
                 return found[choice]

@@ -22,23 +22,25 @@ from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.special_ids import EOS, PAD
 
-MAX_SOURCE_TOKENS = 256
+MAX_TOKENS = 256
 
 
 class TranslationModule(tf.Module):
     """What a SavedModel holds: the vocabulary, the network and the search, as signatures.
 
     Signature `serving_default`: `text (B,)` strings to `translations (B, N)` strings and `scores
-    (B, N)` float32, best first; an empty line gives an empty translation and score 0; of a line
-    longer than `max_source_tokens` pieces the rest is cut. Signature `score`: `source (B,)` and
-    `target (B,)` strings to `log_probs (B,)`, natural logarithms of P(target | source) with its
-    EOS, and `tokens (B,)` int32, the number of tokens they sum.
+    (B, N)` float32, best first; an empty line gives an empty translation and score 0. Signature
+    `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, natural logarithms of
+    P(target | source) with its EOS, and `tokens (B,)` int32, the number of tokens they sum.
+
+    A line that is not UTF-8, or is longer than `max_tokens` pieces, is an InvalidArgumentError: a
+    server's client gets a 400 that says so, not the translation of half a line.
 
     Args:
         network: the trained `EncoderDecoder`.
         vocabulary: the one it was trained with.
         decoding: beam search settings, `n_best` included.
-        max_source_tokens: pieces of a line that are read.
+        max_tokens: pieces of the longest line that is taken.
     """
 
     def __init__(
@@ -46,19 +48,28 @@ class TranslationModule(tf.Module):
         network,
         vocabulary: Vocabulary,
         decoding: BeamSearchConfig,
-        max_source_tokens: int = MAX_SOURCE_TOKENS,
+        max_tokens: int = MAX_TOKENS,
     ):
         super().__init__(name="translation")
         self.network = network
         self.vocabulary = vocabulary
         self.decoding = decoding
-        self.max_source_tokens = max_source_tokens
+        self.max_tokens = max_tokens
         # What a SavedModel restores: variables and the tokenizer's resource.
         self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
         """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
-        rows = self.vocabulary.encode(lines, language)[:, : self.max_source_tokens]
+        lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8", errors="strict")
+        rows = self.vocabulary.encode(lines, language)
+        fits = tf.debugging.assert_less_equal(
+            rows.row_lengths(),
+            tf.constant(self.max_tokens, tf.int64),
+            f"a line has more than {self.max_tokens} tokens: split it",
+            summarize=1,
+        )
+        with tf.control_dependencies([fits]):
+            rows = tf.identity(rows)
         end = tf.fill([tf.shape(lines)[0], 1], EOS)
         return tf.concat([rows, end], axis=1).to_tensor(PAD)
 
@@ -130,6 +141,8 @@ def export(
         out.mkdir(parents=True, exist_ok=True)
         versions = [int(entry.name) for entry in out.iterdir() if entry.name.isdigit()]
         version = version if version is not None else max(versions, default=0) + 1
+        if version < 1:
+            raise UserError(f"--version {version}: give a whole number of 1 or more")
         if version in versions:
             raise UserError(f"--version {version} exists in {out}: give another or leave it out")
         aside = out / f".tmp-{version}-{os.getpid()}"
@@ -146,10 +159,10 @@ def export(
             aside.rename(out / str(version))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
-        raise UserError(
-            f"{out} cannot be written: {error.strerror}; choose another place"
-        ) from error
+    # TensorFlow reports a full disk as one of its own errors.
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise UserError(f"{out} cannot be written: {reason}; choose another place") from error
     return out / str(version)
 
 

@@ -1,6 +1,7 @@
 """The one way this project tells a person that their input is wrong."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 
@@ -17,7 +18,8 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
 
     Returns:
         A function with `main`'s arguments that returns the exit status: 0, `main`'s own, 2 for a
-        `UserError`, 130 for Ctrl-C (the shell's convention for SIGINT).
+        `UserError`, 130 for Ctrl-C and 141 where nobody reads the output any more (the shell's
+        conventions for SIGINT and SIGPIPE).
     """
 
     @functools.wraps(main)
@@ -30,5 +32,9 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
+        except BrokenPipeError:
+            # `... | head`: Python would complain again when it flushes stdout at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
 
     return wrapped

@@ -36,6 +36,7 @@ RECIPE = TranslationRecipe(
         warmup_steps=400,
         validate_every=400,
         save_every_steps=100,
+        save_every_minutes=None,
         keep_last=8,
     ),
     decoding=BeamSearchConfig(beam_size=4, max_length=96),

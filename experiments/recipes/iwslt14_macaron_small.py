@@ -38,6 +38,7 @@ RECIPE = TranslationRecipe(
         weight_decay=1e-4,
         validate_every=1_000,
         save_every_steps=1_000,
+        save_every_minutes=None,
         keep_last=10,
     ),
     decoding=BeamSearchConfig(beam_size=5, length_penalty=1.0, length_penalty_name="fairseq"),

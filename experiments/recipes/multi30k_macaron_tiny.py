@@ -38,6 +38,7 @@ RECIPE = TranslationRecipe(
         warmup_steps=2_000,
         validate_every=250,
         save_every_steps=125,
+        save_every_minutes=None,
         keep_last=12,
     ),
     decoding=BeamSearchConfig(

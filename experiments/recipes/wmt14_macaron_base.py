@@ -39,6 +39,7 @@ RECIPE = TranslationRecipe(
         accumulation_steps=8,
         validate_every=2_000,
         save_every_steps=2_000,
+        save_every_minutes=None,
         keep_last=20,
     ),
     decoding=BeamSearchConfig(beam_size=4, length_penalty=0.6, length_penalty_name="gnmt"),

@@ -3,18 +3,35 @@
 import argparse
 import dataclasses
 import pathlib
+from collections.abc import Iterator
 
 import keras
 
 from experiments import recipes
 from experiments.recipe import TranslationRecipe, override
 from experiments.run import TranslationRun, build_network
-from experiments.translation.validation import TranslationValidation
+from experiments.translation.validation import METRICS, TranslationValidation
 from experiments.translation.vocabulary import train_vocabulary
 from macaron_tf.data import TranslationData, Vocabulary, check_vocabulary, read_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.training import TrainingResult, build_fit_model, train
+
+_MAY_CHANGE = {
+    "average_last",
+    "data.test_split",
+    "data.validation_split",
+    "data.validation_lines",
+    "training.max_steps",
+    "training.max_minutes",
+    "training.max_skipped_updates",
+    "training.early_stopping_patience",
+    "training.log_every",
+    "training.validate_every",
+    "training.save_every_steps",
+    "training.save_every_minutes",
+    "training.keep_last",
+}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -56,6 +73,15 @@ def train_recipe(
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
     """
+    recipe.model_config()  # a wrong model is said before minutes are spent on the data
+    if recipe.training.best_metric not in METRICS:
+        raise UserError(
+            f"training.best_metric is {recipe.training.best_metric!r}: give one of "
+            f"{', '.join(METRICS)}"
+        )
+    languages = (recipe.data.source_language, recipe.data.target_language)
+    text = dict(data_dir=data_dir, download=download)
+    held_out = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, **text)
     opened = TranslationRun.open(path) if (path / "recipe.json").exists() else None
     if opened:
         _check_same(opened.recipe, recipe, path)
@@ -67,13 +93,12 @@ def train_recipe(
     else:
         print(f"training a vocabulary of {recipe.data.vocabulary_size:,} pieces", flush=True)
         vocabulary = train_vocabulary(recipe.data, data_dir, download)
-    languages = (recipe.data.source_language, recipe.data.target_language)
-    if vocabulary.languages != languages:
+    made_for = (vocabulary.languages, vocabulary.normalization)
+    if made_for != (languages, recipe.data.normalization):
         raise UserError(
-            f"the vocabulary was trained for {'-'.join(vocabulary.languages)}, "
-            f"the recipe wants {'-'.join(languages)}: train another"
+            f"the vocabulary was trained for {made_for}, the recipe wants "
+            f"{(languages, recipe.data.normalization)}: train another with `translate vocabulary`"
         )
-    text = dict(data_dir=data_dir, download=download)
     data = TranslationData.build(
         recipe.data.source,
         recipe.data.train_split,
@@ -84,13 +109,19 @@ def train_recipe(
         **text,
     )
     print(f"training text: {data.summary()}", flush=True)
-    held_out = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, **text)
+    tokens, batch = max(data.source_tokens, data.target_tokens), recipe.data.batching.max_tokens
+    if tokens < batch:
+        raise UserError(
+            f"{recipe.data.source} has {tokens} tokens, less than one batch of {batch}: give more "
+            "text, or lower data.batching.max_tokens"
+        )
+    if opened:
+        opened.check_text(data)
     # Weights, dropout and batches all follow from the one seed.
     keras.utils.set_random_seed(recipe.training.seed)
     network = build_network(recipe, vocabulary)
     print(f"{recipe.model}: {network.count_params():,} parameters", flush=True)
     validation = TranslationValidation(recipe, network, vocabulary, held_out)
-    TranslationRun.create(path, recipe, vocabulary)
     model = build_fit_model(network, TranslationObjective(recipe.label_smoothing), recipe.training)
     return train(
         model,
@@ -99,22 +130,27 @@ def train_recipe(
         path,
         validate=validation,
         vocabulary_hash=vocabulary.hash,
+        on_start=lambda: TranslationRun(path, recipe, vocabulary).write(data),
     )
 
 
 def _check_same(before: TranslationRecipe, now: TranslationRecipe, path: pathlib.Path) -> None:
-    """A run goes on with its own model and data; how long and how often may change."""
-    for name in ("model", "model_options", "data", "label_smoothing"):
-        old, new = getattr(before, name), getattr(now, name)
-        if old != new:
-            if dataclasses.is_dataclass(old):
-                inner = next(
-                    field.name
-                    for field in dataclasses.fields(old)
-                    if getattr(old, field.name) != getattr(new, field.name)
-                )
-                name, old, new = f"{name}.{inner}", getattr(old, inner), getattr(new, inner)
+    """A run goes on as what it is; how long, how it is judged and how often saved may change."""
+    for name, old, new in _differences(before, now):
+        free = name in _MAY_CHANGE or name.startswith(("decoding.", "metric."))
+        # The linear schedule's slope follows from the last step.
+        slope = name == "training.max_steps" and now.training.schedule == "linear"
+        if not free or slope:
             raise UserError(
                 f"{path} was trained with {name}={old!r}, not {new!r}: choose another folder, "
                 "or give the recipe and settings it was started with"
             )
+
+
+def _differences(before, now, prefix: str = "") -> Iterator[tuple[str, object, object]]:
+    for field in dataclasses.fields(before):
+        old, new = getattr(before, field.name), getattr(now, field.name)
+        if dataclasses.is_dataclass(old):
+            yield from _differences(old, new, f"{prefix}{field.name}.")
+        elif old != new:
+            yield f"{prefix}{field.name}", old, new

@@ -4,13 +4,17 @@ import argparse
 import contextlib
 import dataclasses
 import pathlib
+import queue
 import sys
+import threading
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from experiments.run import TranslationRun
 from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, Translations
 from macaron_tf.errors import UserError
+
+CHUNK = 256  # lines translated together at most
 
 
 def run(options: argparse.Namespace) -> None:
@@ -19,9 +23,10 @@ def run(options: argparse.Namespace) -> None:
     decoding = _decoding(options, opened.recipe.decoding)
     with _input(options.input) as lines, _output(options.output) as out:
         translator = opened.translator(options.checkpoint, decoding, options.seed)
-        # A person at the keyboard wants each line's answer before the next line.
-        chunk_size = 1 if lines.isatty() else 256
-        for translations in translator.stream(_decoded(lines), chunk_size):
+        first = 1
+        for chunk in _arriving(_decoded(lines), CHUNK):
+            translations = translator.translate(chunk, first)
+            first += len(chunk)
             for warning in translations.warnings:
                 print(f"warning: {warning}", file=sys.stderr)
             out.write(_formatted(translations, options.n_best).encode())
@@ -54,8 +59,37 @@ def _formatted(translations: Translations, n_best: int) -> str:
     rows = []
     for hypotheses in translations.hypotheses:
         fields = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
+        # Fewer than N hypotheses may exist; every row has all columns.
+        fields += ["\t"] * (n_best - len(fields))
         rows.append("\t".join(fields) + "\n")
     return "".join(rows)
+
+
+def _arriving(lines: Iterator[str], most: int) -> Iterator[list[str]]:
+    """Lines in chunks of what has come by now: a slow writer gets each answer at once."""
+    waiting: queue.Queue = queue.Queue(maxsize=4 * most)
+    end = object()
+
+    def read():
+        for line in lines:
+            waiting.put(line)
+        waiting.put(end)
+
+    threading.Thread(target=read, daemon=True).start()
+    chunk: list[str] = []
+    while True:
+        try:
+            # A file's lines come within microseconds of each other, a person's do not.
+            line = waiting.get(timeout=0.02) if chunk else waiting.get()
+        except queue.Empty:
+            line = None
+        if isinstance(line, str):
+            chunk.append(line)
+        if chunk and (line is None or line is end or len(chunk) == most):
+            yield chunk
+            chunk = []
+        if line is end:
+            return
 
 
 def _decoded(lines: BinaryIO) -> Iterator[str]:
@@ -64,7 +98,7 @@ def _decoded(lines: BinaryIO) -> Iterator[str]:
         text = line.decode("utf-8", errors="replace")
         if "�" in text and b"\xef\xbf\xbd" not in line:
             print(f"warning: line {number} is not UTF-8: bad bytes replaced", file=sys.stderr)
-        yield text
+        yield text.rstrip("\r\n")
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from macaron_tf.models import EncoderDecoder
 from macaron_tf.training import FitModel
 
 SAMPLES = 5
+METRICS = ("loss", "nll", "perplexity", "accuracy", "bleu", "sacrebleu", "chrf")
 
 
 class TranslationValidation:
@@ -46,7 +47,7 @@ class TranslationValidation:
         self.translator = LineTranslator(network, vocabulary, greedy)
 
     def __call__(self, model: FitModel, step: int) -> dict:
-        """`loss`, `nll`, `perplexity`, `accuracy`, `bleu`, `sacrebleu`, `chrf` and `samples`."""
+        """The `METRICS` and `samples`, as `train` asks of a validation."""
         metrics = model.evaluate(self.data.evaluation_dataset(), verbose=0, return_dict=True)
         sources = [source for source, _ in self.pairs]
         references = [target for _, target in self.pairs]
@@ -54,7 +55,7 @@ class TranslationValidation:
         scores = evaluate_translations(hypotheses, references, self.metric)
         shown = zip(sources, references, hypotheses, strict=True)
         return {
-            **{name: metrics[name] for name in ("loss", "nll", "perplexity", "accuracy")},
+            **{name: metrics[name] for name in METRICS[:4]},
             "bleu": scores.tokenized_bleu,
             "sacrebleu": scores.bleu,
             "chrf": scores.chrf,

@@ -1,6 +1,7 @@
 """From sentence pairs to token-bucketed batches of a few static shapes."""
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 
@@ -175,6 +176,14 @@ class TranslationData:
         plan = self.batch_plan(seed=0, epoch=0)
         padded = sum(2 * len(batch.rows) * batch.length for batch in plan)
         return (self.source_tokens + self.target_tokens) / padded
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over all ids and row lengths: what the model is trained on, to the id."""
+        digest = hashlib.sha256()
+        for rows in (self.tokens.source, self.tokens.target):
+            digest.update(np.ascontiguousarray(rows.offsets))
+            digest.update(np.ascontiguousarray(rows.ids))
+        return digest.hexdigest()
 
     def summary(self) -> str:
         """One line for the log: pairs, what was removed, steps, shapes, efficiency."""

@@ -58,6 +58,9 @@ def build(name: str, dtype: str | None = None, **overrides) -> EncoderDecoder:
         name: one of `names()`.
         dtype: a Keras dtype policy such as `"mixed_bfloat16"`; Keras's global one by default.
 
+    Raises:
+        ValueError: as `config`.
+
     Example:
         model = build("macaron_tiny", vocab_size=8000)
     """

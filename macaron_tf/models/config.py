@@ -23,6 +23,9 @@ class EncoderDecoderConfig:
         norm: `"pre"` (each stack then ends in a LayerNorm) or `"post"`.
         epsilon: of the LayerNorms.
         position_layout: of the sinusoids, `"interleaved"` or `"concatenated"`.
+
+    Raises:
+        ValueError: a field is out of its range; the message names it.
     """
 
     vocab_size: int
@@ -49,11 +52,15 @@ class EncoderDecoderConfig:
             "num_encoder_layers",
             "num_decoder_layers",
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name}={getattr(self, name)} must be in [0, 1)")
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0.0 <= value < 1.0:
+                raise ValueError(f"{name}={value!r} must be a number in [0, 1)")
+        if type(self.epsilon) is not float or not 0.0 < self.epsilon < 1.0:
+            raise ValueError(f"epsilon={self.epsilon!r} must be a number between 0 and 1")
         if self.hidden_dim % self.num_heads or self.hidden_dim % 2:
             raise ValueError(
                 f"hidden_dim={self.hidden_dim} must be even and a multiple of "

@@ -147,7 +147,7 @@ class EncoderDecoder(keras.Model):
             past,
             memory_mask=context["memory_mask"],
         )
-        # In float32 under any policy: of scores near 10, bfloat16 keeps steps of 1/16, that is ties.
+        # In float32 under any policy: near 10 bfloat16 has steps of 1/16, which makes ties.
         x = ops.cast(x, "float32")
         logits = ops.matmul(x, context["table"]) if "table" in context else self.logits(x)
         # (B K, V) -> (B, K, V)

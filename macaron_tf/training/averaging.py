@@ -13,14 +13,22 @@ from macaron_tf.training import checkpoints
 from macaron_tf.training.state import check_vocabulary, check_weights
 
 
-def last_checkpoints(run_dir: str | os.PathLike, count: int) -> list[pathlib.Path]:
+def last_checkpoints(
+    run_dir: str | os.PathLike, count: int, every: int | None = None
+) -> list[pathlib.Path]:
     """The newest `count` checkpoints of a run, oldest first.
+
+    Args:
+        run_dir: the run's directory.
+        count: at least 1.
+        every: leave out steps that are no multiple of this: those that were saved for the time,
+            or at an interruption, would make the average depend on the clock.
 
     Raises:
         UserError: there are fewer.
     """
     directory = checkpoints.CheckpointDirectory(run_dir)
-    steps = directory.steps()
+    steps = [step for step in directory.steps() if step % (every or 1) == 0]
     if len(steps) < count:
         raise UserError(
             f"{directory.path} holds {len(steps)} checkpoints, not the {count} to average: "

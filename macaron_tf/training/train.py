@@ -52,6 +52,7 @@ def train(
     vocabulary_hash: str = "",
     callbacks: Sequence[keras.callbacks.Callback] = (),
     reporters: Sequence[Reporter] | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> TrainingResult:
     """Trains with `model.fit` until the configuration says stop; goes on where a run left off.
 
@@ -70,6 +71,8 @@ def train(
         vocabulary_hash: kept in each checkpoint; a run of another vocabulary is refused.
         callbacks: further Keras callbacks. Their logs are full at log and round ends, else empty.
         reporters: who is told; None = `metrics.jsonl`, TensorBoard and progress on stdout.
+        on_start: called once the directory is this process's alone and its newest checkpoint is
+            accepted: the moment to write files of one's own there.
 
     Raises:
         UserError: see the message.
@@ -87,6 +90,8 @@ def train(
             reporters = [JsonLines(run_dir), TensorBoard(run_dir), progress]
         run = Run(model, config, run_dir, vocabulary_hash, reporters)
         run.restore()
+        if on_start:
+            on_start()
         judging = [Validation(run, validate, interruptions)] if validate is not None else []
         saving = Saving(run, interruptions)
         try:

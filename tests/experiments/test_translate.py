@@ -103,9 +103,35 @@ def test_the_same_command_goes_on_where_it_stopped(number_text, tmp_path, capsys
     assert main(["train", "multi30k_macaron_tiny", run, *longer]) == 0
     assert "going on after step 20" in capsys.readouterr().out
     assert TranslationRun.open(run).recipe.training.max_steps == 30
-    other = flags([*settings, "model.num_heads=4"])
-    assert main(["train", "multi30k_macaron_tiny", run, *other]) == 2
-    assert "was trained with model_options" in capsys.readouterr().err
+    for other in ("model.num_heads=4", "training.seed=9", "training.dtype_policy=mixed_bfloat16"):
+        assert main(["train", "multi30k_macaron_tiny", run, *longer, "--set", other]) == 2
+        assert f"{run} was trained with" in capsys.readouterr().err
+    assert TranslationRun.open(run).recipe.training.seed == 1
+
+
+def test_other_text_under_the_same_name_is_refused(number_text, tmp_path, capsys):
+    for split in ("train", "validation"):
+        lines = [f"{a}\t{b}\n" for a, b in number_pairs(300, seed=len(split))]
+        (tmp_path / f"{split}.tsv").write_text("".join(lines))
+    settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv", steps=2)
+    arguments = ["train", "multi30k_macaron_tiny", str(tmp_path / "run"), *flags(settings)]
+    assert main(arguments) == 0
+    lines[0] = "one one one\teins eins eins\n"
+    (tmp_path / "train.tsv").write_text("".join(lines * 8))
+    assert main(arguments) == 2
+    assert "the training text is not what" in capsys.readouterr().err
+
+
+def test_an_average_that_is_out_of_date_is_not_used(number_text, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    for steps in (50, 75):
+        settings = number_settings(number_text, steps=steps)
+        assert main(["train", "multi30k_macaron_tiny", run, *flags(settings)]) == 0
+        if steps == 50:
+            assert main(["average", run]) == 0
+            assert TranslationRun.open(run).checkpoint().name == "average"
+    assert TranslationRun.open(run).checkpoint().name != "average"
+    assert "average again" in capsys.readouterr().err
 
 
 def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, capsys):
@@ -130,7 +156,7 @@ def bad(name, tmp_path, number_text):
     train = lambda *more: ["train", "multi30k_macaron_tiny", run, *flags([*settings, *more])]  # noqa: E731
     two, one, empty = (tmp_path / name for name in ("two.en", "one.de", "empty"))
     return {
-        "missing file": (train("data.source=tsv:/nowhere/{split}.tsv"), "/nowhere/train.tsv"),
+        "missing file": (train("data.source=tsv:/nowhere/{split}.tsv"), "/nowhere/validation.tsv"),
         "unequal": (train(f"data.source=text:{two},{one}"), "two.en"),
         "empty": (train(f"data.source=text:{empty},{empty}"), "empty"),
         "tfds name": (train("data.source=tfds:no_such_set/de-en"), "no_such_set"),
@@ -143,10 +169,10 @@ def bad(name, tmp_path, number_text):
             "cannot write",
         ),
         "no run": (["evaluate", str(tmp_path)], "is not a run"),
-        "no input": (
-            ["translate", str(tmp_path)],
-            "is not a run",
-        ),
+        "option": (train("model.epsilon=x"), "epsilon='x' must be a number"),
+        "heads": (train("model.num_heads=2.0"), "num_heads=2.0 must be a whole number"),
+        "best": (train("training.best_metric=foo"), "training.best_metric is 'foo'"),
+        "smoothing": (["train", "demo", run, "--set", "label_smoothing=2"], "label_smoothing is 2"),
         "vocabulary": (train("data.vocabulary_size=100000"), "vocabulary"),
     }[name]
 
@@ -164,7 +190,10 @@ def bad(name, tmp_path, number_text):
         "model",
         "unwritable",
         "no run",
-        "no input",
+        "option",
+        "heads",
+        "best",
+        "smoothing",
         "vocabulary",
     ],
 )
@@ -186,12 +215,14 @@ def test_unknown_flags_and_commands_exit_2(arguments, capsys):
     assert "usage:" in capsys.readouterr().err
 
 
-def test_a_corpus_smaller_than_a_batch_trains(number_text, tmp_path):
+def test_a_corpus_smaller_than_a_batch_is_refused(tmp_path, capsys):
     (tmp_path / "train.tsv").write_text("one two\teins zwei\nthree\tdrei\n" * 3)
     (tmp_path / "validation.tsv").write_text("one\teins\n")
     settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv", steps=3)
     settings += ["data.vocabulary_size=24"]
-    assert main(["train", "multi30k_macaron_tiny", str(tmp_path / "run"), *flags(settings)]) == 0
+    assert main(["train", "multi30k_macaron_tiny", str(tmp_path / "run"), *flags(settings)]) == 2
+    assert "less than one batch of 512" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_nan_loss_stops_the_run_with_the_step(number_text, tmp_path, capsys):

@@ -5,12 +5,13 @@ import concurrent.futures
 import pytest
 
 from experiments.run import TranslationRun
-from export.client import TranslationClient
+from export.client import TranslationClient, TranslationError
 from export.clients.grpc_client import GrpcTranslationClient
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
 from tests.conftest import number_pairs
+from tests.export.serving_toys import call
 
 CLIENTS, LINES, ROUNDS = 32, 3, 3
 
@@ -49,9 +50,26 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(number_run, served
 
 def test_lines_nobody_expects_are_answered(number_run, served):
     server, _ = served
-    lines = ["", " ", "one " * 25_000, "\u2028one\x00two", "Ω≈ç√∫µ", "one two"]
+    lines = ["", " ", "\u2028one\x00two", "Ω≈ç√∫µ", "one two"]
     rest = TranslationClient(server.url, "numbers").translate(lines)
     grpc = GrpcTranslationClient(f"127.0.0.1:{server.grpc_port}", "numbers").translate(lines)
     assert rest == grpc
     assert rest[:2] == ["", ""]
-    assert rest[5] == "eins zwei"
+    assert rest[4] == "eins zwei"
+
+
+def test_what_cannot_be_translated_is_a_clear_error_and_the_server_lives_on(served):
+    server, _ = served
+    client = TranslationClient(server.url, "numbers")
+    with pytest.raises(TranslationError, match="a line has more than 256 tokens: split it") as long:
+        client.translate(["one two", "one " * 25_000])
+    assert long.value.status == 400
+    status, answer = call(
+        server.rest_port,
+        "POST",
+        "/v1/models/numbers:predict",
+        {"instances": [{"text": {"b64": "//4="}}]},
+    )
+    assert status == 400
+    assert "UTF-8" in str(answer) or "Invalid" in str(answer)
+    assert client.translate(["one two"]) == ["eins zwei"]
