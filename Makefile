@@ -1,4 +1,4 @@
-# `make demo` and `make test` set up everything they need in .venv; nothing else is touched.
+# `make demo` and `make test` set up everything they need in .venv.
 PYTHON ?= python3.11
 VENV := .venv
 PEERS := .venv-peers

@@ -5,10 +5,12 @@
 trains a recipe with each block and each seed (about 15 minutes a run on two cores), averages the
 last checkpoints, translates the validation split with the recipe's beam search, and writes
 experiments/results/NAME.md, .json and .png: BLEU by seed, mean and standard deviation, and a
-paired bootstrap for each seed. Runs that are complete are not trained again.
+paired bootstrap for each seed. Runs that are complete are not trained again; a run of other
+settings in the same folder is refused.
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -17,9 +19,11 @@ import sys
 
 from experiments import recipes
 from experiments.figures import loss_curves
+from experiments.recipe import TranslationRecipe, override, recipe_from_json
 from macaron_tf.data.files import write_aside
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.evaluation import TranslationMetric, paired_bootstrap
+from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.reporters import read_lines
 
 
@@ -33,7 +37,15 @@ def main(arguments: list[str] | None = None) -> None:
     for seed in options.seeds:
         for block in options.blocks:
             run = pathlib.Path(options.runs) / f"{block}-{seed}"
-            rows.append({"block": block, "seed": seed, **_train_and_score(options, run, size)})
+            settings = [
+                f"model={block}_{size}",
+                f"training.seed={seed}",
+                f"training.max_steps={options.steps}",
+                f"training.warmup_steps={options.warmup}",
+                *options.set,
+            ]
+            row = _train_and_score(options, run, settings)
+            rows.append({"block": block, "seed": seed, **row})
     results = pathlib.Path(options.results)
     tests = [_bootstrap(rows, options.blocks, seed) for seed in options.seeds]
     commit = subprocess.run(
@@ -56,6 +68,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(table)
 
 
+# What the options decide: a setting that overrode it would belie the table.
+_OWN = ("model=", "training.seed=", "training.max_steps=", "training.warmup_steps=")
 _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 
 
@@ -76,29 +90,74 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--results", default="experiments/results", help="where the table goes (%(default)s)")
     add("--name", default="multi30k_blocks", help="the table's file name (default %(default)s)")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="as `translate train`")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for setting in options.set:
+        if setting.startswith(_OWN):
+            raise UserError(f"--set {setting}: give --blocks, --seeds, --steps or --warmup instead")
+    return options
 
 
-def _train_and_score(options: argparse.Namespace, run: pathlib.Path, size: str) -> dict:
+def _train_and_score(options: argparse.Namespace, run: pathlib.Path, settings: list[str]) -> dict:
     """One run by the same commands that a person would type, then what `evaluate` wrote."""
-    block, _, seed = run.name.rpartition("-")
-    settings = [
-        f"model={block}_{size}",
-        f"training.seed={seed}",
-        f"training.max_steps={options.steps}",
-        f"training.warmup_steps={options.warmup}",
-        *options.set,
-    ]
+    recipe = override(recipes.load(options.recipe), settings)
+    _check_recipe(run, recipe)
     data = ["--data-dir", options.data_dir] if options.data_dir else []
-    scores = run / "scores"
-    if not scores.is_dir():
+    # A folder of its own: RUN/scores may hold a person's evaluations of other text.
+    output = run / "comparison"
+    found = _own_scores(run, output, recipe)
+    if not found:
         chosen = [word for setting in settings for word in ("--set", setting)]
         _translate("train", options.recipe, str(run), *data, *chosen)
         _translate("average", str(run))
-        _translate("evaluate", str(run), *data)
-    record = json.loads(next(scores.glob("*.json")).read_text(encoding="utf-8"))
+        _translate("evaluate", str(run), "--checkpoint", "average", "--output", str(output), *data)
+        found = _own_scores(run, output, recipe)
+    if len(found) != 1:
+        raise UserError(
+            f"{output} holds {len(found)} evaluations of the run's last average, not 1: "
+            "remove that folder to evaluate again"
+        )
     seconds = read_lines(run / "timing.jsonl")[-1]["seconds"]
-    return {**record, "training_seconds": round(seconds, 1)}
+    return {**found[0], "training_seconds": round(seconds, 1)}
+
+
+def _check_recipe(run: pathlib.Path, recipe: TranslationRecipe) -> None:
+    """Refuses a folder that holds a run of other settings than the table is to say."""
+    file = run / "recipe.json"
+    if not file.is_file():
+        return
+    theirs = recipe_from_json(file.read_text(encoding="utf-8"), str(file))
+    for field in dataclasses.fields(recipe):
+        found, wanted = getattr(theirs, field.name), getattr(recipe, field.name)
+        if found != wanted:
+            raise UserError(
+                f"{run} holds a run of another {field.name}, {_difference(found, wanted)}: give "
+                "another folder by --runs, or the settings of that run"
+            )
+
+
+def _difference(found, wanted) -> str:
+    if not dataclasses.is_dataclass(found):
+        return f"{found!r} instead of {wanted!r}"
+    pairs = [
+        (f.name, getattr(found, f.name), getattr(wanted, f.name)) for f in dataclasses.fields(found)
+    ]
+    return ", ".join(f"{name} {a!r} instead of {b!r}" for name, a, b in pairs if a != b)
+
+
+def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
+    """What `evaluate` wrote here about the average of the run's last regular checkpoints."""
+    every = recipe.training.save_every_steps or 1
+    regular = [step for step in CheckpointDirectory(run).steps() if step % every == 0]
+    records = []
+    for path in sorted(output.glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            about = (record["checkpoint"], record["steps"][-1], record["split"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{path} cannot be read as scores: remove it") from error
+        if regular and about == ("average", regular[-1], recipe.data.validation_split):
+            records.append(record)
+    return records
 
 
 def _translate(*arguments: str) -> None:

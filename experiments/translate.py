@@ -14,11 +14,12 @@ import sys
 
 from macaron_tf.errors import UserError, exit_on_user_error
 
+# The lines of macaron_tf.data.sources.FORMS, which cannot be imported without TensorFlow.
 _FORMS = """sources of text:
-  tfds:NAME[/CONFIG]      a TensorFlow Datasets translation set, prepared in --data-dir
-  text:SRC,TGT            aligned text files, plain or .gz; {split} in a name is filled in
-  tsv:FILE                two tab-separated columns
-  homeassistant[:LANG]    the embedded default corpus, fetched with pip once
+  tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets translation set, in --data-dir
+  text:SOURCE_FILE,TARGET_FILE  aligned lines, plain or .gz; {split} in a name is filled in
+  tsv:FILE                      two tab-separated columns; .gz and {split} as above
+  homeassistant[:LANG]          the embedded default corpus, fetched with pip once
 """
 
 
@@ -63,7 +64,24 @@ def _parser() -> argparse.ArgumentParser:
     _run_options(evaluate)
     _data_options(evaluate)
     evaluate.add_argument("--source", help="text to translate; the recipe's by default")
-    evaluate.add_argument("--split", help="its split; the recipe's validation split by default")
+    evaluate.add_argument(
+        "--split",
+        help="its split; by default the recipe's validation split, of files without {split} all",
+    )
+    evaluate.add_argument(
+        "--source-language",
+        metavar="NAME",
+        help="what the text calls the source language, such as en_US; the recipe's by default",
+    )
+    evaluate.add_argument(
+        "--target-language", metavar="NAME", help="the same of the target language"
+    )
+    evaluate.add_argument(
+        "--lowercase",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="score without regard to case, or with; the recipe's by default",
+    )
     evaluate.add_argument(
         "--output", metavar="DIR", help="where scores and translations go; RUN/scores by default"
     )

@@ -1,1 +1,1 @@
-"""."""
+"""Taking a model into use: SavedModel export, a server, and its clients."""

@@ -22,7 +22,18 @@ __all__ = ["Candidate", "TranslationClient", "TranslationError", "main"]
 def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
     iterator = iter(lines)
     while chunk := list(itertools.islice(iterator, size)):
-        yield [line.rstrip("\n") for line in chunk]
+        yield chunk
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
+    """Lines end at a newline alone: text files' readers make two of one at a lone return."""
+    for number, line in enumerate(lines, 1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError:
+            text = line.decode("utf-8", errors="replace")
+            print(f"warning: line {number} is not UTF-8: bad bytes replaced", file=sys.stderr)
+        yield text.rstrip("\r\n")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -61,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
         client = TranslationClient(parsed.url, parsed.name, parsed.version, **settings)
     number = 0
     try:
-        for chunk in _chunks(parsed.text or sys.stdin, parsed.batch_size):
+        for chunk in _chunks(parsed.text or _decoded(sys.stdin.buffer), parsed.batch_size):
             for candidates in client.n_best(chunk):
                 if parsed.n_best:
                     for each in candidates:
@@ -72,8 +83,6 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
     except TranslationError as error:
         raise UserError(f"{error} (the model is named by --name, now {parsed.name!r})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not valid UTF-8: {error}") from None
     finally:
         client.close()
     return 0

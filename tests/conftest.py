@@ -2,15 +2,28 @@
 
 import os
 import pathlib
+import tempfile
 
 # Set before TensorFlow is imported by any test module: its start-up notes are not test output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# What tests compute or fetch (token caches, pip's and Matplotlib's) ends with the session. Only
+# the default corpus that the user's cache holds already is used from there: it is 51 MB.
+_CACHE = tempfile.TemporaryDirectory(prefix="macaron_tf_tests-")
+_KEPT = os.environ.get("MACARON_TF_CACHE") or pathlib.Path.home() / ".cache" / "macaron_tf"
+for _wheel in pathlib.Path(_KEPT).glob("homeassistant-*.whl"):
+    (pathlib.Path(_CACHE.name) / _wheel.name).symlink_to(_wheel.resolve())
+os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 import numpy as np
 import pytest
 
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_unconfigure() -> None:
+    """Removes the session's cache."""
+    _CACHE.cleanup()
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,9 @@ paper's appendix B.1 and its released code: D 512, 4 heads, 6+6 layers, two feed
 attention and activations, 4,096 tokens an update, Adam(0.9, 0.98) with peak learning rate 1.5e-3
 after 8,000 steps and decoupled weight decay 1e-4, joint BPE of 10,000 pieces, beam 5 with length
 penalty 1.0, tokenized case-insensitive BLEU. The number of updates is this project's choice: the
-paper gives none. Text is lower-cased and Moses-normalized; pieces are SentencePiece's on that
-text, where the paper ran BPE on Moses tokens.
+paper gives none. The set's text is Moses-tokenized, escaped and lower-cased, and is scored as such
+(`metric.tokenized`; punctuation is normalized on both sides, since the vocabulary normalizes what
+the model writes). Pieces are SentencePiece's on that text, where the paper ran BPE.
 
 Measured: not run to the end here. The full set needs a GPU or TPU.
 """
@@ -42,6 +43,8 @@ RECIPE = TranslationRecipe(
         keep_last=10,
     ),
     decoding=BeamSearchConfig(beam_size=5, length_penalty=1.0, length_penalty_name="fairseq"),
-    metric=TranslationMetric(language="en", lowercase=True),
+    metric=TranslationMetric(
+        language="en", lowercase=True, tokenized=True, normalize_punctuation=True
+    ),
     average_last=10,
 )

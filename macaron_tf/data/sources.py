@@ -7,7 +7,13 @@ import os
 from macaron_tf.data import corpora, text_files, tfds_source
 from macaron_tf.errors import UserError
 
-FORMS = "tfds:NAME[/CONFIG], text:SOURCE_FILE,TARGET_FILE, tsv:FILE or homeassistant[:LANG]"
+# What a source may be, and what it is; `experiments.translate --help` prints the same lines.
+FORMS = {
+    "tfds:NAME[/CONFIG][:VERSION]": "a TensorFlow Datasets translation set, in --data-dir",
+    "text:SOURCE_FILE,TARGET_FILE": "aligned lines, plain or .gz; {split} in a name is filled in",
+    "tsv:FILE": "two tab-separated columns; .gz and {split} as above",
+    "homeassistant[:LANG]": "the embedded default corpus, fetched with pip once",
+}
 
 
 def read_pairs(
@@ -55,6 +61,19 @@ def read_pairs(
     return corpora.read_homeassistant(rest or None, split, source_lang, target_lang)
 
 
+def has_splits(source: str) -> bool:
+    """Whether a source has splits by name: files without `{split}` in a name have only "all".
+
+    Args:
+        source: as for `read_pairs`.
+
+    Raises:
+        UserError: it is none of the forms.
+    """
+    kind, rest = _parse(source)
+    return kind not in ("text", "tsv") or "{split}" in rest
+
+
 def source_fingerprint(
     source: str,
     split: str,
@@ -92,5 +111,10 @@ def _parse(source: str) -> tuple[str, str]:
     if kind == "homeassistant" or (kind in ("tfds", "text", "tsv") and rest):
         return kind, rest
     if kind in ("tfds", "text", "tsv"):
-        raise UserError(f"the source {source!r} names nothing after {kind}: give {FORMS}")
-    raise UserError(f"unknown source {source!r}: give {FORMS}")
+        raise UserError(f"the source {source!r} names nothing after {kind}: give {_listed_forms()}")
+    raise UserError(f"unknown source {source!r}: give {_listed_forms()}")
+
+
+def _listed_forms() -> str:
+    *forms, last = FORMS
+    return f"{', '.join(forms)} or {last}"

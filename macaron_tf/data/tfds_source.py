@@ -34,7 +34,7 @@ def read(
     try:
         folder = _prepared_folder(name, source_lang, target_lang, data_dir)
     except UserError:
-        if not download:
+        if not download or not _has_builder(name):
             raise
         _prepare(tfds, name, data_dir)
         folder = _prepared_folder(name, source_lang, target_lang, data_dir)
@@ -101,7 +101,7 @@ def _prepared_folder(name, source_lang, target_lang, data_dir) -> pathlib.Path:
         prepared = _listed(_subfolders(root))
         raise UserError(
             f"no TFDS set {base!r} in {root}, which holds {prepared}: correct the name, give "
-            f"another data_dir, or download it with: {_command(path, root)}"
+            f"another data_dir, or {_mend(path, root)}"
         )
     folder = root / base / config
     if not config and not _versions(folder):
@@ -117,14 +117,11 @@ def _prepared_folder(name, source_lang, target_lang, data_dir) -> pathlib.Path:
     if not folder.is_dir():
         raise UserError(
             f"no configuration {config!r} of TFDS set {base!r} in {root}, which holds "
-            f"{_listed(_subfolders(root / base))}: correct the name or download it with: "
-            f"{_command(path, root)}"
+            f"{_listed(_subfolders(root / base))}: correct the name or {_mend(path, root)}"
         )
     versions = _versions(folder)
     if not versions:
-        raise UserError(
-            f"TFDS set {path!r} in {root} is not prepared: prepare it with: {_command(path, root)}"
-        )
+        raise UserError(f"TFDS set {path!r} in {root} is not prepared: {_mend(path, root)}")
     if version and version not in versions:
         raise UserError(f"tfds:{path} has no version {version!r}: it has {_listed(versions)}")
     return folder / (version or versions[-1])
@@ -150,10 +147,23 @@ def _data_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
     return pathlib.Path(named).expanduser()
 
 
-def _command(name: str, root: pathlib.Path) -> str:
+def _mend(name: str, root: pathlib.Path) -> str:
+    """How to come by a set."""
+    if not _has_builder(name):
+        return (
+            f"prepare it in that folder (--data-dir) by other means, for TFDS has no builder "
+            f"{name.partition('/')[0]!r} that could download it"
+        )
     return (
-        f"python -c \"import tensorflow_datasets as tfds; tfds.load('{name}', data_dir='{root}')\""
+        'prepare it with: python -c "import tensorflow_datasets as tfds; '
+        f"tfds.load('{name}', data_dir='{root}')\""
     )
+
+
+def _has_builder(name: str) -> bool:
+    """Whether the installed TFDS can make the set; the community's list would need the network."""
+    known = _import_tfds().list_builders(with_community_datasets=False)
+    return name.partition(":")[0].partition("/")[0] in known
 
 
 def _prepare(tfds, name: str, data_dir: str | os.PathLike | None) -> None:

@@ -26,6 +26,12 @@ class TranslationMetric:
         split_hyphens: Moses's aggressive option, "a-b" to "a @-@ b". Tokenized BLEU only.
         split_compounds: "a-b" to "a ##AT##-##AT## b" after tokenization, as in the papers' WMT14
             En-De scores. Tokenized BLEU only.
+        tokenized: the lines are Moses tokens already, escaped or not ("it &apos;s"), as IWSLT14's
+            files are. Tokenized BLEU unescapes them and compares them as they stand, which is
+            what multi-bleu.perl gives on them; sacreBLEU and chrF see them detokenized.
+
+    Raises:
+        UserError: `tokenized` with `split_hyphens`, which is a step of the tokenizer.
     """
 
     language: str = "de"
@@ -33,10 +39,19 @@ class TranslationMetric:
     normalize_punctuation: bool = False
     split_hyphens: bool = False
     split_compounds: bool = False
+    tokenized: bool = False
+
+    def __post_init__(self):
+        if self.tokenized and self.split_hyphens:
+            raise UserError(
+                "metric.split_hyphens is a step of the tokenizer, which metric.tokenized leaves "
+                "out: set one of the two to False"
+            )
 
     @property
     def signature(self) -> str:
         """The settings of tokenized BLEU in one word, in sacreBLEU's manner."""
+        tokenizer = "given-unescaped" if self.tokenized else f"moses-{self.language}"
         options = [
             ("norm:moses", self.normalize_punctuation),
             ("hyphens:split", self.split_hyphens),
@@ -44,9 +59,16 @@ class TranslationMetric:
         ]
         chosen = "".join(f"|{name}" for name, on in options if on)
         return (
-            f"case:{'lc' if self.lowercase else 'mixed'}|tok:moses-{self.language}{chosen}"
+            f"case:{'lc' if self.lowercase else 'mixed'}|tok:{tokenizer}{chosen}"
             f"|smooth:none|sacremoses:{sacremoses.__version__}"
         )
+
+    @property
+    def plain_suffix(self) -> str:
+        """What is added to sacreBLEU's own signatures: how tokens became plain lines, if at all."""
+        if not self.tokenized:
+            return ""
+        return f"|detok:moses-{self.language}|sacremoses:{sacremoses.__version__}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +118,8 @@ def evaluate_translations(
     """Scores one system's translations.
 
     Args:
-        hypotheses: plain (detokenized) lines.
-        references: plain lines, one for each hypothesis.
+        hypotheses: plain (detokenized) lines; Moses tokens where the settings say `tokenized`.
+        references: lines of the same kind, one for each hypothesis.
         metric: the settings.
 
     Returns:
@@ -110,17 +132,18 @@ def evaluate_translations(
     check_parallel(hypotheses, references)
     # force: lines that look tokenized are the user's own affair, and cost one warning a call.
     bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True)
-    bleu_score = bleu.corpus_score(hypotheses, [references])
+    plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
+    bleu_score = bleu.corpus_score(*plain)
     chrf = sacrebleu.CHRF(lowercase=metric.lowercase)
-    chrf_score = chrf.corpus_score(hypotheses, [references])
+    chrf_score = chrf.corpus_score(*plain)
     tokenized = tokenized_bleu().corpus_score(
         tokenize_lines(hypotheses, metric), [tokenize_lines(references, metric)]
     )
     return TranslationScores(
         bleu=bleu_score.score,
-        bleu_signature=str(bleu.get_signature()),
+        bleu_signature=f"{bleu.get_signature()}{metric.plain_suffix}",
         chrf=chrf_score.score,
-        chrf_signature=str(chrf.get_signature()),
+        chrf_signature=f"{chrf.get_signature()}{metric.plain_suffix}",
         tokenized_bleu=tokenized.score,
         tokenized_signature=metric.signature,
         precisions=tuple(tokenized.precisions),
@@ -141,7 +164,7 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
     """What tokenized BLEU compares: lower-cased, normalized, tokenized, split, as the settings say.
 
     Args:
-        lines: plain lines.
+        lines: plain lines, or Moses tokens where the settings say `tokenized`.
         metric: the settings.
 
     Returns:
@@ -149,18 +172,38 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
     """
     normalizer = sacremoses.MosesPunctNormalizer(metric.language)
     tokenizer = sacremoses.MosesTokenizer(metric.language)
+    detokenizer = sacremoses.MosesDetokenizer(metric.language)
     result = []
     for line in lines:
         if metric.normalize_punctuation:
             line = normalizer.normalize(line)
         # The published scores escape & and quotes too; that is one to one, so BLEU is the same.
-        line = tokenizer.tokenize(
-            line, aggressive_dash_splits=metric.split_hyphens, return_str=True, escape=False
-        )
+        if metric.tokenized:
+            line = detokenizer.unescape_xml(line)
+        else:
+            line = tokenizer.tokenize(
+                line, aggressive_dash_splits=metric.split_hyphens, return_str=True, escape=False
+            )
         if metric.split_compounds:
             line = _COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
         result.append(line.lower() if metric.lowercase else line)
     return result
+
+
+def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
+    """What sacreBLEU compares: the lines, detokenized where the settings say `tokenized`.
+
+    Args:
+        lines: plain lines, or Moses tokens where the settings say `tokenized`.
+        metric: the settings.
+
+    Returns:
+        Plain lines.
+    """
+    if not metric.tokenized:
+        return list(lines)
+    detokenizer = sacremoses.MosesDetokenizer(metric.language)
+    return [detokenizer.detokenize(line.split()) for line in lines]
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.bleu import (
     TranslationMetric,
     check_parallel,
+    plain_lines,
     tokenize_lines,
     tokenized_bleu,
 )
@@ -80,34 +81,39 @@ def paired_bootstrap(
     it, and finds a system significantly different from itself (p = 1 / (resamples + 1)).
 
     Args:
-        system_a: plain lines.
-        system_b: plain lines, as many.
-        references: plain lines, as many.
+        system_a: lines, of the kind that the metric takes.
+        system_b: as many.
+        references: as many.
         metric: how lines are compared.
-        tokenized: the papers' tokenized BLEU; else sacreBLEU's.
+        tokenized: compare the papers' tokenized BLEU; else sacreBLEU's.
         resamples: test sets drawn with replacement, each as large as the real one.
-        seed: the same seed gives the same result.
+        seed: the same seed gives the same result; 0 or more.
 
     Returns:
         Both BLEUs, the difference, their intervals and the p-value.
 
     Raises:
-        UserError: the sets are not of equal number, or empty; or `resamples` is below 1.
+        UserError: the sets are not of equal number, or empty; `resamples` is below 1 or `seed`
+            below 0.
     """
     metric = metric or TranslationMetric()
     if resamples < 1:
         raise UserError(f"resamples={resamples} is not valid: give a whole number of 1 or more.")
+    if seed < 0:
+        raise UserError(f"seed={seed} is not valid: give a whole number of 0 or more.")
     check_parallel(system_a, references)
     check_parallel(system_b, references)
+    prepare = tokenize_lines if tokenized else plain_lines
+    system_a, system_b, references = (
+        prepare(lines, metric) for lines in (system_a, system_b, references)
+    )
     if tokenized:
         scorer, signature = tokenized_bleu(effective_order=True), metric.signature
-        system_a, system_b, references = (
-            tokenize_lines(lines, metric) for lines in (system_a, system_b, references)
-        )
     else:
         # The order only matters to a sentence's own score; its counts are the corpus score's.
         scorer = sacrebleu.BLEU(lowercase=metric.lowercase, force=True, effective_order=True)
-        signature = f"sacreBLEU|case:{'lc' if metric.lowercase else 'mixed'}|tok:13a|smooth:exp"
+        case = "lc" if metric.lowercase else "mixed"
+        signature = f"sacreBLEU|case:{case}|tok:13a|smooth:exp{metric.plain_suffix}"
     counts = np.stack(
         [_sentence_counts(scorer, lines, references) for lines in (system_a, system_b)]
     )  # (2, N, 10)

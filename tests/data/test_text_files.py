@@ -5,6 +5,7 @@ import gzip
 import pytest
 
 from macaron_tf.data import read_pairs, source_fingerprint
+from macaron_tf.data.sources import has_splits
 from macaron_tf.errors import UserError
 
 
@@ -31,6 +32,14 @@ def test_plain_gzip_and_split_names(files):
     assert read(f"text:{files}/train.en.gz,{files}/train.de") == PAIRS
     assert read(f"text:{files}/{{split}}.en,{files}/{{split}}.de") == PAIRS
     assert read(f"tsv:{files}/{{split}}.tsv") == [("one", "eins"), ("two", "zwei")]
+
+
+def test_which_sources_have_splits():
+    assert has_splits("tfds:multi30k") and has_splits("homeassistant")
+    assert has_splits("text:{split}.en,{split}.de") and has_splits("tsv:{split}.tsv")
+    assert not has_splits("text:a.en,a.de") and not has_splits("tsv:a.tsv")
+    with pytest.raises(UserError, match=r"tfds:NAME\[/CONFIG\]\[:VERSION\], text:"):
+        has_splits("ftp:x")
 
 
 def test_byte_order_mark_is_no_text(files):

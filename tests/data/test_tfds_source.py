@@ -1,6 +1,7 @@
 """TFDS translation sets, prepared ones only; a mistake gets a sentence that lists what exists."""
 
 import shutil
+import socket
 
 import pytest
 
@@ -26,7 +27,8 @@ def test_both_directions_and_slices(tfds_dir):
 @pytest.mark.parametrize(
     ("source", "split", "languages", "message"),
     [
-        ("tfds:nope", "train", ("en", "de"), r"no TFDS set 'nope' .*multi30k.*tfds\.load\('nope'"),
+        ("tfds:nope", "train", ("en", "de"), r"no TFDS set 'nope' .*multi30k.*no builder 'nope'"),
+        ("tfds:opus/medical", "train", ("en", "de"), r"prepare it with: .*load\('opus/medical'"),
         ("tfds:multi30k/xx", "train", ("en", "de"), r"no configuration 'xx' .*de-en, fr-en"),
         ("tfds:multi30k", "train", ("en", "xx"), r"several configurations .*de-en, fr-en"),
         ("tfds:multi30k/de-en:9.9.9", "train", ("en", "de"), r"no version '9\.9\.9': it has 1"),
@@ -44,8 +46,22 @@ def test_errors(tfds_dir, source, split, languages, message):
 
 
 def test_a_folder_without_any_set(tmp_path):
-    with pytest.raises(UserError, match=r"holds nothing.*download it with: python -c"):
-        read(tmp_path, "tfds:multi30k")
+    with pytest.raises(UserError, match=r"holds nothing.*prepare it with: python -c"):
+        read(tmp_path, "tfds:wmt14_translate/de-en")
+
+
+@pytest.mark.parametrize("name", ["iwslt14/de-en", "multi30k"])
+@pytest.mark.parametrize("download", [False, True])
+def test_a_set_that_tfds_cannot_make(name, download, tmp_path, monkeypatch):
+    def connect(*_):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.raises(
+        UserError, match=r"--data-dir\).* no builder '(iwslt14|multi30k)'"
+    ) as caught:
+        read(tmp_path, f"tfds:{name}", download=download)
+    assert "tfds.load" not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_damaged_set(tfds_dir, tmp_path):
@@ -61,7 +77,7 @@ def test_a_damaged_set(tfds_dir, tmp_path):
     with pytest.raises(UserError, match="not a prepared TFDS set"):
         read(tmp_path, "tfds:multi30k")
     (folder / "dataset_info.json").unlink()
-    with pytest.raises(UserError, match="is not prepared: prepare it with"):
+    with pytest.raises(UserError, match="is not prepared: prepare it in that folder"):
         read(tmp_path, "tfds:multi30k/de-en")
 
 

@@ -1,11 +1,15 @@
+import collections
 import json
 import math
+import random
 
 import pytest
 import sacrebleu
 
+from macaron_tf.data import read_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric, evaluate_translations, tokenize_lines
+from macaron_tf.evaluation.bleu import plain_lines
 
 HYPOTHESES = ["the cat sat on mat .", "a big dog runs"]
 REFERENCES = ["the cat sat on the mat .", "a big dog ran away"]
@@ -80,3 +84,67 @@ def test_perfect_and_empty_lines():
 def test_bad_sets_are_refused(hypotheses, references):
     with pytest.raises(UserError, match="give"):
         evaluate_translations(hypotheses, references)
+
+
+def multi_bleu(hypotheses, references):
+    """multi-bleu.perl's formula on the tokens as they stand."""
+    matched, total, length, reference_length = [0] * 4, [0] * 4, 0, 0
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        words, expected = hypothesis.split(), reference.split()
+        length, reference_length = length + len(words), reference_length + len(expected)
+        for n in range(4):
+            found, wanted = (
+                collections.Counter(zip(*(side[i:] for i in range(n + 1)), strict=False))
+                for side in (words, expected)
+            )
+            matched[n] += (found & wanted).total()
+            total[n] += found.total()
+    brevity = min(0.0, 1 - reference_length / length)
+    return 100 * math.exp(
+        brevity + sum(math.log(m / t) for m, t in zip(matched, total, strict=True)) / 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "languages"), [("iwslt14", ("de", "en")), ("wmt14_translate", ("en", "de"))]
+)
+def test_real_moses_tokens(name, languages, tfds_dir):
+    pairs = read_pairs(f"tfds:{name}/de-en", "validation[:600]", *languages, tfds_dir)
+    references = [target for _, target in pairs]
+    assert any("&apos;" in line for line in references)
+    rng = random.Random(1)
+    hypotheses = [
+        " ".join(word for word in line.split() if rng.random() < 0.9) for line in references
+    ]
+    metric = TranslationMetric(languages[1], tokenized=True)
+    scores = evaluate_translations(hypotheses, references, metric)
+    assert scores.tokenized_bleu == pytest.approx(multi_bleu(hypotheses, references))
+    # Cutting "&apos;s" into "& apos ; s" gives other n-grams.
+    cut = evaluate_translations(hypotheses, references, TranslationMetric(languages[1]))
+    assert abs(cut.tokenized_bleu - scores.tokenized_bleu) > 0.1
+    assert "tok:given-unescaped" in scores.tokenized_signature
+    assert "detok:moses" in scores.bleu_signature and "detok:moses" in scores.chrf_signature
+    # What the tokenizer would make of the same text, written plainly, scores the same.
+    plain = [sacrebleu_text(line, languages[1]) for line in references]
+    assert scores.bleu == pytest.approx(
+        evaluate_translations(
+            [sacrebleu_text(line, languages[1]) for line in hypotheses], plain
+        ).bleu
+    )
+    assert not any("&apos;" in line or "&quot;" in line for line in plain)
+
+
+def sacrebleu_text(line, language):
+    return plain_lines([line], TranslationMetric(language, tokenized=True))[0]
+
+
+def test_moses_tokens_by_hand():
+    metric = TranslationMetric("en", tokenized=True, split_compounds=True, lowercase=True)
+    line = "It &apos;s &quot; well-known &quot; &#91; AT &amp; T &#93; , isn &apos;t it ?"
+    assert tokenize_lines([line], metric) == [
+        "it 's \" well ##at##-##at## known \" [ at & t ] , isn 't it ?"
+    ]
+    assert plain_lines([line], metric) == ["It's \"well-known\" [AT & T], isn't it?"]
+    assert metric.signature.startswith("case:lc|tok:given-unescaped|compounds:split|")
+    with pytest.raises(UserError, match="split_hyphens"):
+        TranslationMetric("en", tokenized=True, split_hyphens=True)

@@ -3,7 +3,7 @@ import pytest
 import sacrebleu
 
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import TranslationMetric, paired_bootstrap
+from macaron_tf.evaluation import TranslationMetric, evaluate_translations, paired_bootstrap
 from macaron_tf.evaluation.bootstrap import bleu_from_counts
 
 WORDS = np.array(["der", "die", "hund", "katze", "haus", "rennt", "rote", "und", "."])
@@ -94,6 +94,16 @@ def test_case_and_text():
     assert isinstance(found.as_dict()["interval"], list)
 
 
+@pytest.mark.parametrize("tokenized", [True, False])
+def test_moses_tokens_are_scored_as_evaluate_scores_them(tokenized):
+    references = ["it &apos;s a &quot; red &quot; house , is it ?", "the dog runs &amp; eats ."] * 3
+    system = ["it &apos;s a &quot; red &quot; house .", "the dogs run &amp; eat ."] * 3
+    metric = TranslationMetric("en", tokenized=True)
+    scores = evaluate_translations(system, references, metric)
+    found = paired_bootstrap(system, references, references, metric, tokenized, resamples=5)
+    assert found.bleu_a == pytest.approx(scores.tokenized_bleu if tokenized else scores.bleu)
+
+
 @pytest.mark.parametrize("smooth", [True, False])
 def test_bleu_from_counts_at_the_edges(smooth):
     rows = [
@@ -115,5 +125,7 @@ def test_bad_input_is_refused():
         paired_bootstrap(["a"], ["a", "b"], ["a"])
     with pytest.raises(UserError, match="empty"):
         paired_bootstrap([], [], [])
+    with pytest.raises(UserError, match="seed=-1"):
+        paired_bootstrap(["a"], ["b"], ["a"], seed=-1)
     with pytest.raises(UserError, match="resamples"):
         paired_bootstrap(["a"], ["b"], ["a"], resamples=0)
