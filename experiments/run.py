@@ -1,11 +1,12 @@
 """A run's folder: what a training writes and what everything after it reads.
 
 RUN/recipe.json          every setting, overrides included
+RUN/data.json            the training text, as a fingerprint of its ids
 RUN/vocabulary/          the SentencePiece model and its settings
 RUN/checkpoints/         step-00001000/ ..., best.json
 RUN/average/             averaged weights, once `translate average` has made them
 RUN/metrics.jsonl        one line a log point; RUN/tensorboard/ the same as curves
-RUN/scores/              what `translate evaluate` measured
+RUN/scores/              what `translate evaluate` measured; comparison/ for compare_blocks
 """
 
 import dataclasses
