@@ -117,9 +117,12 @@ class TranslationRun:
         if name in (None, "last") and (latest := directory.latest()):
             found["last"] = latest
         wanted = [name] if name else ["average", "best", "last"]
-        if name is None and "average" in found and directory.steps():
+        # A checkpoint that was saved for the clock or an interruption does not count as newer.
+        every = self.recipe.training.save_every_steps or 1
+        regular = [step for step in directory.steps() if step % every == 0]
+        if name is None and "average" in found and regular:
             last_averaged = read_manifest(found["average"])["step"]
-            if last_averaged < directory.steps()[-1]:
+            if last_averaged < regular[-1]:
                 print(
                     f"warning: {found['average']} ends at step {last_averaged}, before the newest "
                     "checkpoint: average again to use it",

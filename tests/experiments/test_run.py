@@ -1,0 +1,37 @@
+import json
+
+import pytest
+
+from experiments.recipe import override
+from experiments.recipes import load
+from experiments.run import TranslationRun
+from macaron_tf.errors import UserError
+from macaron_tf.training import checkpoints
+
+
+def make(path, step):
+    """A checkpoint folder that is whole, with nothing in it but its manifest."""
+    directory = checkpoints.CheckpointDirectory(path)
+    directory.save(step, lambda folder: (folder / "x").write_text("x"), {"vocabulary": ""})
+
+
+def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
+    recipe = override(load("demo"), ["training.save_every_steps=10"])
+    run = TranslationRun(tmp_path, recipe, None)
+    with pytest.raises(UserError, match="has no checkpoint yet; train it first"):
+        run.checkpoint()
+    for step in (10, 20):
+        make(tmp_path, step)
+    manifest = json.loads(
+        (checkpoints.CheckpointDirectory(tmp_path).of_step(20) / "manifest.json").read_text()
+    )
+    checkpoints.save_whole(tmp_path / "average", lambda folder: None, {**manifest, "files": {}})
+    make(tmp_path, 27)  # saved for the clock: as good as part of the average
+    assert run.checkpoint().name == "average"
+    assert capsys.readouterr().err == ""
+    make(tmp_path, 30)
+    assert run.checkpoint().name == "step-00000030"
+    assert "average again" in capsys.readouterr().err
+    assert run.checkpoint("10").name == "step-00000010"
+    with pytest.raises(UserError, match="has no checkpoint 11; there are 10, 20, 27, 30, average"):
+        run.checkpoint("11")
