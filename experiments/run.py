@@ -137,26 +137,31 @@ class TranslationRun:
             + (f"there are {', '.join(found)}" if found else "train it first")
         )
 
-    def load_network(self, checkpoint: str | None = None) -> EncoderDecoder:
+    def load_network(self, checkpoint: pathlib.Path | str | None = None) -> EncoderDecoder:
         """The network with a checkpoint's weights.
+
+        Args:
+            checkpoint: a folder that `checkpoint` gave, or a name as it takes.
 
         Raises:
             UserError: no such checkpoint, a damaged one, or one of another vocabulary or shape.
         """
         network = build_network(self.recipe, self.vocabulary)
-        load_network(self.checkpoint(checkpoint), network, self.vocabulary.hash)
+        if not isinstance(checkpoint, pathlib.Path):
+            checkpoint = self.checkpoint(checkpoint)
+        load_network(checkpoint, network, self.vocabulary.hash)
         return network
 
     def translator(
         self,
-        checkpoint: str | None = None,
+        checkpoint: pathlib.Path | str | None = None,
         decoding: BeamSearchConfig | SamplingConfig | None = None,
         seed: int = 1,
     ) -> LineTranslator:
         """Lines to lines with a checkpoint's weights.
 
         Args:
-            checkpoint: see `checkpoint`.
+            checkpoint: see `load_network`.
             decoding: the recipe's beam search by default.
             seed: of sampling.
         """

@@ -136,7 +136,7 @@ def export(
     """
     config = dataclasses.replace(run.recipe.decoding, **decoding)
     weights = run.checkpoint(checkpoint)
-    module = TranslationModule(run.load_network(checkpoint), run.vocabulary, config)
+    module = TranslationModule(run.load_network(weights), run.vocabulary, config)
     try:
         out.mkdir(parents=True, exist_ok=True)
         versions = [int(entry.name) for entry in out.iterdir() if entry.name.isdigit()]

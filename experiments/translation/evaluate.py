@@ -36,9 +36,7 @@ def run(options: argparse.Namespace) -> None:
         decoding = dataclasses.replace(decoding, beam_size=options.beam_size)
     if options.lowercase is not None:
         metric = dataclasses.replace(metric, lowercase=options.lowercase)
-    # By the name that was resolved above: a run that is still training may have a newer best.
-    name = "average" if checkpoint.name == "average" else str(manifest["step"])
-    translator = opened.translator(name, decoding)
+    translator = opened.translator(checkpoint, decoding)
 
     began = time.monotonic()
     hypotheses = _translated(translator, [line for line, _ in pairs])
