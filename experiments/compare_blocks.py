@@ -146,8 +146,7 @@ def _difference(found, wanted) -> str:
 
 def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
     """What `evaluate` wrote here about the average of the run's last regular checkpoints."""
-    every = recipe.training.save_every_steps or 1
-    regular = [step for step in CheckpointDirectory(run).steps() if step % every == 0]
+    regular = CheckpointDirectory(run).steps(recipe.training.save_every_steps)
     records = []
     for path in sorted(output.glob("*.json")):
         try:

@@ -50,8 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     train_recipe(recipe, path)
     run = TranslationRun.open(path)
     # A slow machine may have fewer by the end of its minutes.
-    saved = CheckpointDirectory(path).steps()
-    regular = [step for step in saved if step % recipe.training.save_every_steps == 0]
+    regular = CheckpointDirectory(path).steps(recipe.training.save_every_steps)
     if regular:
         average_run(run, min(recipe.average_last, len(regular)))
 

@@ -118,8 +118,7 @@ class TranslationRun:
             found["last"] = latest
         wanted = [name] if name else ["average", "best", "last"]
         # A checkpoint that was saved for the clock or an interruption does not count as newer.
-        every = self.recipe.training.save_every_steps or 1
-        regular = [step for step in directory.steps() if step % every == 0]
+        regular = directory.steps(self.recipe.training.save_every_steps)
         if name is None and "average" in found and regular:
             last_averaged = read_manifest(found["average"])["step"]
             if last_averaged < regular[-1]:

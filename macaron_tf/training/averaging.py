@@ -28,7 +28,7 @@ def last_checkpoints(
         UserError: there are fewer.
     """
     directory = checkpoints.CheckpointDirectory(run_dir)
-    steps = [step for step in directory.steps() if step % (every or 1) == 0]
+    steps = directory.steps(every)
     if len(steps) < count:
         raise UserError(
             f"{directory.path} holds {len(steps)} checkpoints, not the {count} to average: "

@@ -41,12 +41,18 @@ class CheckpointDirectory:
     def __init__(self, run_dir: str | os.PathLike):
         self.path = pathlib.Path(run_dir) / "checkpoints"
 
-    def steps(self) -> list[int]:
-        """The steps with a checkpoint, whole or not, in ascending order."""
+    def steps(self, every: int | None = None) -> list[int]:
+        """The steps with a checkpoint, whole or not, in ascending order.
+
+        Args:
+            every: only multiples of it: those saved for the time or at an interruption are not
+                regular. None = all.
+        """
         if not self.path.is_dir():
             return []
         matches = (_NAME.fullmatch(entry.name) for entry in self.path.iterdir())
-        return sorted(int(match[1]) for match in matches if match)
+        steps = sorted(int(match[1]) for match in matches if match)
+        return [step for step in steps if step % (every or 1) == 0]
 
     def of_step(self, step: int) -> pathlib.Path:
         """The directory of a step's checkpoint, which need not exist."""
