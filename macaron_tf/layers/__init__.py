@@ -1,30 +1,45 @@
 """Keras layers: tensors in, tensors out."""
 
+from macaron_tf.layers.activations import activation, gelu_tanh
 from macaron_tf.layers.attention import MultiHeadAttention
+from macaron_tf.layers.block import Block, Mix
 from macaron_tf.layers.blocks import (
     BLOCKS,
-    Block,
     MacaronBlock,
-    Mix,
+    SwishRNNBlock,
     TransformerBlock,
     block_class,
 )
 from macaron_tf.layers.embeddings import TiedEmbedding
+from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
 from macaron_tf.layers.feed_forward import FeedForward
+from macaron_tf.layers.heads import ClassificationHead, MaskedLanguageHead, Pooler, SpanHead
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
+from macaron_tf.layers.relative_bias import RelativePositionBias
 from macaron_tf.layers.residual import Residual
+from macaron_tf.layers.swish_rnn import SwishRNN
 
 __all__ = [
     "BLOCKS",
     "Block",
+    "ClassificationHead",
+    "EncoderEmbeddings",
     "FeedForward",
     "LearnedPositions",
     "MacaronBlock",
+    "MaskedLanguageHead",
     "Mix",
     "MultiHeadAttention",
+    "Pooler",
+    "RelativePositionBias",
     "Residual",
     "SinusoidalPositions",
+    "SpanHead",
+    "SwishRNN",
+    "SwishRNNBlock",
     "TiedEmbedding",
     "TransformerBlock",
+    "activation",
     "block_class",
+    "gelu_tanh",
 ]

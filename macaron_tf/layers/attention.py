@@ -6,7 +6,7 @@ import math
 import keras
 from keras import ops
 
-from macaron_tf.layers.checks import check_divisible
+from macaron_tf.checks import check_divisible
 
 # Added to the score of a hidden position: far below any real score, and finite, so that a row
 # with nothing to attend (a padding sentence) gives a mean and not a NaN.
@@ -34,14 +34,19 @@ def broadcast_mask(mask):
     raise ValueError(f"an attention mask has rank 2, 3 or 4, got shape {mask.shape}")
 
 
+def all_of(*masks):
+    """Where all the given masks, of shapes that broadcast, are True; None where none is given."""
+    given = [mask for mask in masks if mask is not None]
+    return functools.reduce(ops.logical_and, given) if given else None
+
+
 def combine_masks(*masks):
     """What all the given masks let be attended, at rank 4; None where none is given.
 
     Args:
         masks: each None or boolean of any rank that `broadcast_mask` takes.
     """
-    given = [broadcast_mask(mask) for mask in masks if mask is not None]
-    return functools.reduce(ops.logical_and, given) if given else None
+    return all_of(*(broadcast_mask(mask) for mask in masks))
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -61,7 +66,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
     attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's own padding masks count
-    besides it: `mask` (or `x_mask`) of x in self-attention, `memory_mask` across. Returns
+    besides it: `mask` (or `x_mask`) of x in self-attention, `memory_mask` across.
+    `attention_bias`, added to the scores: any float that broadcasts to `(B, H, T, S)`. Returns
     `(B, T, D)`.
 
     Cached decoding: `start` makes what is constant (the memory's keys and values) and `step`
@@ -133,6 +139,7 @@ class MultiHeadAttention(keras.layers.Layer):
         mask=None,
         x_mask=None,
         memory_mask=None,
+        attention_bias=None,
         training=None,
     ):
         if self.cross:
@@ -145,7 +152,7 @@ class MultiHeadAttention(keras.layers.Layer):
         if self.causal:
             causal_mask = causal_attention_mask(ops.shape(x)[1])  # (1, 1, T, T)
             mask = combine_masks(mask, causal_mask)
-        y = self._attend(query, key, value, mask, training)  # (B, H, T, d)
+        y = self._attend(query, key, value, mask, training, attention_bias)  # (B, H, T, d)
         return self._merge_heads(y)
 
     def start(self, memory):
@@ -205,11 +212,13 @@ class MultiHeadAttention(keras.layers.Layer):
         y = self._attend(query, *cache, seen, training=False)  # (B, K, H, 1, d)
         return self.output_projection(ops.reshape(y, flat)), cache
 
-    def _attend(self, query, key, value, mask, training):
+    def _attend(self, query, key, value, mask, training, bias=None):
         # Scaling the query costs T x d products, scaling the scores T x S.
         query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
         scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
         scores = ops.cast(scores, "float32")
+        if bias is not None:
+            scores = ops.add(scores, ops.cast(bias, "float32"))
         if mask is not None:
             scores = ops.add(scores, ops.where(mask, 0.0, HIDDEN_SCORE))
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)

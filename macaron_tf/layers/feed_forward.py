@@ -2,6 +2,8 @@
 
 import keras
 
+from macaron_tf.layers.activations import activation as activation_named
+
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class FeedForward(keras.layers.Layer):
@@ -9,7 +11,8 @@ class FeedForward(keras.layers.Layer):
 
     Args:
         feed_forward_dim: the inner width F.
-        activation: name or function; the papers use `"relu"` (translation) and `"gelu"` (BERT).
+        activation: name or function; the papers use `"relu"` (translation) and `"gelu"` (BERT,
+            exact; `"gelu_tanh"` is its approximation).
         activation_dropout: probability of dropping an inner activation, 0 to 1.
         kernel_initializer: for both matrices; biases start at 0.
 
@@ -29,7 +32,7 @@ class FeedForward(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.feed_forward_dim = feed_forward_dim
-        self.activation = keras.activations.get(activation)
+        self.activation = activation_named(activation)
         self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.layers.checks import check_choice
+from macaron_tf.checks import check_choice
 
 NORM_PLACEMENTS = ("pre", "post")
 

@@ -2,7 +2,11 @@
 
 import dataclasses
 
+import keras
+
 from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 
 # Width of the joint vocabulary when none is given: the paper's for the size, padded to a
@@ -12,7 +16,7 @@ _IWSLT_VOCABULARY, _WMT_VOCABULARY = 10_000, 37_000
 # Sizes of Lu et al. 2019, appendix B.1; feed_forward_dim is a whole layer's, which Macaron halves.
 # small follows the released code, 2 x 512; the paper's text says 2 x 1024 (feed_forward_dim=2048).
 # tiny is the Transformer-Tiny that is published for Multi30k: 4+4 layers, D 128, F 256, 4 heads.
-_SIZES = {
+_TRANSLATORS = {
     "tiny": EncoderDecoderConfig(
         _IWSLT_VOCABULARY, 128, 256, 4, 4, 4, dropout=0.3, attention_dropout=0.0,
         activation_dropout=0.0,
@@ -22,19 +26,54 @@ _SIZES = {
     "big": EncoderDecoderConfig(_WMT_VOCABULARY, 1024, 4096, 16, 6, 6, dropout=0.3),
 }  # fmt: skip
 
-CONFIGS: dict[str, EncoderDecoderConfig] = {
-    f"{block}_{size}": dataclasses.replace(config, block=block)
-    for block in ("transformer", "macaron")
-    for size, config in _SIZES.items()
+# base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
+# tiny and mini are made for two cores; F = 3 D, for two thirds of it are a multiple of 64 and all
+# blocks count the same.
+_ENCODERS = {
+    "tiny": EncoderConfig(8_000, 128, 384, 2, 2),
+    "mini": EncoderConfig(8_000, 256, 768, 4, 4),
+    "base": EncoderConfig(30_528, 768, 3072, 12, 12),
+    "large": EncoderConfig(30_528, 1024, 4096, 16, 24),
+}
+
+# What each family changes in BERT. BERT-rab and the SwishRNN model have T5's bias beside the
+# learned positions (Lei et al. 2022, section 3: it "adds" the bias to each attention layer);
+# the released Macaron runs are all pre-norm.
+_FAMILIES = {
+    "bert": {},
+    "bert_rab": {"relative_bias": "per_layer"},
+    "swish_rnn": {
+        "relative_bias": "per_layer",
+        "block": "swish_rnn",
+        "rnn_step_sizes": (1, 2, 4),
+    },
+    "macaron_bert": {"block": "macaron", "norm": "pre"},
+}
+
+CONFIGS: dict[str, EncoderDecoderConfig | EncoderConfig] = {
+    **{
+        f"{block}_{size}": dataclasses.replace(config, block=block)
+        for block in ("transformer", "macaron")
+        for size, config in _TRANSLATORS.items()
+    },
+    **{
+        f"{family}_{size}": dataclasses.replace(config, **changes)
+        for family, changes in _FAMILIES.items()
+        for size, config in _ENCODERS.items()
+    },
 }
 
 
-def names() -> list[str]:
-    """The names that `config` and `build` know."""
-    return sorted(CONFIGS)
+def names(kind: type | None = None) -> list[str]:
+    """The names that `config` and `build` know.
+
+    Args:
+        kind: only those with a configuration of this class.
+    """
+    return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
 
 
-def config(name: str, **overrides) -> EncoderDecoderConfig:
+def config(name: str, **overrides) -> EncoderDecoderConfig | EncoderConfig:
     """The configuration of that name, fields replaced by `overrides`.
 
     Raises:
@@ -42,7 +81,7 @@ def config(name: str, **overrides) -> EncoderDecoderConfig:
     """
     if name not in CONFIGS:
         raise ValueError(f"no model is called {name!r}; the catalog has {', '.join(names())}")
-    known = {field.name for field in dataclasses.fields(EncoderDecoderConfig)}
+    known = {field.name for field in dataclasses.fields(CONFIGS[name])}
     unknown = sorted(set(overrides) - known)
     if unknown:
         raise ValueError(
@@ -51,19 +90,25 @@ def config(name: str, **overrides) -> EncoderDecoderConfig:
     return dataclasses.replace(CONFIGS[name], **overrides)
 
 
-def build(name: str, dtype: str | None = None, **overrides) -> EncoderDecoder:
+def build(name: str, dtype: str | None = None, **overrides) -> keras.Model:
     """A built model by name, fields of its configuration replaced by `overrides`.
 
     Args:
         name: one of `names()`.
         dtype: a Keras dtype policy such as `"mixed_bfloat16"`; Keras's global one by default.
 
+    Returns:
+        An `EncoderDecoder`, or an `Encoder` without heads.
+
     Raises:
         ValueError: as `config`.
 
     Example:
         model = build("macaron_tiny", vocab_size=8000)
+        encoder = build("swish_rnn_base", rnn_step_sizes=(1,))
     """
-    model = EncoderDecoder(config(name, **overrides), dtype=dtype)
+    described = config(name, **overrides)
+    model_class = Encoder if isinstance(described, EncoderConfig) else EncoderDecoder
+    model = model_class(described, dtype=dtype)
     model.build()
     return model

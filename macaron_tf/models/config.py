@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from macaron_tf.checks import check_choice, check_count, check_fraction
 from macaron_tf.layers.blocks import BLOCKS
-from macaron_tf.layers.checks import check_choice
 from macaron_tf.layers.positions import SINUSOID_LAYOUTS
 from macaron_tf.layers.residual import NORM_PLACEMENTS
 
@@ -52,13 +52,9 @@ class EncoderDecoderConfig:
             "num_encoder_layers",
             "num_decoder_layers",
         ):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+            check_count(name, getattr(self, name))
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not 0.0 <= value < 1.0:
-                raise ValueError(f"{name}={value!r} must be a number in [0, 1)")
+            check_fraction(name, getattr(self, name))
         if type(self.epsilon) is not float or not 0.0 < self.epsilon < 1.0:
             raise ValueError(f"epsilon={self.epsilon!r} must be a number between 0 and 1")
         if self.hidden_dim % self.num_heads or self.hidden_dim % 2:

@@ -1,9 +1,16 @@
-"""A stack of equal blocks: the body of every encoder and decoder."""
+"""A stack of blocks: the body of every encoder and decoder."""
+
+from collections.abc import Sequence
 
 import keras
+from keras import ops
 
-from macaron_tf.layers.attention import combine_masks
+from macaron_tf.checks import check_choice
+from macaron_tf.layers.attention import all_of, combine_masks
 from macaron_tf.layers.blocks import block_class
+from macaron_tf.layers.relative_bias import RelativePositionBias
+
+RELATIVE_BIASES = ("none", "shared", "per_layer")
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -15,19 +22,57 @@ class Stack(keras.layers.Layer):
         block: name of the block, see `macaron_tf.layers.BLOCKS`.
         block_options: keyword arguments of every block, `num_heads`, `feed_forward_dim`,
             `causal`, `cross_attention`, `norm` and the rest.
+        layer_options: further ones that change from layer to layer, taken in turn:
+            `[{"rnn_step_size": 1}, {"rnn_step_size": 2}]` alternates.
+        relative_bias: T5's bias on the scores of every attention to the sequence itself:
+            `"none"`, `"shared"` (one table for all layers) or `"per_layer"`.
+        relative_buckets, relative_max_distance: of that bias.
 
     Call arguments: those of a block, `x (B, T, D)` first; returns `(B, T, D)`.
+
+    Raises:
+        ValueError: an unknown block or kind of bias.
     """
 
-    def __init__(self, num_layers: int, block: str, block_options: dict, **kwargs):
+    def __init__(
+        self,
+        num_layers: int,
+        block: str,
+        block_options: dict,
+        layer_options: Sequence[dict] = ({},),
+        relative_bias: str = "none",
+        relative_buckets: int = 32,
+        relative_max_distance: int = 128,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_layers = num_layers
         self.block = block
         self.block_options = dict(block_options)
+        self.layer_options = [dict(options) for options in layer_options]
+        self.relative_bias = check_choice("relative_bias", relative_bias, RELATIVE_BIASES)
+        self.relative_buckets = relative_buckets
+        self.relative_max_distance = relative_max_distance
         self.blocks = [
-            block_class(block)(**self.block_options, dtype=self.dtype_policy, name=f"block_{i}")
+            block_class(block)(
+                **self.block_options,
+                **self.layer_options[i % len(self.layer_options)],
+                dtype=self.dtype_policy,
+                name=f"block_{i}",
+            )
             for i in range(num_layers)
+        ]
+        self.biases = [
+            RelativePositionBias(
+                self.blocks[0].num_heads,
+                relative_buckets,
+                relative_max_distance,
+                bidirectional=not self.blocks[0].causal,
+                dtype=self.dtype_policy,
+                name=f"relative_bias_{i}",
+            )
+            for i in range({"none": 0, "shared": 1, "per_layer": num_layers}[relative_bias])
         ]
         self.final_norm = None
         if self.blocks[0].norm == "pre":
@@ -42,6 +87,8 @@ class Stack(keras.layers.Layer):
     def build(self, x_shape, memory_shape=None):
         for block in self.blocks:
             block.build(x_shape, memory_shape)
+        for bias in self.biases:
+            bias.build()
         if self.final_norm:
             self.final_norm.build(x_shape)
         self.built = True
@@ -57,14 +104,19 @@ class Stack(keras.layers.Layer):
         training=None,
     ):
         # Once for all blocks.
-        attention_mask = combine_masks(attention_mask, mask, x_mask)
+        padding_mask = all_of(mask, x_mask)
+        attention_mask = combine_masks(attention_mask, padding_mask)
         memory_mask = combine_masks(memory_mask)
-        for block in self.blocks:
+        length = ops.shape(x)[1]
+        biases = [bias(query_length=length, key_length=length) for bias in self.biases] or [None]
+        for i, block in enumerate(self.blocks):
             x = block(
                 x,
                 memory=memory,
                 attention_mask=attention_mask,
                 memory_mask=memory_mask,
+                mask=padding_mask,
+                attention_bias=biases[i % len(biases)],
                 training=training,
             )
         return self.final_norm(x) if self.final_norm else x
@@ -94,4 +146,8 @@ class Stack(keras.layers.Layer):
             "num_layers": self.num_layers,
             "block": self.block,
             "block_options": self.block_options,
+            "layer_options": self.layer_options,
+            "relative_bias": self.relative_bias,
+            "relative_buckets": self.relative_buckets,
+            "relative_max_distance": self.relative_max_distance,
         }

@@ -86,7 +86,8 @@ def test_padding_mask_of_keras_counts(name):
     x, block = normal(2, 4, 8), block_class(name)(**OPTIONS)
     mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
     given = np.asarray(block(x, attention_mask=mask))
-    np.testing.assert_array_equal(np.asarray(block(x, mask=mask)), given)
+    # A recurrence passes over padding, so only real positions compare.
+    np.testing.assert_array_equal(np.asarray(block(x, mask=mask))[mask], given[mask])
 
 
 @pytest.mark.parametrize("name", sorted(BLOCKS))
@@ -97,14 +98,17 @@ def test_masks_of_an_embedding_reach_the_attention(name):
     x, memory = embedding(tokens), normal(2, 3, 8)
     encoder, decoder = block_class(name)(**OPTIONS), block_class(name)(**DECODER)
     plain = np.asarray(x)
-    expected = encoder(plain, attention_mask=tokens != 0)
-    np.testing.assert_array_equal(np.asarray(encoder(x)), np.asarray(expected))
-    expected = decoder(plain, memory=memory, attention_mask=tokens != 0)
-    np.testing.assert_array_equal(np.asarray(decoder(x, memory=memory)), np.asarray(expected))
+    real = tokens != 0
+    expected = np.asarray(encoder(plain, attention_mask=real))
+    np.testing.assert_array_equal(np.asarray(encoder(x))[real], expected[real])
+    expected = np.asarray(decoder(plain, memory=memory, attention_mask=real))
+    np.testing.assert_array_equal(np.asarray(decoder(x, memory=memory))[real], expected[real])
 
 
 def test_blocks_hold_equal_matrices():
-    blocks = [block_class(name)(**DECODER) for name in BLOCKS]
+    # A SwishRNN's two thirds are whole at multiples of 192.
+    options = {**DECODER, "feed_forward_dim": 192}
+    blocks = [block_class(name)(**options) for name in BLOCKS]
     for block in blocks:
         block.build((None, None, 8), (None, None, 8))
     matrices = [

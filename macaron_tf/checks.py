@@ -1,4 +1,4 @@
-"""Checks of arguments that every layer makes the same way."""
+"""Checks of arguments that layers, kernels and configurations make the same way."""
 
 from collections.abc import Sequence
 
@@ -17,3 +17,17 @@ def check_divisible(dividend_name: str, dividend: int, divisor_name: str, diviso
             f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}"
         )
     return dividend // divisor
+
+
+def check_count(argument: str, value: int, least: int = 1) -> int:
+    """Returns `value` if it is a whole number of at least `least`, else raises a ValueError."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{argument}={value!r} must be a whole number of at least {least}")
+    return value
+
+
+def check_fraction(argument: str, value: float) -> float:
+    """Returns `value` if it is a number in [0, 1), as a dropout is, else raises a ValueError."""
+    if type(value) not in (int, float) or not 0.0 <= value < 1.0:
+        raise ValueError(f"{argument}={value!r} must be a number in [0, 1)")
+    return value

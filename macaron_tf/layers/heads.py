@@ -1,0 +1,215 @@
+"""Heads: from an encoder's sequence to answers."""
+
+import keras
+from keras import ops
+
+from macaron_tf.layers.activations import activation as activation_named
+
+
+def _initializer(stddev: float) -> keras.initializers.Initializer:
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class Pooler(keras.layers.Layer):
+    """The sequence in one vector: `tanh(x[0] W + b)` of the [CLS] position.
+
+    Args:
+        initializer_range: standard deviation of the matrix, cut off at two of them.
+
+    Call arguments: `x (B, L, D)`; returns `(B, D)`.
+
+    References: Devlin et al. 2018 (BERT), its released code.
+    """
+
+    def __init__(self, initializer_range: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape):
+        self.dense = keras.layers.Dense(
+            input_shape[-1],
+            activation="tanh",
+            kernel_initializer=_initializer(self.initializer_range),
+            dtype=self.dtype_policy,
+            name="dense",
+        )
+        self.dense.build((input_shape[0], input_shape[-1]))
+        self.built = True
+
+    def call(self, x):
+        return self.dense(x[:, 0])  # (B, D)
+
+    def compute_mask(self, x, mask=None):
+        return None  # no position is left to be hidden
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "initializer_range": self.initializer_range}
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class MaskedLanguageHead(keras.layers.Layer):
+    """Scores of every token: `LayerNorm(activation(x W + b)) E^T + bias`, E the embedding table.
+
+    Args:
+        vocab_size: V.
+        activation: of the transformation.
+        epsilon: of its LayerNorm.
+        initializer_range: standard deviation of W, cut off at two of them.
+
+    Call arguments: `x (..., D)` and `table (V, D)`, the token embeddings; returns `(..., V)`.
+
+    References: Devlin et al. 2018 (BERT), section 3.1 and its released code.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        activation="gelu",
+        epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.vocab_size = vocab_size
+        self.activation = activation_named(activation)
+        self.epsilon = epsilon
+        self.initializer_range = initializer_range
+
+    def build(self, x_shape, table_shape=None):
+        self.dense = keras.layers.Dense(
+            x_shape[-1],
+            activation=self.activation,
+            kernel_initializer=_initializer(self.initializer_range),
+            dtype=self.dtype_policy,
+            name="dense",
+        )
+        self.dense.build(x_shape)
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=self.epsilon, dtype=self.dtype_policy, name="norm"
+        )
+        self.norm.build(x_shape)
+        self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
+        self.built = True
+
+    def call(self, x, table):
+        x = self.norm(self.dense(x))  # (..., D)
+        # (..., D) x (D, V) -> (..., V)
+        logits = ops.matmul(x, ops.transpose(ops.cast(table, x.dtype)))
+        return ops.add(logits, self.bias)
+
+    def compute_output_shape(self, x_shape, table_shape=None):
+        return (*x_shape[:-1], self.vocab_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "activation": keras.activations.serialize(self.activation),
+            "epsilon": self.epsilon,
+            "initializer_range": self.initializer_range,
+        }
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class ClassificationHead(keras.layers.Layer):
+    """Scores of C classes from one vector, or, with C = 1, a regression's value.
+
+    Args:
+        num_classes: C.
+        dropout: on the vector, 0 to 1.
+        initializer_range: standard deviation of the matrix, cut off at two of them.
+
+    Call arguments: `x (B, D)`; returns `(B, C)`.
+    """
+
+    def __init__(
+        self, num_classes: int, dropout: float = 0.0, initializer_range: float = 0.02, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_classes = num_classes
+        self.dropout = dropout
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape):
+        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.dense = keras.layers.Dense(
+            self.num_classes,
+            kernel_initializer=_initializer(self.initializer_range),
+            dtype=self.dtype_policy,
+            name="dense",
+        )
+        self.dense.build(input_shape)
+        self.built = True
+
+    def call(self, x, training=None):
+        return self.dense(self.drop(x, training=training))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "dropout": self.dropout,
+            "initializer_range": self.initializer_range,
+        }
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class SpanHead(keras.layers.Layer):
+    """Scores of every position as the start and as the end of each of N spans.
+
+    Args:
+        num_spans: N; 1 for question answering.
+        initializer_range: standard deviation of the matrix, cut off at two of them.
+
+    Call arguments: `x (B, L, D)` and optionally `attention_mask (B, L)`, False where no span may
+    start or end. Returns float32 `(B, N, 2, L)`: start at index 0, end at 1.
+
+    References: Devlin et al. 2018 (BERT), section 4.2.
+    """
+
+    def __init__(self, num_spans: int = 1, initializer_range: float = 0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_spans = num_spans
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape):
+        self.dense = keras.layers.Dense(
+            2 * self.num_spans,
+            kernel_initializer=_initializer(self.initializer_range),
+            dtype=self.dtype_policy,
+            name="dense",
+        )
+        self.dense.build(input_shape)
+        self.built = True
+
+    def call(self, x, attention_mask=None):
+        # (B, L, 2 N) -> (B, L, N, 2) -> (B, N, 2, L)
+        scores = ops.reshape(self.dense(x), (-1, ops.shape(x)[1], self.num_spans, 2))
+        scores = ops.cast(ops.transpose(scores, (0, 2, 3, 1)), "float32")
+        if attention_mask is not None:
+            scores = ops.where(attention_mask[:, None, None, :], scores, -1e9)
+        return scores
+
+    def compute_mask(self, x, mask=None):
+        return None  # no position is left to be hidden
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.num_spans, 2, input_shape[1])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_spans": self.num_spans,
+            "initializer_range": self.initializer_range,
+        }

@@ -1,0 +1,75 @@
+"""An encoder with a classifier on top."""
+
+import dataclasses
+
+import keras
+
+from macaron_tf.layers.heads import ClassificationHead, Pooler
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.encoder_config import EncoderConfig
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class EncoderClassifier(keras.Model):
+    """An encoder, its pooled [CLS] position, and a linear layer over it.
+
+    Args:
+        config: of the encoder.
+        num_classes: C; 1 for regression.
+        head_dropout: on the pooled vector, 0 to 1.
+
+    Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
+    logits `(B, C)`.
+
+    References: Devlin et al. 2018 (BERT), figure 4 (a) and (b).
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_classes: int,
+        head_dropout: float = 0.1,
+        name: str = "encoder_classifier",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.num_classes = num_classes
+        self.head_dropout = head_dropout
+        policy = self.dtype_policy
+        self.encoder = Encoder(config, dtype=policy)
+        self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
+        self.head = ClassificationHead(
+            num_classes,
+            dropout=head_dropout,
+            initializer_range=config.initializer_range,
+            dtype=policy,
+            name="head",
+        )
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_dim
+        self.encoder.build()
+        self.pooler.build((None, None, width))
+        self.head.build((None, width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        hidden = self.encoder(inputs, training=training)  # (B, L, D)
+        return self.head(self.pooler(hidden), training=training)  # (B, C)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape["token_ids"][0], self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "config": dataclasses.asdict(self.config),
+            "num_classes": self.num_classes,
+            "head_dropout": self.head_dropout,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        return cls(EncoderConfig(**config.pop("config")), **config)

@@ -1,0 +1,132 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from macaron_tf.layers import FeedForward, SwishRNN, SwishRNNBlock, TransformerBlock
+from macaron_tf.models import Stack
+from tests.harness import check_layer, normal, numpy_of
+
+OPTIONS = {"num_heads": 2, "feed_forward_dim": 192}
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def randomized(layer, *inputs):
+    """The layer built and all its weights drawn anew, biases and alpha too."""
+    layer(*inputs)
+    layer.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(layer.get_weights())])
+    return layer
+
+
+def by_the_equations(layer, x, gate):
+    """Equations 2 to 4 of Lei et al. 2022 as a loop over positions, in float64."""
+    weights = {w.path.split("/", 1)[1]: numpy_of(w).astype("float64") for w in layer.weights}
+    x1, x2 = np.split(x @ weights["inner/kernel"], 2, axis=-1)
+    c, k = np.zeros_like(x1), layer.step_size
+    for i in range(x.shape[1]):
+        u = (c[:, i - k] if i >= k else 0.0) - x1[:, i]
+        c[:, i] = sigmoid(weights["alpha"] * u + weights["beta"]) * u + x1[:, i]
+    h = (c + weights["state_bias"]) * gate(x2 + weights["gate_bias"])
+    return h @ weights["outer/kernel"] + weights["outer/bias"]
+
+
+@pytest.mark.parametrize("step_size", [1, 2, 3, 4])
+def test_it_is_equations_2_to_4_at_every_length_to_67(step_size):
+    layer = randomized(SwishRNN(10, step_size=step_size), normal(2, 67, 6))
+    for length in range(1, 68):
+        x = normal(2, length, 6, seed=length)
+        np.testing.assert_allclose(
+            numpy_of(layer(x)), by_the_equations(layer, x, gelu), atol=1e-5, err_msg=f"L={length}"
+        )
+
+
+def test_the_gate_may_be_a_sigmoid():
+    x = normal(2, 9, 6)
+    layer = randomized(SwishRNN(10, gate="sigmoid"), x)
+    np.testing.assert_allclose(numpy_of(layer(x)), by_the_equations(layer, x, sigmoid), atol=1e-5)
+
+
+def test_it_starts_with_the_paper_s_values():
+    layer = SwishRNN(4)
+    layer.build((None, None, 6))
+    np.testing.assert_array_equal(layer.alpha, np.ones(4))
+    for bias in (layer.beta, layer.state_bias, layer.gate_bias, layer.outer.bias):
+        np.testing.assert_array_equal(bias, np.zeros(bias.shape))
+
+
+@pytest.mark.parametrize("step_size", [1, 3])
+def test_contract(step_size):
+    check_layer(SwishRNN(10, step_size=step_size, gate="gelu_tanh"), normal(2, 7, 6))
+    check_layer(
+        SwishRNNBlock(**OPTIONS, rnn_step_size=step_size, rnn_gate="sigmoid"), normal(2, 7, 8)
+    )
+
+
+def test_block_is_attention_then_the_recurrence():
+    x = normal(2, 7, 8)
+    block = SwishRNNBlock(**OPTIONS, norm="post", rnn_step_size=2)
+    y = numpy_of(block(x))
+    attention, recurrence = block.attention_0, block.feed_forward_1
+    assert isinstance(recurrence.sublayer, SwishRNN) and recurrence.sublayer.step_size == 2
+    h = attention.layer_norm(x + numpy_of(attention.sublayer(x)))
+    h = recurrence.layer_norm(h + recurrence.sublayer(h))
+    np.testing.assert_allclose(y, numpy_of(h), atol=1e-5)
+
+
+@pytest.mark.parametrize(("width", "inner"), [(3072, 2048), (4096, 2752), (384, 256), (768, 512)])
+def test_its_width_is_the_paper_s_two_thirds(width, inner):
+    block = SwishRNNBlock(num_heads=1, feed_forward_dim=width)
+    assert block.feed_forward_1.sublayer.inner_dim == inner
+
+
+def test_it_has_a_feed_forward_s_matrix_parameters():
+    def matrices(layer):
+        layer.build((None, None, 64))
+        return sum(math.prod(w.shape) for w in layer.weights if len(w.shape) > 1)
+
+    assert matrices(SwishRNN(128)) == matrices(FeedForward(192))
+    assert matrices(SwishRNNBlock(2, 192)) == matrices(TransformerBlock(2, 192))
+
+
+def test_left_padding_changes_no_real_position():
+    x = normal(2, 6, 8)
+    block = randomized(SwishRNNBlock(**OPTIONS, rnn_step_size=2), x)
+    padded = np.pad(x, ((0, 0), (3, 0), (0, 0)), constant_values=5.0)
+    mask = np.arange(9)[None] >= np.array([3, 3])[:, None]
+    np.testing.assert_allclose(
+        numpy_of(block(padded, mask=mask))[:, 3:], numpy_of(block(x)), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("step_size", [1, 2, 4])
+def test_a_token_at_a_time_equals_the_whole(step_size):
+    x = normal(3, 9, 6)
+    layer = randomized(SwishRNN(10, step_size=step_size), x)
+    whole, cache = numpy_of(layer(x)), layer.empty_cache(3, 1, None)
+    for t in range(9):
+        y, cache = layer.step(x[:, t], t, cache)
+        np.testing.assert_allclose(numpy_of(y), whole[:, t], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_24_layers_start_finite_and_of_unit_scale(dtype):
+    keras.utils.set_random_seed(1)
+    options = {
+        **OPTIONS,
+        "norm": "post",
+        "kernel_initializer": keras.initializers.TruncatedNormal(stddev=0.02),
+    }
+    steps = [{"rnn_step_size": k} for k in (1, 2, 4)]
+    stack = Stack(24, "swish_rnn", options, steps, relative_bias="per_layer", dtype=dtype)
+    assert [block.rnn_step_size for block in stack.blocks[:4]] == [1, 2, 4, 1]
+    y = numpy_of(stack(normal(2, 33, 64)))
+    assert np.isfinite(y).all()
+    np.testing.assert_allclose(np.square(y).mean(-1), 1.0, atol=0.05)

@@ -1,0 +1,162 @@
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.models import (
+    Encoder,
+    EncoderClassifier,
+    EncoderConfig,
+    PretrainingEncoder,
+    catalog,
+)
+from tests.harness import ids, numpy_of
+
+FAMILIES = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
+
+
+def tiny(family, **overrides):
+    return catalog.config(f"{family}_tiny", **{"vocab_size": 24, "dropout": 0.0, **overrides})
+
+
+def built(model):
+    model.build()
+    return model
+
+
+def matrices(model) -> int:
+    return sum(int(np.prod(w.shape)) for w in model.weights if len(w.shape) > 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+def test_padding_changes_no_real_position(family, positions):
+    model = built(Encoder(tiny(family, positions=positions)))
+    tokens = ids(3, 9)
+    alone = numpy_of(model({"token_ids": tokens[1:2, :5]}))
+    tokens[1, 5:] = 0
+    together = numpy_of(model({"token_ids": tokens}))
+    np.testing.assert_allclose(together[1, :5], alone[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dynamic_lengths_need_no_new_trace(family):
+    model = built(Encoder(tiny(family)))
+    traces = []
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
+    def encode(tokens):
+        traces.append(tokens.shape)
+        return model({"token_ids": tokens})
+
+    for length in (2, 4, 9):
+        expected = numpy_of(model({"token_ids": ids(2, length)}))
+        np.testing.assert_allclose(encode(ids(2, length)), expected, atol=1e-5)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_is_the_same_one(family, tmp_path):
+    tokens = ids(2, 7)
+    models = [
+        built(PretrainingEncoder(tiny(family), next_sentence=True)),
+        built(EncoderClassifier(tiny(family), 3)),
+    ]
+    for i, model in enumerate(models):
+        path = tmp_path / f"{i}.keras"
+        model.save(path)
+        loaded = keras.saving.load_model(path)
+        outputs = [model({"token_ids": tokens}), loaded({"token_ids": tokens})]
+        keras.tree.map_structure(
+            lambda a, b: np.testing.assert_array_equal(numpy_of(a), numpy_of(b)), *outputs
+        )
+
+
+def test_segments_count_and_are_0_by_default():
+    model, tokens = built(Encoder(tiny("bert"))), ids(2, 7)
+    plain = numpy_of(model({"token_ids": tokens}))
+    zeros = {"token_ids": tokens, "segment_ids": np.zeros_like(tokens)}
+    np.testing.assert_array_equal(numpy_of(model(zeros)), plain)
+    ones = {"token_ids": tokens, "segment_ids": np.ones_like(tokens)}
+    assert np.abs(numpy_of(model(ones)) - plain).max() > 1e-3
+
+
+def test_only_masked_positions_are_scored():
+    model, tokens = built(PretrainingEncoder(tiny("bert"))), ids(2, 7)
+    everywhere = numpy_of(model({"token_ids": tokens})["masked_language"])
+    at = np.array([[1, 4, 6], [0, 2, 2]])
+    some = model({"token_ids": tokens, "masked_positions": at})["masked_language"]
+    expected = np.take_along_axis(everywhere, at[..., None], axis=1)
+    np.testing.assert_allclose(numpy_of(some), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="next_sentence=True"):
+        model.next_sentence_logits(everywhere)
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "base"])
+def test_all_families_hold_equal_matrices(size):
+    def count(family):
+        # The relative bias is BERT-rab's and SwishRNN's alone, 32 H numbers a layer.
+        config = catalog.config(f"{family}_{size}", vocab_size=8)
+        return matrices(built(Encoder(config)))
+
+    counts = {family: count(family) for family in FAMILIES}
+    layers = catalog.config(f"bert_{size}")
+    bias = 32 * layers.num_heads * layers.num_layers
+    assert counts["macaron_bert"] == counts["bert"]
+    assert counts["bert_rab"] == counts["swish_rnn"] == counts["bert"] + bias
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    # Devlin et al. 2018: 110M and 340M, with the pooler, of 0.6M and 1.0M, that is a head here.
+    [("bert_base", 108.9), ("bert_large", 334.1), ("swish_rnn_base", 109.0)],
+)
+def test_parameters_are_the_papers(name, millions):
+    model = built(Encoder(catalog.config(name)))
+    assert round(model.count_params() / 1e6, 1) == millions
+
+
+def test_inner_widths_are_the_papers():
+    swish = Encoder(catalog.config("swish_rnn_large", vocab_size=8))
+    assert [b.feed_forward_1.sublayer.inner_dim for b in swish.stack.blocks] == [2752] * 24
+    assert [b.rnn_step_size for b in swish.stack.blocks] == [1, 2, 4] * 8
+    macaron = Encoder(catalog.config("macaron_bert_base", vocab_size=8))
+    block = macaron.stack.blocks[0]
+    widths = [r.sublayer.feed_forward_dim for r in (block.feed_forward_0, block.feed_forward_2)]
+    assert widths == [1536, 1536]
+    bert = catalog.config("bert_base")
+    assert (bert.feed_forward_dim, bert.num_layers, bert.num_heads) == (3072, 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("hidden_dim", 127, "hidden_dim=127 is not a multiple of num_heads=2"),
+        ("num_layers", 0, "num_layers=0 must be a whole number of at least 1"),
+        ("dropout", 1.0, "dropout=1.0 must be a number in"),
+        ("block", "rnn", "block='rnn' is not one of 'transformer'"),
+        ("positions", "absolute", "positions='absolute' is not one of 'learned'"),
+        ("relative_bias", "t5", "relative_bias='t5' is not one of 'none'"),
+        ("rnn_step_sizes", (), "rnn_step_sizes is empty"),
+        ("rnn_step_sizes", (1, 0), "rnn_step_sizes=0 must be a whole number"),
+        ("affine", 1, "affine=1 must be True or False"),
+    ],
+)
+def test_a_bad_field_is_named(field, value, words):
+    with pytest.raises(ValueError, match=words):
+        tiny("bert", **{field: value})
+
+
+def test_a_longer_row_than_the_learned_positions_is_refused():
+    model = built(Encoder(tiny("bert", max_length=4)))
+    with pytest.raises(ValueError, match="5 positions is longer than the 4"):
+        model({"token_ids": ids(1, 5)})
+
+
+def test_one_step_size_may_be_given_alone():
+    config = EncoderConfig(8, 8, 192, 2, 2, block="swish_rnn", rnn_step_sizes=2)
+    assert config.rnn_step_sizes == (2,)
+    assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
