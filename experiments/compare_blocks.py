@@ -19,7 +19,8 @@ import sys
 
 from experiments import recipes
 from experiments.figures import loss_curves
-from experiments.recipe import TranslationRecipe, override, recipe_from_json
+from experiments.recipe import override, recipe_from_json
+from experiments.translation.recipe import TranslationRecipe
 from macaron_tf.data.files import write_aside
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.evaluation import TranslationMetric, paired_bootstrap
@@ -31,7 +32,7 @@ from macaron_tf.training.reporters import read_lines
 def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, then writes the table."""
     options = _parse(arguments)
-    recipe = recipes.load(options.recipe)
+    recipe = recipes.load(options.recipe, TranslationRecipe)
     size = recipe.model.rpartition("_")[2]
     rows = []
     for seed in options.seeds:
@@ -99,7 +100,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _train_and_score(options: argparse.Namespace, run: pathlib.Path, settings: list[str]) -> dict:
     """One run by the same commands that a person would type, then what `evaluate` wrote."""
-    recipe = override(recipes.load(options.recipe), settings)
+    recipe = override(recipes.load(options.recipe, TranslationRecipe), settings)
     _check_recipe(run, recipe)
     data = ["--data-dir", options.data_dir] if options.data_dir else []
     # A folder of its own: RUN/scores may hold a person's evaluations of other text.
@@ -125,7 +126,7 @@ def _check_recipe(run: pathlib.Path, recipe: TranslationRecipe) -> None:
     file = run / "recipe.json"
     if not file.is_file():
         return
-    theirs = recipe_from_json(file.read_text(encoding="utf-8"), str(file))
+    theirs = recipe_from_json(TranslationRecipe, file.read_text(encoding="utf-8"), str(file))
     for field in dataclasses.fields(recipe):
         found, wanted = getattr(theirs, field.name), getattr(recipe, field.name)
         if found != wanted:

@@ -14,8 +14,8 @@ import time
 
 from experiments import recipes
 from experiments.recipe import override
-from experiments.run import TranslationRun
 from experiments.translation.average import average_run
+from experiments.translation.run import TranslationRun
 from experiments.translation.train import train_recipe
 from export.client import TranslationClient
 from export.saved_model import export

@@ -5,87 +5,32 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from macaron_tf.data.batching import BatchingConfig
-from macaron_tf.data.cleaning import CleaningConfig
-from macaron_tf.data.normalization import NormalizationConfig
-from macaron_tf.data.tokenization import SamplingConfig
-from macaron_tf.decoding.config import BeamSearchConfig
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.bleu import TranslationMetric
-from macaron_tf.models import EncoderDecoderConfig, catalog
+from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.training.config import TrainingConfig
 
 
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """Which text a translation model learns from, and how it becomes batches.
-
-    Attributes:
-        source: what `macaron_tf.data.read_pairs` reads, such as `tfds:multi30k/de-en`.
-        source_language, target_language: codes such as "en".
-        train_split, validation_split, test_split: names of splits. Where the source has no
-            such split, a run that needs it says so.
-        vocabulary_size: pieces of the joint vocabulary.
-        normalization: of every line, before it is cut into pieces.
-        cleaning: which training pairs are kept.
-        batching: how rows become batches of a few static shapes.
-        sampling: BPE-dropout of the training text.
-        validation_lines: how many lines of the validation split are translated for BLEU while
-            training; None = all.
-    """
-
-    source: str
-    source_language: str
-    target_language: str
-    train_split: str = "train"
-    validation_split: str = "validation"
-    test_split: str = "test"
-    vocabulary_size: int = 10_000
-    normalization: NormalizationConfig = NormalizationConfig()
-    cleaning: CleaningConfig = CleaningConfig()
-    batching: BatchingConfig = BatchingConfig()
-    sampling: SamplingConfig = SamplingConfig()
-    validation_lines: int | None = None
-
-    def __post_init__(self):
-        if self.vocabulary_size < 8:
-            raise UserError(f"data.vocabulary_size is {self.vocabulary_size}: it must be 8 or more")
-        if self.validation_lines is not None and self.validation_lines < 1:
-            raise UserError(
-                f"data.validation_lines is {self.validation_lines}: give 1 or more, or None for all"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class TranslationRecipe:
-    """Every setting of a translation run.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What the recipes of all kinds share.
 
     Attributes:
         model: a name of the model catalog.
+        training: see its class.
         model_options: fields of the model's configuration that differ, as (name, value) pairs.
-        data, training, decoding, metric: see their classes.
-        label_smoothing: of the objective.
-        average_last: checkpoints averaged by `translate average` when no number is given.
     """
 
+    # Name of the kind in a run's recipe.json, and what runs it.
+    kind: typing.ClassVar[str] = ""
+    command: typing.ClassVar[str] = ""
+
     model: str
-    data: DataConfig
     training: TrainingConfig
-    decoding: BeamSearchConfig
-    metric: TranslationMetric
     model_options: tuple[tuple[str, typing.Any], ...] = ()
-    label_smoothing: float = 0.1
-    average_last: int = 5
 
-    def __post_init__(self):
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing is {self.label_smoothing}: it must lie in [0, 1)")
-        if self.average_last < 1:
-            raise UserError(f"average_last is {self.average_last}: it must be 1 or more")
-
-    def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         """The model's configuration, at a vocabulary's size.
 
         Raises:
@@ -94,22 +39,27 @@ class TranslationRecipe:
         options = dict(self.model_options)
         if "vocab_size" in options:
             raise UserError(
-                "model.vocab_size follows from the vocabulary: set data.vocabulary_size"
+                "model.vocab_size follows from the vocabulary: set the vocabulary's size instead"
             )
         try:
             return catalog.config(self.model, vocab_size=vocab_size or 8, **options)
         except ValueError as error:
             raise UserError(f"model: {error}") from error
 
+    def follow(self, path: str) -> "Recipe":
+        """The recipe with what follows from a setting that was just replaced."""
+        return self
+
     def to_json(self) -> str:
         """The recipe as JSON; `recipe_from_json` reads it back."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, indent=2) + "\n"
 
 
-def recipe_from_json(text: str, where: str) -> TranslationRecipe:
-    """Reads what `TranslationRecipe.to_json` wrote.
+def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
+    """Reads what `Recipe.to_json` wrote.
 
     Args:
+        recipe_class: the kind of recipe.
         text: the JSON.
         where: the file's name, for errors.
 
@@ -117,7 +67,14 @@ def recipe_from_json(text: str, where: str) -> TranslationRecipe:
         UserError: the text is not such a recipe.
     """
     try:
-        return _from_dict(TranslationRecipe, json.loads(text))
+        values = json.loads(text)
+        kind = values.pop("kind", recipe_class.kind)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"{where} is not a recipe that this version wrote: {error}") from error
+    if kind != recipe_class.kind:
+        raise UserError(f"{where} is the recipe of a {kind} run, not of a {recipe_class.kind} one")
+    try:
+        return _from_dict(recipe_class, values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{where} is not a recipe that this version wrote: {error}") from error
 
@@ -128,16 +85,17 @@ def _from_dict(cls, values: dict):
     for name, value in values.items():
         if dataclasses.is_dataclass(hints.get(name)):
             value = _from_dict(hints[name], value)
-        elif name == "model_options":
-            value = tuple((option, setting) for option, setting in value)
-        fields[name] = value
+        fields[name] = _tuples(value)
     return cls(**fields)
 
 
-def override(recipe: TranslationRecipe, settings: Iterable[str]) -> TranslationRecipe:
-    """The recipe with settings replaced, each given as `path=value`.
+def _tuples(value):
+    """Lists, as JSON has them, as the tuples they were."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
-    A new `data.target_language` is also the language that BLEU tokenizes.
+
+def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """The recipe with settings replaced, each given as `path=value`.
 
     Args:
         recipe: where to start.
@@ -155,11 +113,57 @@ def override(recipe: TranslationRecipe, settings: Iterable[str]) -> TranslationR
             options = {**dict(recipe.model_options), path.removeprefix("model."): _literal(text)}
             recipe = dataclasses.replace(recipe, model_options=tuple(options.items()))
         else:
-            recipe = _replace(recipe, path.split("."), text, setting)
-            if path == "data.target_language":
-                metric = dataclasses.replace(recipe.metric, language=text)
-                recipe = dataclasses.replace(recipe, metric=metric)
+            recipe = _replace(recipe, path.split("."), text, setting).follow(path)
     return recipe
+
+
+def check_same(before: Recipe, now: Recipe, where, may_change: Iterable[str]) -> None:
+    """Refuses to go on with a run under other settings than it was started with.
+
+    Args:
+        before: the run's recipe. now: the one given.
+        where: the run's folder, for the message.
+        may_change: paths, or beginnings of paths that end in a dot, that may differ.
+
+    Raises:
+        UserError: another setting differs; the sentence names it.
+    """
+    free = tuple(may_change)
+    for name, old, new in _differences(before, now):
+        allowed = name in free or name.startswith(tuple(f for f in free if f.endswith(".")))
+        # The linear schedule's slope follows from the last step.
+        slope = name == "training.max_steps" and now.training.schedule == "linear"
+        if not allowed or slope:
+            raise UserError(
+                f"{where} was trained with {name}={old!r}, not {new!r}: choose another folder, "
+                "or give the recipe and settings it was started with"
+            )
+
+
+# What a run may be continued with otherwise: how long, how it is judged, how often it is saved.
+MAY_CHANGE = tuple(
+    f"training.{name}"
+    for name in (
+        "max_steps",
+        "max_minutes",
+        "max_skipped_updates",
+        "early_stopping_patience",
+        "log_every",
+        "validate_every",
+        "save_every_steps",
+        "save_every_minutes",
+        "keep_last",
+    )
+)
+
+
+def _differences(before, now, prefix: str = "") -> Iterator[tuple[str, object, object]]:
+    for field in dataclasses.fields(before):
+        old, new = getattr(before, field.name), getattr(now, field.name)
+        if dataclasses.is_dataclass(old) and dataclasses.is_dataclass(new):
+            yield from _differences(old, new, f"{prefix}{field.name}.")
+        elif old != new:
+            yield f"{prefix}{field.name}", old, new
 
 
 def _replace(node, path: list[str], text: str, setting: str):
@@ -183,11 +187,13 @@ def _replace(node, path: list[str], text: str, setting: str):
 
 
 def _convert(text: str, hint, setting: str):
-    """The text as a value of the annotated type: str, bool, int, float, or one of those or None."""
+    """The text as a value of the annotated type: str, bool, int, float, tuple, or those or None."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if str in kinds:
         return text
     value = _literal(text)
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return _tuples(value)
     if value is None and type(None) in kinds:
         return None
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):

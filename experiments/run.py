@@ -2,55 +2,41 @@
 
 RUN/recipe.json          every setting, overrides included
 RUN/data.json            the training text, as a fingerprint of its ids
-RUN/vocabulary/          the SentencePiece model and its settings
+RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         step-00001000/ ..., best.json
 RUN/average/             averaged weights, once `translate average` has made them
 RUN/metrics.jsonl        one line a log point; RUN/tensorboard/ the same as curves
-RUN/scores/              what `translate evaluate` measured; comparison/ for compare_blocks
+RUN/scores/              what was evaluated; comparison/ for compare_blocks
 """
 
+import abc
 import dataclasses
 import json
 import pathlib
 import sys
+import typing
 
-from experiments.recipe import TranslationRecipe, recipe_from_json
-from macaron_tf.data.batching import TranslationData
+import keras
+
+from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.data.files import write_aside
-from macaron_tf.data.vocabulary import Vocabulary
-from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderDecoder
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 from macaron_tf.training.state import load_network
 
 
-def build_network(recipe: TranslationRecipe, vocabulary: Vocabulary) -> EncoderDecoder:
-    """The recipe's model at the vocabulary's size, in the recipe's dtype policy.
-
-    Args:
-        recipe: names the model and its options.
-        vocabulary: gives the number of rows of the embedding.
-
-    Raises:
-        UserError: see `TranslationRecipe.model_config`.
-    """
-    config = recipe.model_config(vocabulary.size)
-    network = EncoderDecoder(config, dtype=recipe.training.dtype_policy)
-    network.build()
-    return network
-
-
 @dataclasses.dataclass(frozen=True)
-class TranslationRun:
+class Run(abc.ABC):
     """A finished or running training: its folder, recipe and vocabulary."""
 
+    recipe_class: typing.ClassVar[type[Recipe]]
+
     path: pathlib.Path
-    recipe: TranslationRecipe
-    vocabulary: Vocabulary
+    recipe: Recipe
+    vocabulary: typing.Any
 
     @classmethod
-    def open(cls, path: str | pathlib.Path) -> "TranslationRun":
+    def open(cls, path: str | pathlib.Path) -> typing.Self:
         """Reads a run's recipe and vocabulary.
 
         Raises:
@@ -63,35 +49,48 @@ class TranslationRun:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{path} is not a run: cannot read {recipe_file}; give the folder that "
-                "`python -m experiments.translate train RECIPE RUN` wrote"
+                f"`{cls.recipe_class.command} train` wrote"
             ) from error
-        vocabulary = Vocabulary.load(path / "vocabulary")
-        return cls(path, recipe_from_json(text, str(recipe_file)), vocabulary)
+        recipe = recipe_from_json(cls.recipe_class, text, str(recipe_file))
+        return cls(path, recipe, cls.load_vocabulary(path / "vocabulary"))
 
-    def write(self, data: TranslationData) -> None:
-        """Writes the recipe, the vocabulary and the text's fingerprint into the folder.
+    @staticmethod
+    @abc.abstractmethod
+    def load_vocabulary(directory: pathlib.Path):
+        """Reads the vocabulary of a run of this kind."""
+
+    @abc.abstractmethod
+    def build_network(self) -> keras.Model:
+        """The recipe's model at the vocabulary's size, in the recipe's dtype policy, built."""
+
+    def write(self, fingerprint: str, **counts: int) -> None:
+        """Writes the recipe, the vocabulary and the data's fingerprint into the folder.
+
+        Args:
+            fingerprint: SHA-256 of what the run is trained on.
+            counts: what else shall be recorded beside it.
 
         Raises:
             UserError: the folder cannot be written.
         """
         self.vocabulary.save(self.path / "vocabulary")
-        text = {"sha256": data.fingerprint(), "pairs": len(data)}
-        write_aside(self.path / "data.json", (json.dumps(text) + "\n").encode())
+        data = {"sha256": fingerprint, **counts}
+        write_aside(self.path / "data.json", (json.dumps(data) + "\n").encode())
         # Last: a folder with a recipe is a whole run.
         write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
-    def check_text(self, data: TranslationData) -> None:
-        """Refuses to go on with other text than the run was trained on.
+    def check_data(self, fingerprint: str) -> None:
+        """Refuses to go on with other data than the run was trained on.
 
         Raises:
-            UserError: the text's ids are others, or what they were is not recorded.
+            UserError: the data are others, or what they were is not recorded.
         """
         record = self.path / "data.json"
         try:
             known = json.loads(record.read_text(encoding="utf-8"))["sha256"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{record} cannot be read: restore it, or start another run") from error
-        if known != data.fingerprint():
+        if known != fingerprint:
             raise UserError(
                 f"the training text is not what {self.path} was trained on: restore the text, "
                 "or start another run"
@@ -136,7 +135,7 @@ class TranslationRun:
             + (f"there are {', '.join(found)}" if found else "train it first")
         )
 
-    def load_network(self, checkpoint: pathlib.Path | str | None = None) -> EncoderDecoder:
+    def load_network(self, checkpoint: pathlib.Path | str | None = None) -> keras.Model:
         """The network with a checkpoint's weights.
 
         Args:
@@ -145,28 +144,8 @@ class TranslationRun:
         Raises:
             UserError: no such checkpoint, a damaged one, or one of another vocabulary or shape.
         """
-        network = build_network(self.recipe, self.vocabulary)
+        network = self.build_network()
         if not isinstance(checkpoint, pathlib.Path):
             checkpoint = self.checkpoint(checkpoint)
         load_network(checkpoint, network, self.vocabulary.hash)
         return network
-
-    def translator(
-        self,
-        checkpoint: pathlib.Path | str | None = None,
-        decoding: BeamSearchConfig | SamplingConfig | None = None,
-        seed: int = 1,
-    ) -> LineTranslator:
-        """Lines to lines with a checkpoint's weights.
-
-        Args:
-            checkpoint: see `load_network`.
-            decoding: the recipe's beam search by default.
-            seed: of sampling.
-        """
-        return LineTranslator(
-            self.load_network(checkpoint),
-            self.vocabulary,
-            decoding or self.recipe.decoding,
-            seed=seed,
-        )

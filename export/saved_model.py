@@ -16,7 +16,7 @@ import sys
 
 import tensorflow as tf
 
-from experiments.run import TranslationRun
+from experiments.translation.run import TranslationRun
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.errors import UserError, exit_on_user_error

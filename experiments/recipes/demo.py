@@ -10,7 +10,7 @@ corpus's languages: `--set data.target_language=fr`.
 Measured: experiments/results/demo.md.
 """
 
-from experiments.recipe import DataConfig, TranslationRecipe
+from experiments.translation.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.batching import BatchingConfig
 from macaron_tf.data.cleaning import CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig

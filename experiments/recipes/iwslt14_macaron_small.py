@@ -15,7 +15,7 @@ the model writes). Pieces are SentencePiece's on that text, where the paper ran 
 Measured: not run to the end here. The full set needs a GPU or TPU.
 """
 
-from experiments.recipe import DataConfig, TranslationRecipe
+from experiments.translation.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.cleaning import CleaningConfig
 from macaron_tf.data.normalization import NormalizationConfig
 from macaron_tf.decoding.config import BeamSearchConfig

@@ -12,7 +12,7 @@ averaged, beam 5. The Macaron layer splits F into 128 + 128.
 Measured: experiments/results/multi30k.md.
 """
 
-from experiments.recipe import DataConfig, TranslationRecipe
+from experiments.translation.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.batching import BatchingConfig
 from macaron_tf.data.cleaning import CleaningConfig
 from macaron_tf.data.normalization import NormalizationConfig

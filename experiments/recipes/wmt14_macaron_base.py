@@ -14,7 +14,7 @@ set that TFDS downloads is plain text; for a tokenized copy add `--set metric.to
 Measured: not run to the end here. It needs several GPUs or a TPU.
 """
 
-from experiments.recipe import DataConfig, TranslationRecipe
+from experiments.translation.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.batching import BatchingConfig
 from macaron_tf.data.cleaning import CleaningConfig
 from macaron_tf.data.normalization import NormalizationConfig

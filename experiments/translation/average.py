@@ -3,7 +3,7 @@
 import argparse
 import pathlib
 
-from experiments.run import TranslationRun
+from experiments.translation.run import TranslationRun
 from macaron_tf.errors import UserError
 from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
 

@@ -9,7 +9,7 @@ import re
 import time
 
 from experiments.progress import track
-from experiments.run import TranslationRun
+from experiments.translation.run import TranslationRun
 from macaron_tf.data import read_pairs
 from macaron_tf.data.files import write_aside
 from macaron_tf.data.sources import has_splits

@@ -1,15 +1,14 @@
 """`translate train`: from a recipe to a run's checkpoints."""
 
 import argparse
-import dataclasses
 import pathlib
-from collections.abc import Iterator
 
 import keras
 
 from experiments import recipes
-from experiments.recipe import TranslationRecipe, override
-from experiments.run import TranslationRun, build_network
+from experiments.recipe import MAY_CHANGE, check_same, override
+from experiments.translation.recipe import TranslationRecipe
+from experiments.translation.run import TranslationRun, build_network
 from experiments.translation.validation import METRICS, TranslationValidation
 from experiments.translation.vocabulary import train_vocabulary
 from macaron_tf.data import TranslationData, Vocabulary, check_vocabulary, read_pairs
@@ -17,26 +16,20 @@ from macaron_tf.errors import UserError
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.training import TrainingResult, build_fit_model, train
 
-_MAY_CHANGE = {
+_MAY_CHANGE = (
+    *MAY_CHANGE,
     "average_last",
     "data.test_split",
     "data.validation_split",
     "data.validation_lines",
-    "training.max_steps",
-    "training.max_minutes",
-    "training.max_skipped_updates",
-    "training.early_stopping_patience",
-    "training.log_every",
-    "training.validate_every",
-    "training.save_every_steps",
-    "training.save_every_minutes",
-    "training.keep_last",
-}
+    "decoding.",
+    "metric.",
+)
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or goes on, and says what to do next."""
-    recipe = override(recipes.load(options.recipe), options.set)
+    recipe = override(recipes.load(options.recipe, TranslationRecipe), options.set)
     path = pathlib.Path(options.run)
     result = train_recipe(
         recipe, path, options.data_dir, options.download, vocabulary_dir=options.vocabulary
@@ -84,7 +77,7 @@ def train_recipe(
     held_out = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, **text)
     opened = TranslationRun.open(path) if (path / "recipe.json").exists() else None
     if opened:
-        _check_same(opened.recipe, recipe, path)
+        check_same(opened.recipe, recipe, path, _MAY_CHANGE)
         vocabulary = opened.vocabulary
         if vocabulary_dir:
             check_vocabulary(vocabulary.hash, Vocabulary.load(vocabulary_dir), str(path))
@@ -116,7 +109,7 @@ def train_recipe(
             "text, or lower data.batching.max_tokens"
         )
     if opened:
-        opened.check_text(data)
+        opened.check_data(data.fingerprint())
     # Weights, dropout and batches all follow from the one seed.
     keras.utils.set_random_seed(recipe.training.seed)
     network = build_network(recipe, vocabulary)
@@ -130,27 +123,7 @@ def train_recipe(
         path,
         validate=validation,
         vocabulary_hash=vocabulary.hash,
-        on_start=lambda: TranslationRun(path, recipe, vocabulary).write(data),
+        on_start=lambda: TranslationRun(path, recipe, vocabulary).write(
+            data.fingerprint(), pairs=len(data)
+        ),
     )
-
-
-def _check_same(before: TranslationRecipe, now: TranslationRecipe, path: pathlib.Path) -> None:
-    """A run goes on as what it is; how long, how it is judged and how often saved may change."""
-    for name, old, new in _differences(before, now):
-        free = name in _MAY_CHANGE or name.startswith(("decoding.", "metric."))
-        # The linear schedule's slope follows from the last step.
-        slope = name == "training.max_steps" and now.training.schedule == "linear"
-        if not free or slope:
-            raise UserError(
-                f"{path} was trained with {name}={old!r}, not {new!r}: choose another folder, "
-                "or give the recipe and settings it was started with"
-            )
-
-
-def _differences(before, now, prefix: str = "") -> Iterator[tuple[str, object, object]]:
-    for field in dataclasses.fields(before):
-        old, new = getattr(before, field.name), getattr(now, field.name)
-        if dataclasses.is_dataclass(old):
-            yield from _differences(old, new, f"{prefix}{field.name}.")
-        elif old != new:
-            yield f"{prefix}{field.name}", old, new

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from experiments.run import TranslationRun
+from experiments.translation.run import TranslationRun
 from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, Translations
 from macaron_tf.errors import UserError
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from experiments.recipe import TranslationRecipe
+from experiments.translation.recipe import TranslationRecipe
 from macaron_tf.data import TranslationData, Vocabulary
 from macaron_tf.decoding import LineTranslator
 from macaron_tf.evaluation import evaluate_translations

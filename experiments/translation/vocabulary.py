@@ -4,7 +4,8 @@ import argparse
 import pathlib
 
 from experiments import recipes
-from experiments.recipe import DataConfig, override
+from experiments.recipe import override
+from experiments.translation.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data import read_pairs
 from macaron_tf.data.sentencepiece_training import interleave
 from macaron_tf.data.vocabulary import Vocabulary
@@ -34,7 +35,7 @@ def train_vocabulary(
 
 def run(options: argparse.Namespace) -> None:
     """Trains and saves."""
-    recipe = override(recipes.load(options.recipe), options.set)
+    recipe = override(recipes.load(options.recipe, TranslationRecipe), options.set)
     vocabulary = train_vocabulary(recipe.data, options.data_dir, options.download)
     vocabulary.save(pathlib.Path(options.out))
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

@@ -2,6 +2,7 @@ import pytest
 
 from experiments import recipes
 from experiments.recipe import override, recipe_from_json
+from experiments.translation.recipe import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 
@@ -9,7 +10,7 @@ from macaron_tf.models import catalog
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_loads_round_trips_and_is_documented(name):
     recipe = recipes.load(name)
-    assert recipe_from_json(recipe.to_json(), name) == recipe
+    assert recipe_from_json(type(recipe), recipe.to_json(), name) == recipe
     catalog.config(recipe.model, **dict(recipe.model_options))
     documentation = __import__(f"experiments.recipes.{name}", fromlist=["_"]).__doc__
     assert "Measured:" in documentation
@@ -61,7 +62,7 @@ def test_settings_are_replaced_by_path():
     ("setting", "message"),
     [
         ("training.seed", "write it as PATH=VALUE"),
-        ("trainin.seed=1", "there is no 'trainin' here; there are model, data"),
+        ("trainin.seed=1", "there is no 'trainin' here; there are model, training"),
         ("training.sed=1", "there is no 'sed' here"),
         ("training=1", "choose one of training.max_steps"),
         ("training.seed.x=1", "seed has no parts"),
@@ -84,4 +85,4 @@ def test_unknown_recipe_lists_the_known_ones():
 @pytest.mark.parametrize("text", ["", "[]", '{"model": 3}', '{"a": 1}'])
 def test_damaged_recipe_files_are_named(text):
     with pytest.raises(UserError, match=r"run/recipe.json is not a recipe"):
-        recipe_from_json(text, "run/recipe.json")
+        recipe_from_json(TranslationRecipe, text, "run/recipe.json")

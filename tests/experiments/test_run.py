@@ -4,7 +4,7 @@ import pytest
 
 from experiments.recipe import override
 from experiments.recipes import load
-from experiments.run import TranslationRun
+from experiments.translation.run import TranslationRun
 from macaron_tf.errors import UserError
 from macaron_tf.training import checkpoints
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from experiments.run import TranslationRun
 from experiments.translate import main
+from experiments.translation.run import TranslationRun
 from macaron_tf.training.reporters import read_lines
 from tests.conftest import number_pairs, number_settings
 

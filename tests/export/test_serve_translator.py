@@ -4,7 +4,7 @@ import concurrent.futures
 
 import pytest
 
-from experiments.run import TranslationRun
+from experiments.translation.run import TranslationRun
 from export.client import TranslationClient, TranslationError
 from export.clients.grpc_client import GrpcTranslationClient
 from export.saved_model import main

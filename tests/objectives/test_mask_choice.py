@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.objectives import MaskingConfig, mask_tokens
+from macaron_tf.objectives.mask_choice import _fill, choose_words
+from tests.objectives.masking_toy import CLS, SEP, ToyVocabulary
+
+# Ids 5 to 44 begin a word and 45 to 59 go on with it.
+VOCABULARY = ToyVocabulary(continuing=15)
+CONFIG = MaskingConfig(whole_words=True)
+
+
+def words_of(sizes, seed=0):
+    """Token ids of words of these sizes."""
+    rng = np.random.default_rng(seed)
+    return [
+        int(rng.integers(5, 45) if place == 0 else rng.integers(45, 60))
+        for size in sizes
+        for place in range(size)
+    ]
+
+
+def text_rows(rows, length, seed=0):
+    """`[CLS] words [SEP]` of words like those of text: 1 to 5 pieces, 1.4 on average."""
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((rows, length), "int32")
+    for row in ids:
+        sizes = rng.choice([1, 2, 3, 4, 5], length, p=[0.75, 0.15, 0.06, 0.03, 0.01])
+        row[:] = [CLS, *words_of(sizes, int(rng.integers(1 << 30)))[: length - 2], SEP]
+    return ids
+
+
+def masked_positions(ids, seed, config=CONFIG):
+    batch = mask_tokens({"token_ids": tf.constant(ids)}, (5, seed), config, VOCABULARY)
+    weights, positions = batch["masked_weights"].numpy(), batch["masked_positions"].numpy()
+    where = np.zeros(ids.shape, bool)
+    rows, places = np.nonzero(weights)
+    where[rows, positions[rows, places]] = True
+    return where
+
+
+def word_numbers(row):
+    """The word of each token, -1 for special ones."""
+    starts = (row < 45) | (np.r_[0, row[:-1]] < 5)
+    return np.where(row < 5, -1, np.cumsum(starts))
+
+
+def test_all_pieces_of_a_word_or_none_and_the_budget_on_average():
+    ids = text_rows(200, 128)
+    total = 0
+    for seed in range(4):
+        where = masked_positions(ids, seed)
+        for row, chosen in zip(ids, where, strict=True):
+            numbers = word_numbers(row)
+            assert not chosen[numbers < 0].any()
+            for number in set(numbers[chosen]):
+                assert chosen[numbers == number].all()
+        assert where.sum(axis=1).max() == round(0.15 * 126)
+        total += where.sum()
+    assert total / (4 * 200 * 126) == pytest.approx(0.15, rel=0.01)
+
+
+def test_words_of_each_size_have_their_share():
+    ids = text_rows(400, 256, seed=1)
+    where = masked_positions(ids, 0)
+    shares = []
+    for size in (1, 2, 3):
+        hits = draws = 0
+        for row, chosen in zip(ids, where, strict=True):
+            numbers = word_numbers(row)
+            for number in np.unique(numbers[numbers >= 0]):
+                of_word = numbers == number
+                if of_word.sum() == size:
+                    draws, hits = draws + 1, hits + int(chosen[of_word][0])
+        shares.append(hits / draws)
+    # Passing over what no longer fits costs long words a little: a few places in 38.
+    np.testing.assert_allclose(shares, 0.15, atol=0.012)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_choose_what_one_word_after_the_other_does(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 8, (200, 30)).astype("int32")
+    counts = rng.integers(0, 25, 200).astype("int32")
+    expected = np.zeros(sizes.shape, bool)
+    for row in range(200):
+        left = counts[row]
+        for place, size in enumerate(sizes[row]):
+            if 0 < size <= left:
+                expected[row, place] = True
+                left -= size
+    np.testing.assert_array_equal(_fill(tf.constant(sizes), tf.constant(counts)), expected)
+
+
+def test_a_row_without_a_word_that_fits_is_left_alone():
+    ids = np.array([[CLS, *words_of([5]), SEP], [CLS, *words_of([4, 1]), SEP]], "int32")
+    where = masked_positions(ids, 0)
+    assert where.tolist() == [[False] * 7, [False] * 5 + [True, False]]
+
+
+def test_a_word_does_not_reach_across_a_special_token():
+    maskable = tf.constant([[True, True, False, True, True]])
+    starts = tf.constant([[True, False, False, False, False]])
+    seen = {
+        tuple(choose_words(maskable, starts, tf.constant([2]), (0, seed)).numpy()[0].tolist())
+        for seed in range(20)
+    }
+    assert seen == {(True, True, False, False, False), (False, False, False, True, True)}
+
+
+def test_a_row_may_begin_within_a_word():
+    starts = tf.constant([[False, False, True]])
+    chosen = choose_words(tf.fill((1, 3), True), starts, tf.constant([3]), (0, 0))
+    assert chosen.numpy().all()
+
+
+def test_pieces_of_a_masked_word_draw_their_own_fates():
+    ids = np.array([[CLS, *words_of([4] * 30), SEP]] * 50, "int32")
+    where = masked_positions(ids, 0)
+    assert where.sum() == 50 * 16  # 4 words, for 18 of 120 pieces
+    batch = mask_tokens({"token_ids": tf.constant(ids)}, (5, 0), CONFIG, VOCABULARY)
+    hidden = (batch["token_ids"].numpy() == 4)[where].reshape(-1, 4)
+    # All 4 pieces share a fate of their word's once in 2.4 words if they draw apart.
+    assert 0.3 < hidden.all(axis=1).mean() < 0.52

@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+from macaron_tf.objectives import MaskingConfig, mask_tokens, masked_dataset
+from tests.objectives.masking_toy import MASK, SPECIAL, ToyVocabulary, full_rows, ragged_rows
+
+SEED = (3, 7)
+VOCABULARY = ToyVocabulary()
+
+
+def masked(token_ids, config=None, seed=SEED, vocabulary=VOCABULARY, **more):
+    batch = {"token_ids": tf.constant(token_ids), **more}
+    seed = tf.constant(seed, tf.int64)
+    batch = mask_tokens(batch, seed, config or MaskingConfig(), vocabulary)
+    return {name: tensor.numpy() for name, tensor in batch.items()}
+
+
+def chosen(batch):
+    """`(B, L)` bool: where the masked positions are."""
+    rows, places = np.nonzero(batch["masked_weights"])
+    where = np.zeros(batch["token_ids"].shape, bool)
+    where[rows, batch["masked_positions"][rows, places]] = True
+    return where
+
+
+def assert_share(hits, draws, probability, what):
+    """4.5 standard deviations of the binomial: a right share fails once in 150,000 runs."""
+    tolerance = 4.5 * np.sqrt(probability * (1 - probability) / draws)
+    assert abs(hits / draws - probability) < tolerance, what
+
+
+@pytest.fixture(scope="module")
+def many():
+    """More than 10^5 masked tokens: 1,400 rows of 510 ordinary ones."""
+    original = full_rows(1400, 512)
+    return original, masked(original)
+
+
+def test_fates_are_80_10_10_on_100_000_draws(many):
+    original, batch = many
+    where = chosen(batch)
+    now, before = batch["token_ids"][where], original[where]
+    assert len(now) == 1400 * round(0.15 * 510) > 100_000
+    assert_share((now == MASK).sum(), len(now), 0.8, "[MASK]")
+    # A random piece is the same as before once in 55.
+    assert_share((now == before).sum(), len(now), 0.1 + 0.1 / 55, "kept")
+    assert_share(((now != before) & (now != MASK)).sum(), len(now), 0.1 * 54 / 55, "random")
+
+
+def test_random_pieces_are_uniform_over_the_ordinary_ones():
+    batch = masked(full_rows(1400, 512), MaskingConfig(mask=0.0, random=1.0))
+    drawn = np.bincount(batch["token_ids"][chosen(batch)], minlength=64)
+    assert drawn[: len(SPECIAL)].sum() == 0
+    assert drawn[VOCABULARY.pieces :].sum() == 0  # rows that only pad the table
+    assert drawn.sum() > 100_000
+    assert scipy.stats.chisquare(drawn[5:60]).pvalue > 1e-4
+
+
+def test_every_ordinary_position_is_as_likely(many):
+    _, batch = many
+    counts = chosen(batch).sum(axis=0)
+    assert counts[0] == counts[-1] == 0
+    # Without replacement the counts vary by 1 - 76/510 of what independent draws would.
+    share = 76 / 510
+    statistic = ((counts[1:-1] - 1400 * share) ** 2).sum() / (1400 * share * (1 - share))
+    assert 1e-4 < scipy.stats.chi2(509).sf(statistic) < 1 - 1e-4
+
+
+def test_plain_replacement_masks_all_that_it_chooses():
+    original = full_rows(50, 64)
+    batch = masked(original, MaskingConfig(mask=1.0, random=0.0))
+    np.testing.assert_array_equal(batch["token_ids"] == MASK, chosen(batch))
+    assert chosen(batch).sum(axis=1).tolist() == [round(0.15 * 62)] * 50
+
+
+def test_positions_labels_and_the_rest_of_the_row():
+    original = ragged_rows(range(30), 40)
+    segments = tf.constant(np.arange(1200, dtype="int32").reshape(30, 40))
+    batch = masked(original, segment_ids=segments)
+    np.testing.assert_array_equal(batch["segment_ids"], segments)
+    np.testing.assert_array_equal(batch["token_ids"][~chosen(batch)], original[~chosen(batch)])
+    assert batch["masked_weights"].dtype == np.float32
+    for row in range(30):
+        count = int(batch["masked_weights"][row].sum())
+        positions, labels = batch["masked_positions"][row], batch["masked_labels"][row]
+        assert batch["masked_weights"][row].tolist() == [1] * count + [0] * (8 - count)
+        assert (np.diff(positions[:count]) > 0).all()
+        np.testing.assert_array_equal(labels[:count], original[row, positions[:count]])
+        assert not positions[count:].any() and not labels[count:].any()
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.4, 1.0])
+def test_the_number_masked_is_exact_and_never_a_special_token(rate):
+    original = ragged_rows(range(60), 64)
+    original[40, 5:9] = [1, 4, 1, 4]  # [UNK] and [MASK] in the text
+    ordinary = ~np.isin(original, SPECIAL)
+    config = MaskingConfig(rate=rate)
+    for seed in range(5):
+        where = chosen(masked(original, config, seed=(0, seed)))
+        assert not (where & ~ordinary).any()
+        for count, n in zip(where.sum(axis=1), ordinary.sum(axis=1), strict=True):
+            assert count == (max(1, round(rate * n)) if n else 0)
+
+
+def test_padding_and_the_mask_are_special_even_if_the_vocabulary_forgets_them():
+    original = ragged_rows([10, 20], 30)
+    original[1, 5] = MASK
+    vocabulary = ToyVocabulary(special_ids=(2, 3))
+    where = chosen(masked(original, MaskingConfig(rate=1.0), vocabulary=vocabulary))
+    np.testing.assert_array_equal(where, ~np.isin(original, (0, 2, 3, MASK)))
+
+
+def test_same_seed_same_mask_other_seed_other_mask():
+    original = full_rows(8, 64)
+    first, second = masked(original), masked(original)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+    for seed in ((3, 8), (4, 7), (7, 3)):
+        other = masked(original, seed=seed)
+        assert (chosen(other) != chosen(first)).any(axis=1).all(), seed
+
+
+def test_in_a_graph_as_outside_it():
+    original = full_rows(8, 64)
+    for config in (MaskingConfig(), MaskingConfig(whole_words=True)):
+        graph = tf.function(
+            lambda ids, seed, config=config: mask_tokens(
+                {"token_ids": ids}, seed, config, VOCABULARY
+            )
+        )
+        inside = graph(tf.constant(original), tf.constant(SEED, tf.int64))
+        for name, value in masked(original, config).items():
+            np.testing.assert_array_equal(inside[name], value)
+
+
+@pytest.mark.parametrize("length, room", [(4, 8), (53, 8), (54, 16), (128, 24), (512, 80)])
+def test_room_for_positions_is_a_static_multiple_of_8(length, room):
+    config = MaskingConfig()
+    assert config.positions(length) == room
+    assert config.counts(length).max() <= room
+    dataset = tf.data.Dataset.from_tensor_slices({"token_ids": full_rows(4, length)}).batch(
+        2, drop_remainder=True
+    )
+    spec = masked_dataset(dataset, config, VOCABULARY, 0).element_spec
+    assert spec["token_ids"].shape == (2, length)
+    for name in ("masked_positions", "masked_labels", "masked_weights"):
+        assert spec[name].shape == (2, room), name
+    assert masked(full_rows(2, length))["masked_positions"].shape == (2, room)
+
+
+def test_a_length_that_is_not_static_is_refused():
+    function = tf.function(
+        lambda ids: mask_tokens({"token_ids": ids}, (0, 0), MaskingConfig(), VOCABULARY),
+        input_signature=[tf.TensorSpec((2, None), tf.int32)],
+    )
+    with pytest.raises(ValueError, match="no static length"):
+        function(tf.constant(full_rows(2, 8)))
+
+
+@pytest.mark.parametrize(
+    "settings, field",
+    [
+        ({"rate": 0.0}, "rate"),
+        ({"rate": 1.5}, "rate"),
+        ({"rate": float("nan")}, "rate"),
+        ({"mask": -0.1}, "mask"),
+        ({"random": "0.1"}, "random"),
+        ({"mask": 0.9, "random": 0.2}, "mask and random"),
+        ({"whole_words": 1}, "whole_words"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(settings, field):
+    with pytest.raises(UserError, match=f"masking: {field} "):
+        MaskingConfig(**settings)
+
+
+def test_shares_that_add_up_to_one_in_decimals_are_accepted():
+    for mask in range(11):
+        MaskingConfig(mask=mask / 10, random=round(1 - mask / 10, 1))
+
+
+def corpus(start, rows=6):
+    """Endless batches over 3 x 2 rows, beginning with batch number `start`."""
+    dataset = tf.data.Dataset.from_tensor_slices({"token_ids": full_rows(rows, 64)})
+    return dataset.batch(2, drop_remainder=True).repeat().skip(start)
+
+
+def batches(start, count, seed=1):
+    dataset = masked_dataset(corpus(start), MaskingConfig(), VOCABULARY, seed, start)
+    return list(dataset.take(count).as_numpy_iterator())
+
+
+def test_masks_are_drawn_anew_at_each_access():
+    seen = batches(0, 9)
+    for one, again in ((0, 3), (3, 6), (0, 6), (2, 5)):
+        assert (chosen(seen[one]) != chosen(seen[again])).any(axis=1).all()
+    other = batches(0, 1, seed=2)[0]
+    assert (chosen(other) != chosen(seen[0])).any(axis=1).all()
+
+
+def test_a_resumed_dataset_is_the_uninterrupted_one():
+    whole, resumed = batches(0, 9), batches(4, 5)
+    for expected, batch in zip(whole[4:], resumed, strict=True):
+        assert batch.keys() == expected.keys()
+        for name in batch:
+            np.testing.assert_array_equal(batch[name], expected[name])
+
+
+def test_a_dataset_keeps_its_number_of_batches():
+    config = MaskingConfig()
+    endless = masked_dataset(corpus(0), config, VOCABULARY, 0)
+    assert endless.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert masked_dataset(corpus(0).take(7), config, VOCABULARY, 0).cardinality() == 7
