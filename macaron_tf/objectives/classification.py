@@ -19,7 +19,7 @@ class ClassificationObjective:
     Call arguments: `network`, an `EncoderClassifier`; `batch` of `token_ids (B, L)`, optionally
     `segment_ids (B, L)`, `label (B,)` (int32 from 0 to C - 1; float32 for a number) and
     `weight (B,)` float32, 0 in rows of padding, whose label may be anything; `training`. Returns
-    float32 sums over the batch: `loss_sum`, `weight`, `source_tokens`, and, of classes and
+    float32 sums over the batch: `loss_sum`, `weight`, `input_tokens`, and, of classes and
     outside training, `correct_sum`.
 
     Raises:
@@ -50,7 +50,7 @@ class ClassificationObjective:
         sums = {
             "loss_sum": tf.reduce_sum(loss * weights),
             "weight": tf.reduce_sum(weights),
-            "source_tokens": tf.reduce_sum(real),
+            "input_tokens": tf.reduce_sum(real),
         }
         if self.num_classes > 1 and not training:
             best = tf.argmax(logits, axis=-1, output_type=labels.dtype)

@@ -26,7 +26,7 @@ class MaskedLanguageObjective:
     `segment_ids (B, L)`, `masked_positions`, `masked_labels` and `masked_weights (B, P)`, and
     with `next_sentence` also `next_sentence (B,)`, 0 = follows, 1 = from elsewhere; `training`.
     Returns float32 sums over the batch: `loss_sum`, `weight` (the number of masked tokens),
-    `nll_sum` (nats, of the masked tokens alone), `source_tokens` (real tokens), outside training
+    `nll_sum` (nats, of the masked tokens alone), `input_tokens` (real tokens), outside training
     `correct_sum` (masked tokens predicted right), and with `next_sentence` also
     `next_sentence_sum` (nats) and `next_sentence_accuracy_sum`, each with its `_weight`, the
     number of rows that are not all padding.
@@ -50,7 +50,7 @@ class MaskedLanguageObjective:
             "loss_sum": nll_sum,
             "weight": weight,
             "nll_sum": nll_sum,
-            "source_tokens": tf.reduce_sum(tf.cast(real, tf.float32)),
+            "input_tokens": tf.reduce_sum(tf.cast(real, tf.float32)),
         }
         if not training:
             sums["correct_sum"] = tf.reduce_sum(_hits(logits, labels) * weights)

@@ -65,7 +65,8 @@ class Report(StepCallback):
         self._mark = (step, time.monotonic(), self._run.away_seconds)
         seconds = self._mark[1] - last_time - (self._mark[2] - last_away)
         # Per update times updates: after a resume the window holds updates of an earlier session.
-        tokens = metrics["tokens"] * (step - last_step)
+        # All that were read where the objective counts them: a masked model answers for 15%.
+        tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
         timing = {
             "seconds": self._run.elapsed_seconds(),
             "tokens_per_second": tokens / max(seconds, 1e-9),

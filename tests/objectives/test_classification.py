@@ -41,7 +41,7 @@ def test_cross_entropy_of_the_rows_that_count(dtype, tolerance):
     assert float(sums["loss_sum"]) == pytest.approx(nll.sum(), rel=tolerance)
     assert float(sums["weight"]) == 4
     assert float(sums["correct_sum"]) == (wide.argmax(1) == labels[:4]).sum()
-    assert float(sums["source_tokens"]) == 20
+    assert float(sums["input_tokens"]) == 20
     assert all(value.dtype == tf.float32 for value in sums.values())
     metrics = metrics_from_sums({name: float(value) for name, value in sums.items()})
     assert metrics["loss"] == pytest.approx(nll.mean(), rel=tolerance)
@@ -55,7 +55,7 @@ def test_squared_error_of_a_number():
     sums = ClassificationObjective(1)(network, batch, training=False)
     expected = ((logits[:3, 0] - labels[:3]) ** 2).sum()
     assert float(sums["loss_sum"]) == pytest.approx(expected, rel=1e-6)
-    assert set(sums) == {"loss_sum", "weight", "source_tokens"}
+    assert set(sums) == {"loss_sum", "weight", "input_tokens"}
 
 
 def test_another_number_of_classes_is_refused():

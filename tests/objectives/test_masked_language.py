@@ -77,7 +77,7 @@ def expected_sums(batch, hidden, masked_logits, next_sentence_logits):
         "weight": weight,
         "nll_sum": nll,
         "correct_sum": correct,
-        "source_tokens": (batch["token_ids"] != 0).sum(),
+        "input_tokens": (batch["token_ids"] != 0).sum(),
         "next_sentence_sum": pair_nll,
         "next_sentence_weight": real.sum(),
         "next_sentence_accuracy_sum": (logits.argmax(-1) == batch["next_sentence"])[real].sum(),
@@ -103,7 +103,7 @@ def test_sums_are_those_of_numpy(skip):
 
 def test_without_next_sentence_the_loss_is_that_of_the_masked_tokens():
     sums = MaskedLanguageObjective()(ToyNetwork(2, 24), batch_of([20, 9]), training=True)
-    assert set(sums) == {"loss_sum", "weight", "nll_sum", "source_tokens"}
+    assert set(sums) == {"loss_sum", "weight", "nll_sum", "input_tokens"}
     assert float(sums["loss_sum"]) == float(sums["nll_sum"]) > 0
 
 
@@ -222,4 +222,4 @@ def test_fits_on_a_masked_dataset_in_one_trace(network):
     network.set_weights(before)
     assert model.traces["train"] == 1
     assert history["loss"][1] < history["loss"][0]
-    assert history["source_tokens"] == [2 * 2 * 23] * 2
+    assert history["input_tokens"] == [2 * 2 * 23] * 2

@@ -1,0 +1,193 @@
+"""What each classification task asks: its texts, its classes, its metrics, its server's files."""
+
+import dataclasses
+
+from macaron_tf.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmissionFile:
+    """A file that a benchmark's server expects.
+
+    Args:
+        name: its exact name.
+        source: where its examples come from, as for `read_examples`.
+        split: the split of that source.
+    """
+
+    name: str
+    source: str
+    split: str = "test"
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A classification or regression task on one text or two.
+
+    Args:
+        name: what commands call it.
+        first: fields of a record that make up the first text, joined by a space.
+        second: fields of the second text; none for a task on one text.
+        labels: names of the classes, class 0 first; empty for regression.
+        metrics: the papers' metrics; their mean is the main score.
+        more_metrics: others worth reporting.
+        source: where its examples come from, as for `read_examples`; None = always named.
+        validation_splits: the development sets, the one that decides first.
+        score_range: least and greatest score of a regression task; None = any.
+        submissions: the files of its test sets.
+        server_labels: how the server spells the classes; empty = by their numbers.
+
+    Example:
+        Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
+    """
+
+    name: str
+    first: tuple[str, ...]
+    second: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ("accuracy",)
+    more_metrics: tuple[str, ...] = ()
+    source: str | None = None
+    validation_splits: tuple[str, ...] = ("validation",)
+    score_range: tuple[float, float] | None = None
+    submissions: tuple[SubmissionFile, ...] = ()
+    server_labels: tuple[str, ...] = ()
+
+    @property
+    def num_classes(self) -> int:
+        """Outputs of a model's head: the classes, or 1 for regression."""
+        return len(self.labels) or 1
+
+    @property
+    def regression(self) -> bool:
+        """Whether labels are scores."""
+        return not self.labels
+
+    @property
+    def grouped(self) -> bool:
+        """Whether several examples share a question and are also judged together."""
+        return "em" in (*self.metrics, *self.more_metrics)
+
+
+_ENTAILMENT = ("entailment", "not_entailment")
+_MNLI = ("entailment", "neutral", "contradiction")
+
+
+def _glue(name: str, file: str, **options) -> Task:
+    source = f"tfds:glue/{name}"
+    return Task(name, source=source, submissions=(SubmissionFile(file, source),), **options)
+
+
+# The order and the names of the classes are those of TensorFlow Datasets' records.
+TASKS = {
+    task.name: task
+    for task in (
+        _glue(
+            "cola",
+            "CoLA.tsv",
+            first=("sentence",),
+            labels=("unacceptable", "acceptable"),
+            metrics=("matthews",),
+            more_metrics=("accuracy",),
+        ),
+        _glue("sst2", "SST-2.tsv", first=("sentence",), labels=("negative", "positive")),
+        _glue(
+            "mrpc",
+            "MRPC.tsv",
+            first=("sentence1",),
+            second=("sentence2",),
+            labels=("not_equivalent", "equivalent"),
+            metrics=("f1", "accuracy"),
+        ),
+        _glue(
+            "qqp",
+            "QQP.tsv",
+            first=("question1",),
+            second=("question2",),
+            labels=("not_duplicate", "duplicate"),
+            metrics=("f1", "accuracy"),
+        ),
+        _glue(
+            "stsb",
+            "STS-B.tsv",
+            first=("sentence1",),
+            second=("sentence2",),
+            metrics=("pearson", "spearman"),
+            score_range=(0.0, 5.0),
+        ),
+        Task(
+            "mnli",
+            first=("premise",),
+            second=("hypothesis",),
+            labels=_MNLI,
+            source="tfds:glue/mnli",
+            validation_splits=("validation_matched", "validation_mismatched"),
+            submissions=(
+                SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
+                SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
+                # The diagnostic set has no training data: MNLI's model answers it.
+                SubmissionFile("AX.tsv", "tfds:glue/ax"),
+            ),
+            server_labels=_MNLI,
+        ),
+        _glue(
+            "qnli",
+            "QNLI.tsv",
+            first=("question",),
+            second=("sentence",),
+            labels=_ENTAILMENT,
+            server_labels=_ENTAILMENT,
+        ),
+        _glue(
+            "rte",
+            "RTE.tsv",
+            first=("sentence1",),
+            second=("sentence2",),
+            labels=_ENTAILMENT,
+            server_labels=_ENTAILMENT,
+        ),
+        _glue(
+            "wnli",
+            "WNLI.tsv",
+            first=("sentence1",),
+            second=("sentence2",),
+            labels=("not_entailment", "entailment"),
+        ),
+        Task(
+            "boolq",
+            first=("passage",),
+            second=("question",),
+            labels=("False", "True"),
+            source="tfds:super_glue/boolq",
+            submissions=(SubmissionFile("BoolQ.jsonl", "tfds:super_glue/boolq"),),
+            server_labels=("false", "true"),
+        ),
+        Task(
+            "multirc",
+            first=("paragraph",),
+            second=("question", "answer"),
+            labels=("False", "True"),
+            metrics=("f1a", "em"),
+            more_metrics=("accuracy",),
+            source="tfds:super_glue/multirc",
+            submissions=(SubmissionFile("MultiRC.jsonl", "tfds:super_glue/multirc"),),
+        ),
+    )
+}
+
+
+def get_task(name: str) -> Task:
+    """A task of GLUE or SuperGLUE.
+
+    Args:
+        name: one of `TASKS`.
+
+    Returns:
+        The task.
+
+    Raises:
+        UserError: no such task.
+    """
+    if name not in TASKS:
+        raise UserError(f"no task {name!r}: there are {', '.join(sorted(TASKS))}")
+    return TASKS[name]

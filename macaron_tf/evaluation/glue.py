@@ -1,0 +1,195 @@
+"""The metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), as the papers report them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from macaron_tf.data.tasks import Task
+from macaron_tf.errors import UserError
+
+
+def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
+    """A model's outputs to predictions.
+
+    Args:
+        task: the task.
+        outputs: (N, C) logits or probabilities; (N, 1) scores of a regression task.
+
+    Returns:
+        (N,) int64 classes, or float64 scores, held within the task's range.
+
+    Raises:
+        ValueError: the outputs are not of that shape.
+    """
+    outputs = np.asarray(outputs)
+    if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
+        raise ValueError(f"outputs are {outputs.shape}, not (N, {task.num_classes})")
+    if not task.regression:
+        return outputs.argmax(axis=1)
+    scores = outputs[:, 0].astype(np.float64)  # (N,)
+    return scores if task.score_range is None else np.clip(scores, *task.score_range)
+
+
+def score(
+    task: Task,
+    predictions: Sequence[float] | np.ndarray,
+    labels: Sequence[float] | np.ndarray | None,
+    groups: np.ndarray | None = None,
+) -> dict[str, float]:
+    """Scores predictions by a task's metrics, as fractions: 1 is perfect.
+
+    A metric that its formula leaves undefined counts as 0, what a coin would get: Matthews'
+    correlation where only one class is predicted (or true), Pearson's and Spearman's where all
+    predictions are equal or one is not finite, F1 without a positive. Papers print them times 100.
+
+    Args:
+        task: the task.
+        predictions: (N,) classes or scores, such as `decide` makes.
+        labels: (N,) the true ones.
+        groups: (N, 2) paragraph and question of each example, for a grouped task.
+
+    Returns:
+        Each metric of the task by its name, and "score": the mean of its main ones.
+
+    Raises:
+        UserError: no labels, no example, or a metric that does not exist.
+        ValueError: arrays of unequal length; no groups for a grouped task.
+    """
+    if labels is None:
+        raise UserError(
+            f"these examples of {task.name!r} have no labels to score against: take a "
+            f"validation split ({', '.join(task.validation_splits)})"
+        )
+    names = (*task.metrics, *task.more_metrics)
+    unknown = [name for name in names if name not in METRICS and name != "em"]
+    if unknown or not task.metrics:
+        raise UserError(
+            f"task {task.name!r}: no metric {(unknown or [''])[0]!r}; "
+            f"there are {', '.join([*METRICS, 'em'])}"
+        )
+    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    if predictions.shape != labels.shape or labels.ndim != 1:
+        raise ValueError(f"{predictions.shape} predictions for {labels.shape} labels")
+    if not len(labels):
+        raise UserError(f"no example of {task.name!r} to score: take a larger split")
+    found = {}
+    for name in names:
+        if name == "em":
+            found[name] = exact_match(predictions, labels, groups)
+        else:
+            found[name] = METRICS[name](predictions, labels)
+    found["score"] = float(np.mean([found[name] for name in task.metrics]))
+    return found
+
+
+def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Part of the examples whose class is right.
+
+    Args:
+        predictions, labels: (N,) classes.
+
+    Returns:
+        From 0 to 1.
+    """
+    return float(np.mean(predictions == labels))
+
+
+def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """F1 of class 1; of MultiRC's answers, all of them together, it is the paper's F1a.
+
+    Args:
+        predictions, labels: (N,) classes.
+
+    Returns:
+        From 0 to 1.
+    """
+    hits = np.sum((predictions == 1) & (labels == 1))
+    positives = np.sum(predictions == 1) + np.sum(labels == 1)
+    return float(2 * hits / positives) if positives else 0.0
+
+
+def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Matthews' correlation of two classes or more (Gorodkin 2004).
+
+    Args:
+        predictions, labels: (N,) classes.
+
+    Returns:
+        From -1 to 1.
+    """
+    classes = int(max(predictions.max(), labels.max())) + 1
+    predicted = np.bincount(predictions.astype(np.int64), minlength=classes)  # (C,)
+    true = np.bincount(labels.astype(np.int64), minlength=classes)  # (C,)
+    total = len(labels)
+    covariance = total * int(np.sum(predictions == labels)) - int(true @ predicted)
+    spread = (total**2 - int(predicted @ predicted)) * (total**2 - int(true @ true))
+    return covariance / spread**0.5 if spread else 0.0
+
+
+def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Pearson's correlation.
+
+    Args:
+        predictions, labels: (N,) scores.
+
+    Returns:
+        From -1 to 1.
+    """
+    x, y = predictions.astype(np.float64), labels.astype(np.float64)
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return 0.0
+    if np.ptp(x) == 0 or np.ptp(y) == 0:  # a mean is not exact: differences from it may not be 0
+        return 0.0
+    x, y = x - x.mean(), y - y.mean()
+    # Scaled before they are squared: scores of 1e-200 and 1e200 correlate as well.
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()
+    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
+
+
+def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Spearman's correlation: Pearson's of the ranks, equal scores sharing their mean rank.
+
+    Args:
+        predictions, labels: (N,) scores.
+
+    Returns:
+        From -1 to 1.
+    """
+    if not np.isfinite(predictions).all():
+        return 0.0
+    return pearson(_ranks(predictions), _ranks(labels))
+
+
+def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:
+    """Part of the questions all of whose answers are judged right (Khashabi et al. 2018).
+
+    Args:
+        predictions, labels: (N,) classes.
+        groups: (N, 2) paragraph and question of each.
+
+    Returns:
+        From 0 to 1.
+
+    Raises:
+        ValueError: no groups, or not one for each example.
+    """
+    if groups is None or len(groups) != len(labels):
+        raise ValueError("exact match needs the group of each example")
+    _, question = np.unique(groups, axis=0, return_inverse=True)
+    wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)
+    return float(np.mean(wrong == 0))
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "f1a": f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[places]  # (N,)

@@ -1,0 +1,221 @@
+"""Examples of a task, from TFDS and from tables."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.task_data import read_examples
+from macaron_tf.data.tasks import TASKS, Task
+from macaron_tf.data.tfds_records import read_columns
+from macaron_tf.errors import UserError
+
+SENTIMENT = Task("sentiment", first=("text",), labels=("bad", "good"))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "second", "mean"),
+    [
+        ("cola", 1301, False, 935 / 1301),
+        ("sst2", 6735, False, 3741 / 6735),
+        ("rte", 250, True, 120 / 250),
+        ("mrpc", 408, True, 277 / 408),
+        ("qnli", 450, True, 229 / 450),
+        ("boolq", 400, True, 243 / 400),
+        ("multirc", 1381, True, 596 / 1381),
+    ],
+)
+def test_real_sets(name, count, second, mean, tfds_dir):
+    examples = read_examples(TASKS[name], "validation", tfds_dir)
+    assert len(examples) == len(examples.first) == len(examples.indices) == count
+    assert (examples.second is not None) == second
+    assert examples.labels.dtype == np.int32
+    assert examples.labels.mean() == pytest.approx(mean)
+    assert len(set(examples.indices)) == count
+    assert (examples.groups is not None) == (name == "multirc")
+
+
+def test_scores(tfds_dir):
+    examples = read_examples(TASKS["stsb"], "validation[:10]", tfds_dir)
+    assert examples.labels.dtype == np.float32 and len(examples) == 10
+    assert examples.labels[0] == pytest.approx(0.4) and examples.indices[0] == 878
+    assert examples.first[0].startswith("For what it's worth, dirt on the lens")
+    assert examples.second[0].startswith("Regular dish washing fluid")
+
+
+def test_questions_with_several_answers(tfds_dir):
+    examples = read_examples(TASKS["multirc"], "validation", tfds_dir)
+    assert examples.groups.shape == (1381, 2)
+    assert (examples.indices[0], *examples.groups[0]) == (26740, 448, 5033)
+    assert examples.second[0].endswith(
+        "? the bum getting knocked in the head and the blood flowing"
+    )
+    assert examples.first[0].startswith("The film begins with Brick Bardo")
+    # One paragraph has one text.
+    texts = {}
+    for (paragraph, _), text in zip(examples.groups, examples.first, strict=True):
+        assert texts.setdefault(paragraph, text) == text
+    # A question has several answers.
+    assert len(np.unique(examples.groups, axis=0)) < len(examples) / 3
+
+
+def test_tfds_errors(tfds_dir, tmp_path):
+    cola = TASKS["cola"]
+    with pytest.raises(UserError, match="no split 'dev': it has train, validation"):
+        read_examples(cola, "dev", tfds_dir)
+    with pytest.raises(UserError, match="cannot read split 'train.:x"):
+        read_examples(cola, "train[:x]", tfds_dir)
+    with pytest.raises(UserError, match="corresponds to no data.*: check the split"):
+        read_examples(cola, "train[:0]", tfds_dir)
+    with pytest.raises(UserError, match="no TFDS set 'glue' in .*tfds.load"):
+        read_examples(cola, "train", tmp_path)
+    with pytest.raises(UserError, match="no configuration 'qqp'"):
+        read_examples(TASKS["qqp"], "train", tfds_dir)
+    with pytest.raises(UserError, match="no field 'sentence1': its records hold idx, label, sente"):
+        read_examples(TASKS["rte"], "train", tfds_dir, source="tfds:glue/cola")
+    with pytest.raises(UserError, match="classes entailment, not_entailment, the task 'mrpc' not_"):
+        read_examples(TASKS["mrpc"], "train", tfds_dir, source="tfds:glue/rte")
+    with pytest.raises(UserError, match="unknown source 'csv:x'"):
+        read_examples(cola, "train", source="csv:x")
+    with pytest.raises(UserError, match="'sentiment' has no data of its own: give tsv:FILE"):
+        read_examples(SENTIMENT, "train")
+
+
+def prepare(folder, features, records):
+    """Writes a TFDS set with a test split."""
+    import tensorflow_datasets as tfds
+
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="glue",
+        config="toy",
+        version="1.0.0",
+        data_dir=folder,
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={"test": list(enumerate(records))},
+    )
+
+
+def test_secret_labels_are_none(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    features = {
+        "sentence": tfds.features.Text(),
+        "label": tfds.features.ClassLabel(names=["unacceptable", "acceptable"]),
+        "idx": np.int32,
+    }
+
+    def read(labels, folder):
+        records = [{"sentence": "", "label": label, "idx": 7} for label in labels]
+        prepare(folder, features, records)
+        return read_examples(TASKS["cola"], "test", folder, source="tfds:glue/toy")
+
+    examples = read([-1, -1], tmp_path / "secret")
+    assert examples.labels is None and examples.first == ["", ""]
+    assert examples.indices.tolist() == [7, 7]
+    with pytest.raises(UserError, match="record .: the label is -1, not one of the classes unacc"):
+        read([1, -1], tmp_path / "mixed")
+
+
+def test_columns_are_in_order(tfds_dir):
+    columns = read_columns("glue/rte:2.0.0", "train", ["idx", "label"], tfds_dir)
+    assert columns.class_names == {"label": ("entailment", "not_entailment")}
+    assert columns.values["idx"].shape == (2240,)
+    assert columns.values["idx"][:3].tolist() == [1352, 1142, 1437]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Writes a table and gives its source."""
+
+    def write(*lines, name="table.tsv"):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return f"tsv:{tmp_path}/{name}"
+
+    return write
+
+
+def test_a_table(table):
+    source = table("id\tlabel\ttext", "a\tgood\tso good", 'b\t0\tso "bad', "c\tbad\tgood")
+    examples = read_examples(SENTIMENT, "train", source=source)
+    assert examples.first == ["so good", 'so "bad', "good"] and examples.second is None
+    assert examples.labels.tolist() == [1, 0, 0] and examples.labels.dtype == np.int32
+    assert examples.indices.tolist() == [0, 1, 2] and examples.groups is None
+
+
+def test_a_table_of_scores_and_pairs(table, tmp_path):
+    lines = ["sentence2\tsentence1\tlabel", "b\ta\t5", "d\tc\t 0.25"]
+    (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    source = f"tsv:{tmp_path}/{{split}}.tsv.gz"
+    examples = read_examples(TASKS["stsb"], "dev", source=source)
+    assert (examples.first, examples.second) == (["a", "c"], ["b", "d"])
+    assert examples.labels.tolist() == [5, 0.25] and examples.labels.dtype == np.float32
+
+
+def test_a_table_without_labels(table):
+    source = table("text", "so good", name="test_a.tsv").replace("test_a", "{split}")
+    assert read_examples(SENTIMENT, "test_a", source=source).labels is None
+    whole = table("text\tlabl", "so good\tgood")
+    assert read_examples(SENTIMENT, "all", source=whole).labels is None
+    with pytest.raises(UserError, match="line 1: no column named 'label' among 'text', 'labl'; "):
+        read_examples(SENTIMENT, "train", source=whole)
+
+
+def test_groups_by_text(table):
+    source = table(
+        "paragraph\tquestion\tanswer\tlabel",
+        "p\tq\ta\t1", "p\tr\ta\t0", "s\tq\ta\tTrue", "p\tq\tb\tFalse",
+    )  # fmt: skip
+    examples = read_examples(TASKS["multirc"], "train", source=source)
+    assert examples.second == ["q a", "r a", "q a", "q b"]
+    assert examples.labels.tolist() == [1, 0, 1, 0]
+    assert examples.groups.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["label\tbody", "good\tx"], "line 1: no column named 'text' among 'label', 'body'"),
+        (["label\ttext\ttext", "good\tx\tx"], "line 1: 2 column named 'text' among"),
+        (["label\ttext", "good\tx", "great\tx"], "line 3: 'great' in column 'label' is not one of"),
+        (["label\ttext", "2\tx"], "line 2: '2' in column 'label' is not one of the classes bad, g"),
+        (["label\ttext", "-1\tx"], "line 2: '-1' in column 'label' is not one of the classes bad"),
+        (["label\ttext", "good\tx", "bad\t "], "line 3: the text in column 'text' is empty"),
+        (["label\ttext", "good\tx\ty"], "line 2: 3 columns, not the header's 2"),
+        (["label\ttext", "good\tx", ""], "line 3: 1 columns, not the header's 2"),
+        (["label\ttext"], "holds no example"),
+        ([], "line 1: no column named 'text' among ''"),
+    ],
+)
+def test_bad_tables(lines, message, table):
+    with pytest.raises(UserError, match=message) as caught:
+        read_examples(SENTIMENT, "train", source=table(*lines))
+    assert "\n" not in str(caught.value) and "table.tsv" in str(caught.value)
+
+
+@pytest.mark.parametrize("score", ["nan", "inf", "5.1", "-0.1", "x", ""])
+def test_bad_scores(score, table):
+    source = table("sentence1\tsentence2\tlabel", "a\tb\t1", f"a\tb\t{score}")
+    with pytest.raises(UserError, match="line 3: .* in column 'label' is not a number from 0 to 5"):
+        read_examples(TASKS["stsb"], "train", source=source)
+    if score not in ("5.1", "-0.1"):
+        free = Task("free", first=("sentence1",))
+        with pytest.raises(UserError, match="is not a finite number"):
+            read_examples(free, "train", source=source)
+
+
+def test_files_that_cannot_be_read(table, tmp_path):
+    with pytest.raises(UserError, match="cannot read"):
+        read_examples(SENTIMENT, "train", source=f"tsv:{tmp_path}/absent.tsv")
+    with pytest.raises(UserError, match="has no split 'dev': put {split}"):
+        read_examples(SENTIMENT, "dev", source=table("text\tlabel", "a\tbad"))
+    (tmp_path / "latin.tsv").write_bytes(b"text\tlabel\n\xe9\tbad\n")
+    with pytest.raises(UserError, match="line 2: not UTF-8"):
+        read_examples(SENTIMENT, "train", source=f"tsv:{tmp_path}/latin.tsv")
+
+
+def test_a_line_of_ten_megabytes(table):
+    long = "word " * 2_000_000
+    examples = read_examples(SENTIMENT, "train", source=table("text\tlabel", f"{long}\tbad"))
+    assert examples.first == [long]
+    with pytest.raises(UserError, match="no column named 'text'") as caught:
+        read_examples(SENTIMENT, "train", source=table(long, long))
+    assert len(str(caught.value)) < 500

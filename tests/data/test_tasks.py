@@ -1,0 +1,58 @@
+"""The registry of tasks."""
+
+import pytest
+
+from macaron_tf.data.tasks import TASKS, Task, get_task
+from macaron_tf.errors import UserError
+
+
+def test_glue_and_superglue():
+    assert set(TASKS) == {
+        "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "boolq", "multirc",
+    }  # fmt: skip
+    files = {file.name for task in TASKS.values() for file in task.submissions}
+    assert files == {
+        "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv",
+        "AX.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv", "BoolQ.jsonl", "MultiRC.jsonl",
+    }  # fmt: skip
+    assert [name for name, task in TASKS.items() if task.regression] == ["stsb"]
+    assert [name for name, task in TASKS.items() if task.grouped] == ["multirc"]
+    classes = {name: task.num_classes for name, task in TASKS.items()}
+    assert classes["stsb"] == 1 and classes["mnli"] == 3
+    assert all(count == 2 for name, count in classes.items() if name not in ("stsb", "mnli"))
+
+
+def test_the_classes_are_those_of_the_official_builders():
+    glue = pytest.importorskip("tensorflow_datasets.text.glue")
+    super_glue = pytest.importorskip("tensorflow_datasets.text.super_glue")
+    configs = {
+        f"tfds:{name}/{config.name}": config
+        for name, builder in (("glue", glue.Glue), ("super_glue", super_glue.SuperGlue))
+        for config in builder.BUILDER_CONFIGS
+    }
+    for task in TASKS.values():
+        config = configs[task.source]
+        assert tuple(config.label_classes or ()) == task.labels, task.name
+        features = getattr(config, "text_features", None) or config.features
+        assert set(features) == {*task.first, *task.second}, task.name
+        assert all(file.source in configs for file in task.submissions)
+
+
+def test_main_metrics():
+    metrics = {name: task.metrics for name, task in TASKS.items()}
+    assert metrics.pop("cola") == ("matthews",)
+    assert metrics.pop("stsb") == ("pearson", "spearman")
+    assert metrics.pop("mrpc") == metrics.pop("qqp") == ("f1", "accuracy")
+    assert metrics.pop("multirc") == ("f1a", "em")
+    assert set(metrics.values()) == {("accuracy",)}
+
+
+def test_a_task_of_ones_own():
+    task = Task("spam", first=("body",), labels=("ham", "spam"), metrics=("f1",))
+    assert task.num_classes == 2 and not task.regression and not task.submissions
+
+
+def test_unknown_task():
+    assert get_task("rte") is TASKS["rte"]
+    with pytest.raises(UserError, match="no task 'sst-2': there are boolq, cola"):
+        get_task("sst-2")
