@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from macaron_tf.interop.assign import assign, assign_attention, assign_dense, assign_norm
+from macaron_tf.interop.keras_arrays import KerasArrays
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 
 # Our residuals, and KerasHub's names of the same attention and LayerNorm.
@@ -48,32 +49,18 @@ def copy_keras_hub(
 
 
 def _copy_block(block, layer: keras.layers.Layer, attentions: dict) -> None:
-    # Paths within the layer, such as self_attention/query/kernel.
-    weights = {
-        weight.path.split(f"{layer.name}/", 1)[-1]: keras.ops.convert_to_numpy(weight)
-        for weight in layer.weights
-    }
-
-    def norm(name: str) -> tuple[np.ndarray, np.ndarray]:
-        return weights[f"{name}/gamma"], weights[f"{name}/beta"]
+    arrays = KerasArrays.of_layer(layer)
 
     def attention(name: str):
-        def read(part: str) -> tuple[np.ndarray, np.ndarray]:
-            prefix = f"{name}/attention_output" if part == "output" else f"{name}/{part}"
-            kernel, bias = weights[f"{prefix}/kernel"], weights[f"{prefix}/bias"]
-            # The output's (H, d, D) -> (H d, D), the others' (D, H, d) -> (D, H d)
-            width = (-1, kernel.shape[-1]) if part == "output" else (kernel.shape[0], -1)
-            return kernel.reshape(width), bias.reshape(-1)
-
-        return read
+        parts = {"output": "attention_output"}
+        return lambda part: arrays.dense(f"{name}/{parts.get(part, part)}")
 
     for residual_name, (attention_name, norm_name) in attentions.items():
         residual = getattr(block, residual_name)
         assign_attention(residual.sublayer, attention(attention_name))
-        assign_norm(residual.layer_norm, norm(norm_name))
+        assign_norm(residual.layer_norm, arrays.norm(norm_name))
     feed_forward = block.feed_forward_1
     for ours, theirs in (("inner", "intermediate"), ("outer", "output")):
-        prefix = f"feedforward_{theirs}_dense"
-        part = weights[f"{prefix}/kernel"], weights[f"{prefix}/bias"]
+        part = arrays.dense(f"feedforward_{theirs}_dense")
         assign_dense(getattr(feed_forward.sublayer, ours), [part])
-    assign_norm(feed_forward.layer_norm, norm("feedforward_layer_norm"))
+    assign_norm(feed_forward.layer_norm, arrays.norm("feedforward_layer_norm"))

@@ -1,6 +1,5 @@
 """MarianMT models of Hugging Face: their weights in our encoder-decoder."""
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign, assign_attention, assign_dense, assign_norm
+from macaron_tf.interop.hugging_face import ACTIVATIONS, read_config, read_state
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 
@@ -22,8 +22,6 @@ _REQUIRED = {
     "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
 }
-# Ours, by their names. Theirs called "gelu" is exact and ours approximate: it is not the same.
-_ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu_new": "gelu"}
 # The one table's names: `save_pretrained` keeps only one of the tied.
 _TABLES = ("model.shared.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 _ATTENTION_PARTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
@@ -53,15 +51,8 @@ def read_marian(directory: str | pathlib.Path) -> MarianImport:
         UserError: a file is missing, or the model has what ours has no place for.
     """
     directory = pathlib.Path(directory)
-    if not (directory / "config.json").is_file():
-        raise UserError(f"{directory} is no MarianMT directory: it has no config.json.")
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    if config.get("model_type") != "marian":
-        raise UserError(
-            f"{directory}/config.json has model_type {config.get('model_type')!r}: only 'marian' "
-            "can be read."
-        )
-    return read_marian_state(_read_state(directory), config)
+    config = read_config(directory, "marian", "MarianMT")
+    return read_marian_state(read_state(directory), config)
 
 
 def read_marian_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> MarianImport:
@@ -115,10 +106,10 @@ def _our_config(config: Mapping[str, Any], vocab_size: int) -> EncoderDecoderCon
                 f"the MarianMT configuration has {one}={config[one]} and {other}={config[other]}: "
                 "only equal ones can be read."
             )
-    if config["activation_function"] not in _ACTIVATIONS:
+    if config["activation_function"] not in ACTIVATIONS:
         raise UserError(
             f"the MarianMT configuration has activation_function={config['activation_function']}: "
-            f"only {', '.join(_ACTIVATIONS)} can be read."
+            f"only {', '.join(ACTIVATIONS)} can be read."
         )
     return EncoderDecoderConfig(
         vocab_size=vocab_size,
@@ -128,7 +119,7 @@ def _our_config(config: Mapping[str, Any], vocab_size: int) -> EncoderDecoderCon
         num_encoder_layers=config["encoder_layers"],
         num_decoder_layers=config["decoder_layers"],
         block="transformer",
-        activation=_ACTIVATIONS[config["activation_function"]],
+        activation=ACTIVATIONS[config["activation_function"]],
         norm="post",
         epsilon=1e-5,
         position_layout="concatenated",
@@ -146,21 +137,6 @@ def _order_of_ids(config: Mapping[str, Any]) -> np.ndarray:
     special = [pad, unknown, start, eos]
     rest = np.setdiff1d(np.arange(config["vocab_size"]), special)
     return np.concatenate([special, rest])
-
-
-def _read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    if (directory / "model.safetensors").is_file():
-        from safetensors.numpy import load_file
-
-        return load_file(directory / "model.safetensors")
-    if (directory / "pytorch_model.bin").is_file():
-        import torch
-
-        state = torch.load(directory / "pytorch_model.bin", map_location="cpu", weights_only=True)
-        return {name: tensor.float().numpy() for name, tensor in state.items()}
-    raise UserError(
-        f"{directory} holds no weights: it has neither model.safetensors nor pytorch_model.bin."
-    )
 
 
 def _read_block(block, state: Mapping[str, np.ndarray], prefix: str, cross: bool) -> None:

@@ -68,8 +68,10 @@ def generate(model, source, ids, **options):
     return np.array([[ours[int(token)] for token in row] for row in found])
 
 
-@pytest.mark.parametrize("activation", ["relu", "swish"])
-@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize(
+    ("activation", "safe"),
+    [("relu", True), ("swish", True), ("swish", False), ("gelu", True), ("gelu_new", True)],
+)
 def test_logits_and_greedy_decoding_agree(activation, safe, tmp_path):
     theirs = marian(activation)
     theirs.save_pretrained(tmp_path)
@@ -124,7 +126,7 @@ def test_beam_search_of_a_fixed_length_agrees():
     ("options", "reason"),
     [
         ({"scale_embedding": False}, "scale_embedding=False"),
-        ({"activation": "gelu"}, "activation_function=gelu"),
+        ({"activation": "quick_gelu"}, "activation_function=quick_gelu"),
         ({"decoder_vocab_size": 70}, "decoder_vocab_size=70"),
     ],
 )

@@ -1,0 +1,173 @@
+"""A SentencePiece vocabulary for encoders, with [CLS], [SEP] and [MASK]."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text
+
+from macaron_tf.data.cache import TokenRows
+from macaron_tf.data.normalization import (
+    NormalizationConfig,
+    in_chunks,
+    normalize,
+    normalize_lines,
+)
+from macaron_tf.data.piece_training import train_pieces
+from macaron_tf.data.piece_vocabulary import PieceVocabulary
+from macaron_tf.data.sentencepiece_training import normalized_text
+from macaron_tf.errors import UserError
+from macaron_tf.special_ids import PAD, UNK
+
+CLS, SEP, MASK = 2, 3, 4
+_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
+_WORD_START = "\u2581"
+
+
+class SentencePieceEncoderVocabulary(PieceVocabulary):
+    """A SentencePiece model whose pieces 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
+
+    Args:
+        proto: the serialized model.
+        normalization: what is done to a line before it is cut.
+        language: whose punctuation rules the normalization applies.
+
+    Attributes:
+        processor: SentencePiece's own processor of the model.
+
+    Raises:
+        UserError: `proto` is no SentencePiece model, or its special pieces are others.
+    """
+
+    kind = "sentencepiece"
+    contents_name = "vocabulary.model"
+    unk_id, cls_id, sep_id, mask_id = UNK, CLS, SEP, MASK
+
+    def __init__(
+        self,
+        proto: bytes,
+        normalization: NormalizationConfig | None = None,
+        language: str = "en",
+    ):
+        self.proto = bytes(proto)
+        self.normalization = normalization or NormalizationConfig()
+        self.language = language
+        self.processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self.processor.LoadFromSerializedProto(self.proto)
+        except RuntimeError as error:
+            raise UserError(
+                "the vocabulary's model is not a SentencePiece model: train the vocabulary again"
+            ) from error
+        numbers = self.processor.piece_to_id(list(_CONTROL))
+        found = (self.processor.pad_id(), self.processor.unk_id(), *numbers)
+        control = all(self.processor.is_control(i) for i in numbers)
+        if found != (PAD, UNK, CLS, SEP, MASK) or not control:
+            raise UserError(
+                "the SentencePiece model does not hold PAD, UNK, [CLS], [SEP] and [MASK] as its "
+                f"control pieces 0 to 4: train it with pad_id={PAD} unk_id={UNK} bos_id=-1 "
+                f"eos_id=-1 control_symbols={','.join(_CONTROL)}"
+            )
+        self._tokenizer = None
+
+    @classmethod
+    def train(
+        cls,
+        lines: Iterable[str],
+        size: int,
+        *,
+        normalization: NormalizationConfig | None = None,
+        language: str = "en",
+        model_type: str = "bpe",
+        character_coverage: float = 0.9999,
+        unicode_rule: str = "nmt_nfkc",
+        max_lines: int = 10_000_000,
+    ) -> "SentencePieceEncoderVocabulary":
+        """Trains a vocabulary; the same lines give the same vocabulary, byte for byte.
+
+        Args:
+            lines: lines of text.
+            size: number of pieces, the 5 special ones included.
+            normalization, language: as for the class.
+            model_type: "bpe" or "unigram".
+            character_coverage: part of the text's characters that become pieces: all but one in
+                10,000, for an encyclopedia holds thousands of characters that occur once.
+            unicode_rule: SentencePiece's own normalization: "nmt_nfkc", "nfkc" or "identity".
+            max_lines: lines read at most; the first ones are taken.
+
+        Returns:
+            The vocabulary.
+
+        Raises:
+            UserError: no text at all, or too little of it (or too much) for `size` pieces.
+        """
+        normalization = normalization or NormalizationConfig()
+        proto = train_pieces(
+            normalized_text(lines, normalization, [language], max_lines),
+            size,
+            model_type=model_type,
+            character_coverage=character_coverage,
+            normalization_rule_name=unicode_rule,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=list(_CONTROL),
+        )
+        return cls(proto, normalization, language)
+
+    @property
+    def pieces(self) -> int:
+        return self.processor.get_piece_size()
+
+    def contents(self) -> bytes:
+        return self.proto
+
+    def settings(self) -> dict:
+        return {
+            "normalization": dataclasses.asdict(self.normalization),
+            "language": self.language,
+        }
+
+    @classmethod
+    def from_contents(cls, contents: bytes, settings: dict) -> "SentencePieceEncoderVocabulary":
+        normalization = NormalizationConfig(**settings["normalization"])
+        return cls(contents, normalization, settings["language"])
+
+    def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
+        return self.tokenizer.tokenize(normalize(strings, self.normalization, self.language))
+
+    def encode_rows(self, lines: Iterable[str]) -> TokenRows:
+        """As the base's, through SentencePiece's own threads."""
+        rows = []
+        for chunk in in_chunks(lines):
+            text = normalize_lines(chunk, self.normalization, self.language)
+            rows += self.processor.encode(text, num_threads=os.cpu_count() or 1)
+        return TokenRows.from_lists(rows, self.size)
+
+    def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        kept = list(self._text_ids(rows))
+        return self.processor.decode(kept) if kept else []
+
+    def word_starts(self) -> np.ndarray:
+        starts = np.ones(self.size, bool)
+        for number in range(MASK + 1, self.pieces):
+            starts[number] = self.processor.id_to_piece(number).startswith(_WORD_START)
+        return starts
+
+    @property
+    def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
+        """The in-graph tokenizer, made at its first use."""
+        if self._tokenizer is None:
+            # A graph may be under construction: the resource has to outlive it.
+            with tf.init_scope():
+                self._tokenizer = tensorflow_text.SentencepieceTokenizer(
+                    model=self.proto, out_type=tf.int32
+                )
+        return self._tokenizer
+
+    def trackables(self) -> list:
+        return [self.tokenizer]

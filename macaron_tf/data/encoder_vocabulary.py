@@ -1,0 +1,40 @@
+"""The vocabularies of encoders, and which of them a folder holds."""
+
+import os
+
+from macaron_tf.data.encoder_sentencepiece import SentencePieceEncoderVocabulary
+from macaron_tf.data.piece_vocabulary import RECORD, PieceVocabulary, read_record
+from macaron_tf.data.storage import join
+from macaron_tf.data.wordpiece import WordPieceVocabulary
+from macaron_tf.errors import UserError
+
+__all__ = [
+    "PieceVocabulary",
+    "SentencePieceEncoderVocabulary",
+    "WordPieceVocabulary",
+    "load_encoder_vocabulary",
+]
+
+_KINDS = {kind.kind: kind for kind in (WordPieceVocabulary, SentencePieceEncoderVocabulary)}
+
+
+def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
+    """Reads a vocabulary of either class; `vocabulary.json` says which.
+
+    Args:
+        directory: the folder that `save` wrote, `gs://` included.
+
+    Returns:
+        The vocabulary, its hash verified.
+
+    Raises:
+        UserError: a file is missing, damaged, of no encoder vocabulary, or not the one the hash
+            was taken of.
+    """
+    kind = read_record(directory)["kind"]
+    if kind not in _KINDS:
+        raise UserError(
+            f"{join(directory, RECORD)} is of an unknown kind {kind!r}: it must be one of "
+            f"{', '.join(_KINDS)}"
+        )
+    return _KINDS[kind].load(directory)

@@ -1,0 +1,139 @@
+"""BERT models of KerasHub: a backbone in memory, or a preset's folder."""
+
+import pathlib
+from typing import TYPE_CHECKING
+
+from macaron_tf.errors import UserError
+from macaron_tf.interop.bert_import import BertImport, import_bert
+from macaron_tf.interop.bert_vocabulary import read_keras_hub_vocabulary
+from macaron_tf.interop.bert_weights import (
+    BertPaths,
+    BertWeights,
+    MaskedLanguageWeights,
+    assign_bert,
+    read_weights,
+)
+from macaron_tf.interop.hugging_face import read_json
+from macaron_tf.interop.keras_arrays import KerasArrays, activation_name
+from macaron_tf.models.classifier import EncoderClassifier
+from macaron_tf.models.pretraining import PretrainingEncoder
+
+if TYPE_CHECKING:
+    import keras_hub
+
+_PATHS = BertPaths(
+    tokens="token_embedding/embeddings",
+    positions="position_embedding/embeddings",
+    segments="segment_embedding/embeddings",
+    norm="embeddings_layer_norm",
+    layer="transformer_layer_{}",
+    query="self_attention_layer/query",
+    key="self_attention_layer/key",
+    value="self_attention_layer/value",
+    output="self_attention_layer/attention_output",
+    inner="feedforward_intermediate_dense",
+    outer="feedforward_output_dense",
+    attention_norm="self_attention_layer_norm",
+    feed_forward_norm="feedforward_layer_norm",
+)
+
+
+def copy_keras_hub_bert(
+    model: PretrainingEncoder | EncoderClassifier,
+    backbone: "keras_hub.models.BertBackbone",
+    masked_lm_head: "keras_hub.layers.MaskedLMHead | None" = None,
+) -> None:
+    """Copies a KerasHub BERT into our model, its pooler too where ours has one.
+
+    Args:
+        model: a BERT of the same shapes, with their `activation="gelu_tanh"` and
+            `epsilon=1e-12`, and up to 7 more tokens.
+        backbone: built.
+        masked_lm_head: built; with the activation and epsilon of our model. `BertMaskedLM`'s own,
+            with the exact GELU and 1e-5 on a backbone with the tanh form and 1e-12, has not.
+
+    Raises:
+        UserError: a shape or a setting differs; the sentence names it.
+    """
+    _check_settings(model, _activation_and_epsilon(backbone), "backbone")
+    masked_language = None
+    if masked_lm_head is not None:
+        theirs = {
+            "activation": activation_name(masked_lm_head.intermediate_activation),
+            "epsilon": masked_lm_head.layer_norm_epsilon,
+        }
+        _check_settings(model, theirs, "masked language head")
+        arrays = KerasArrays.of_layer(masked_lm_head)
+        masked_language = MaskedLanguageWeights(
+            dense=arrays.dense("intermediate_dense"),
+            norm=arrays.norm("intermediate_layer_norm"),
+            bias=arrays.array("output_bias"),
+        )
+    assign_bert(model, _read(backbone, masked_language=masked_language))
+
+
+def read_keras_hub_bert(directory: str | pathlib.Path) -> BertImport:
+    """Reads a BERT preset's folder as KerasHub's `save_to_preset` writes it.
+
+    A task's own head is left behind, as `copy_keras_hub_bert` says why. Text is cut as BERT's
+    tokenizer does, which for lower-cased text also strips accents; KerasHub's keeps them.
+
+    Args:
+        directory: holds `config.json`, `model.weights.h5`, `tokenizer.json` and the tokenizer's
+            assets; or a downloaded preset with these files.
+
+    Raises:
+        UserError: a file is missing, the preset is of another model, or keras_hub is not
+            installed.
+    """
+    try:
+        import keras_hub
+    except ImportError:
+        raise UserError(
+            f"reading the preset {directory} needs a package: pip install keras-hub."
+        ) from None
+    directory = pathlib.Path(directory)
+    for name in ("config.json", "model.weights.h5"):
+        if not (directory / name).is_file():
+            raise UserError(f"{directory} is no KerasHub preset: it has no {name}.")
+    kind = read_json(directory / "config.json").get("class_name")
+    if kind != "BertBackbone":
+        raise UserError(f"{directory}/config.json has a {kind}: only BertBackbone can be read.")
+    vocabulary = read_keras_hub_vocabulary(directory)
+    backbone = keras_hub.models.BertBackbone.from_preset(str(directory), dtype="float32")
+    settings = {
+        "hidden_dim": backbone.hidden_dim,
+        "feed_forward_dim": backbone.intermediate_dim,
+        "num_heads": backbone.num_heads,
+        "num_layers": backbone.num_layers,
+        "max_length": backbone.max_sequence_length,
+        "num_segments": backbone.num_segments,
+        "dropout": backbone.dropout,
+        "attention_dropout": backbone.dropout,
+        **_activation_and_epsilon(backbone),
+    }
+    return import_bert(settings, _read(backbone), vocabulary)
+
+
+def _read(backbone: "keras_hub.models.BertBackbone", **heads) -> BertWeights:
+    arrays = KerasArrays.of_layer(backbone)
+    pooler = arrays.dense("pooled_dense")
+    return read_weights(arrays, _PATHS, backbone.num_layers, pooler=pooler, **heads)
+
+
+def _activation_and_epsilon(backbone: "keras_hub.models.BertBackbone") -> dict:
+    layer = backbone.transformer_layers[0]
+    return {
+        "activation": activation_name(layer.activation),
+        "epsilon": layer.layer_norm_epsilon,
+    }
+
+
+def _check_settings(model: PretrainingEncoder | EncoderClassifier, theirs: dict, name: str) -> None:
+    for field, value in theirs.items():
+        ours = getattr(model.config, field)
+        if ours != value:
+            raise UserError(
+                f"KerasHub's {name} has {field}={value!r} and the model {ours!r}: they must be "
+                "the same."
+            )

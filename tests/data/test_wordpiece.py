@@ -1,0 +1,234 @@
+"""WordPiece: BERT's own ids on real and on strange text, training, refusing, the in-graph path."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.encoder_vocabulary import WordPieceVocabulary, load_encoder_vocabulary
+from macaron_tf.errors import UserError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+STRANGE = [
+    "",
+    "   ",
+    "café naïve Ångström e\u0301a\u0300 x\u0301\u0323 \u0301",
+    "日本語の文 \u3402 \U00020001 x 한국어 가나다 ภาษา",
+    "a\u200bb \u00ad soft \ufeff a\x00b \ufffd x \ue000 pua \U000e0001 tag",
+    "a\tb\nc\rd\x0be\x0cf\x85g\x1ch \u2028x\u2029 \u00a0nb\u3000sp",
+    "$5+3=8^2`~|<> don't ’ “q” — − × € °",
+    "İstanbul ß ẞ ﬁ Ω K ΟΔΟΣ οδος",  # noqa: RUF001
+    "x" * 100 + " y",
+    "x" * 101 + " y",
+    "é" * 60 + " z " + "é" * 101 + " " + "ж" * 60 + " " + "ж" * 101,
+    "a" * 100 + "-" + "b" * 101 + "." + "c" * 102 + "語" + "d" * 100,
+    "😀 hi ##ing # ## ###",
+]
+
+
+@pytest.fixture(scope="module")
+def bert(shared_data) -> WordPieceVocabulary:
+    return WordPieceVocabulary.from_file(
+        shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
+    )
+
+
+@pytest.fixture(scope="module")
+def real_lines(shared_data) -> list[str]:
+    lines = []
+    texts = shared_data / "text"
+    for path in [*sorted(texts.glob("*.gz")), *sorted(texts.glob("novels/*.gz"))[:3]]:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            lines += file.read().split("\n")[:600]
+    return lines
+
+
+@pytest.fixture(scope="module")
+def small(real_lines) -> WordPieceVocabulary:
+    return WordPieceVocabulary.train(real_lines, 1000)
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_ids_are_those_of_hugging_face(shared_data, real_lines, lower_case):
+    tokenizers = pytest.importorskip("tokenizers")
+    path = str(shared_data / "vocabularies" / "bert-base-uncased-vocab.txt")
+    theirs = tokenizers.BertWordPieceTokenizer(path, lowercase=lower_case)
+    ours = WordPieceVocabulary.from_file(path, lower_case=lower_case)
+    lines = [*real_lines, *STRANGE]
+    expected = [e.ids for e in theirs.encode_batch(lines, add_special_tokens=False)]
+    found = ours.encode_lines(lines)
+    assert sum(map(len, found)) > 50_000
+    different = [line for line, a, b in zip(lines, found, expected, strict=True) if a != b]
+    assert different == []
+
+
+def test_special_ids_of_bert(bert):
+    assert (bert.pad_id, bert.unk_id, bert.cls_id, bert.sep_id, bert.mask_id) == (
+        0, 100, 101, 102, 103,
+    )  # fmt: skip
+    assert bert.special_ids == (0, 100, 101, 102, 103)
+    assert (bert.pieces, bert.size) == (30522, 30528)
+
+
+def test_no_text_forges_a_special_id(bert, small):
+    for vocabulary in (bert, small):
+        ids = vocabulary.encode_lines(["[MASK] [CLS] [PAD] [SEP]", "[PAD]x"])
+        assert not set(sum(ids, [])) & (set(vocabulary.special_ids) - {vocabulary.unk_id})
+
+
+def test_in_graph_equals_outside(small):
+    lines = ["A few words.", *STRANGE]
+    raw = tf.constant([line.encode() for line in lines])
+    rows = tf.function(small.encode)(raw)
+    assert rows.dtype == tf.int32
+    assert rows.to_list() == small.encode(raw).to_list() == small.encode_lines(lines)
+    assert small.encode(tf.constant([], tf.string)).to_list() == []
+    assert small.encode_lines([]) == []
+
+
+def test_what_utf8_cannot_hold_and_invalid_bytes_are_left_out(small):
+    assert small.encode_lines(["the \ud800 man"]) == small.encode_lines(["the  man"])
+    assert small.encode(tf.constant([b"the \xff man"])).to_list() == small.encode_lines(
+        ["the  man"]
+    )
+
+
+def test_a_word_is_cut_into_its_longest_pieces_or_unknown():
+    vocabulary = WordPieceVocabulary([*SPECIAL, "play", "##ing", "##i", "p", "##s", "."])
+    lines = ["Playing plays.", "play!", "PLAYÍ"]
+    assert vocabulary.encode_lines(lines) == [[5, 6, 5, 9, 10], [5, 1], [5, 7]]
+    assert vocabulary.decode_lines([[2, 5, 6, 5, 9, 10, 3, 0], [4, 15, -1, 99]]) == [
+        "playing plays .",
+        "",
+    ]
+    starts = vocabulary.word_starts()
+    assert starts.shape == (16,) and starts.dtype == bool
+    assert np.flatnonzero(~starts).tolist() == [6, 7, 9]
+
+
+def test_long_lines(small):
+    length = 10_000_000
+    assert small.encode_rows(["the " * (length // 4)]).lengths.tolist() == [length // 4]
+    assert small.encode_lines(["x" * length]) == [[small.unk_id]]
+
+
+def test_training_is_exact_and_the_same_again(real_lines, small):
+    assert small.pieces == 1000 and small.words[:5] == tuple(SPECIAL)
+    again = WordPieceVocabulary.train(real_lines, 1000)
+    assert again.words == small.words and again.hash == small.hash
+    ids = np.array(sum(small.encode_lines(real_lines), []))
+    assert np.mean(ids == small.unk_id) < 1e-4
+    # Merges pay: far fewer pieces than characters, and each is used.
+    assert len(ids) < 0.45 * sum(len(line.replace(" ", "")) for line in real_lines)
+    assert len(np.unique(ids)) > 850
+
+
+def test_rare_characters_are_left_out():
+    lines = ["aab abb ab"] * 50 + ["ab☃ ab"]  # noqa: RUF001
+    vocabulary = WordPieceVocabulary.train(lines, 10, max_characters=2)
+    assert vocabulary.words[5:9] == ("a", "b", "##a", "##b")
+    assert vocabulary.encode_lines(["ab☃"]) == [[vocabulary.unk_id]]
+
+
+def test_cased_and_uncased_differ_in_hash_and_ids(small):
+    cased = WordPieceVocabulary(small.words, lower_case=False)
+    assert cased.hash != small.hash
+    assert cased.encode_lines(["THE"]) != small.encode_lines(["THE"]) == small.encode_lines(["the"])
+
+
+def test_works_in_a_saved_model(small, tmp_path):
+    module = tf.Module()
+    module.assets = small.trackables()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def call(lines):
+        return small.encode(lines).to_tensor()
+
+    module.call = call
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    found = tf.saved_model.load(str(tmp_path / "model")).call(tf.constant(["The man", ""]))
+    assert found.numpy()[0].tolist() == small.encode_lines(["the man"])[0]
+
+
+def test_first_use_inside_a_graph(small):
+    fresh = WordPieceVocabulary(small.words)
+    dataset = tf.data.Dataset.from_tensors(["the man"]).map(lambda x: fresh.encode(x).to_tensor())
+    assert next(iter(dataset)).numpy()[0].tolist() == fresh.encode_lines(["the man"])[0]
+
+
+def test_save_and_load(small, tmp_path):
+    small.save(tmp_path / "new" / "folder")
+    loaded = load_encoder_vocabulary(tmp_path / "new" / "folder")
+    assert isinstance(loaded, WordPieceVocabulary)
+    assert loaded.hash == small.hash and loaded.words == small.words
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
+        "vocabulary.json",
+        "vocabulary.txt",
+    ]
+
+
+def test_load_refuses_what_is_missing_or_damaged(small, tmp_path):
+    with pytest.raises(UserError, match=r"no vocabulary in .*vocabulary\.json"):
+        load_encoder_vocabulary(tmp_path)
+    small.save(tmp_path)
+    record, words = tmp_path / "vocabulary.json", tmp_path / "vocabulary.txt"
+    whole, text = record.read_text(), words.read_bytes()
+    changed = json.loads(whole)
+    changed["settings"]["lower_case"] = False
+    for content, message in (
+        (json.dumps(changed), "vocabulary mismatch"),
+        (whole[:40], r"vocabulary\.json is damaged"),
+        (whole.replace('"settings"', '"other"'), r"vocabulary\.json is damaged"),
+        (whole.replace('"wordpiece"', '"runes"'), "unknown kind 'runes'"),
+        ('{"format": 1}', "not of an encoder vocabulary"),
+    ):
+        record.write_text(content)
+        with pytest.raises(UserError, match=message):
+            load_encoder_vocabulary(tmp_path)
+    record.write_text(whole)
+    for content, message in (
+        (text.replace(b"\nthe\n", b"\nthee\n"), "vocabulary mismatch"),
+        (text[len("[PAD]\n") :], r"vocabulary\.txt: the vocabulary has no piece \[PAD\]"),
+        (text + b"\xff\n", r"vocabulary\.txt: line 1001 is not UTF-8"),
+    ):
+        words.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            load_encoder_vocabulary(tmp_path)
+    words.unlink()
+    with pytest.raises(UserError, match=r"cannot read .*vocabulary\.txt"):
+        load_encoder_vocabulary(tmp_path)
+
+
+def test_a_file_that_is_no_vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    with pytest.raises(UserError, match=r"cannot read .*vocab\.txt"):
+        WordPieceVocabulary.from_file(path)
+    for words, message in (
+        (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt: \[PAD\] stands in line 2"),
+        ([*SPECIAL, "a", "a"], "holds the piece 'a' twice"),
+        ([], r"no piece \[PAD\]"),
+    ):
+        path.write_text("\n".join(words))
+        with pytest.raises(UserError, match=message):
+            WordPieceVocabulary.from_file(path)
+    path.write_bytes("\r\n".join([*SPECIAL, "a"]).encode())
+    assert WordPieceVocabulary.from_file(path).words[-1] == "a"
+
+
+def test_training_errors_are_sentences():
+    lines = ["some words of text", "and some more words"]
+    with pytest.raises(UserError, match=r"too large for this text: it gives at most \d+"):
+        WordPieceVocabulary.train(lines, 5000)
+    with pytest.raises(UserError, match=r"too small: the text's characters alone need \d+"):
+        WordPieceVocabulary.train(lines, 10)
+    for nothing in ([], ["", "  ", "\x00"]):
+        with pytest.raises(UserError, match="no text to train a vocabulary on"):
+            WordPieceVocabulary.train(nothing, 100)
+
+
+def test_save_to_an_unwritable_place(small, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="cannot write"):
+        small.save(tmp_path / "file")

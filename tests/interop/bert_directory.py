@@ -1,0 +1,75 @@
+"""A Hugging Face BERT directory written without Hugging Face, for tests of what is refused."""
+
+import json
+import pathlib
+
+import numpy as np
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c", "cafe", "café"]
+CONFIG = {
+    "model_type": "bert",
+    "vocab_size": len(WORDS),
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 12,
+    "type_vocab_size": 2,
+}
+
+
+def random_state(rows: int = len(WORDS)) -> dict[str, np.ndarray]:
+    """All weights of a BertForPreTraining of that configuration, by its names."""
+    shapes = {
+        "bert.embeddings.word_embeddings.weight": (rows, 8),
+        "bert.embeddings.position_embeddings.weight": (12, 8),
+        "bert.embeddings.token_type_embeddings.weight": (2, 8),
+        "cls.predictions.bias": (rows,),
+    }
+    linears = {
+        "bert.pooler.dense": (8, 8),
+        "cls.predictions.transform.dense": (8, 8),
+        "cls.seq_relationship": (2, 8),
+    }
+    norms = ["bert.embeddings.LayerNorm", "cls.predictions.transform.LayerNorm"]
+    for layer in ("bert.encoder.layer.0", "bert.encoder.layer.1"):
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            linears[f"{layer}.attention.{part}"] = (8, 8)
+        linears[f"{layer}.intermediate.dense"] = (16, 8)
+        linears[f"{layer}.output.dense"] = (8, 16)
+        norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm"]
+    for name, shape in linears.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    for name in norms:
+        shapes |= {f"{name}.weight": (8,), f"{name}.bias": (8,)}
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(0, 0.3, shape).astype("float32") for name, shape in shapes.items()}
+
+
+def write_bert(
+    directory: pathlib.Path,
+    state: dict[str, np.ndarray] | None = None,
+    config: dict | None = None,
+    tokenizer_config: dict | None = None,
+    words: list[str] | None = None,
+) -> pathlib.Path:
+    """Writes the directory; settings are added to those that can be read.
+
+    Args:
+        directory: where.
+        state: weights.
+        config: further fields of `config.json`.
+        tokenizer_config: further fields of `tokenizer_config.json`.
+        words: lines of `vocab.txt`.
+    """
+    import safetensors.numpy
+
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps({**CONFIG, **(config or {})}))
+    options = {"do_lower_case": True, **(tokenizer_config or {})}
+    (directory / "tokenizer_config.json").write_text(json.dumps(options))
+    (directory / "vocab.txt").write_text("\n".join(words or WORDS) + "\n", encoding="utf-8")
+    arrays = random_state() if state is None else state
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    safetensors.numpy.save_file(arrays, directory / "model.safetensors")
+    return directory
