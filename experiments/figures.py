@@ -1,12 +1,12 @@
 """Figures for results, drawn without a screen."""
 
-import os
+import io
 import pathlib
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from macaron_tf.errors import UserError
+from macaron_tf.data.files import write_aside
 
 
 def loss_curves(runs: dict[str, list[dict]], path: pathlib.Path) -> None:
@@ -45,9 +45,6 @@ def loss_curves(runs: dict[str, list[dict]], path: pathlib.Path) -> None:
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
     axes[1].legend()
-    aside = path.with_name(f".tmp-{path.name}")
-    try:
-        figure.savefig(aside, format="png", dpi=110)
-        os.replace(aside, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110)
+    write_aside(path, image.getvalue())

@@ -83,8 +83,12 @@ def _from_dict(cls, values: dict):
     hints = typing.get_type_hints(cls)
     fields = {}
     for name, value in values.items():
-        if dataclasses.is_dataclass(hints.get(name)):
-            value = _from_dict(hints[name], value)
+        hint = hints.get(name)
+        element = (typing.get_args(hint) or (None,))[0]  # of a tuple
+        if dataclasses.is_dataclass(hint):
+            value = _from_dict(hint, value)
+        elif dataclasses.is_dataclass(element) and isinstance(value, list):
+            value = tuple(_from_dict(element, item) for item in value)
         fields[name] = _tuples(value)
     return cls(**fields)
 
@@ -97,6 +101,8 @@ def _tuples(value):
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """The recipe with settings replaced, each given as `path=value`.
 
+    They take effect together: fewer steps and a shorter warm-up may come in either order.
+
     Args:
         recipe: where to start.
         settings: such as `training.max_steps=500`, `data.source=tsv:pairs.tsv`,
@@ -105,15 +111,19 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     Raises:
         UserError: no such path, or a value of another type; it lists what exists.
     """
+    options, values = dict(recipe.model_options), {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
             raise UserError(f"--set {setting}: write it as PATH=VALUE, such as training.seed=2")
         if path.startswith("model."):
-            options = {**dict(recipe.model_options), path.removeprefix("model."): _literal(text)}
-            recipe = dataclasses.replace(recipe, model_options=tuple(options.items()))
+            options[path.removeprefix("model.")] = _literal(text)
         else:
-            recipe = _replace(recipe, path.split("."), text, setting).follow(path)
+            values[path] = _value(recipe, path.split("."), text, setting)
+    values["model_options"] = tuple(options.items())
+    recipe = _replace(recipe, values)
+    for path in values:
+        recipe = recipe.follow(path)
     return recipe
 
 
@@ -166,7 +176,8 @@ def _differences(before, now, prefix: str = "") -> Iterator[tuple[str, object, o
             yield f"{prefix}{field.name}", old, new
 
 
-def _replace(node, path: list[str], text: str, setting: str):
+def _value(node, path: list[str], text: str, setting: str):
+    """What a setting's text stands for at its path, which must exist."""
     names = [field.name for field in dataclasses.fields(node)]
     if path[0] not in names:
         raise UserError(
@@ -177,13 +188,27 @@ def _replace(node, path: list[str], text: str, setting: str):
         if len(path) == 1:
             inner = ", ".join(f"{path[0]}.{field.name}" for field in dataclasses.fields(current))
             raise UserError(f"--set {setting}: choose one of {inner}")
-        return dataclasses.replace(node, **{path[0]: _replace(current, path[1:], text, setting)})
+        return _value(current, path[1:], text, setting)
     if len(path) > 1:
         raise UserError(
             f"--set {setting}: {path[0]} has no parts, but {'.'.join(path[1:])} follows"
         )
-    hint = typing.get_type_hints(type(node))[path[0]]
-    return dataclasses.replace(node, **{path[0]: _convert(text, hint, setting)})
+    return _convert(text, typing.get_type_hints(type(node))[path[0]], setting)
+
+
+def _replace(node, values: dict[str, typing.Any]):
+    """The value with those at dotted paths replaced, each part being made anew once."""
+    parts: dict[str, dict] = {}
+    for path, value in values.items():
+        name, _, rest = path.partition(".")
+        parts.setdefault(name, {})[rest] = value
+    return dataclasses.replace(
+        node,
+        **{
+            name: inner[""] if "" in inner else _replace(getattr(node, name), inner)
+            for name, inner in parts.items()
+        },
+    )
 
 
 def _convert(text: str, hint, setting: str):
@@ -192,8 +217,8 @@ def _convert(text: str, hint, setting: str):
     if str in kinds:
         return text
     value = _literal(text)
-    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return _tuples(value)
+    if typing.get_origin(hint) is tuple:
+        return _tuples(value) if isinstance(value, list | tuple) else (value,)
     if value is None and type(None) in kinds:
         return None
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):

@@ -5,6 +5,7 @@ within every round, the first turn going round as well, and are compared round b
 """
 
 import importlib.metadata
+import io
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from macaron_tf.data.files import write_aside
 from macaron_tf.errors import UserError
 
 
@@ -182,24 +184,14 @@ def write_report(
 ) -> None:  # fmt: skip
     """Writes `results.json`, `README.md` and `results.png` into a directory, each file whole."""
     directory = pathlib.Path(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        content = {"title": title, "unit": unit, "machine": facts, "settings": tables}
-        _replace(directory / "results.json", (json.dumps(content, indent=1) + "\n").encode())
-        text = markdown(title, facts, tables, unit) + "\n![rates](results.png)\n"
-        _replace(directory / "README.md", text.encode())
-        _plot(directory / "results.png", title, tables, unit)
-    except OSError as error:
-        raise UserError(f"the report cannot be written to {directory}: {error}.") from error
+    content = {"title": title, "unit": unit, "machine": facts, "settings": tables}
+    write_aside(directory / "results.json", (json.dumps(content, indent=1) + "\n").encode())
+    text = markdown(title, facts, tables, unit) + "\n![rates](results.png)\n"
+    write_aside(directory / "README.md", text.encode())
+    write_aside(directory / "results.png", _plot(title, tables, unit))
 
 
-def _replace(path: pathlib.Path, content: bytes) -> None:
-    aside = path.with_name(f".tmp-{path.name}")
-    aside.write_bytes(content)
-    os.replace(aside, path)
-
-
-def _plot(path: pathlib.Path, title: str, tables: Mapping[str, list[dict]], unit: str) -> None:
+def _plot(title: str, tables: Mapping[str, list[dict]], unit: str) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.5 * len(tables), 3.2), layout="constrained")
@@ -211,6 +203,6 @@ def _plot(path: pathlib.Path, title: str, tables: Mapping[str, list[dict]], unit
         axes.set_title(setting)
         axes.set_xlabel(f"{unit} a second, median and quartiles")
     figure.suptitle(title)
-    aside = path.with_name(f".tmp-{path.name}")
-    figure.savefig(aside, format="png", dpi=120)
-    os.replace(aside, path)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    return image.getvalue()

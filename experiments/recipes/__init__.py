@@ -38,5 +38,12 @@ def load(name: str, kind: type[Recipe] = Recipe) -> Recipe:
     return recipe
 
 
+def print_names(kind: type[Recipe]) -> None:
+    """Prints each recipe's name and the first line of its documentation."""
+    for name in names(kind):
+        text = importlib.import_module(f"{__name__}.{name}").__doc__
+        print(f"{name:28} {text.splitlines()[0]}")
+
+
 def _recipe(name: str) -> Recipe:
     return importlib.import_module(f"{__name__}.{name}").RECIPE

@@ -1,11 +1,27 @@
 """From text to batches of token ids: sources, cleaning, normalization, vocabulary, batching."""
 
 from macaron_tf.data.batching import BatchingConfig, TranslationData
+from macaron_tf.data.classification_data import ClassificationData
 from macaron_tf.data.cleaning import CleaningConfig, clean_pairs
+from macaron_tf.data.documents import documents
+from macaron_tf.data.encoder_vocabulary import (
+    SentencePieceEncoderVocabulary,
+    WordPieceVocabulary,
+    load_encoder_vocabulary,
+)
 from macaron_tf.data.files import cache_directory, write_aside
 from macaron_tf.data.normalization import NormalizationConfig, normalize, normalize_lines
+from macaron_tf.data.pair_encoding import encode_pairs
+from macaron_tf.data.pretraining_corpus import (
+    CorpusConfig,
+    CorpusSource,
+    PretrainingCorpus,
+    prepare,
+)
 from macaron_tf.data.sentencepiece_training import interleave
 from macaron_tf.data.sources import read_pairs, source_fingerprint
+from macaron_tf.data.task_data import Examples, read_examples
+from macaron_tf.data.tasks import TASKS, Task, get_task
 from macaron_tf.data.tokenization import SamplingConfig
 from macaron_tf.data.vocabulary import (
     Vocabulary,
@@ -13,18 +29,33 @@ from macaron_tf.data.vocabulary import (
 )
 
 __all__ = [
+    "TASKS",
     "BatchingConfig",
+    "ClassificationData",
     "CleaningConfig",
+    "CorpusConfig",
+    "CorpusSource",
+    "Examples",
     "NormalizationConfig",
+    "PretrainingCorpus",
     "SamplingConfig",
+    "SentencePieceEncoderVocabulary",
+    "Task",
     "TranslationData",
     "Vocabulary",
+    "WordPieceVocabulary",
     "cache_directory",
     "check_vocabulary",
     "clean_pairs",
+    "documents",
+    "encode_pairs",
+    "get_task",
     "interleave",
+    "load_encoder_vocabulary",
     "normalize",
     "normalize_lines",
+    "prepare",
+    "read_examples",
     "read_pairs",
     "source_fingerprint",
     "write_aside",

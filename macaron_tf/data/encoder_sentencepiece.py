@@ -16,9 +16,8 @@ from macaron_tf.data.normalization import (
     normalize,
     normalize_lines,
 )
-from macaron_tf.data.piece_training import train_pieces
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
-from macaron_tf.data.sentencepiece_training import normalized_text
+from macaron_tf.data.sentencepiece_training import normalized_text, train_pieces
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import PAD, UNK
 

@@ -39,24 +39,45 @@ def train_sentencepiece(
     Raises:
         UserError: no text, too little of it for `size` pieces, or too much.
     """
-    model = io.BytesIO()
     pad, unknown, begin, end = special_ids
+    return train_pieces(
+        lines,
+        size,
+        model_type=model_type,
+        character_coverage=character_coverage,
+        normalization_rule_name=unicode_rule,
+        pad_id=pad,
+        unk_id=unknown,
+        bos_id=begin,
+        eos_id=end,
+    )
+
+
+def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
+    """Trains a model with any of SentencePiece's options; the same lines give the same bytes.
+
+    Args:
+        lines: lines of text, none empty.
+        size: number of pieces, special ones included.
+        options: further options of SentencePiece's trainer.
+
+    Returns:
+        The serialized model.
+
+    Raises:
+        UserError: no text, too little of it for `size` pieces, or too much.
+    """
+    model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=model,
             vocab_size=size,
-            model_type=model_type,
-            character_coverage=character_coverage,
-            normalization_rule_name=unicode_rule,
-            pad_id=pad,
-            unk_id=unknown,
-            bos_id=begin,
-            eos_id=end,
             # SentencePiece leaves longer lines out without a word; its own default is 4192.
             max_sentence_length=1 << 20,
             num_threads=_THREADS,
             minloglevel=2,
+            **options,
         )
     except RuntimeError as error:
         raise _readable(str(error), size) from error

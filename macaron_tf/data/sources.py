@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 
-from macaron_tf.data import corpora, text_files, tfds_source
+from macaron_tf.data import corpora, text_files, tfds_sets, tfds_source
 from macaron_tf.errors import UserError
 
 # What a source may be, and what it is; `experiments.translate --help` prints the same lines.
@@ -95,7 +95,7 @@ def source_fingerprint(
     """
     kind, rest = _parse(source)
     if kind == "tfds":
-        identity = tfds_source.identity(rest, source_lang, target_lang, data_dir)
+        identity = tfds_sets.identity(rest, data_dir, (source_lang, target_lang))
     elif kind == "text":
         identity = text_files.identity(text_files.text_paths(rest, split))
     elif kind == "tsv":

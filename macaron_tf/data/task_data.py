@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from macaron_tf.data.tasks import Task
-from macaron_tf.data.text_files import _lines, split_path
+from macaron_tf.data.text_files import lines_of, split_path
 from macaron_tf.data.tfds_records import read_columns
 from macaron_tf.errors import UserError
 
@@ -174,7 +174,7 @@ def _read_tsv(task: Task, name: str, split: str) -> Examples:
 
 
 def _rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(lines_of(path), start=1):
         yield number, line.split("\t")
 
 

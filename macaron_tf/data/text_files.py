@@ -3,6 +3,7 @@
 import gzip
 import os
 import pathlib
+import zlib
 from collections.abc import Iterator, Sequence
 
 from macaron_tf.errors import UserError
@@ -24,8 +25,8 @@ def read_text(names: str, split: str) -> list[tuple[str, str]]:
         UserError: see `sources.read_pairs`.
     """
     source_path, target_path = text_paths(names, split)
-    source = list(_lines(source_path))
-    target = list(_lines(target_path))
+    source = list(lines_of(source_path))
+    target = list(lines_of(target_path))
     for path, lines in ((source_path, source), (target_path, target)):
         if not lines:
             raise UserError(f"{path} is empty: give a file with one sentence a line")
@@ -52,7 +53,7 @@ def read_tsv(name: str, split: str) -> list[tuple[str, str]]:
     """
     path = split_path("tsv", name, split)
     pairs = []
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(lines_of(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(
@@ -131,8 +132,18 @@ def identity(paths: Sequence[pathlib.Path]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _lines(path: pathlib.Path) -> Iterator[str]:
-    """Lines cut at line feeds only: U+2028, NEL and form feeds stay inside a line."""
+def lines_of(path: pathlib.Path) -> Iterator[str]:
+    """Lines of a file, cut at line feeds only: U+2028, NEL and form feeds stay inside a line.
+
+    Args:
+        path: plain or `.gz`.
+
+    Yields:
+        Each line without its end.
+
+    Raises:
+        UserError: the file cannot be read, is not UTF-8, or is no whole gzip file.
+    """
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
@@ -144,7 +155,7 @@ def _lines(path: pathlib.Path) -> Iterator[str]:
             f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x}); "
             "convert the file to UTF-8"
         ) from error
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file: {error}; compress it again") from error
     except OSError as error:
         raise _unreadable(path, error) from error

@@ -1,20 +1,12 @@
 """Columns of any prepared TensorFlow Datasets set; fetched only on demand."""
 
 import os
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from macaron_tf.data.tfds_source import (
-    _first_line,
-    _has_builder,
-    _import_tfds,
-    _listed,
-    _prepare,
-    _prepared_folder,
-)
+from macaron_tf.data.tfds_sets import first_line, import_tfds, listed, open_set, records_in_order
 from macaron_tf.errors import UserError
 
 _CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
@@ -55,47 +47,30 @@ def read_columns(
     Raises:
         UserError: no such set, configuration, split or field; a damaged set; no network.
     """
-    tfds = _import_tfds()
-    try:
-        folder = _prepared_folder(name, None, None, data_dir)
-    except UserError:
-        if not download or not _has_builder(name):
-            raise
-        _prepare(tfds, name, data_dir)
-        folder = _prepared_folder(name, None, None, data_dir)
-    try:
-        builder = tfds.builder_from_directory(str(folder))
-        features, splits = builder.info.features, builder.info.splits
-    except Exception as error:  # TFDS lets through whatever its parsers raise
-        raise UserError(
-            f"{folder} is not a prepared TFDS set ({_first_line(error)}): prepare it again"
-        ) from error
-    # TFDS cannot itself say which half of "train[:10%]" it does not know.
-    if re.split(r"[\[+]", split)[0] not in splits:
-        raise UserError(f"tfds:{name} has no split {split!r}: it has {_listed(splits)}")
+    found = open_set(name, split, data_dir, download)
+    features = found.features
     missing = [field for field in fields if field not in features]
     if missing:
         raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: its records hold {_listed(features)}"
+            f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(features)}"
         )
     try:
-        # One file after another: the order of the records is the order on disk.
-        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        records = builder.as_dataset(split=split, read_config=config)
+        records = records_in_order(found, split)
         records = records.map(lambda record: {field: record[field] for field in fields})
-        chunks = [_flat(chunk) for chunk in tfds.as_numpy(records.batch(_CHUNK))]
+        chunks = [_flat(chunk) for chunk in records.batch(_CHUNK).as_numpy_iterator()]
     except Exception as error:  # a bad slice, a damaged or missing record file
         raise UserError(
-            f"tfds:{name}: cannot read split {split!r} in {folder} ({_first_line(error)}): "
+            f"tfds:{name}: cannot read split {split!r} in {found.folder} ({first_line(error)}): "
             "check the split or prepare the set again"
         ) from error
     if not chunks:
         raise UserError(f"tfds:{name}: the split {split!r} holds no record; take a larger one")
     values = {key: np.concatenate([chunk[key] for chunk in chunks]) for key in chunks[0]}
+    class_label = import_tfds().features.ClassLabel
     class_names = {
         field: tuple(features[field].names)
         for field in fields
-        if isinstance(features[field], tfds.features.ClassLabel) and features[field].names
+        if isinstance(features[field], class_label) and features[field].names
     }
     return Columns(values, class_names)
 

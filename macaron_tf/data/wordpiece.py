@@ -105,7 +105,8 @@ class WordPieceVocabulary(PieceVocabulary):
         """
         words = train_wordpiece(
             lines,
-            size - len(SPECIAL_PIECES),
+            size,
+            special=len(SPECIAL_PIECES),
             lower_case=lower_case,
             max_characters=max_characters,
             max_lines=max_lines,

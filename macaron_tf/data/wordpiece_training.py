@@ -8,7 +8,7 @@ import sentencepiece
 import tensorflow as tf
 
 from macaron_tf.data.normalization import in_chunks
-from macaron_tf.data.piece_training import train_pieces
+from macaron_tf.data.sentencepiece_training import train_pieces
 from macaron_tf.data.wordpiece_text import CONTINUES, spaced_words
 from macaron_tf.errors import UserError
 
@@ -16,7 +16,13 @@ _WORD_START = "\u2581"  # SentencePiece's mark
 
 
 def train_wordpiece(
-    lines: Iterable[str], size: int, *, lower_case: bool, max_characters: int, max_lines: int
+    lines: Iterable[str],
+    size: int,
+    *,
+    special: int,
+    lower_case: bool,
+    max_characters: int,
+    max_lines: int,
 ) -> list[str]:
     """Learns pieces by byte-pair merges within words; the same lines give the same pieces.
 
@@ -26,7 +32,8 @@ def train_wordpiece(
 
     Args:
         lines: lines of text.
-        size: number of pieces.
+        size: number of pieces, special ones included.
+        special: number of those, which are not learnt.
         lower_case: as for `clean`.
         max_characters: characters that become pieces, the most frequent ones.
         max_lines: lines read at most.
@@ -51,19 +58,20 @@ def train_wordpiece(
     if not text:
         raise UserError("no text to train a vocabulary on: every line is empty")
     singles = [*alphabet, *(CONTINUES + character for character in alphabet)]
-    if size < len(singles):
+    least = special + len(singles)
+    if size < least:
         raise UserError(
             f"a vocabulary of {size} pieces is too small: the text's characters alone need "
-            f"{len(singles)}; ask for more pieces or lower max_characters"
+            f"{least}; ask for {least} pieces or more, or lower max_characters"
         )
-    merges = _merges(text, size, len(singles))
-    if len(merges) < size - len(singles):
-        most = len(merges) + len(singles)
+    merges = _merges(text, size - special, len(singles))
+    if len(merges) < size - least:
+        most = len(merges) + least
         raise UserError(
             f"a vocabulary of {size} pieces is too large for this text: it gives at most {most}; "
             f"ask for {most} or fewer, or bring more text"
         )
-    return [*singles, *merges[: size - len(singles)]]
+    return [*singles, *merges[: size - least]]
 
 
 def _words(lines: Iterable[str], lower_case: bool) -> Iterator[str]:

@@ -16,6 +16,27 @@ def test_every_recipe_loads_round_trips_and_is_documented(name):
     assert "Measured:" in documentation
 
 
+def test_the_papers_numbers_of_pre_training():
+    """Lei et al. 2022, table 3, and Lu et al. 2019 with their released code."""
+    for size, rate, rows in (("base", 3e-4, 1024), ("large", 2e-4, 4096)):
+        for family in ("bert", "bert_rab", "swish_rnn"):
+            recipe = recipes.load(f"{family}_{size}")
+            training = recipe.training
+            assert recipe.model == f"{family}_{size}"
+            assert recipe.batch_size * training.accumulation_steps == rows
+            assert (training.learning_rate, training.warmup_steps) == (rate, 20_000)
+            assert (training.max_steps, training.schedule) == (300_000, "linear")
+            assert (training.beta_1, training.beta_2, training.weight_decay) == (0.9, 0.98, 0.01)
+            assert (recipe.masking.rate, recipe.masking.mask) == (0.15, 1.0)
+            assert recipe.corpus.sequence_length == 512 and not recipe.corpus.next_sentence
+    macaron = recipes.load("macaron_bert_base")
+    rows = macaron.batch_size * macaron.training.accumulation_steps
+    assert rows * macaron.corpus.sequence_length == 128 * 1024
+    assert (macaron.training.max_steps, macaron.training.epsilon) == (800_000, 1e-6)
+    assert (macaron.masking.mask, macaron.masking.random) == (0.8, 0.1)
+    assert macaron.corpus.next_sentence and macaron.model_config().norm == "pre"
+
+
 def test_the_papers_numbers():
     small, base, big = (
         recipes.load(name)
@@ -77,8 +98,33 @@ def test_bad_settings_are_named(setting, message):
         override(recipes.load("demo"), [setting])
 
 
+def test_settings_take_effect_together():
+    """A linear schedule's warm-up must end before its last step."""
+    settings = ["training.max_steps=60", "training.warmup_steps=10"]
+    for order in (settings, settings[::-1]):
+        recipe = override(recipes.load("bert_mini"), order)
+        assert (recipe.training.max_steps, recipe.training.warmup_steps) == (60, 10)
+    with pytest.raises(UserError, match="warmup_steps"):
+        override(recipes.load("bert_mini"), settings[:1])
+
+
+def test_sources_may_be_one_or_several():
+    one = override(recipes.load("bert_mini"), ["corpus.sources=text:a/*.gz"])
+    assert [s.source for s in one.corpus.sources] == ["text:a/*.gz"]
+    two = override(one, ["corpus.sources=['text:a', 'tfds:b']", "model.rnn_step_sizes=(1, 2)"])
+    assert [s.source for s in two.corpus.sources] == ["text:a", "tfds:b"]
+    assert recipe_from_json(type(two), two.to_json(), "a file") == two
+
+
+def test_a_recipe_of_another_kind_says_its_command():
+    with pytest.raises(UserError, match="pretraining recipe: use python -m experiments.pretrain"):
+        recipes.load("bert_mini", TranslationRecipe)
+    with pytest.raises(UserError, match="is the recipe of a pretraining run"):
+        recipe_from_json(TranslationRecipe, recipes.load("bert_mini").to_json(), "a file")
+
+
 def test_unknown_recipe_lists_the_known_ones():
-    with pytest.raises(UserError, match="no recipe is called 'demi'; there are demo, "):
+    with pytest.raises(UserError, match="no recipe is called 'demi'; there are bert_base, "):
         recipes.load("demi")
 
 

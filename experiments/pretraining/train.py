@@ -1,0 +1,135 @@
+"""`pretrain train`: from a recipe and a corpus to a run's checkpoints."""
+
+import argparse
+import dataclasses
+import pathlib
+
+import keras
+import tensorflow as tf
+
+from experiments import recipes
+from experiments.pretraining.corpus import prepare_corpus
+from experiments.pretraining.recipe import PretrainingRecipe
+from experiments.pretraining.run import PretrainingRun, build_network
+from experiments.recipe import MAY_CHANGE, check_same, override
+from macaron_tf.data.pretraining_corpus import PretrainingCorpus
+from macaron_tf.errors import UserError
+from macaron_tf.objectives import MaskedLanguageObjective
+from macaron_tf.objectives.masking import masked_dataset
+from macaron_tf.training import FitModel, TrainingResult, build_fit_model, train
+
+METRICS = ("loss", "nll", "perplexity", "accuracy")
+_NEXT_SENTENCE = ("next_sentence", "next_sentence_accuracy")
+_MAY_CHANGE = (*MAY_CHANGE, "validation_batches")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains, or goes on, and says what to do next."""
+    recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
+    recipe.model_config()  # a wrong model is said before minutes are spent on the data
+    if options.corpus:
+        corpus = PretrainingCorpus.open(options.corpus)
+    else:
+        corpus = prepare_corpus(
+            recipe, None, options.vocabulary, options.data_dir, options.download
+        )
+    path = pathlib.Path(options.run)
+    result = train_recipe(recipe, path, corpus)
+    print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
+    if result.best_step is not None:
+        name, score = recipe.training.best_metric, result.best_score
+        print(f"best validation {name} {score:.4f} at step {result.best_step:,}")
+    print(
+        f"next: python -m experiments.finetune train sst2 {path}-sst2 --init {path}\n"
+        f'      {recipe.command} fill {path} "the [MASK] of the story"\n'
+        f"      tensorboard --logdir {path}"
+    )
+
+
+def train_recipe(
+    recipe: PretrainingRecipe, path: pathlib.Path, corpus: PretrainingCorpus
+) -> TrainingResult:
+    """Trains a recipe in a run's folder; the run found there is continued.
+
+    Args:
+        recipe: every setting.
+        path: the run's folder.
+        corpus: prepared, with rows of the recipe's length and kind.
+
+    Raises:
+        UserError: bad input, or a run of other data or another model in `path`.
+    """
+    known = METRICS + (_NEXT_SENTENCE if recipe.corpus.next_sentence else ())
+    if recipe.training.best_metric not in known:
+        raise UserError(
+            f"training.best_metric is {recipe.training.best_metric!r}: give one of "
+            f"{', '.join(known)}"
+        )
+    _check_corpus(recipe, corpus)
+    opened = PretrainingRun.open(path) if (path / "recipe.json").exists() else None
+    if opened:
+        check_same(opened.recipe, recipe, path, _MAY_CHANGE)
+        opened.check_data(corpus.fingerprint)
+    # Weights, dropout, the order of rows and their masks all follow from the one seed.
+    seed = recipe.training.seed
+    keras.utils.set_random_seed(seed)
+    vocabulary = corpus.vocabulary
+    network = build_network(recipe, vocabulary.size)
+    print(f"{recipe.model}: {network.count_params():,} parameters; {corpus.summary()}", flush=True)
+    objective = MaskedLanguageObjective(next_sentence=recipe.corpus.next_sentence)
+    model = build_fit_model(network, objective, recipe.training)
+
+    def batches(start: int) -> tf.data.Dataset:
+        rows = corpus.dataset("train", recipe.batch_size, seed, start)
+        masked = masked_dataset(rows, recipe.masking, vocabulary, seed, start)
+        return masked.prefetch(tf.data.AUTOTUNE)
+
+    return train(
+        model,
+        batches,
+        recipe.training,
+        path,
+        validate=MaskedLanguageValidation(recipe, corpus),
+        vocabulary_hash=vocabulary.hash,
+        on_start=lambda: PretrainingRun(path, recipe, vocabulary).write(
+            corpus.fingerprint, rows=corpus.rows("train")
+        ),
+    )
+
+
+class MaskedLanguageValidation:
+    """Loss and accuracy on the rows held out, under masks that stay the same.
+
+    Args:
+        recipe: batch size, masking and how many batches.
+        corpus: its validation rows.
+    """
+
+    def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
+        self.names = METRICS + (_NEXT_SENTENCE if recipe.corpus.next_sentence else ())
+        rows = corpus.dataset(
+            "validation", recipe.batch_size, None, repeat=False, drop_remainder=False
+        )
+        masked = masked_dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
+        self.dataset = masked.take(recipe.validation_batches or -1)
+
+    def __call__(self, model: FitModel, step: int) -> dict:
+        """The metrics by name, as `train` asks of a validation."""
+        metrics = model.evaluate(self.dataset, verbose=0, return_dict=True)
+        return {name: metrics[name] for name in self.names}
+
+
+def _check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> None:
+    wanted, found = recipe.corpus, corpus.config
+    for field in dataclasses.fields(wanted):
+        mine, theirs = getattr(wanted, field.name), getattr(found, field.name)
+        if field.name in ("sequence_length", "next_sentence") and mine != theirs:
+            raise UserError(
+                f"{corpus.folder} was prepared with {field.name}={theirs!r}, the recipe wants "
+                f"{mine!r}: prepare another corpus, or --set corpus.{field.name}={theirs!r}"
+            )
+    if corpus.rows("train") < recipe.batch_size:
+        raise UserError(
+            f"{corpus.folder} has {corpus.rows('train')} rows to train on, less than one batch of "
+            f"{recipe.batch_size}: give more text, or lower batch_size"
+        )

@@ -1,0 +1,154 @@
+"""How far the preparation of a corpus has come, and whether a folder belongs to it."""
+
+import dataclasses
+import json
+import os
+
+from macaron_tf.data import storage
+from macaron_tf.data.corpus_config import CorpusConfig
+from macaron_tf.data.corpus_files import FORMAT, PROGRESS, RecordFormat, Shard, is_whole
+from macaron_tf.data.documents import source_identity
+from macaron_tf.data.piece_vocabulary import PieceVocabulary
+from macaron_tf.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparationState:
+    """How far a preparation has come: after a kill it goes on from the last one written.
+
+    Args:
+        documents: documents in the shards.
+        counted: rows that were numbered for the choice of validation rows.
+        tokens: ids without padding.
+        train: the shards.
+        validation: the validation rows of each of them, in files of their own.
+    """
+
+    documents: int = 0
+    counted: int = 0
+    tokens: int = 0
+    train: tuple[Shard, ...] = ()
+    validation: tuple[Shard, ...] = ()
+
+
+def corpus_settings(
+    config: CorpusConfig, vocabulary: PieceVocabulary, data_dir: str | os.PathLike | None
+) -> dict:
+    """What decides every byte of a corpus, as JSON gives it back.
+
+    Args:
+        config: what it is made of.
+        vocabulary: what cuts it.
+        data_dir: TFDS's folder.
+
+    Returns:
+        The settings; of each file of the sources its name, size and time of change.
+
+    Raises:
+        UserError: a source is missing.
+    """
+    record = {
+        "config": dataclasses.asdict(config),
+        "vocabulary": vocabulary.hash,
+        "sources": [
+            source_identity(source.source, source.split, data_dir) for source in config.sources
+        ],
+    }
+    return json.loads(json.dumps(record))
+
+
+def check_settings(found: dict, wanted: dict, out: str) -> None:
+    """Refuses to go on with a corpus of other settings.
+
+    Args:
+        found: the settings of the corpus.
+        wanted: those asked for.
+        out: the corpus's folder.
+
+    Raises:
+        UserError: they differ; the sentence names where.
+    """
+    if found.get("vocabulary") != wanted["vocabulary"]:
+        raise UserError(
+            f"vocabulary mismatch: the corpus in {out} is cut with vocabulary "
+            f"{str(found.get('vocabulary'))[:12]} but this one is {wanted['vocabulary'][:12]}; "
+            "take the vocabulary saved there or another folder"
+        )
+    config = found.get("config", {})
+    for name, value in wanted["config"].items():
+        if config.get(name) != value:
+            raise UserError(
+                f"the corpus in {out} has {name} {config.get(name)!r}, not {value!r}: "
+                "take another folder or remove that one"
+            )
+    if found.get("sources") != wanted["sources"]:
+        raise UserError(
+            f"the files of the sources have changed since the corpus in {out} was begun: "
+            "take another folder or remove that one"
+        )
+
+
+def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationState:
+    """Reads the state to go on from.
+
+    Args:
+        out: the corpus's folder.
+        settings: those asked for.
+        record: the corpus's format.
+
+    Returns:
+        The state; a new one where nothing was begun.
+
+    Raises:
+        UserError: what was begun has other settings, or is damaged.
+    """
+    path = storage.join(out, PROGRESS)
+    if not storage.exists(path):
+        return PreparationState()
+    try:
+        found = json.loads(storage.read_bytes(path))
+        kept = found["settings"]
+        state = dict(found["state"])
+        for split in ("train", "validation"):
+            state[split] = tuple(Shard(**shard) for shard in state[split])
+        state = PreparationState(**state)
+        known = found["format"] == FORMAT
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: remove it, and the corpus begins anew") from error
+    if not known:
+        raise UserError(f"{path} is of another version: take another folder or remove that one")
+    check_settings(kept, settings, out)
+    for shard in state.train + state.validation:
+        if not is_whole(out, shard, record, verify=True):
+            raise UserError(
+                f"{storage.join(out, shard.name)} is missing or damaged: remove {path}, and the "
+                "corpus begins anew"
+            )
+    return state
+
+
+def write_state(out: str, settings: dict, state: PreparationState) -> None:
+    """Records what the shards hold that are in their places.
+
+    Args:
+        out: the corpus's folder.
+        settings: the corpus's.
+        state: how far it has come.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
+    storage.write_aside(storage.join(out, PROGRESS), (json.dumps(record) + "\n").encode())
+
+
+def remove_leftovers(out: str) -> None:
+    """Removes what only an unfinished corpus needs; a kill may leave it beside a finished one.
+
+    Args:
+        out: the corpus's folder.
+    """
+    for pattern in ("part-*.tfrecord", ".tmp-*.tfrecord-*"):
+        for path in storage.matching(out, pattern):
+            storage.remove(path)
+    storage.remove(storage.join(out, PROGRESS))

@@ -1,0 +1,194 @@
+"""Where the documents of pre-training come from: TFDS sets and text files, one at a time."""
+
+import glob
+import itertools
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from macaron_tf.data import text_files, tfds_sets
+from macaron_tf.data.tfds_sets import (
+    PreparedSet,
+    first_line,
+    import_tfds,
+    listed,
+    open_set,
+    records_in_order,
+)
+from macaron_tf.errors import UserError
+
+# What a source may be, and what it is: for the help of a command.
+FORMS = {
+    "tfds:NAME[/CONFIG][:VERSION]": "a TensorFlow Datasets set with a field of text",
+    "text:GLOB[,GLOB...]": "files, plain or .gz, each a document",
+    "text-paragraphs:GLOB[,GLOB...]": "files whose documents are separated by blank lines",
+    "text-lines:GLOB[,GLOB...]": "files with a document a line",
+}
+_TEXT_KINDS = ("text", "text-paragraphs", "text-lines")
+_TEXT_FIELDS = ("text", "book_text")  # Wikipedia's and PG-19's
+_CHUNK = 32  # records a batch: a book is a megabyte, an article 5 KB
+
+
+def documents(
+    source: str,
+    split: str = "train",
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+) -> Iterator[str]:
+    """Reads the documents of a source in its order, one at a time.
+
+    Args:
+        source: one of
+            `tfds:NAME[/CONFIG][:VERSION]`: a TFDS set, already prepared in `data_dir` unless
+                `download`; its field `text`, `book_text` or the only one that holds a string;
+            `text:GLOB[,GLOB...]`: files, plain or `.gz`, in the order of their names, each a
+                document;
+            `text-paragraphs:GLOB[,GLOB...]`: the same, with a document up to each blank line;
+            `text-lines:GLOB[,GLOB...]`: the same, with a document on each line.
+            `{split}` in a glob stands for the split; files without it have only the split
+            "train", also called "all".
+        split: a split, or a slice such as "train[:10%]" of a TFDS set.
+        data_dir: TFDS's folder; its own default when None.
+        download: lets TFDS fetch and prepare the set. Never done otherwise: with no network TFDS
+            tries for minutes.
+
+    Returns:
+        An iterator of documents, none blank.
+
+    Raises:
+        UserError: no such source, set, split, field or file, at once; an empty, damaged or not
+            UTF-8 file, when it is reached.
+    """
+    kind, rest = _parse(source)
+    if kind == "tfds":
+        return _tfds_documents(_tfds_set(rest, split, data_dir, download))
+    return _file_documents(kind, _paths(kind, rest, split))
+
+
+def count_documents(
+    source: str, split: str = "train", data_dir: str | os.PathLike | None = None
+) -> int | None:
+    """Number of a source's documents, where it is known before they are read.
+
+    Args:
+        source, split, data_dir: as for `documents`.
+
+    Returns:
+        The number; None for files that hold several documents.
+
+    Raises:
+        UserError: as `documents`.
+    """
+    kind, rest = _parse(source)
+    if kind == "tfds":
+        found = _tfds_set(rest, split, data_dir, download=False)
+        return found.prepared.builder.info.splits[split].num_examples
+    return len(_paths(kind, rest, split)) if kind == "text" else None
+
+
+def source_identity(
+    source: str, split: str = "train", data_dir: str | os.PathLike | None = None
+) -> list[tuple[str, int, int]]:
+    """What tells one state of a source from another, without reading it.
+
+    Args:
+        source, split, data_dir: as for `documents`.
+
+    Returns:
+        Name, size in bytes and time of change in nanoseconds of each of its files.
+
+    Raises:
+        UserError: as `documents`.
+    """
+    kind, rest = _parse(source)
+    if kind == "tfds":
+        return tfds_sets.identity(rest, data_dir)
+    return text_files.identity(_paths(kind, rest, split))
+
+
+def _parse(source: str) -> tuple[str, str]:
+    kind, _, rest = source.partition(":")
+    if kind not in ("tfds", *_TEXT_KINDS) or not rest:
+        *forms, last = FORMS
+        raise UserError(
+            f"unknown source of documents {source!r}: give {', '.join(forms)} or {last}"
+        )
+    return kind, rest
+
+
+def _paths(kind: str, names: str, split: str) -> list[pathlib.Path]:
+    found: dict[str, None] = {}  # in order, each file once
+    for name in filter(None, names.split(",")):
+        pattern = str(text_files.split_path(kind, name, split))
+        matches = [match for match in sorted(glob.glob(pattern, recursive=True))]
+        if not matches:
+            raise UserError(f"no file matches {pattern!r} of {kind}:{names}: check the path")
+        found.update(dict.fromkeys(match for match in matches if os.path.isfile(match)))
+    if not found:
+        raise UserError(f"{kind}:{names} names folders only: give files, as in {names}/*.txt")
+    return [pathlib.Path(name) for name in found]
+
+
+def _file_documents(kind: str, paths: list[pathlib.Path]) -> Iterator[str]:
+    for path in paths:
+        empty = True
+        for document in _cut(kind, text_files.lines_of(path)):
+            if document.strip():
+                empty = False
+                yield document
+        if empty:
+            raise UserError(f"{path} holds no text: remove it or give another file")
+
+
+def _cut(kind: str, lines: Iterator[str]) -> Iterator[str]:
+    if kind == "text-lines":
+        yield from lines
+    elif kind == "text":
+        yield "\n".join(lines)
+    else:
+        for blank, group in itertools.groupby(lines, lambda line: not line.strip()):
+            if not blank:
+                yield "\n".join(group)
+
+
+class _TfdsSet(NamedTuple):
+    prepared: PreparedSet
+    name: str
+    split: str
+    field: str
+
+
+def _tfds_set(name, split, data_dir, download) -> _TfdsSet:
+    found = open_set(name, split, data_dir, download)
+    features, text = found.features, import_tfds().features.Text
+    strings = [key for key in features if isinstance(features[key], text)]
+    named = [field for field in _TEXT_FIELDS if field in strings] or strings
+    if len(named) != 1 and named[:1] != ["text"]:
+        raise UserError(
+            f"tfds:{name} has no field 'text' or 'book_text' and {listed(strings)} for strings: "
+            "take a set with one field of text"
+        )
+    return _TfdsSet(found, name, split, named[0])
+
+
+def _tfds_documents(found: _TfdsSet) -> Iterator[str]:
+    empty = True
+    try:
+        records = records_in_order(found.prepared, found.split)
+        texts = records.map(lambda record: record[found.field]).batch(_CHUNK).prefetch(1)
+        for chunk in texts.as_numpy_iterator():
+            for text in chunk:
+                document = text.decode("utf-8", "replace")
+                if document.strip():
+                    empty = False
+                    yield document
+    except Exception as error:  # a bad slice, a damaged or missing record file
+        raise UserError(
+            f"tfds:{found.name}: cannot read split {found.split!r} "
+            f"({first_line(error)}): check the split or prepare the set again"
+        ) from error
+    if empty:
+        raise UserError(
+            f"tfds:{found.name}: the split {found.split!r} holds no text; take a larger one"
+        )

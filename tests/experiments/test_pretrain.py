@@ -1,0 +1,212 @@
+"""The commands of pre-training, from documents to filled-in words, on a language of letters."""
+
+import json
+import resource
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import recipes
+from experiments.pretrain import main
+from experiments.pretraining.fill import fill
+from experiments.pretraining.run import PretrainingRun
+from experiments.pretraining.train import train_recipe
+from experiments.recipe import override
+from macaron_tf.data.pretraining_corpus import PretrainingCorpus
+from macaron_tf.training.reporters import read_lines
+from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> str:
+    return write_documents(tmp_path_factory.mktemp("documents"))
+
+
+@pytest.fixture(scope="module")
+def corpus(source, tmp_path_factory) -> str:
+    folder = str(tmp_path_factory.mktemp("corpora") / "toy")
+    assert main(["prepare", "bert_mini", folder, *flags(toy_settings(source))]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(source, corpus, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "bert"
+    settings = [*toy_settings(source, steps=150), "training.validate_every=50"]
+    assert main(["train", "bert_mini", str(run), "--corpus", corpus, *flags(settings)]) == 0
+    return run
+
+
+def test_it_learns_which_letter_a_document_says(trained):
+    validations = [
+        line for line in read_lines(trained / "metrics.jsonl") if line["kind"] == "validation"
+    ]
+    assert [line["step"] for line in validations] == [50, 100, 150]
+    # Chance is 1 in 10; where a sentence ends cannot be known.
+    assert validations[-1]["accuracy"] > 0.7
+    opened = PretrainingRun.open(trained)
+    [answers] = fill(opened.load_network(), opened.vocabulary, "c c [MASK] c c", 3)
+    assert answers[0][0] == "c" and answers[0][1] > 0.5
+    assert answers[0][1] >= answers[1][1] >= answers[2][1]
+
+
+def test_evaluate_repeats_the_validation(trained, corpus, capsys):
+    assert main(["evaluate", str(trained), "--corpus", corpus, "--checkpoint", "last"]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    [record] = [json.loads(path.read_text()) for path in (trained / "scores").glob("*.json")]
+    last = read_lines(trained / "metrics.jsonl")[-1]
+    assert record["loss"] == pytest.approx(last["loss"], abs=1e-6)
+    assert record["rows"] == PretrainingCorpus.open(corpus).rows("validation")
+
+
+def test_fill_is_a_command_too(trained, capsys):
+    assert main(["fill", str(trained), "a [MASK] a", "--top", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "a [MASK] a" and lines[1].count("%") == 2
+
+
+@pytest.mark.parametrize("recipe", ["bert_rab_mini", "swish_rnn_mini", "macaron_bert_mini"])
+def test_one_command_pre_trains_every_family(recipe, source, tmp_path):
+    """Without --corpus the recipe's own is prepared, in the cache."""
+    run = tmp_path / "run"
+    assert main(["train", recipe, str(run), *flags(toy_settings(source))]) == 0
+    losses = [line["loss"] for line in read_lines(run / "metrics.jsonl")]
+    assert losses[-1] < losses[0]
+
+
+def test_next_sentences_are_learnt_besides(source, tmp_path):
+    run = tmp_path / "run"
+    settings = [*toy_settings(source), "corpus.next_sentence=True", "masking.mask=0.8"]
+    settings += ["masking.random=0.1", "corpus.sequence_length=32"]
+    assert main(["train", "macaron_bert_mini", str(run), *flags(settings)]) == 0
+    last = read_lines(run / "metrics.jsonl")[-1]
+    assert last["loss"] == pytest.approx(last["nll"] + last["next_sentence"], rel=0.05)
+    assert 0.3 < last["next_sentence_accuracy"] <= 1.0
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(source, corpus, tmp_path):
+    """To the bit: weights and metrics, with dropout, masks drawn anew and shuffled rows."""
+    settings = [*toy_settings(source), "model.dropout=0.1", "training.schedule=inverse_sqrt"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train = lambda run, *more: main(  # noqa: E731
+        ["train", "swish_rnn_mini", str(run), "--corpus", corpus, *flags([*settings, *more])]
+    )
+    assert train(whole) == 0
+    assert train(parts, "training.max_steps=20") == 0
+    assert train(parts) == 0
+    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    first, second = (PretrainingRun.open(run).load_network("last") for run in (whole, parts))
+    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path, monkeypatch):
+    """2,000 updates with validations and checkpoints in between."""
+    import experiments.pretraining.train as module
+
+    models, memory, build = [], {}, module.build_fit_model
+    monkeypatch.setattr(
+        module, "build_fit_model", lambda *a, **k: models.append(build(*a, **k)) or models[-1]
+    )
+    validation = module.MaskedLanguageValidation.__call__
+
+    def measured(self, model, step):
+        memory[step] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return validation(self, model, step)
+
+    monkeypatch.setattr(module.MaskedLanguageValidation, "__call__", measured)
+    settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
+    recipe = override(recipes.load("swish_rnn_mini"), [*settings, "training.save_every_steps=500"])
+    train_recipe(recipe, tmp_path / "run", PretrainingCorpus.open(corpus))
+    assert models[0].traces == {"train": 1, "test": 1}
+    # Kilobytes; the first 500 updates fill the allocator's pools.
+    assert memory[2_000] - memory[500] < 20_000
+
+
+def bad(name, source, corpus, trained, tmp_path):
+    run, settings = str(tmp_path / "run"), toy_settings(source)
+
+    def train(*more, recipe="bert_mini", where=corpus):
+        return ["train", recipe, run, "--corpus", where, *flags([*settings, *more])]
+
+    other = str(tmp_path / "other")
+    if name == "vocabulary":
+        shutil.copytree(corpus, other)
+        for path in trained.parent.glob("bert/vocabulary/*"):
+            shutil.copy(path, other)
+        shutil.copy(f"{corpus}/vocabulary.txt", other)
+        text = (tmp_path / "other" / "vocabulary.txt").read_text()
+        (tmp_path / "other" / "vocabulary.txt").write_text(text + "more\n")
+    return {
+        "recipe": (train(recipe="demo"), "demo is a translation recipe"),
+        "unknown recipe": (train(recipe="brt"), "no recipe is called 'brt'"),
+        "model": (
+            ["train", "bert_mini", run, "--corpus", corpus, "--set", "model=transformer_tiny"],
+            "transformer_tiny is no encoder",
+        ),
+        "option": (train("model.rnn_step_sizes=(0,)"), "rnn_step_sizes=0 must be"),
+        "length": (train("corpus.sequence_length=32"), "prepared with sequence_length=16"),
+        "kind": (train("corpus.next_sentence=True"), "prepared with next_sentence=False"),
+        "positions": (train("model.max_length=8"), "model.max_length is 8"),
+        "batch": (train("batch_size=100000"), "less than one batch of 100000"),
+        "metric": (train("training.best_metric=bleu"), "best_metric is 'bleu'"),
+        "corpus": (train(where=str(tmp_path / "none")), "no corpus in"),
+        "vocabulary": (train(where=other), "vocabulary"),
+        "masking": (train("masking.rate=0"), "rate must be above 0"),
+        "source": (
+            ["train", "bert_mini", run, *flags([*settings, "corpus.sources=text:/nowhere/*"])],
+            "/nowhere/*",
+        ),
+        "no run": (["fill", str(tmp_path), "a [MASK]"], "is not a run"),
+        "no mask": (["fill", str(trained), "nothing hidden"], "has no [MASK]"),
+        "long": (["fill", str(trained), "a " * 600 + "[MASK]"], "more than the model's 512"),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recipe",
+        "unknown recipe",
+        "model",
+        "option",
+        "length",
+        "kind",
+        "positions",
+        "batch",
+        "metric",
+        "corpus",
+        "vocabulary",
+        "masking",
+        "source",
+        "no run",
+        "no mask",
+        "long",
+    ],
+)
+def test_bad_input_is_one_sentence(name, source, corpus, trained, tmp_path, capsys):
+    arguments, words = bad(name, source, corpus, trained, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    capsys.readouterr()
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1, error
+    assert words in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_nan_loss_stops_the_run_with_the_step(source, corpus, tmp_path, capsys):
+    settings = [*toy_settings(source), "training.learning_rate=1e38"]
+    settings += ["training.schedule=constant", "training.warmup_steps=0"]
+    settings += ["training.max_skipped_updates=3"]
+    arguments = ["train", "bert_mini", str(tmp_path / "run"), "--corpus", corpus]
+    assert main([*arguments, *flags(settings)]) == 2
+    assert "NaN" in capsys.readouterr().err
+
+
+def test_rows_have_static_shapes(corpus):
+    batch = PretrainingCorpus.open(corpus).dataset("train", 8).element_spec
+    assert batch["token_ids"] == tf.TensorSpec((8, 16), tf.int32)
