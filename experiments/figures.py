@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import statistics
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -45,6 +46,73 @@ def loss_curves(runs: dict[str, list[dict]], path: pathlib.Path) -> None:
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
     axes[1].legend()
+    _write(figure, path)
+
+
+def mean_curves(
+    panels: dict[str, dict[str, dict[float, list[float]]]],
+    path: pathlib.Path,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+) -> None:
+    """Means with bars of one standard deviation: a panel a title, a line a name.
+
+    Args:
+        panels: title -> name -> x -> the values of several seeds.
+        path: the PNG to write.
+        x_label, y_label: of the axes.
+        log_x: x on a logarithmic axis.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    figure = Figure(figsize=(4.5 * len(panels) + 1.5, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+        for name, points in lines.items():
+            xs = sorted(points)
+            means = [statistics.mean(points[x]) for x in xs]
+            axis.errorbar(xs, means, [_deviation(points[x]) for x in xs], capsize=2, label=name)
+        axis.set_title(title)
+        axis.set_xlabel(x_label)
+        axis.grid(alpha=0.3)
+        if log_x:
+            axis.set_xscale("log")
+    axes[0].set_ylabel(y_label)
+    axes[-1].legend()
+    _write(figure, path)
+
+
+def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, y_label: str) -> None:
+    """Means as bars with one standard deviation: a panel a title, a bar a name.
+
+    Args:
+        panels: title -> name -> the values of several seeds.
+        path: the PNG to write.
+        y_label: of the axis.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    figure = Figure(figsize=(3.2 * len(panels) + 1.0, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, bars) in zip(axes, panels.items(), strict=True):
+        means = [statistics.mean(values) for values in bars.values()]
+        axis.bar(list(bars), means, yerr=list(map(_deviation, bars.values())), capsize=3)
+        axis.set_title(title)
+        axis.tick_params(axis="x", rotation=30)
+    axes[0].set_ylabel(y_label)
+    _write(figure, path)
+
+
+def _deviation(values: list[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _write(figure: Figure, path: pathlib.Path) -> None:
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110)
     write_aside(path, image.getvalue())

@@ -1,0 +1,113 @@
+"""Pre-training and fine-tuning runs by the same commands that a person would type."""
+
+import argparse
+import json
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from experiments import recipes
+from experiments.pretraining.recipe import PretrainingRecipe
+from experiments.recipe import check_same, override, recipe_from_json
+from macaron_tf.data.files import write_aside
+from macaron_tf.errors import UserError
+from macaron_tf.training.reporters import VALIDATION, read_lines
+
+
+def pretrained(name: str, run: pathlib.Path, corpus: str, settings: Sequence[str]) -> list[dict]:
+    """A recipe's run, trained unless it is complete.
+
+    Args:
+        name: of the recipe.
+        run: its folder.
+        corpus: what `pretrain prepare` wrote.
+        settings: replaced ones, `path=value`.
+
+    Returns:
+        The lines of its `metrics.jsonl`.
+
+    Raises:
+        UserError: a bad setting, a run of other settings in the folder, or a failed training.
+    """
+    recipe = override(recipes.load(name, PretrainingRecipe), settings)
+    recipe.model_config()
+    file = run / "recipe.json"
+    if file.is_file():
+        theirs = recipe_from_json(PretrainingRecipe, file.read_text(encoding="utf-8"), str(file))
+        check_same(theirs, recipe, run, ())
+    if not _validated(run, recipe.training.max_steps):
+        chosen = [word for setting in settings for word in ("--set", setting)]
+        command("pretrain", "train", name, str(run), "--corpus", corpus, *chosen)
+    if not _validated(run, recipe.training.max_steps):
+        raise UserError(f"{run} stopped before step {recipe.training.max_steps:,}: see its output")
+    return read_lines(run / "metrics.jsonl")
+
+
+def _validated(run: pathlib.Path, step: int) -> bool:
+    lines = read_lines(run / "metrics.jsonl")
+    return any(line["kind"] == VALIDATION and line["step"] == step for line in lines)
+
+
+def grid(options: argparse.Namespace, out: pathlib.Path, *more: str) -> list[dict]:
+    """`finetune grid` of the command's tasks.
+
+    Args:
+        options: with `tasks`, `data_dir`, `source`, `finetune_set`.
+        out: the grid's folder.
+        more: further words of its command line.
+
+    Returns:
+        Its combinations, see `experiments.finetuning.grid_table.combinations`.
+    """
+    chosen = [word for setting in options.finetune_set for word in ("--set", setting)]
+    data = ["--data-dir", options.data_dir] if options.data_dir else []
+    data += ["--source", options.source] if options.source else []
+    command("finetune", "grid", *options.tasks, str(out), *more, *data, *chosen)
+    return json.loads((out / "grid.json").read_text(encoding="utf-8"))["combinations"]
+
+
+def command(script: str, *words: str) -> None:
+    """Runs a script of experiments in a process of its own: nothing but its seed decides."""
+    status = subprocess.run(
+        [sys.executable, "-m", f"experiments.{script}", *words], check=False
+    ).returncode
+    if status:
+        raise UserError(
+            f"`python -m experiments.{script} {shlex.join(words)}` failed: read its message above"
+        )
+
+
+def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
+    """`mean ± deviation` of the sample, as a table shows it; `-` of nothing."""
+    if not values:
+        return "-"
+    text = f"{scale * statistics.mean(values):.{digits}f}"
+    return text + (f" ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
+def write(
+    out: pathlib.Path, name: str, options: argparse.Namespace, title: str, table: list[str], **rest
+) -> None:
+    """Writes OUT/NAME.md and OUT/NAME.json, and prints the table.
+
+    Args:
+        out: the folder.
+        name: of the files; NAME.png is the figure.
+        options: with `arguments`, the command's own words.
+        title: heading.
+        table: lines of Markdown.
+        rest: what the JSON holds besides the command and the commit.
+    """
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    line = shlex.join(["python", "-m", "experiments.swish_rnn", *options.arguments])
+    record = {"command": line, "commit": commit, **rest}
+    write_aside(out / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
+    text = [f"# {title}", "", f"`{line}` at commit {commit}.", "", *table, ""]
+    text += [f"![{title}]({name}.png)", ""]
+    write_aside(out / f"{name}.md", "\n".join(text).encode())
+    print("\n".join(text))
