@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig, catalog
 from tests.harness import ids
 
 ON_JAX = """
@@ -34,7 +34,21 @@ np.savez(sys.argv[2], whole=whole, cached=cached(data["source"], data["target"])
 """
 
 
-@pytest.mark.parametrize("block", ["macaron", "transformer"])
+ENCODER_ON_JAX = """
+import sys
+import jax, keras, numpy as np
+from macaron_tf.models import Encoder, catalog
+assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
+data = np.load(sys.argv[1])
+model = Encoder(catalog.config(sys.argv[3], vocab_size=24))
+model.build()
+model.set_weights([data[f"weight_{i:03d}"] for i in range(len(model.weights))])
+encode = jax.jit(lambda tokens: model({"token_ids": tokens}, training=False))
+np.savez(sys.argv[2], hidden=encode(data["tokens"]))
+"""
+
+
+@pytest.mark.parametrize("block", ["macaron", "transformer", "swish_rnn"])
 def test_jax_gives_tensorflows_logits(block, tmp_path):
     pytest.importorskip("jax")
     model = EncoderDecoder(EncoderDecoderConfig(24, 16, 32, 2, 2, 2, block=block))
@@ -43,15 +57,35 @@ def test_jax_gives_tensorflows_logits(block, tmp_path):
     source[-1, 4:] = 0
     weights = {f"weight_{i:03d}": w for i, w in enumerate(model.get_weights())}
     np.savez(tmp_path / "in.npz", source=source, target=target, **weights)
+    run_on_jax(ON_JAX, tmp_path, block)
+    expected = np.asarray(model({"source": source, "target": target}))
+    with np.load(tmp_path / "out.npz") as found:
+        np.testing.assert_allclose(found["whole"], expected, atol=1e-5)
+        np.testing.assert_allclose(found["cached"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "bert_rab_tiny", "swish_rnn_tiny"])
+def test_encoders_give_the_same_on_jax(name, tmp_path):
+    pytest.importorskip("jax")
+    model = Encoder(catalog.config(name, vocab_size=24))
+    model.build()
+    tokens = ids(3, 7)
+    tokens[-1, 4:] = 0
+    weights = {f"weight_{i:03d}": w for i, w in enumerate(model.get_weights())}
+    np.savez(tmp_path / "in.npz", tokens=tokens, **weights)
+    run_on_jax(ENCODER_ON_JAX, tmp_path, name)
+    expected = np.asarray(model({"token_ids": tokens}))
+    with np.load(tmp_path / "out.npz") as found:
+        np.testing.assert_allclose(found["hidden"], expected, atol=1e-5)
+
+
+def run_on_jax(program, folder, argument):
+    """Runs a program that reads in.npz and writes out.npz, with Keras on JAX."""
     done = subprocess.run(
-        [sys.executable, "-c", ON_JAX, tmp_path / "in.npz", tmp_path / "out.npz", block],
+        [sys.executable, "-c", program, folder / "in.npz", folder / "out.npz", argument],
         env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    expected = np.asarray(model({"source": source, "target": target}))
-    with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_allclose(found["whole"], expected, atol=1e-5)
-        np.testing.assert_allclose(found["cached"], expected, atol=1e-5)
