@@ -117,10 +117,10 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         if not equals:
             raise UserError(f"--set {setting}: write it as PATH=VALUE, such as training.seed=2")
         if path.startswith("model."):
-            options[path.removeprefix("model.")] = _literal(text)
+            options[path.removeprefix("model.")] = _tuples(_literal(text))
         else:
             values[path] = _value(recipe, path.split("."), text, setting)
-    values["model_options"] = tuple(options.items())
+    values["model_options"] = tuple(sorted(options.items()))
     recipe = _replace(recipe, values)
     for path in values:
         recipe = recipe.follow(path)

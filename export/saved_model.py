@@ -2,21 +2,21 @@
 
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
+takes a translation run or a fine-tuning run (see `export.classifier` for its signature), and
 writes OUT/VERSION, the layout that TensorFlow Serving watches. A server needs tensorflow and
 tensorflow_text and nothing of this project.
 """
 
 import argparse
 import dataclasses
-import json
-import os
 import pathlib
-import shutil
 import sys
 
 import tensorflow as tf
 
+from experiments.kind import read_kind
 from experiments.translation.run import TranslationRun
+from export.versions import write_version
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.errors import UserError, exit_on_user_error
@@ -137,33 +137,12 @@ def export(
     config = dataclasses.replace(run.recipe.decoding, **decoding)
     weights = run.checkpoint(checkpoint)
     module = TranslationModule(run.load_network(weights), run.vocabulary, config)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        versions = [int(entry.name) for entry in out.iterdir() if entry.name.isdigit()]
-        version = version if version is not None else max(versions, default=0) + 1
-        if version < 1:
-            raise UserError(f"--version {version}: give a whole number of 1 or more")
-        if version in versions:
-            raise UserError(f"--version {version} exists in {out}: give another or leave it out")
-        aside = out / f".tmp-{version}-{os.getpid()}"
-        try:
-            tf.saved_model.save(module, str(aside), signatures=module.signatures())
-            run.vocabulary.save(aside / "assets.extra")
-            record = {
-                "run": run.path.name,
-                "checkpoint": weights.name,
-                "vocabulary": run.vocabulary.hash,
-                "decoding": dataclasses.asdict(config),
-            }
-            (aside / "assets.extra" / "export.json").write_text(json.dumps(record, indent=2) + "\n")
-            aside.rename(out / str(version))
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    # TensorFlow reports a full disk as one of its own errors.
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise UserError(f"{out} cannot be written: {reason}; choose another place") from error
-    return out / str(version)
+    record = {
+        "run": run.path.name,
+        "checkpoint": weights.name,
+        "decoding": dataclasses.asdict(config),
+    }
+    return write_version(module, run.vocabulary, record, out, version)
 
 
 @exit_on_user_error
@@ -184,13 +163,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--beam-size", type=int, metavar="K", help="the recipe's by default")
     options = parser.parse_args(arguments)
     changes = {"n_best": options.n_best, "beam_size": options.beam_size}
-    path = export(
-        TranslationRun.open(options.run),
-        pathlib.Path(options.out),
-        options.checkpoint,
-        options.version,
-        **{name: value for name, value in changes.items() if value is not None},
-    )
+    changes = {name: value for name, value in changes.items() if value is not None}
+    out = pathlib.Path(options.out)
+    if read_kind(options.run) == "finetuning":
+        if changes:
+            flag = next(iter(changes)).replace("_", "-")
+            raise UserError(f"--{flag}: {options.run} is a classifier, which searches nothing")
+        # Either kind of model is only loaded for its own runs.
+        from experiments.finetuning.run import FinetuningRun
+        from export.classifier import export_classifier
+
+        run = FinetuningRun.open(options.run)
+        path = export_classifier(run, out, options.checkpoint, options.version)
+    else:
+        run = TranslationRun.open(options.run)
+        path = export(run, out, options.checkpoint, options.version, **changes)
     print(f"exported {path}; serve it with: python -m export.serve {options.out}")
 
 

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 
 from experiments import recipes
-from experiments.pretraining.recipe import PretrainingRecipe
+from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipe import override
 from macaron_tf.data import storage
 from macaron_tf.data.documents import documents
@@ -19,14 +19,16 @@ from macaron_tf.data.encoder_vocabulary import (
     load_encoder_vocabulary,
 )
 from macaron_tf.data.files import cache_directory
+from macaron_tf.data.normalization import NormalizationConfig
 from macaron_tf.data.piece_vocabulary import RECORD
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus, prepare
+from macaron_tf.errors import UserError
 
 
 def train_vocabulary(
     recipe: PretrainingRecipe, data_dir: str | None = None, download: bool = False
 ) -> PieceVocabulary:
-    """Trains a recipe's vocabulary on its documents, a line of text at a time.
+    """Trains a recipe's vocabulary on the lines of its documents, ten million at most.
 
     Args:
         recipe: names the sources, the kind and the size.
@@ -38,14 +40,21 @@ def train_vocabulary(
     config = recipe.vocabulary
 
     def lines() -> Iterator[str]:
-        for source in recipe.corpus.sources:
-            found = documents(source.source, source.split, data_dir, download)
-            for document in itertools.islice(found, config.max_documents):
-                yield from document.splitlines()
+        sources = [
+            itertools.islice(
+                documents(source.source, source.split, data_dir, download), config.max_documents
+            )
+            for source in recipe.corpus.sources
+        ]
+        # In turn: the trainer reads so many lines, and all sources shall be among them.
+        for group in itertools.zip_longest(*sources, fillvalue=""):
+            for document in group:
+                yield from filter(str.strip, document.splitlines())
 
     if config.kind == "wordpiece":
         return WordPieceVocabulary.train(lines(), config.size, lower_case=config.lower_case)
-    return SentencePieceEncoderVocabulary.train(lines(), config.size)
+    normalization = NormalizationConfig(lower_case=config.lower_case)
+    return SentencePieceEncoderVocabulary.train(lines(), config.size, normalization=normalization)
 
 
 def prepare_corpus(
@@ -74,10 +83,30 @@ def prepare_corpus(
         vocabulary = load_encoder_vocabulary(vocabulary_dir)
     elif storage.exists(storage.join(out, RECORD)):
         vocabulary = load_encoder_vocabulary(out)
+        _check_vocabulary(recipe.vocabulary, vocabulary, out)
     else:
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
         vocabulary = train_vocabulary(recipe, data_dir, download)
     return prepare(recipe.corpus, vocabulary, out, data_dir=data_dir, download=download)
+
+
+def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
+    """What a vocabulary is, in a recipe's words; `max_documents` it cannot tell."""
+    settings = vocabulary.settings()
+    lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
+    return VocabularyConfig(vocabulary.kind, vocabulary.pieces, lower_case)
+
+
+def _check_vocabulary(config: VocabularyConfig, vocabulary: PieceVocabulary, where) -> None:
+    """Refuses a corpus's vocabulary that is not of the recipe's kind, size and case."""
+    found = described(vocabulary)
+    for name in ("kind", "size", "lower_case"):
+        theirs, ours = getattr(found, name), getattr(config, name)
+        if theirs != ours:
+            raise UserError(
+                f"{where} holds a vocabulary of {name} {theirs!r}, the recipe wants {ours!r}: "
+                f"prepare another folder, or --set vocabulary.{name}={theirs}"
+            )
 
 
 def run_prepare(options: argparse.Namespace) -> None:

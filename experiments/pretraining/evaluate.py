@@ -1,10 +1,11 @@
 """`pretrain evaluate`: a run's loss on the validation rows of any corpus."""
 
 import argparse
+import dataclasses
 import json
 
 from experiments.pretraining.run import PretrainingRun
-from experiments.pretraining.train import MaskedLanguageValidation
+from experiments.pretraining.train import MaskedLanguageValidation, check_corpus
 from macaron_tf.data.files import write_aside
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus
 from macaron_tf.data.vocabulary import check_vocabulary
@@ -18,7 +19,9 @@ def run(options: argparse.Namespace) -> None:
     corpus = PretrainingCorpus.open(options.corpus)
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary, str(opened.path))
     checkpoint = opened.checkpoint(options.checkpoint)
-    recipe = opened.recipe
+    check_corpus(opened.recipe, corpus)
+    # All rows, however many the run looked at while it trained.
+    recipe = dataclasses.replace(opened.recipe, validation_batches=None)
     objective = MaskedLanguageObjective(next_sentence=recipe.corpus.next_sentence)
     model = build_fit_model(opened.load_network(checkpoint), objective, recipe.training)
     metrics = MaskedLanguageValidation(recipe, corpus)(model, 0)

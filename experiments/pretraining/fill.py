@@ -14,7 +14,7 @@ MASK = "[MASK]"
 
 
 def fill(
-    network: PretrainingEncoder, vocabulary: PieceVocabulary, text: str, top: int
+    network: PretrainingEncoder, vocabulary: PieceVocabulary, text: str, top: int, longest: int
 ) -> list[list[tuple[str, float]]]:
     """The likeliest pieces for each [MASK] of a text.
 
@@ -23,12 +23,14 @@ def fill(
         vocabulary: the one it was trained with.
         text: holds "[MASK]" once or more.
         top: how many pieces for each.
+        longest: tokens of the rows that it was trained on: further positions mean nothing.
 
     Returns:
-        For each [MASK], (piece, probability), the likeliest first.
+        For each [MASK], (piece, probability), the likeliest first; a piece that continues a word
+        begins with "##".
 
     Raises:
-        UserError: no [MASK], or a text longer than the model's positions.
+        UserError: no [MASK], or too long a text.
     """
     if MASK not in text:
         raise UserError(f"{text[:60]!r} has no {MASK}: write it where a word is to be found")
@@ -37,10 +39,10 @@ def fill(
     for number, part in enumerate(parts):
         ids += ([vocabulary.mask_id] if number else []) + part
     ids.append(vocabulary.sep_id)
-    config = network.config
-    if config.positions == "learned" and len(ids) > config.max_length:
+    if len(ids) > longest:
         raise UserError(
-            f"the text has {len(ids)} tokens, more than the model's {config.max_length}: shorten it"
+            f"the text has {len(ids)} tokens, more than the {longest} of the rows that the model "
+            "was trained on: shorten it"
         )
     token_ids = np.array([ids], np.int32)  # (1, L)
     positions = np.flatnonzero(token_ids[0] == vocabulary.mask_id)[None]  # (1, P)
@@ -51,6 +53,8 @@ def fill(
     probabilities = weights / weights.sum(axis=-1, keepdims=True)
     best = np.argsort(-probabilities, axis=-1)[:, :top]  # (P, top)
     words = vocabulary.decode_lines([[i] for i in best.reshape(-1)])
+    starts = vocabulary.word_starts()[best.reshape(-1)]
+    words = [word if begins else f"##{word}" for word, begins in zip(words, starts, strict=True)]
     return [
         [(words[p * best.shape[1] + n], float(row[i])) for n, i in enumerate(best[p])]
         for p, row in enumerate(probabilities)
@@ -64,5 +68,6 @@ def run(options: argparse.Namespace) -> None:
     texts = options.text or (line.rstrip("\n") for line in sys.stdin)
     for text in texts:
         print(text)
-        for answers in fill(network, opened.vocabulary, text, options.top):
+        longest = opened.recipe.corpus.sequence_length
+        for answers in fill(network, opened.vocabulary, text, options.top, longest):
             print("   " + "  ".join(f"{word} {share:.1%}" for word, share in answers))

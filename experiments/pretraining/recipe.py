@@ -18,7 +18,7 @@ class VocabularyConfig:
     Attributes:
         kind: `"wordpiece"` (BERT's) or `"sentencepiece"` (BPE).
         size: pieces, the special ones included.
-        lower_case: fold case; accents go too, as in BERT (WordPiece).
+        lower_case: fold case; with WordPiece accents go too, as in BERT.
         max_documents: documents read at most, the first of each source.
     """
 

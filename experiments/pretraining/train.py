@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from experiments import recipes
-from experiments.pretraining.corpus import prepare_corpus
+from experiments.pretraining.corpus import described, prepare_corpus
 from experiments.pretraining.recipe import PretrainingRecipe
 from experiments.pretraining.run import PretrainingRun, build_network
 from experiments.recipe import MAY_CHANGE, check_same, override
@@ -26,14 +26,18 @@ _MAY_CHANGE = (*MAY_CHANGE, "validation_batches")
 def run(options: argparse.Namespace) -> None:
     """Trains, or goes on, and says what to do next."""
     recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
-    recipe.model_config()  # a wrong model is said before minutes are spent on the data
+    path = pathlib.Path(options.run)
+    # Wrong settings are said before minutes are spent on the data.
+    recipe.model_config()
+    metric_names(recipe)
+    if options.corpus and options.vocabulary:
+        raise UserError("--vocabulary: the corpus brings its own; give it to `prepare` instead")
     if options.corpus:
         corpus = PretrainingCorpus.open(options.corpus)
     else:
         corpus = prepare_corpus(
             recipe, None, options.vocabulary, options.data_dir, options.download
         )
-    path = pathlib.Path(options.run)
     result = train_recipe(recipe, path, corpus)
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:
@@ -59,13 +63,17 @@ def train_recipe(
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
     """
-    known = METRICS + (_NEXT_SENTENCE if recipe.corpus.next_sentence else ())
-    if recipe.training.best_metric not in known:
+    metric_names(recipe)
+    check_corpus(recipe, corpus)
+    if corpus.rows("train") < recipe.batch_size:
         raise UserError(
-            f"training.best_metric is {recipe.training.best_metric!r}: give one of "
-            f"{', '.join(known)}"
+            f"{corpus.folder} has {corpus.rows('train')} rows to train on, less than one batch of "
+            f"{recipe.batch_size}: give more text, or lower batch_size"
         )
-    _check_corpus(recipe, corpus)
+    # The run says what it was trained on, which is the corpus's to know.
+    recipe = dataclasses.replace(
+        recipe, corpus=corpus.config, vocabulary=described(corpus.vocabulary)
+    )
     opened = PretrainingRun.open(path) if (path / "recipe.json").exists() else None
     if opened:
         check_same(opened.recipe, recipe, path, _MAY_CHANGE)
@@ -106,7 +114,7 @@ class MaskedLanguageValidation:
     """
 
     def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
-        self.names = METRICS + (_NEXT_SENTENCE if recipe.corpus.next_sentence else ())
+        self.names = metric_names(recipe)
         rows = corpus.dataset(
             "validation", recipe.batch_size, None, repeat=False, drop_remainder=False
         )
@@ -119,17 +127,31 @@ class MaskedLanguageValidation:
         return {name: metrics[name] for name in self.names}
 
 
-def _check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> None:
-    wanted, found = recipe.corpus, corpus.config
-    for field in dataclasses.fields(wanted):
-        mine, theirs = getattr(wanted, field.name), getattr(found, field.name)
-        if field.name in ("sequence_length", "next_sentence") and mine != theirs:
-            raise UserError(
-                f"{corpus.folder} was prepared with {field.name}={theirs!r}, the recipe wants "
-                f"{mine!r}: prepare another corpus, or --set corpus.{field.name}={theirs!r}"
-            )
-    if corpus.rows("train") < recipe.batch_size:
+def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:
+    """What a validation measures.
+
+    Raises:
+        UserError: the recipe's `best_metric` is none of it.
+    """
+    known = METRICS + (_NEXT_SENTENCE if recipe.corpus.next_sentence else ())
+    if recipe.training.best_metric not in known:
         raise UserError(
-            f"{corpus.folder} has {corpus.rows('train')} rows to train on, less than one batch of "
-            f"{recipe.batch_size}: give more text, or lower batch_size"
+            f"training.best_metric is {recipe.training.best_metric!r}: give one of "
+            f"{', '.join(known)}"
         )
+    return known
+
+
+def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> None:
+    """Refuses a corpus whose rows are of another length or kind than the recipe's.
+
+    Raises:
+        UserError: they are; the sentence names the setting.
+    """
+    for name in ("sequence_length", "next_sentence"):
+        mine, theirs = getattr(recipe.corpus, name), getattr(corpus.config, name)
+        if mine != theirs:
+            raise UserError(
+                f"{corpus.folder} was prepared with {name}={theirs!r}, the recipe wants "
+                f"{mine!r}: prepare another corpus, or --set corpus.{name}={theirs!r}"
+            )

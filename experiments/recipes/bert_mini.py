@@ -4,8 +4,9 @@
 
 4 layers, D 256, F 768, 4 heads, 8,000 word pieces, rows of 128, 32 rows an update; the objective
 and the optimizer are those of the SwishRNN paper (see `bert_base`), the learning rate and the
-schedule chosen for the size. `bert_rab_mini`, `swish_rnn_mini` and `macaron_bert_mini` change the
-block alone and share its corpus: a comparison at equal matrices and an equal budget.
+schedule chosen for the size. `bert_rab_mini` adds T5's bias, `swish_rnn_mini` recurrences for
+feed-forwards besides, `macaron_bert_mini` is Macaron and, as the paper's, pre-norm: a comparison of
+the papers' models on one corpus at equal matrices and an equal budget.
 
 Measured: not run to the end yet.
 """

@@ -37,13 +37,20 @@ def pretrained(name: str, run: pathlib.Path, corpus: str, settings: Sequence[str
     file = run / "recipe.json"
     if file.is_file():
         theirs = recipe_from_json(PretrainingRecipe, file.read_text(encoding="utf-8"), str(file))
-        check_same(theirs, recipe, run, ())
+        check_same(theirs, recipe, run, ("corpus.", "vocabulary."))  # those are the corpus's own
     if not _validated(run, recipe.training.max_steps):
         chosen = [word for setting in settings for word in ("--set", setting)]
         command("pretrain", "train", name, str(run), "--corpus", corpus, *chosen)
     if not _validated(run, recipe.training.max_steps):
         raise UserError(f"{run} stopped before step {recipe.training.max_steps:,}: see its output")
-    return read_lines(run / "metrics.jsonl")
+    lines = read_lines(run / "metrics.jsonl")
+    for line in lines:
+        if line["kind"] == VALIDATION and line["loss"] is None:
+            raise UserError(
+                f"{run} diverged: its validation loss at step {line['step']:,} is no number; lower "
+                "training.learning_rate, or leave the run out"
+            )
+    return lines
 
 
 def _validated(run: pathlib.Path, step: int) -> bool:

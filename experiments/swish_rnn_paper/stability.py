@@ -11,7 +11,7 @@ from experiments.swish_rnn_paper.runs import cell, grid, write
 def run(options: argparse.Namespace) -> None:
     """Fine-tunes what is missing, then writes the table and the figure."""
     out = pathlib.Path(options.out)
-    rates = [f"{rate:g}" for rate in options.learning_rates]
+    rates = [repr(rate) for rate in options.learning_rates]
     choices = ["--learning-rates", *rates, "--seeds", *map(str, options.seeds)]
     lines = grid(options, out / "grid", "--init", *options.init, *choices)
     models = list(dict.fromkeys(line["model"] for line in lines))

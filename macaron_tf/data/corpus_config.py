@@ -25,7 +25,8 @@ class CorpusSource:
     weight: float | None = None
 
     def __post_init__(self):
-        if self.weight is not None and not 0 < self.weight < float("inf"):
+        number = isinstance(self.weight, int | float) and 0 < self.weight < float("inf")
+        if self.weight is not None and not number:
             raise UserError(
                 f"the weight of {self.source} is {self.weight}: it must be a number above 0"
             )
@@ -36,11 +37,14 @@ class CorpusConfig:
     """A corpus and its rows.
 
     Args:
-        sources: where the documents come from; plain strings are sources without a weight.
+        sources: where the documents come from: sources, their names alone, or tuples of what a
+            source is made of, (name, split, weight).
         sequence_length: L of every row, special ids included.
         next_sentence: rows are BERT's sentence pairs instead of running text.
         cross_documents: rows of running text go on with the next document.
-        validation_every: each row whose number is a multiple of this is a validation row.
+        validation_every: each row whose number is a multiple of this is a validation row. Rows of
+            running text share no text; pairs do, for their segments are drawn from all documents:
+            about half of a validation pair's tokens are trained on as well.
         rows_per_shard: rows of a file, about: it ends with a document.
         seed: decides the order of the sources and the pairs.
         sentence_splitter: of `split_sentences`, for the pairs: running text needs no sentences.
@@ -62,7 +66,7 @@ class CorpusConfig:
         given = self.sources
         if isinstance(given, str | CorpusSource):
             given = (given,)
-        sources = tuple(CorpusSource(s) if isinstance(s, str) else s for s in given)
+        sources = tuple(map(_source, given))
         object.__setattr__(self, "sources", sources)
         if not sources:
             raise UserError("a corpus needs a source: give text:GLOB or tfds:NAME")
@@ -92,8 +96,27 @@ class CorpusConfig:
                 f"{', '.join(SPLITTERS)}"
             )
 
+        if any(weighted) and self.cross_documents:
+            raise UserError(
+                "weights and cross_documents exclude each other: documents that come again are "
+                "packed otherwise, and validation text would be trained on"
+            )
+        if self.seed < 0:
+            raise UserError(f"seed is {self.seed}: it must be 0 or more")
+
     @property
     def weights(self) -> Sequence[float] | None:
         """The sources' weights, or None where they have none."""
         weights = [source.weight for source in self.sources]
         return None if None in weights else weights
+
+
+def _source(given) -> CorpusSource:
+    if isinstance(given, CorpusSource):
+        return given
+    parts = (given,) if isinstance(given, str) else given
+    if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= 3:
+        raise UserError(f"a source is {given!r}: give its name, or (name, split, weight)")
+    if not all(isinstance(part, str) for part in parts[:2]):
+        raise UserError(f"a source is {given!r}: its name and split must be text")
+    return CorpusSource(*parts)

@@ -73,7 +73,7 @@ def names(kind: type | None = None) -> list[str]:
     return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
 
 
-def config(name: str, **overrides) -> EncoderDecoderConfig | EncoderConfig:
+def config(name: str, /, **overrides) -> EncoderDecoderConfig | EncoderConfig:
     """The configuration of that name, fields replaced by `overrides`.
 
     Raises:
@@ -90,7 +90,7 @@ def config(name: str, **overrides) -> EncoderDecoderConfig | EncoderConfig:
     return dataclasses.replace(CONFIGS[name], **overrides)
 
 
-def build(name: str, dtype: str | None = None, **overrides) -> keras.Model:
+def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     """A built model by name, fields of its configuration replaced by `overrides`.
 
     Args:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from macaron_tf.checks import check_choice, check_count, check_divisible, check_fraction
+from macaron_tf.layers.activations import activation
 from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.encoder_embeddings import POSITIONS
 from macaron_tf.layers.residual import NORM_PLACEMENTS
@@ -29,7 +30,9 @@ class EncoderConfig:
             weights; activation_dropout: on inner activations.
         activation: of feed-forwards and of the masked language head.
         norm: `"post"`, or `"pre"` with a LayerNorm at the end.
-        epsilon, affine: of the LayerNorms.
+        epsilon: of the LayerNorms.
+        affine: whether the encoder's LayerNorms have a scale and an offset; the masked language
+            head's always has.
         initializer_range: standard deviation of all matrices, cut off at two of them.
 
     Raises:
@@ -70,7 +73,7 @@ class EncoderConfig:
         check_count("num_segments", self.num_segments, least=0)
         # JSON and the command line give lists.
         steps = self.rnn_step_sizes
-        steps = (steps,) if isinstance(steps, int) else tuple(steps)
+        steps = tuple(steps) if isinstance(steps, list | tuple) else (steps,)
         object.__setattr__(self, "rnn_step_sizes", steps)
         if not self.rnn_step_sizes:
             raise ValueError("rnn_step_sizes is empty: give one or more, such as (1, 2, 4)")
@@ -85,6 +88,7 @@ class EncoderConfig:
         if type(self.affine) is not bool:
             raise ValueError(f"affine={self.affine!r} must be True or False")
         check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
+        activation(self.activation)
         check_choice("block", self.block, tuple(BLOCKS))
         check_choice("rnn_gate", self.rnn_gate, GATES)
         check_choice("positions", self.positions, POSITIONS)

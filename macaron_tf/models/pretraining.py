@@ -92,6 +92,13 @@ class PretrainingEncoder(keras.Model):
             raise ValueError("the model was made without next_sentence=True")
         return self.next_sentence(self.pooler(hidden), training=training)
 
+    def compute_output_shape(self, input_shape):
+        asked = input_shape.get("masked_positions", input_shape["token_ids"])
+        shapes = {"masked_language": (*asked, self.config.vocab_size)}
+        if self.next_sentence:
+            shapes["next_sentence"] = (asked[0], 2)
+        return shapes
+
     def get_config(self):
         return {
             **super().get_config(),

@@ -126,7 +126,13 @@ class Stack(keras.layers.Layer):
         return [block.start(memory) for block in self.blocks]
 
     def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
-        """Room for the past of K hypotheses in every block, all tensors `(B, K, ...)`."""
+        """Room for the past of K hypotheses in every block, all tensors `(B, K, ...)`.
+
+        Raises:
+            ValueError: with a relative bias, which a step does not add.
+        """
+        if self.biases:
+            raise ValueError("cached decoding with a relative bias is not supported")
         return [block.empty_cache(batch_size, beam_size, max_length) for block in self.blocks]
 
     def step(self, x, index, context, cache, memory_mask=None):

@@ -14,6 +14,7 @@ from experiments.pretraining.fill import fill
 from experiments.pretraining.run import PretrainingRun
 from experiments.pretraining.train import train_recipe
 from experiments.recipe import override
+from macaron_tf.data.encoder_vocabulary import load_encoder_vocabulary
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus
 from macaron_tf.training.reporters import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
@@ -47,7 +48,7 @@ def test_it_learns_which_letter_a_document_says(trained):
     # Chance is 1 in 10; where a sentence ends cannot be known.
     assert validations[-1]["accuracy"] > 0.7
     opened = PretrainingRun.open(trained)
-    [answers] = fill(opened.load_network(), opened.vocabulary, "c c [MASK] c c", 3)
+    [answers] = fill(opened.load_network(), opened.vocabulary, "c c [MASK] c c", 3, 16)
     assert answers[0][0] == "c" and answers[0][1] > 0.5
     assert answers[0][1] >= answers[1][1] >= answers[2][1]
 
@@ -133,6 +134,10 @@ def bad(name, source, corpus, trained, tmp_path):
         return ["train", recipe, run, "--corpus", where, *flags([*settings, *more])]
 
     other = str(tmp_path / "other")
+    if name == "other rows":
+        longer = toy_settings(source) + ["corpus.sequence_length=24"]
+        prepared = ["prepare", "bert_mini", other, "--vocabulary", corpus, *flags(longer)]
+        assert main(prepared) == 0
     if name == "vocabulary":
         shutil.copytree(corpus, other)
         for path in trained.parent.glob("bert/vocabulary/*"):
@@ -161,8 +166,21 @@ def bad(name, source, corpus, trained, tmp_path):
             "/nowhere/*",
         ),
         "no run": (["fill", str(tmp_path), "a [MASK]"], "is not a run"),
+        "vocabulary and corpus": (
+            [*train(), "--vocabulary", corpus],
+            "the corpus brings its own",
+        ),
+        "name": (train("model.name=3"), "model option 'name' does not exist"),
+        "activation": (train("model.activation=foo"), "foo"),
+        "steps": (train("model.rnn_step_sizes=None"), "rnn_step_sizes=None must be"),
+        "sources": (train("corpus.sources=3"), "a source is 3"),
+        "other vocabulary": (
+            ["prepare", "bert_mini", corpus, *flags([*settings, "vocabulary.size=30"])],
+            "holds a vocabulary of size 27, the recipe wants 30",
+        ),
+        "other rows": (["evaluate", str(trained), "--corpus", other], "sequence_length=24"),
         "no mask": (["fill", str(trained), "nothing hidden"], "has no [MASK]"),
-        "long": (["fill", str(trained), "a " * 600 + "[MASK]"], "more than the model's 512"),
+        "long": (["fill", str(trained), "a " * 600 + "[MASK]"], "more than the 16 of the rows"),
     }[name]
 
 
@@ -185,6 +203,13 @@ def bad(name, source, corpus, trained, tmp_path):
         "no run",
         "no mask",
         "long",
+        "vocabulary and corpus",
+        "name",
+        "activation",
+        "steps",
+        "sources",
+        "other vocabulary",
+        "other rows",
     ],
 )
 def test_bad_input_is_one_sentence(name, source, corpus, trained, tmp_path, capsys):
@@ -205,6 +230,25 @@ def test_a_nan_loss_stops_the_run_with_the_step(source, corpus, tmp_path, capsys
     arguments = ["train", "bert_mini", str(tmp_path / "run"), "--corpus", corpus]
     assert main([*arguments, *flags(settings)]) == 2
     assert "NaN" in capsys.readouterr().err
+
+
+def test_a_sentencepiece_vocabulary_folds_case_where_asked(source, tmp_path):
+    for lower_case in (True, False):
+        out = str(tmp_path / str(lower_case))
+        settings = [*toy_settings(source), "vocabulary.kind=sentencepiece", "vocabulary.size=20"]
+        settings.append(f"vocabulary.lower_case={lower_case}")
+        assert main(["vocabulary", "macaron_bert_mini", out, *flags(settings)]) == 0
+        ids = load_encoder_vocabulary(out).encode_lines(["A a", "a a"])
+        assert (ids[0] == ids[1]) is lower_case
+
+
+def test_a_run_says_what_its_corpus_is(corpus, tmp_path):
+    """Not what the recipe would have prepared."""
+    settings = [*toy_settings("text:/nowhere/*", steps=20), "vocabulary.size=999"]
+    assert main(["train", "bert_mini", str(tmp_path), "--corpus", corpus, *flags(settings)]) == 0
+    recipe = PretrainingRun.open(tmp_path).recipe
+    assert recipe.corpus == PretrainingCorpus.open(corpus).config
+    assert recipe.vocabulary.size == 27
 
 
 def test_rows_have_static_shapes(corpus):

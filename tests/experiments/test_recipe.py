@@ -116,6 +116,12 @@ def test_sources_may_be_one_or_several():
     assert recipe_from_json(type(two), two.to_json(), "a file") == two
 
 
+def test_model_options_in_any_order_and_form_are_the_same():
+    settings = ["model.rnn_step_sizes=[1,2]", "model.dropout=0.2"]
+    first, second = (override(recipes.load("bert_mini"), s) for s in (settings, settings[::-1]))
+    assert first == second == recipe_from_json(type(first), first.to_json(), "a file")
+
+
 def test_a_recipe_of_another_kind_says_its_command():
     with pytest.raises(UserError, match="pretraining recipe: use python -m experiments.pretrain"):
         recipes.load("bert_mini", TranslationRecipe)

@@ -11,6 +11,7 @@ from macaron_tf.models import (
     EncoderClassifier,
     EncoderConfig,
     PretrainingEncoder,
+    Stack,
     catalog,
 )
 from tests.harness import ids, numpy_of
@@ -160,3 +161,11 @@ def test_one_step_size_may_be_given_alone():
     config = EncoderConfig(8, 8, 192, 2, 2, block="swish_rnn", rnn_step_sizes=2)
     assert config.rnn_step_sizes == (2,)
     assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
+
+
+def test_cached_decoding_refuses_a_relative_bias():
+    """It would be left out of every step, silently."""
+    options = {"num_heads": 2, "feed_forward_dim": 16, "causal": True}
+    stack = Stack(1, "transformer", options, relative_bias="shared")
+    with pytest.raises(ValueError, match="relative bias is not supported"):
+        stack.empty_cache(1, 1, 4)

@@ -1,0 +1,71 @@
+"""A task's training and development sets, read once and tokenized once."""
+
+import os
+
+from macaron_tf.data.classification_data import EncodedExamples, encode_examples
+from macaron_tf.data.encoder_vocabulary import PieceVocabulary
+from macaron_tf.data.task_data import Examples, read_examples
+from macaron_tf.data.tasks import Task
+from macaron_tf.errors import UserError
+
+TRAIN = "train"
+
+
+class TaskData:
+    """The examples that a fine-tuning needs.
+
+    Args:
+        task: the task.
+        splits: "train" and the development sets, with labels.
+    """
+
+    def __init__(self, task: Task, splits: dict[str, Examples]):
+        self.task = task
+        self.splits = splits
+        self._key: tuple | None = None
+        self._encoded: dict[str, EncodedExamples] = {}
+
+    @classmethod
+    def read(
+        cls,
+        task: Task,
+        source: str | None = None,
+        data_dir: str | os.PathLike | None = None,
+        download: bool = False,
+    ) -> "TaskData":
+        """Reads the training set and the task's development sets.
+
+        Args:
+            task, source, data_dir, download: as for `read_examples`.
+
+        Raises:
+            UserError: as `read_examples`; or a set's labels are secret.
+        """
+        splits = {}
+        for split in (TRAIN, *task.validation_splits):
+            splits[split] = read_examples(task, split, data_dir, download, source)
+            if splits[split].labels is None:
+                raise UserError(
+                    f"the labels of split {split!r} of {source or task.source} are secret: "
+                    "fine-tuning needs a training and a development set with labels"
+                )
+        return cls(task, splits)
+
+    @property
+    def validation(self) -> dict[str, Examples]:
+        """The development sets."""
+        return {split: examples for split, examples in self.splits.items() if split != TRAIN}
+
+    def encoded(self, split: str, vocabulary: PieceVocabulary, max_length: int) -> EncodedExamples:
+        """A split, tokenized; the last vocabulary's rows are kept.
+
+        Args:
+            split: one of `splits`.
+            vocabulary, max_length: as for `encode_examples`.
+        """
+        key = (vocabulary.hash, max_length)
+        if key != self._key:
+            self._key, self._encoded = key, {}
+        if split not in self._encoded:
+            self._encoded[split] = encode_examples(vocabulary, self.splits[split], max_length)
+        return self._encoded[split]

@@ -1,0 +1,79 @@
+"""`finetune evaluate`: a run's metrics on any split of any source."""
+
+import argparse
+import hashlib
+import json
+import pathlib
+import re
+import time
+
+from experiments.finetuning.prediction import measure
+from experiments.finetuning.run import FinetuningRun
+from macaron_tf.data.files import write_aside
+from macaron_tf.data.task_data import Examples, read_examples
+from macaron_tf.data.tasks import Task
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.glue import decide
+from macaron_tf.training.checkpoints import read_manifest
+
+
+def run(options: argparse.Namespace) -> None:
+    """Predicts, scores, prints, and writes metrics and predictions."""
+    opened = FinetuningRun.open(options.run)
+    task = opened.task
+    source = options.source or opened.recipe.source
+    splits = [options.split] if options.split else _default_splits(task, source)
+    examples = {
+        split: read_examples(task, split, options.data_dir, options.download, source)
+        for split in splits
+    }
+    for split, found in examples.items():
+        if found.labels is None:
+            raise UserError(
+                f"split {split!r} of {source} has no labels to score against: "
+                "`submit` or `predict` answers it"
+            )
+    checkpoint = opened.checkpoint(options.checkpoint)
+    manifest = read_manifest(checkpoint)
+    predictor = opened.predictor(checkpoint)
+    began = time.monotonic()
+    outputs = {split: predictor.of_examples(found) for split, found in examples.items()}
+    seconds = time.monotonic() - began
+    metrics = measure(task, outputs, examples)
+    print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    count = sum(map(len, examples.values()))
+    step = manifest["step"]
+    print(f"{count:,} examples of {', '.join(splits)} in {seconds:.1f} s, step {step:,}")
+    record = {
+        "run": str(opened.path),
+        "task": task.name,
+        "source": source,
+        "splits": splits,
+        "checkpoint": checkpoint.name,
+        "step": step,
+        "seconds": round(seconds, 2),
+        "metrics": metrics,
+        "predictions": {split: decide(task, found).tolist() for split, found in outputs.items()},
+    }
+    folder = pathlib.Path(options.output) if options.output else opened.path / "scores"
+    words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{source}-{'-'.join(splits)}")[-100:].strip("-.")
+    digest = _digest(manifest["files"], examples)
+    path = folder / f"{words}-{checkpoint.name}-{digest}.json"
+    write_aside(path, (json.dumps(record, indent=1) + "\n").encode())
+    print(f"metrics and predictions: {path}")
+
+
+def _default_splits(task: Task, source: str) -> list[str]:
+    """The development sets; all of a file that is not cut into splits."""
+    if source.startswith("tsv:") and "{split}" not in source:
+        return ["all"]
+    return list(task.validation_splits)
+
+
+def _digest(files: dict, examples: dict[str, Examples]) -> str:
+    """Eight hex digits over weights and texts: another evaluation has another name."""
+    digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode())
+    for split, found in examples.items():
+        texts = [split, found.first, found.second, found.labels.tolist()]
+        digest.update(json.dumps(texts).encode())
+    return digest.hexdigest()[:8]

@@ -1,0 +1,212 @@
+"""Where a fine-tuning starts: a run, another library's BERT, or nothing."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from experiments.finetuning.recipe import FinetuningRecipe
+from experiments.kind import read_kind
+from macaron_tf.data.encoder_vocabulary import PieceVocabulary, load_encoder_vocabulary
+from macaron_tf.data.vocabulary import check_vocabulary
+from macaron_tf.errors import UserError
+from macaron_tf.interop.assign import assign
+from macaron_tf.models import EncoderClassifier, EncoderConfig, catalog
+
+NOTHING = "none"
+# Settings of the encoder that the weights do not depend on.
+_FREE = ("dropout", "attention_dropout", "activation_dropout")
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """An encoder's weights in Keras's order, and its pooler's, where there was one."""
+
+    encoder: list[np.ndarray]
+    pooler: list[np.ndarray] | None
+
+    @classmethod
+    def of(cls, network: keras.Model) -> "Weights":
+        """Those of a network with an `encoder` and perhaps a `pooler`."""
+        pooler = network.pooler.get_weights() if network.pooler else None
+        return cls(network.encoder.get_weights(), pooler)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Init:
+    """Model, vocabulary and weights that a fine-tuning starts from.
+
+    Attributes:
+        given: what the command line named it.
+        model, model_options: of the recipe.
+        vocabulary: cuts text for the model.
+        trained_length: longest rows the model has seen; None = all of its positions count.
+        read: reads the weights; None where they are drawn.
+    """
+
+    given: str
+    model: str
+    model_options: tuple
+    vocabulary: PieceVocabulary
+    trained_length: int | None = None
+    read: Callable[[], Weights] | None = None
+
+    @functools.cached_property
+    def weights(self) -> Weights | None:
+        """What `read` gives, read once."""
+        return self.read() if self.read else None
+
+    @property
+    def label(self) -> str:
+        """A short name for tables: the folder's, or the model's."""
+        if self.given == NOTHING:
+            return self.model
+        return pathlib.Path(self.given.rpartition(":")[2].partition("@")[0]).resolve().name
+
+    def apply(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
+        """The recipe with this model and this source of weights."""
+        return dataclasses.replace(
+            recipe, init=self.given, model=self.model, model_options=self.model_options
+        )
+
+    def check(self, recipe: FinetuningRecipe) -> None:
+        """Refuses a recipe whose model is not the one that the weights are of.
+
+        Raises:
+            UserError: a setting of the model differs; see also `FinetuningRecipe.model_config`.
+        """
+        wanted = recipe.model_config(self.vocabulary.size)
+        if self.read is None:
+            return
+        options = dict(self.model_options)
+        own = catalog.config(self.model, **{**options, "vocab_size": self.vocabulary.size})
+        for field in dataclasses.fields(own):
+            theirs, ours = getattr(own, field.name), getattr(wanted, field.name)
+            if theirs != ours and field.name not in _FREE:
+                raise UserError(
+                    f"the weights of {self.given} were trained with model.{field.name}={theirs!r}, "
+                    f"not {ours!r}: leave that setting, or give --init none"
+                )
+
+    def warn(self, recipe: FinetuningRecipe) -> None:
+        """Says on stderr where a recipe asks more of the weights than they have learnt."""
+        if self.trained_length is not None and recipe.max_length > self.trained_length:
+            print(
+                f"warning: {self.given} never saw rows of more than {self.trained_length} tokens: "
+                f"set max_length={self.trained_length} or expect little of the rest",
+                file=sys.stderr,
+            )
+
+    def copy_to(self, network: EncoderClassifier) -> None:
+        """Gives a classifier these weights; its head, and a pooler that is not here, stay drawn.
+
+        Raises:
+            UserError: a shape differs.
+        """
+        if self.weights is None:
+            return
+        for weight, value in zip(network.encoder.weights, self.weights.encoder, strict=True):
+            assign(weight, value)
+        if self.weights.pooler is not None:
+            for weight, value in zip(network.pooler.weights, self.weights.pooler, strict=True):
+                assign(weight, value)
+
+
+def read_init(
+    given: str,
+    model: str | None = None,
+    vocabulary: str | os.PathLike | None = None,
+    lower_case: bool | None = None,
+) -> Init:
+    """Reads what `--init` names.
+
+    Args:
+        given: the folder of a pre-training run, or of a fine-tuning run of another task, with
+            `@CHECKPOINT` where the checkpoint is not to be the default one; `hugging-face:DIR`;
+            `keras-hub:DIR`; or `none`.
+        model: name of the catalog, for `none` alone.
+        vocabulary: folder of the vocabulary, needed for `none`; elsewhere it is only compared.
+        lower_case: for a Hugging Face directory that does not say.
+
+    Raises:
+        UserError: there is no such thing, or it is no encoder; a model or a vocabulary that is
+            missing, superfluous or another one.
+    """
+    if given == NOTHING:
+        if not model or not vocabulary:
+            raise UserError("--init none needs --model NAME and --vocabulary DIR")
+        return Init(given, model, (), load_encoder_vocabulary(vocabulary))
+    if model:
+        raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
+    kind, _, place = given.partition(":")
+    if kind == "hugging-face" and place:
+        from macaron_tf.interop.hugging_face_bert import read_bert
+
+        init = _imported(given, read_bert(_folder(given, place), lower_case))
+    elif kind == "keras-hub" and place:
+        from macaron_tf.interop.keras_hub_bert import read_keras_hub_bert
+
+        init = _imported(given, read_keras_hub_bert(_folder(given, place)))
+    else:
+        init = _of_run(given)
+    if vocabulary:
+        check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary), given)
+    return init
+
+
+def _folder(given: str, place: str) -> pathlib.Path:
+    folder = pathlib.Path(place).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"--init {given}: there is no folder {folder}; check the path")
+    return folder
+
+
+def _of_run(given: str) -> Init:
+    path, checkpoint = pathlib.Path(given), None
+    if not path.exists() and "@" in given:
+        folder, _, checkpoint = given.rpartition("@")
+        path = pathlib.Path(folder)
+    if not (path / "recipe.json").is_file():
+        raise UserError(
+            f"--init {given} is no run: give the folder of a pre-training run, hugging-face:DIR, "
+            "keras-hub:DIR or none"
+        )
+    kind = read_kind(path)
+    if kind == "pretraining":
+        from experiments.pretraining.run import PretrainingRun as EncoderRun
+    elif kind == "finetuning":
+        from experiments.finetuning.run import FinetuningRun as EncoderRun
+    else:
+        raise UserError(f"--init {given} is a {kind} run: give a pre-training run")
+    run = EncoderRun.open(path)
+    weights = run.checkpoint(checkpoint)
+    recipe = run.recipe
+    seen = recipe.corpus.sequence_length if kind == "pretraining" else recipe.max_length
+    return Init(
+        given,
+        recipe.model,
+        recipe.model_options,
+        run.vocabulary,
+        # Sinusoids and T5's far distances reach further than they were seen.
+        seen if recipe.model_config().positions == "learned" else None,
+        lambda: Weights.of(run.load_network(weights)),
+    )
+
+
+def _imported(given: str, imported) -> Init:
+    """A `BertImport`, its shapes as options of bert_base."""
+    config: EncoderConfig = imported.model.config
+    base = catalog.config("bert_base", vocab_size=config.vocab_size)
+    options = tuple(
+        (field.name, getattr(config, field.name))
+        for field in dataclasses.fields(config)
+        if getattr(config, field.name) != getattr(base, field.name)
+    )
+    pooler = list(imported.pooler) if imported.pooler else None
+    weights = Weights(imported.model.encoder.get_weights(), pooler)
+    return Init(given, "bert_base", options, imported.vocabulary, None, lambda: weights)

@@ -1,0 +1,216 @@
+"""The commands, from weights to scores and files, on a task that is learnt in seconds."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from experiments.finetune import main
+from experiments.finetuning import submit
+from experiments.finetuning.predict import _columns
+from experiments.finetuning.prediction import measure
+from experiments.finetuning.presets import preset
+from experiments.finetuning.run import FinetuningRun
+from experiments.recipe import override
+from macaron_tf.data.task_data import Examples, read_examples
+from macaron_tf.data.tasks import TASKS, get_task
+from macaron_tf.errors import UserError
+from macaron_tf.training.reporters import read_lines
+from tests.experiments.finetuning_toy import (
+    sentences,
+    toy_flags,
+    train_toy,
+    write_table,
+    write_toy,
+)
+
+
+def test_it_learns_and_says_what_it_measured(toy_run):
+    lines = read_lines(toy_run / "metrics.jsonl")
+    validations = [line for line in lines if line["kind"] == "validation"]
+    assert [line["step"] for line in validations] == [20, 40]
+    assert {"loss", "accuracy", "score"} <= set(validations[0])
+    assert validations[-1]["score"] > 0.95 and validations[-1]["loss"] < 0.3
+    run = FinetuningRun.open(toy_run)
+    result = run.result()
+    assert (result.reason, result.step) == ("max_steps", 40)
+    assert result.best_score == max(line["score"] for line in validations)
+    assert json.loads((toy_run / "recipe.json").read_text())["kind"] == "finetuning"
+    assert dict(run.recipe.model_options)["hidden_dim"] == 32
+
+
+def test_evaluate_says_what_the_validation_said(toy_run, toy, tmp_path, capsys):
+    assert main(["evaluate", str(toy_run), "--output", str(tmp_path)]) == 0
+    assert "50 examples of validation" in capsys.readouterr().out
+    (record,) = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    result = FinetuningRun.open(toy_run).result()
+    assert record["step"] == result.best_step
+    assert record["metrics"]["score"] == result.best_score
+    assert len(record["predictions"]["validation"]) == 50
+    other = ["--source", f"tsv:{toy}/test.tsv", "--output", str(tmp_path)]
+    assert main(["evaluate", str(toy_run), *other]) == 0
+    assert "10 examples of all" in capsys.readouterr().out
+
+
+def test_predict_gives_one_line_for_each_line_in_order(toy_run, tmp_path, monkeypatch, capfd):
+    pairs = sentences(300, seed=9)  # more than one chunk
+    text = "".join(f"{sentence}\n" for sentence, _ in pairs[:299]) + "\n" + pairs[299][0]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert main(["predict", str(toy_run)]) == 0
+    rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
+    assert len(rows) == 301
+    right = [row[0] == label for row, (_, label) in zip(rows, pairs[:299], strict=False)]
+    assert np.mean(right) > 0.9
+    for row in rows:
+        parts = [float(part) for part in row[1:]]
+        assert sum(parts) == pytest.approx(1, abs=2e-4)
+        assert row[0] == ("negative", "positive")[int(np.argmax(parts))]
+
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes(b"the plot was great\n" + b"very " * 2_000_000 + b"\n\xff dull\n")
+    assert main(["predict", str(toy_run), "--input", str(source), "--output", str(target)]) == 0
+    lines = target.read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("positive") and lines[2].startswith("negative")
+    assert "line 3 is not UTF-8" in capfd.readouterr().err
+
+
+def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys):
+    write_toy(tmp_path)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    settings = {"model__dropout": 0.1, "training__validate_every": 8}
+    train_toy(tmp_path, whole, training__max_steps=12, **settings)
+    for steps in (6, 12):
+        train_toy(tmp_path, parts, training__max_steps=steps, **settings)
+    assert "going on after step 6" in capsys.readouterr().out
+    last = [read_lines(run / "metrics.jsonl")[-1] for run in (whole, parts)]
+    assert last[0]["step"] == 12 and last[0] == last[1]
+
+    def refused(**changes):
+        flags = toy_flags(tmp_path, **{"training__max_steps": 14, **settings, **changes})
+        assert main(["train", "sst2", str(parts), *flags]) == 2
+        return capsys.readouterr().err
+
+    for path, value in (("model__num_heads", 4), ("training__seed", 9), ("batch_size", 8)):
+        assert f"{parts} was trained with" in refused(**{path: value})
+    write_table(tmp_path / "train.tsv", sentences(240, seed=7))
+    assert "the training text is not what" in refused()
+
+
+def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, capsys):
+    flags = toy_flags(toy, training__max_skipped_updates=3)
+    flags = [f for i, f in enumerate(flags) if not _of_the_grid(flags, i)]
+    arguments = ["grid", "sst2", str(tmp_path), *flags, "--learning-rates", "0.01", "1e30"]
+    arguments += ["--seeds", "1", "2", "--batch-sizes", "16", "--baseline"]
+    assert main(arguments) == 0
+    output = capsys.readouterr()
+    assert "diverged" in output.err
+    record = json.loads((tmp_path / "grid.json").read_text())
+    best, worst = record["combinations"]
+    assert (best["learning_rate"], best["diverged"]) == (0.01, 0)
+    scores = [run["score"] for run in best["runs"]]
+    assert best["mean"] == pytest.approx(np.mean(scores)) and best["mean"] > 0.8
+    assert best["deviation"] == pytest.approx(np.std(scores, ddof=1))
+    assert (worst["learning_rate"], worst["diverged"], worst["mean"]) == (1e30, 2, None)
+    table = (tmp_path / "grid.md").read_text()
+    assert f"| bert_tiny | {100 * best['mean']:.1f} ± {100 * best['deviation']:.1f} |" in table
+    assert "| bag of words | 100.0 | 100.0 |" in table and "| diverged |" in table
+
+    # A run of a grid is what the same settings give alone.
+    (first,) = (tmp_path / "sst2" / "bert_tiny").glob("lr0.01-*-seed1")
+    assert (first / "metrics.jsonl").read_bytes() == (toy_run / "metrics.jsonl").read_bytes()
+
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
+    capsys.readouterr()
+    assert main(arguments) == 0
+    assert "step " not in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
+    again = json.loads((tmp_path / "grid.json").read_text())
+    assert again["runs"] == record["runs"]
+
+
+def _of_the_grid(flags, place):
+    """Whether a flag (or its value) sets what the grid's own options set."""
+    own = ("training.learning_rate=", "batch_size=")
+    return flags[place].startswith(own) or flags[place + 1 : place + 2][:1] in [
+        [flag] for flag in flags if flag.startswith(own)
+    ]
+
+
+def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, capsys):
+    def read(task, split, data_dir, download, source):
+        assert (split, source) == ("test", "tfds:glue/sst2")
+        return read_examples(task, "validation", source=f"tsv:{toy}/{{split}}.tsv")
+
+    monkeypatch.setattr(submit, "read_examples", read)
+    assert main(["submit", str(toy_run), str(tmp_path / "glue")]) == 0
+    lines = (tmp_path / "glue" / "SST-2.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction" and len(lines) == 51
+    wanted = [label == "positive" for _, label in sentences(50, seed=2)]
+    assert np.mean([line.endswith("\t1") for line in lines[1:]] == np.array(wanted)) > 0.9
+    assert main(["submit", str(toy_run), str(toy_run), str(tmp_path / "twice")]) == 2
+    assert "give one run for each task" in capsys.readouterr().err
+    assert not (tmp_path / "twice").exists()
+
+
+def test_a_missing_test_set_is_one_sentence(toy_run, tfds_dir, tmp_path, capsys):
+    out = tmp_path / "glue"
+    assert main(["submit", str(toy_run), str(out), "--data-dir", tfds_dir]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "glue/sst2 has no split 'test'" in error
+    assert not out.exists()
+
+
+def test_counting_words_is_a_baseline_for_every_kind_of_task(toy, tmp_path, capsys):
+    output = tmp_path / "baseline.json"
+    arguments = ["baseline", "sst2", "--source", f"tsv:{toy}/{{split}}.tsv"]
+    assert main([*arguments, "--output", str(output)]) == 0
+    assert json.loads(output.read_text())["score"] > 0.95
+    texts = [text for text, _ in sentences(80, seed=4)]
+    rows = [
+        (a, b, 5 * len(set(a.split()) & set(b.split())) / len(set(a.split()) | set(b.split())))
+        for a, b in zip(texts, texts[1:] + texts[:1], strict=True)
+    ]
+    for split, part in (("train", rows[:60]), ("validation", rows[60:])):
+        write_table(tmp_path / f"{split}.tsv", part, "sentence1\tsentence2\tlabel")
+    assert main(["baseline", "stsb", "--source", f"tsv:{tmp_path}/{{split}}.tsv"]) == 0
+    assert float(capsys.readouterr().out.split("score ")[-1]) > 0.7
+
+
+def test_the_papers_numbers():
+    recipe = preset("macaron", get_task("rte")).resolved(2490)
+    assert (recipe.batch_size, recipe.epochs, recipe.max_length) == (32, 3, 128)
+    training = recipe.training
+    assert (training.max_steps, training.warmup_steps, training.validate_every) == (234, 23, 78)
+    assert (training.learning_rate, training.schedule) == (5e-5, "linear")
+    assert (training.epsilon, training.weight_decay) == (1e-6, 0.01)
+    halved = override(recipe, ["training.accumulation_steps=2"]).resolved(2490)
+    assert halved.training.max_steps == 117
+    assert override(recipe, ["training.max_steps=50"]).resolved(2490).training.max_steps == 50
+    for task in TASKS.values():
+        recipe = preset("swish_rnn", task).resolved(1000)
+        assert (recipe.training.warmup_steps, recipe.training.validate_every) == (1000, 1000)
+        assert (recipe.training.schedule, recipe.training.weight_decay) == ("constant", 0)
+    steps = {name: preset("swish_rnn", get_task(name)).training.max_steps for name in TASKS}
+    assert (steps["boolq"], steps["mnli"], steps["sst2"]) == (50_000, 200_000, 80_000)
+
+
+def test_a_diverged_models_outputs_score_nan():
+    task = get_task("mnli")
+    labels = np.array([0, 1, 2], np.int32)
+    examples = Examples(["a"] * 3, ["b"] * 3, labels, np.arange(3), None)
+    outputs = {
+        "validation_matched": np.full((3, 3), np.nan, np.float32),
+        "validation_mismatched": np.eye(3, dtype=np.float32),
+    }
+    metrics = measure(task, outputs, dict.fromkeys(outputs, examples))
+    assert np.isnan(metrics["score"]) and np.isnan(metrics["accuracy"])
+    assert metrics["validation_mismatched_accuracy"] == 1
+
+
+def test_a_pair_needs_its_tab():
+    rte = get_task("rte")
+    assert _columns(rte, ["a b\tc", "\t"], 1) == (["a b", ""], ["c", ""])
+    with pytest.raises(UserError, match="line 6: 1 columns, not 2"):
+        _columns(rte, ["a\tb", "a"], 5)

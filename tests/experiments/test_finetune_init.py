@@ -1,0 +1,107 @@
+"""Where a fine-tuning may start: what is taken over, and what is refused."""
+
+import numpy as np
+import pytest
+
+from experiments.finetuning.init import Weights, read_init
+from experiments.finetuning.presets import preset
+from experiments.finetuning.run import FinetuningRun, build_network
+from experiments.recipe import override, recipe_from_json
+from macaron_tf.data.tasks import get_task
+from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.errors import UserError
+from tests.experiments.finetuning_toy import FILLERS
+
+
+def pretraining_run(path, vocabulary):
+    """A run of one checkpoint, with a next-sentence head, as `pretrain` would leave it."""
+    from experiments.pretraining.recipe import PretrainingRecipe
+    from experiments.pretraining.run import PretrainingRun
+    from macaron_tf.data.pretraining_corpus import CorpusConfig
+    from macaron_tf.objectives import MaskedLanguageObjective
+    from macaron_tf.training import TrainingConfig, build_fit_model
+    from macaron_tf.training.checkpoints import CheckpointDirectory
+    from macaron_tf.training.state import RunState, manifest_fields, write_checkpoint
+
+    recipe = PretrainingRecipe(
+        model="macaron_bert_tiny",
+        model_options=(("hidden_dim", 16), ("num_layers", 1), ("max_length", 16)),
+        training=TrainingConfig(max_steps=1),
+        corpus=CorpusConfig(sources="text:nowhere", sequence_length=12, next_sentence=True),
+    )
+    run = PretrainingRun(path, recipe, vocabulary)
+    network = run.build_network()
+    model = build_fit_model(network, MaskedLanguageObjective(True), recipe.training)
+    model.prepare()
+    CheckpointDirectory(path).save(
+        1,
+        lambda folder: write_checkpoint(folder, model, RunState()),
+        manifest_fields(model, vocabulary.hash, {}),
+    )
+    run.write("")
+    return network
+
+
+def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):
+    vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
+    pretrained = pretraining_run(tmp_path / "bert", vocabulary)
+    init = read_init(f"{tmp_path}/bert@1")
+    assert init.label == "bert" and init.vocabulary.hash == vocabulary.hash
+    recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=16"]))
+    assert recipe.model == "macaron_bert_tiny"
+    network = build_network(recipe, vocabulary.size)
+    init.copy_to(network)
+    for ours, theirs in (
+        (network.encoder, pretrained.encoder),
+        (network.pooler, pretrained.pooler),
+    ):
+        for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    init.warn(recipe)
+    assert "never saw rows of more than 12 tokens" in capsys.readouterr().err
+    with pytest.raises(UserError, match="were trained with model.norm='pre', not 'post'"):
+        init.check(override(recipe, ["model.norm=post"]))
+    init.check(override(recipe, ["model.dropout=0.3"]))
+    with pytest.raises(UserError, match="vocabulary"):
+        WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(tmp_path / "other")
+        read_init(f"{tmp_path}/bert", vocabulary=tmp_path / "other")
+    with pytest.raises(UserError, match="has no checkpoint 7"):
+        read_init(f"{tmp_path}/bert@7")
+
+
+def test_another_tasks_run_gives_its_encoder(toy_run):
+    init = read_init(str(toy_run))
+    recipe = init.apply(override(preset("macaron", get_task("cola")), ["max_length=16"]))
+    network = build_network(recipe, init.vocabulary.size)
+    init.copy_to(network)
+    theirs = Weights.of(FinetuningRun.open(toy_run).load_network())
+    for one, other in zip(network.encoder.get_weights(), theirs.encoder, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_another_librarys_bert_is_a_recipe_of_ours(toy, tmp_path, monkeypatch):
+    from macaron_tf.interop import hugging_face_bert
+    from macaron_tf.interop.bert_import import BertImport
+    from macaron_tf.models import EncoderConfig, PretrainingEncoder
+
+    vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
+    theirs = EncoderConfig(vocabulary.size, 16, 32, 2, 1, max_length=64, activation="gelu_tanh")
+    model = PretrainingEncoder(theirs)
+    model.build()
+    pooler = (np.full((16, 16), 0.5, np.float32), np.ones(16, np.float32))
+    monkeypatch.setattr(
+        hugging_face_bert,
+        "read_bert",
+        lambda folder, lower_case: BertImport(model, vocabulary, pooler, False),
+    )
+    init = read_init(f"hugging-face:{tmp_path}")
+    recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=64"]))
+    read = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
+    assert read.model_config(vocabulary.size) == theirs
+    network = build_network(read, vocabulary.size)
+    init.copy_to(network)
+    np.testing.assert_array_equal(network.pooler.dense.kernel, pooler[0])
+    np.testing.assert_array_equal(
+        network.encoder.embeddings.tokens.table, model.encoder.embeddings.tokens.table
+    )
