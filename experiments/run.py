@@ -7,6 +7,7 @@ RUN/checkpoints/         step-00001000/ ..., best.json
 RUN/average/             averaged weights, once `translate average` has made them
 RUN/metrics.jsonl        one line a log point; RUN/tensorboard/ the same as curves
 RUN/scores/              what was evaluated; comparison/ for compare_blocks
+RUN/result.json          how a fine-tuning ended
 """
 
 import abc

@@ -6,9 +6,7 @@ import numpy as np
 
 from experiments.finetuning.prediction import probabilities
 from experiments.finetuning.run import FinetuningRun
-
-# Reading lines as they come is the same whatever is done with them.
-from experiments.translation.translate import CHUNK, _arriving, _decoded, _input, _output
+from experiments.lines import arriving, decoded, opened_input, opened_output
 from macaron_tf.data.tasks import Task
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide
@@ -17,10 +15,10 @@ from macaron_tf.evaluation.glue import decide
 def run(options: argparse.Namespace) -> None:
     """Classifies a file or stdin to a file or stdout."""
     opened = FinetuningRun.open(options.run)
-    with _input(options.input) as lines, _output(options.output) as out:
+    with opened_input(options.input) as lines, opened_output(options.output) as out:
         predictor = opened.predictor(options.checkpoint)
         number = 1
-        for chunk in _arriving(_decoded(lines), CHUNK):
+        for chunk in arriving(decoded(lines)):
             outputs = predictor.of_texts(*_columns(opened.task, chunk, number))
             number += len(chunk)
             out.write(formatted(opened.task, outputs).encode())

@@ -53,8 +53,10 @@ class Progress(Reporter):
             self._bar.update(self._task, completed=step)
 
     def train(self, step: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
+        # Of a classifier's loss or a squared error it would mean nothing.
+        perplexity = f"ppl {metrics['perplexity']:.2f}  " if "perplexity" in metrics else ""
         text = (
-            f"loss {metrics['loss']:.3f}  ppl {metrics['perplexity']:.2f}  "
+            f"loss {metrics['loss']:.3f}  {perplexity}"
             f"{timing['tokens_per_second']:,.0f} tokens/s  "
             f"elapsed {_clock(timing['seconds'])}  left {_clock(self._left(step, timing))}"
         )

@@ -71,8 +71,8 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
     """Means over tokens from sums over tokens.
 
     `X_sum` becomes `X = X_sum / X_weight`, with `weight` where there is no `X_weight` (and
-    `correct_sum` becomes `accuracy`); `perplexity` is `exp(nll)`, or `exp(loss)` without an nll;
-    `tokens` (the weight) and any other sum are means over the updates (over the batches in an
+    `correct_sum` becomes `accuracy`); `perplexity` is `exp(nll)` where there is an nll; `tokens`
+    (the weight) and any other sum are means over the updates (over the batches in an
     evaluation).
 
     Args:
@@ -96,9 +96,8 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
             metrics["tokens"] = value / updates if updates else math.nan
         elif name not in (UPDATES, *_GREATEST) and not name.endswith("_weight"):
             metrics[name] = value / updates if updates else math.nan
-    log_perplexity = metrics.get("nll", metrics.get("loss", math.nan))
-    # exp(709.8) is the largest a double holds; a run that bad has no use for the digits.
-    metrics["perplexity"] = math.exp(log_perplexity) if log_perplexity < 700 else math.inf
-    if math.isnan(log_perplexity):
-        metrics["perplexity"] = math.nan
+    nll = metrics.get("nll")
+    if nll is not None:
+        # exp(709.8) is the largest a double holds; a run that bad has no use for the digits.
+        metrics["perplexity"] = math.inf if nll >= 700 else math.exp(nll)
     return metrics

@@ -1,0 +1,94 @@
+"""Lines in, lines out, in order: what commands that answer line by line share."""
+
+import contextlib
+import pathlib
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from macaron_tf.errors import UserError
+
+CHUNK = 256  # lines answered together at most
+
+
+def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
+    """Lines in chunks of what has come by now: a slow writer gets each answer at once.
+
+    Args:
+        lines: read in a thread of their own.
+        most: lines of a chunk.
+    """
+    waiting: queue.Queue = queue.Queue(maxsize=4 * most)
+    end = object()
+
+    def read():
+        for line in lines:
+            waiting.put(line)
+        waiting.put(end)
+
+    threading.Thread(target=read, daemon=True).start()
+    chunk: list[str] = []
+    while True:
+        try:
+            # A file's lines come within microseconds of each other, a person's do not.
+            line = waiting.get(timeout=0.02) if chunk else waiting.get()
+        except queue.Empty:
+            line = None
+        if isinstance(line, str):
+            chunk.append(line)
+        if chunk and (line is None or line is end or len(chunk) == most):
+            yield chunk
+            chunk = []
+        if line is end:
+            return
+
+
+def decoded(lines: BinaryIO) -> Iterator[str]:
+    """Lines end at a newline alone, so that other line breakers cannot shift the order."""
+    for number, line in enumerate(lines, 1):
+        text = line.decode("utf-8", errors="replace")
+        if "�" in text and b"\xef\xbf\xbd" not in line:
+            print(f"warning: line {number} is not UTF-8: bad bytes replaced", file=sys.stderr)
+        yield text.rstrip("\r\n")
+
+
+@contextlib.contextmanager
+def opened_input(name: str | None) -> Iterator[BinaryIO]:
+    """The file of `--input`, or stdin.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if name is None:
+        yield sys.stdin.buffer
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(pathlib.Path(name).open("rb"))
+        except OSError as error:
+            raise UserError(f"--input {name} cannot be read: {error.strerror}") from error
+        yield file
+
+
+@contextlib.contextmanager
+def opened_output(name: str | None) -> Iterator[BinaryIO]:
+    """The file of `--output`, which appears under its name only when it is whole, or stdout.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    if name is None:
+        yield sys.stdout.buffer
+        return
+    path = pathlib.Path(name)
+    aside = path.with_name(f".tmp-{path.name}")
+    try:
+        with aside.open("wb") as file:
+            yield file
+        aside.replace(path)
+    except OSError as error:
+        raise UserError(f"--output {name} cannot be written: {error.strerror}") from error
+    finally:
+        aside.unlink(missing_ok=True)
