@@ -18,8 +18,9 @@ import sys
 
 from macaron_tf.errors import UserError, exit_on_user_error
 
+# The lines of macaron_tf.data.documents.FORMS, which cannot be imported without TensorFlow.
 _FORMS = """sources of text, in corpus.sources:
-  tfds:NAME[/CONFIG][:VERSION]    a TensorFlow Datasets set, such as tfds:wikipedia/20230601.en
+  tfds:NAME[/CONFIG][:VERSION]    a TensorFlow Datasets set with a field of text
   text:GLOB[,GLOB...]             files, plain or .gz, each a document
   text-paragraphs:GLOB[,GLOB...]  files whose documents are separated by blank lines
   text-lines:GLOB[,GLOB...]       files with a document a line

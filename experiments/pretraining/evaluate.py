@@ -5,11 +5,14 @@ import dataclasses
 import json
 
 from experiments.pretraining.run import PretrainingRun
-from experiments.pretraining.train import MaskedLanguageValidation, check_corpus
+from experiments.pretraining.train import (
+    MaskedLanguageValidation,
+    check_corpus,
+    masked_language_objective,
+)
 from macaron_tf.data.files import write_aside
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus
 from macaron_tf.data.vocabulary import check_vocabulary
-from macaron_tf.objectives import MaskedLanguageObjective
 from macaron_tf.training import build_fit_model
 
 
@@ -22,8 +25,8 @@ def run(options: argparse.Namespace) -> None:
     check_corpus(opened.recipe, corpus)
     # All rows, however many the run looked at while it trained.
     recipe = dataclasses.replace(opened.recipe, validation_batches=None)
-    objective = MaskedLanguageObjective(next_sentence=recipe.corpus.next_sentence)
-    model = build_fit_model(opened.load_network(checkpoint), objective, recipe.training)
+    network = opened.load_network(checkpoint)
+    model = build_fit_model(network, masked_language_objective(recipe), recipe.training)
     metrics = MaskedLanguageValidation(recipe, corpus)(model, 0)
     for name, value in metrics.items():
         print(f"{name:24} {value:.4f}")

@@ -46,6 +46,8 @@ class PretrainingRecipe(Recipe):
         corpus, vocabulary, masking: see their classes. With `corpus.next_sentence` the rows are
             pairs of segments and whether they belong together is learnt too.
         batch_size: rows of a micro-batch.
+        static_shapes: score unused places for masked positions too, so that all shapes are static
+            (XLA, TPU); the result is the same.
         validation_batches: how many batches of the validation rows are looked at; None = all.
     """
 
@@ -56,6 +58,7 @@ class PretrainingRecipe(Recipe):
     vocabulary: VocabularyConfig = VocabularyConfig()
     masking: MaskingConfig = MaskingConfig()
     batch_size: int = 32
+    static_shapes: bool = False
     validation_batches: int | None = None
 
     def __post_init__(self):

@@ -84,7 +84,7 @@ def train_recipe(
     vocabulary = corpus.vocabulary
     network = build_network(recipe, vocabulary.size)
     print(f"{recipe.model}: {network.count_params():,} parameters; {corpus.summary()}", flush=True)
-    objective = MaskedLanguageObjective(next_sentence=recipe.corpus.next_sentence)
+    objective = masked_language_objective(recipe)
     model = build_fit_model(network, objective, recipe.training)
 
     def batches(start: int) -> tf.data.Dataset:
@@ -125,6 +125,13 @@ class MaskedLanguageValidation:
         """The metrics by name, as `train` asks of a validation."""
         metrics = model.evaluate(self.dataset, verbose=0, return_dict=True)
         return {name: metrics[name] for name in self.names}
+
+
+def masked_language_objective(recipe: PretrainingRecipe) -> MaskedLanguageObjective:
+    """What a recipe's model learns."""
+    return MaskedLanguageObjective(
+        next_sentence=recipe.corpus.next_sentence, skip_padding=not recipe.static_shapes
+    )
 
 
 def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:

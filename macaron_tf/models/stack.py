@@ -103,9 +103,9 @@ class Stack(keras.layers.Layer):
         x_mask=None,
         training=None,
     ):
-        # Once for all blocks.
+        # Brought to rank 4 once for all blocks; padding goes on by itself, for a recurrence too.
         padding_mask = all_of(mask, x_mask)
-        attention_mask = combine_masks(attention_mask, padding_mask)
+        attention_mask = combine_masks(attention_mask)
         memory_mask = combine_masks(memory_mask)
         length = ops.shape(x)[1]
         biases = [bias(query_length=length, key_length=length) for bias in self.biases] or [None]

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 from experiments import recipes
-from experiments.pretrain import main
+from experiments.pretrain import _FORMS, main
 from experiments.pretraining.fill import fill
 from experiments.pretraining.run import PretrainingRun
 from experiments.pretraining.train import train_recipe
 from experiments.recipe import override
+from macaron_tf.data.documents import FORMS
 from macaron_tf.data.encoder_vocabulary import load_encoder_vocabulary
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus
 from macaron_tf.training.reporters import read_lines
@@ -230,6 +231,20 @@ def test_a_nan_loss_stops_the_run_with_the_step(source, corpus, tmp_path, capsys
     arguments = ["train", "bert_mini", str(tmp_path / "run"), "--corpus", corpus]
     assert main([*arguments, *flags(settings)]) == 2
     assert "NaN" in capsys.readouterr().err
+
+
+def test_static_shapes_give_the_same_loss(source, corpus, tmp_path):
+    losses = []
+    for static in (False, True):
+        run, settings = tmp_path / str(static), toy_settings(source, steps=20)
+        chosen = flags([*settings, f"static_shapes={static}"])
+        assert main(["train", "bert_mini", str(run), "--corpus", corpus, *chosen]) == 0
+        losses.append([line["loss"] for line in read_lines(run / "metrics.jsonl")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_the_help_lists_every_form_of_source():
+    assert all(form in _FORMS and text in _FORMS for form, text in FORMS.items())
 
 
 def test_a_sentencepiece_vocabulary_folds_case_where_asked(source, tmp_path):
