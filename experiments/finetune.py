@@ -14,6 +14,7 @@ import argparse
 import importlib
 import sys
 
+from experiments.command_line import command_parser, set_option, tfds_options
 from macaron_tf.errors import exit_on_user_error
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE);
@@ -32,24 +33,11 @@ sources of examples:
                                 validation or test; .gz too
 """
 
+_SETTINGS = "epochs=5, training.validate_every=100 or model.dropout=0"
+
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.finetune",
-        description=__doc__,
-        epilog=_FORMS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name,
-            help=text,
-            description=text,
-            epilog=_FORMS,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    parser, command = command_parser("python -m experiments.finetune", __doc__, _FORMS)
 
     train = command("train", "fine-tune on a task, or go on with an interrupted run")
     train.add_argument("task", help="name of a task")
@@ -57,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--init", required=True, metavar="FROM", help="what to start with")
     _model_options(train)
     _data_options(train)
-    _set_option(train)
+    set_option(train, _SETTINGS)
 
     grid = command("grid", "fine-tune every combination of settings, and write one table")
     grid.add_argument("tasks", nargs="+", metavar="task", help="names of tasks: the columns")
@@ -83,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _model_options(grid)
     _data_options(grid)
-    _set_option(grid)
+    set_option(grid, _SETTINGS)
 
     evaluate = command("evaluate", "score a run on a development set")
     evaluate.add_argument("run", help="folder of the run")
@@ -112,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     submit.add_argument("runs", nargs="+", metavar="run", help="folders of runs, one for each task")
     submit.add_argument("out", help="folder for CoLA.tsv, RTE.tsv and so on")
     _checkpoint_option(submit)
-    _tfds_options(submit)
+    tfds_options(submit)
 
     baseline = command("baseline", "score TF-IDF and a linear model on a task, to compare with")
     baseline.add_argument("task", help="name of a task")
@@ -143,24 +131,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
 
 def _data_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", help="examples; the task's (or the run's) own by default")
-    _tfds_options(parser)
-
-
-def _tfds_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
-    parser.add_argument(
-        "--download", action="store_true", help="let TensorFlow Datasets download what is missing"
-    )
-
-
-def _set_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="replace a setting, such as epochs=5, training.validate_every=100 or model.dropout=0",
-    )
+    tfds_options(parser)
 
 
 def _checkpoint_option(parser: argparse.ArgumentParser) -> None:

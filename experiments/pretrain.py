@@ -16,6 +16,7 @@ import argparse
 import importlib
 import sys
 
+from experiments.command_line import command_parser, set_option, tfds_options
 from macaron_tf.errors import UserError, exit_on_user_error
 
 # The lines of macaron_tf.data.documents.FORMS, which cannot be imported without TensorFlow.
@@ -38,22 +39,7 @@ _COMMANDS = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.pretrain",
-        description=__doc__,
-        epilog=_FORMS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name,
-            help=text,
-            description=text,
-            epilog=_FORMS,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    parser, command = command_parser("python -m experiments.pretrain", __doc__, _FORMS)
 
     vocabulary = command("vocabulary", "train a recipe's vocabulary alone")
     vocabulary.add_argument("recipe", help="name of a recipe; `recipes` lists them")
@@ -93,17 +79,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _data_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
-    parser.add_argument(
-        "--download", action="store_true", help="let TensorFlow Datasets download what is missing"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="replace a setting, such as training.max_steps=500 or corpus.sequence_length=256",
-    )
+    tfds_options(parser)
+    set_option(parser, "training.max_steps=500 or corpus.sequence_length=256")
 
 
 def _vocabulary_option(parser: argparse.ArgumentParser) -> None:

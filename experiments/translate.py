@@ -12,6 +12,7 @@ import argparse
 import importlib
 import sys
 
+from experiments.command_line import command_parser, set_option, tfds_options
 from macaron_tf.errors import UserError, exit_on_user_error
 
 # The lines of macaron_tf.data.sources.FORMS, which cannot be imported without TensorFlow.
@@ -22,30 +23,17 @@ _FORMS = """sources of text:
   homeassistant[:LANG]          the embedded default corpus, fetched with pip once
 """
 
+_SETTINGS = "training.max_steps=500 or data.source=tsv:pairs.tsv"
+
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.translate",
-        description=__doc__,
-        epilog=_FORMS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name,
-            help=text,
-            description=text,
-            epilog=_FORMS,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    parser, command = command_parser("python -m experiments.translate", __doc__, _FORMS)
 
     train = command("train", "train a recipe, or go on with an interrupted run")
     train.add_argument("recipe", help="name of a recipe; `recipes` lists them")
     train.add_argument("run", help="folder of the run; made, or resumed where it exists")
-    _data_options(train)
-    _set_option(train)
+    tfds_options(train)
+    set_option(train, _SETTINGS)
     train.add_argument(
         "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
     )
@@ -53,8 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     vocabulary = command("vocabulary", "train a recipe's joint vocabulary alone")
     vocabulary.add_argument("recipe", help="name of a recipe")
     vocabulary.add_argument("out", help="folder for vocabulary.model and vocabulary.json")
-    _data_options(vocabulary)
-    _set_option(vocabulary)
+    tfds_options(vocabulary)
+    set_option(vocabulary, _SETTINGS)
 
     average = command("average", "average the newest checkpoints of a run into RUN/average")
     average.add_argument("run", help="folder of the run")
@@ -62,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = command("evaluate", "translate a test set and score it")
     _run_options(evaluate)
-    _data_options(evaluate)
+    tfds_options(evaluate)
     evaluate.add_argument("--source", help="text to translate; the recipe's by default")
     evaluate.add_argument(
         "--split",
@@ -112,23 +100,6 @@ def _parser() -> argparse.ArgumentParser:
 
     command("recipes", "list the recipes")
     return parser
-
-
-def _data_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
-    parser.add_argument(
-        "--download", action="store_true", help="let TensorFlow Datasets download what is missing"
-    )
-
-
-def _set_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="replace a setting, such as training.max_steps=500 or data.source=tsv:pairs.tsv",
-    )
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
 """What every encoder vocabulary shares: its special ids, its hash, its files."""
 
+import abc
 import hashlib
 import itertools
 import json
@@ -19,7 +20,7 @@ from macaron_tf.special_ids import PAD
 RECORD = "vocabulary.json"
 
 
-class PieceVocabulary:
+class PieceVocabulary(abc.ABC):
     """Base of the vocabularies of encoders: rows are `[CLS] a [SEP]`, or end with `b [SEP]`.
 
     A subclass sets `kind` and `contents_name`, the attributes below, and overrides `pieces`,
@@ -44,9 +45,9 @@ class PieceVocabulary:
         return (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
 
     @property
+    @abc.abstractmethod
     def pieces(self) -> int:
         """Number of real pieces, without the padding rows."""
-        raise NotImplementedError
 
     @property
     def size(self) -> int:
@@ -59,15 +60,16 @@ class PieceVocabulary:
         record = json.dumps({"kind": self.kind, **self.settings()}, sort_keys=True).encode()
         return hashlib.sha256(record + b"\0" + self.contents()).hexdigest()
 
+    @abc.abstractmethod
     def contents(self) -> bytes:
         """The bytes of the vocabulary's own file."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def settings(self) -> dict:
         """What is done to text besides cutting it, as JSON takes it."""
-        raise NotImplementedError
 
     @classmethod
+    @abc.abstractmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "PieceVocabulary":
         """Makes the vocabulary again from `contents` and `settings`.
 
@@ -81,8 +83,8 @@ class PieceVocabulary:
         Raises:
             UserError: the contents are not such a file's.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
         """Lines to ids, in-graph, without special ids.
 
@@ -92,7 +94,6 @@ class PieceVocabulary:
         Returns:
             (B, None) int32 ragged tensor; a line without text gives an empty row.
         """
-        raise NotImplementedError
 
     def encode_rows(self, lines: Iterable[str]) -> TokenRows:
         """`encode` for a corpus: the same ids, packed.
@@ -127,6 +128,7 @@ class PieceVocabulary:
         ids, offsets = rows.ids.tolist(), rows.offsets.tolist()
         return [ids[a:b] for a, b in itertools.pairwise(offsets)]
 
+    @abc.abstractmethod
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Ids to lines; special ids and those of no piece are left out.
 
@@ -136,15 +138,14 @@ class PieceVocabulary:
         Returns:
             The lines.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def word_starts(self) -> np.ndarray:
         """(V,) bool: False where a piece continues the word that the piece before it is of."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def trackables(self) -> list:
         """The objects that a SavedModel has to track for `encode` to work in it."""
-        raise NotImplementedError
 
     def _text_ids(self, rows: Iterable[Sequence[int]]) -> Iterator[list[int]]:
         special = set(self.special_ids)
