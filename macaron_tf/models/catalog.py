@@ -28,9 +28,10 @@ _TRANSLATORS = {
 
 # base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
 # tiny and mini are made for two cores; F = 3 D, for two thirds of it are a multiple of 64 and all
-# blocks count the same.
+# blocks count the same. tiny has a layer for each of the step sizes 1, 2 and 4, and matrices that
+# start as base's do for its width: 0.02 sqrt(768 / 128) = 0.05.
 _ENCODERS = {
-    "tiny": EncoderConfig(8_000, 128, 384, 2, 2),
+    "tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05),
     "mini": EncoderConfig(8_000, 256, 768, 4, 4),
     "base": EncoderConfig(30_528, 768, 3072, 12, 12),
     "large": EncoderConfig(30_528, 1024, 4096, 16, 24),

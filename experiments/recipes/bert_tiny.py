@@ -1,0 +1,43 @@
+"""BERT-orig, tiny: what one core pre-trains in a quarter of an hour.
+
+    python -m experiments.pretrain train bert_tiny runs/bert --data-dir DIR
+
+3 layers, D 128, F 384, 4 heads, 4,000 word pieces, rows of 64, 32 rows an update: 8 million tokens
+in all, each read once or less, hence no dropout. The objective and the optimizer are those of the
+SwishRNN paper (see `bert_base`); the learning rate, the schedule and the first matrices' deviation
+(see the catalog) are chosen for the size. A Transformer's loss rests at that of guessing by
+frequency, 6.4, for the first 1,700 updates.
+`bert_rab_tiny` adds T5's bias, `swish_rnn_tiny` recurrences for feed-forwards besides,
+`macaron_bert_tiny` is Macaron and, as the paper's, pre-norm: a comparison of the papers' models on
+one corpus at equal matrices and an equal budget.
+
+Measured: see experiments/results/encoders.md.
+"""
+
+from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.data.corpus_config import CorpusConfig
+from macaron_tf.objectives.masking import MaskingConfig
+from macaron_tf.training.config import TrainingConfig
+
+RECIPE = PretrainingRecipe(
+    model="bert_tiny",
+    model_options=(("dropout", 0.0), ("attention_dropout", 0.0)),
+    corpus=CorpusConfig(("tfds:wikipedia/20230601.en", "tfds:pg19"), sequence_length=64),
+    vocabulary=VocabularyConfig(size=4_000),
+    masking=MaskingConfig(mask=1.0, random=0.0),
+    batch_size=32,
+    training=TrainingConfig(
+        max_steps=4_000,
+        learning_rate=1e-3,
+        schedule="linear",
+        warmup_steps=400,
+        beta_1=0.9,
+        beta_2=0.98,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        decay_vectors=False,
+        validate_every=250,
+        best_metric="loss",
+        best_mode="min",
+    ),
+)
