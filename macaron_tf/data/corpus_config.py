@@ -42,9 +42,9 @@ class CorpusConfig:
         sequence_length: L of every row, special ids included.
         next_sentence: rows are BERT's sentence pairs instead of running text.
         cross_documents: rows of running text go on with the next document.
-        validation_every: each row whose number is a multiple of this is a validation row. Rows of
-            running text share no text; pairs do, for their segments are drawn from all documents:
-            about half of a validation pair's tokens are trained on as well.
+        validation_every: one row of running text in so many is a validation row; of pairs one
+            document, and of the first three documents two. What is held out is not trained on:
+            rows of running text share no text, and pairs are made of documents of one split.
         rows_per_shard: rows of a file, about: it ends with a document.
         seed: decides the order of the sources and the pairs.
         sentence_splitter: of `split_sentences`, for the pairs: running text needs no sentences.

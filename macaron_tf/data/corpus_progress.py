@@ -54,7 +54,7 @@ class CorpusProgress:
 
         Args:
             count: documents of the shard.
-            rows: rows of all shards.
+            rows: rows of all shards, those of documents that came again included.
             tokens: ids of all shards.
             before: ids of the shards that earlier runs have written.
         """

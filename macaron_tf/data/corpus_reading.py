@@ -4,22 +4,22 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data import storage
-from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus_config import CorpusConfig
 from macaron_tf.data.corpus_files import (
     FORMAT,
     INDEX,
-    PROGRESS,
     SPLITS,
     RecordFormat,
     Shard,
     is_whole,
 )
+from macaron_tf.data.corpus_index import read_index
+from macaron_tf.data.corpus_order import RowOrder
 from macaron_tf.data.encoder_vocabulary import load_encoder_vocabulary
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.data.vocabulary import check_vocabulary
@@ -32,8 +32,8 @@ _SHUFFLED_ROWS = 1 << 16
 class PretrainingCorpus:
     """Rows of a fixed length in shards; the same seed and step always give the same batch.
 
-    `open` makes one. Rows are shuffled shard by shard, then among the rows of some shards: the
-    whole corpus where it has at most `shuffled_rows` rows.
+    `open` makes one. Rows are shuffled shard by shard, then among the rows of a group of shards:
+    the whole corpus where it has at most `shuffled_rows` rows.
 
     Args:
         folder: where the shards lie, `gs://` included.
@@ -82,10 +82,7 @@ class PretrainingCorpus:
         corpus = cls(folder, index["config"], vocabulary, index["shards"])
         for shard in corpus.shards["train"] + corpus.shards["validation"]:
             if not is_whole(folder, shard, corpus.record, verify):
-                raise UserError(
-                    f"{storage.join(folder, shard.name)} is missing or damaged: "
-                    f"remove {storage.join(folder, INDEX)} and prepare the corpus again"
-                )
+                raise corpus._damaged(shard)
         return corpus
 
     @property
@@ -125,6 +122,70 @@ class PretrainingCorpus:
             f"{self.sequence_length} ids, {kind}, {self.vocabulary.pieces:,} pieces"
         )
 
+    def shard(self, index: int, count: int) -> "PretrainingCorpus":
+        """The files that one of several training processes reads, and nobody else does.
+
+        The largest file goes to the first process, each next one to whoever has the fewest rows.
+        A step's global batch is then made of the processes' own batches, the same for a seed and
+        a number of processes. Each process has epochs of its own: where the files do not divide
+        evenly, the rows of one that has fewer come again sooner. Masks are drawn with
+        `process_seed`, or all processes would mask the same places.
+
+        Args:
+            index: number of the process, from 0.
+            count: number of processes.
+
+        Returns:
+            A corpus of some training shards and all validation shards. Its fingerprint is the
+            part's: a run records that of the whole.
+
+        Raises:
+            UserError: fewer files than processes.
+        """
+        if not 0 <= index < count:
+            raise ValueError(f"no process {index} of {count}")
+        shards = [shard for shard in self.shards["train"] if shard.rows]
+        if len(shards) < count:
+            raise UserError(
+                f"{self.folder} has {len(shards)} training files for {count} processes: prepare "
+                "it again with a smaller rows_per_shard, or train with fewer processes"
+            )
+        parts: list[list[Shard]] = [[] for _ in range(count)]
+        held = [0] * count
+        for shard in sorted(shards, key=lambda shard: -shard.rows):
+            fewest = held.index(min(held))
+            parts[fewest].append(shard)
+            held[fewest] += shard.rows
+        return PretrainingCorpus(
+            self.folder,
+            self.config,
+            self.vocabulary,
+            {**self.shards, "train": tuple(parts[index])},
+            self.shuffled_rows,
+        )
+
+    def shard_error(self, error: tf.errors.OpError) -> UserError | None:
+        """Which file made a reading fail: TensorFlow seldom says, so all are looked at.
+
+        Args:
+            error: what an iteration or a training raised.
+
+        Returns:
+            The error to raise instead, naming the file and the mend; None where it is of another
+            kind.
+        """
+        # Sizes show all but changed bytes; those TFRecord's own checksums have found.
+        verify = "corrupted record" in error.message
+        for shard in self.shards["train"] + self.shards["validation"]:
+            if not is_whole(self.folder, shard, self.record, verify):
+                return self._damaged(shard)
+        if self._whole_folder() not in error.message:
+            return None
+        return UserError(
+            f"the corpus in {self.folder} cannot be read ({storage.reason(error)}): see that it "
+            "can, then give the same command again"
+        )
+
     def dataset(
         self,
         split: str,
@@ -134,7 +195,7 @@ class PretrainingCorpus:
         repeat: bool = True,
         drop_remainder: bool = True,
     ) -> tf.data.Dataset:
-        """The batches from a global step on; of those before it at most some shards are read.
+        """The batches from a global step on; of those before it at most one group is read.
 
         Args:
             split: "train" or "validation".
@@ -165,23 +226,15 @@ class PretrainingCorpus:
                 f"the split {split!r} of {self.folder} has {rows} rows, too few for a batch of "
                 f"{batch_size}: prepare more text or take a smaller batch"
             )
-        epoch, offset = divmod(start_step * batch_size, rows)
+        start_row = start_step * batch_size
         if repeat:
             steps = tf.data.INFINITE_CARDINALITY
         else:
-            left = max(rows - start_step * batch_size, 0)
+            left = max(rows - start_row, 0)
             steps = left // batch_size if drop_remainder else -(-left // batch_size)
             if not steps:
-                epoch, offset = 0, rows - 1  # a dataset of this structure, of which none is taken
-        groups = tf.data.Dataset.from_generator(
-            lambda: self._groups(split, seed, epoch, offset, repeat),
-            output_signature=(
-                tf.TensorSpec([None], tf.string, name="paths"),
-                tf.TensorSpec([None], tf.int64, name="order"),
-            ),
-        )
-        # The next group is read while this one is used.
-        records = groups.map(_shuffled_records, num_parallel_calls=1).prefetch(1).unbatch()
+                start_row = 0  # a dataset of this structure, of which none is taken
+        records = self._order(split, seed).records(start_row, repeat)
         batches = records.batch(batch_size, drop_remainder=drop_remainder)
         dataset = batches.map(
             self.record.decoded, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
@@ -191,85 +244,39 @@ class PretrainingCorpus:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
         return dataset.prefetch(tf.data.AUTOTUNE)
 
-    def _groups(
-        self, split: str, seed: int | None, epoch: int, offset: int, repeat: bool
-    ) -> Iterator[tuple[list[str], np.ndarray]]:
-        """Paths of some shards and the order in which their rows are taken, for ever or once."""
-        while True:
-            for shards, rng in self._epoch(split, seed, epoch):
-                count = sum(shard.rows for shard in shards)
-                order = np.arange(count) if rng is None else rng.permutation(count)
-                if offset < count:
-                    paths = [storage.join(self.folder, shard.name) for shard in shards]
-                    yield paths, order[offset:]
-                offset = max(offset - count, 0)
-            if not repeat:
-                return
-            epoch, offset = epoch + 1, 0
-
-    def _epoch(self, split: str, seed: int | None, epoch: int):
-        """The groups of an epoch, each with its generator of random numbers."""
+    def _order(self, split: str, seed: int | None) -> RowOrder:
         shards = [shard for shard in self.shards[split] if shard.rows]
-        split_number = SPLITS.index(split)
-        if seed is not None:
-            order = np.random.default_rng([seed, split_number, epoch]).permutation(len(shards))
-            shards = [shards[i] for i in order]
-        group: list[Shard] = []
-        for number, shard in enumerate(shards):
-            group.append(shard)
-            following = shards[number + 1].rows if number + 1 < len(shards) else None
-            held = sum(member.rows for member in group)
-            if following is None or held + following > self.shuffled_rows:
-                rng = None
-                if seed is not None:
-                    rng = np.random.default_rng([seed, split_number, epoch, number])
-                yield group, rng
-                group = []
+        folder = self._whole_folder()
+        return RowOrder(
+            tuple(storage.join(folder, shard.name) for shard in shards),
+            tuple(shard.rows for shard in shards),
+            self.shuffled_rows,
+            None if seed is None else (seed, SPLITS.index(split)),
+        )
+
+    def _whole_folder(self) -> str:
+        """Another process reads the files where batches come through a service."""
+        return self.folder if storage.is_remote(self.folder) else os.path.abspath(self.folder)
+
+    def _damaged(self, shard: Shard) -> UserError:
+        return UserError(
+            f"{storage.join(self.folder, shard.name)} is missing or damaged: remove "
+            f"{storage.join(self.folder, INDEX)} and prepare the corpus again, or put it back"
+        )
 
 
-def read_index(folder: str) -> dict:
-    """Reads what a prepared folder says of itself.
+def process_seed(seed: int, process: int) -> int:
+    """The seed of one of several training processes, for what is drawn apart in each.
 
     Args:
-        folder: the folder.
+        seed: the run's.
+        process: number of the process, from 0.
 
     Returns:
-        {"config": CorpusConfig, "vocabulary": hash, "settings": dict, "shards": dict of tuples}.
-
-    Raises:
-        UserError: there is no finished corpus, or its index is damaged.
+        63 bits from NumPy's SeedSequence, whose children do not overlap; the run's own seed for
+        process 0, so that a single process draws what it would without any numbering.
     """
-    path = storage.join(folder, INDEX)
-    if not storage.exists(path):
-        if storage.exists(storage.join(folder, PROGRESS)):
-            raise UserError(
-                f"the corpus in {folder} is not finished: give the command that prepares it "
-                "again, and it goes on"
-            )
-        raise UserError(f"no corpus in {folder}: there is no {INDEX}; prepare one there")
-    try:
-        record = json.loads(storage.read_bytes(path))
-        if record["format"] != FORMAT:
-            raise UserError(
-                f"{path} is of format {record['format']}, not {FORMAT}: prepare the corpus again"
-            )
-        settings = record["settings"]
-        config = dict(settings["config"])
-        config["sources"] = tuple(CorpusSource(**source) for source in config["sources"])
-        return {
-            "config": CorpusConfig(**config),
-            "vocabulary": settings["vocabulary"],
-            "settings": settings,
-            "shards": {
-                split: tuple(Shard(**shard) for shard in record["shards"][split])
-                for split in SPLITS
-            },
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: remove it and prepare the corpus again") from error
-
-
-def _shuffled_records(paths: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
-    """(len(order),) records of the files, in the given order."""
-    records = tf.data.TFRecordDataset(paths).batch(tf.int64.max).get_single_element()
-    return tf.gather(records, order)
+    if not process:
+        return seed
+    sequence = np.random.SeedSequence(seed, spawn_key=(process,))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -21,7 +21,7 @@ class PreparationState:
         counted: rows that were numbered for the choice of validation rows.
         tokens: ids without padding.
         train: the shards.
-        validation: the validation rows of each of them, in files of their own.
+        validation: the validation rows of each of them, in files of their own; of pairs none.
     """
 
     documents: int = 0
@@ -29,6 +29,11 @@ class PreparationState:
     tokens: int = 0
     train: tuple[Shard, ...] = ()
     validation: tuple[Shard, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows in the shards, those of the validation included."""
+        return sum(shard.rows for shard in self.train + self.validation)
 
 
 def corpus_settings(
@@ -54,6 +59,8 @@ def corpus_settings(
             source_identity(source.source, source.split, data_dir) for source in config.sources
         ],
     }
+    if config.next_sentence:
+        record["held_out"] = "documents"  # rows, as of running text, in corpora of earlier versions
     return json.loads(json.dumps(record))
 
 
@@ -81,6 +88,11 @@ def check_settings(found: dict, wanted: dict, out: str) -> None:
                 f"the corpus in {out} has {name} {config.get(name)!r}, not {value!r}: "
                 "take another folder or remove that one"
             )
+    if found.get("held_out") != wanted.get("held_out"):
+        raise UserError(
+            f"the corpus of pairs in {out} is of an earlier version, which held out rows and not "
+            "documents: take another folder or remove that one"
+        )
     if found.get("sources") != wanted["sources"]:
         raise UserError(
             f"the files of the sources have changed since the corpus in {out} was begun: "

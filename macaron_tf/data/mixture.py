@@ -12,16 +12,19 @@ class MixedDocument(NamedTuple):
     Args:
         text: its text.
         repeated: whether its source has been read to its end before.
+        held_out: whether all of it is for validation.
     """
 
     text: str
     repeated: bool
+    held_out: bool
 
 
 def mixed_documents(
     readers: Sequence[Callable[[], Iterator[str]]],
     weights: Sequence[float] | None,
     seed: int,
+    hold_out_every: int | None = None,
 ) -> Iterator[MixedDocument]:
     """Draws documents until every source has been read to its end once.
 
@@ -34,6 +37,8 @@ def mixed_documents(
         readers: open the sources; each gives at least one document.
         weights: positive numbers, or None.
         seed: decides the order; it depends on the numbers of documents, not on their text.
+        hold_out_every: one document in so many is held out, whenever it comes; of the first three
+            documents two are, that a small mixture has two. None holds out none.
 
     Yields:
         The documents.
@@ -42,25 +47,33 @@ def mixed_documents(
     # One document ahead: whether a source has ended is known with its last document.
     opened = [_Ahead(reader) for reader in readers]
     unread = set(range(len(readers)))
+    count = 0  # documents, each counted when it comes for the first time
     while unread:
         drawable = sorted(unread) if weights is None else list(range(len(readers)))
         chances = np.ones(len(drawable)) if weights is None else np.array(weights, np.float64)
         bounds = np.cumsum(chances) / chances.sum()
         number = drawable[int(np.searchsorted(bounds, rng.random(), side="right"))]
         source = opened[number]
-        yield MixedDocument(next(source), source.repeated)
+        text, place = next(source), source.place
+        if not source.repeated:
+            if hold_out_every and (count % hold_out_every == 0 or count == 2):
+                source.held_out.add(place)
+            count += 1
+        yield MixedDocument(text, source.repeated, place in source.held_out)
         if source.ended:
             unread.discard(number)
             source.again()
 
 
 class _Ahead:
-    """An iterator that knows when it has given its last item."""
+    """An iterator that knows when it has given its last item, and at which place that stands."""
 
     def __init__(self, reader: Callable[[], Iterator[str]]):
         self._reader = reader
         self._items: Iterator[str] | None = None
         self._next: str | None = None
+        self.place = -1
+        self.held_out: set[int] = set()  # places
         self.ended = False
         self.repeated = False
 
@@ -70,8 +83,9 @@ class _Ahead:
             self._next = next(self._items)
         item = self._next
         self._next = next(self._items, None)
+        self.place += 1
         self.ended = self._next is None
         return item
 
     def again(self) -> None:
-        self._items, self.ended, self.repeated = None, False, True
+        self._items, self.place, self.ended, self.repeated = None, -1, False, True

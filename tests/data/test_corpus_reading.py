@@ -1,15 +1,22 @@
 """Batches of a prepared corpus: static, seeded, the same after a restart."""
 
+import re
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from macaron_tf.data import storage
 from macaron_tf.data.corpus_config import CorpusConfig
-from macaron_tf.data.corpus_files import RecordFormat
+from macaron_tf.data.corpus_files import RecordFormat, Shard
+from macaron_tf.data.corpus_reading import process_seed
 from macaron_tf.data.packing import Rows
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus, prepare
 from macaron_tf.data.wordpiece import WordPieceVocabulary
 from macaron_tf.errors import UserError
+from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
+from tests import ram_paths
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROWS = 90
@@ -90,11 +97,95 @@ def test_one_epoch(corpus):
     assert corpus.dataset("train", 40).cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-def test_a_restart_far_ahead_reads_one_group_only(corpus, monkeypatch):
+def test_a_restart_far_ahead(corpus, monkeypatch):
     monkeypatch.setattr(corpus, "shuffled_rows", 1)
     dataset = corpus.dataset("train", 9, seed=0, start_step=10_007)
     (batch,) = first_ids(dataset.take(1))
     assert batch == first_ids(corpus.dataset("train", 9, seed=0, start_step=10_000).take(8))[7]
+
+
+def test_the_files_of_several_processes(corpus):
+    """Ten files, seven of 10 rows, the others smaller, for three processes."""
+    assert corpus.shard(0, 1).rows("train") == ROWS
+    parts = [corpus.shard(index, 3) for index in range(3)]
+    names = [{shard.name for shard in part.shards["train"]} for part in parts]
+    assert set.union(*names) == {shard.name for shard in corpus.shards["train"]}
+    assert sum(len(part) for part in names) == 10
+    rows = [part.rows("train") for part in parts]
+    assert sum(rows) == ROWS and max(rows) - min(rows) <= 10
+    seen = [
+        sum(first_ids(part.dataset("train", 1, seed=4).take(part.rows("train"))), [])  # noqa: RUF017
+        for part in parts
+    ]
+    assert sorted(sum(seen, [])) == [n for n in range(100) if n % 10]  # noqa: RUF017
+    again = corpus.shard(1, 3).dataset("train", 1, seed=4).take(len(seen[1]))
+    assert sum(first_ids(again), []) == seen[1]  # noqa: RUF017
+    assert parts[0].shards["validation"] == corpus.shards["validation"]
+    with pytest.raises(UserError, match="has 10 training files for 11 processes: prepare"):
+        corpus.shard(0, 11)
+
+
+def test_larger_files_are_dealt_first(corpus, monkeypatch):
+    shards = tuple(Shard(str(rows), rows, "") for rows in (9, 1, 0, 8, 2))
+    monkeypatch.setattr(corpus, "shards", {"train": shards, "validation": ()})
+    assert [corpus.shard(index, 2).rows("train") for index in (0, 1)] == [10, 10]
+
+
+def test_each_process_masks_other_places(corpus):
+    seeds = [process_seed(7, process) for process in range(4)]
+    assert seeds[0] == 7 and len(set(seeds)) == 4
+    assert seeds == [process_seed(7, process) for process in range(4)]
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+    rows = corpus.dataset("train", 90, seed=None).take(1)
+    masked = [
+        next(iter(masked_dataset(rows, MaskingConfig(), corpus.vocabulary, seed)))
+        for seed in seeds[:2]
+    ]
+    positions = [batch["masked_positions"].numpy() for batch in masked]
+    assert (positions[0] != positions[1]).any()
+
+
+@pytest.mark.parametrize("harm", ["cut", "cut between records", "removed", "changed", "folder"])
+def test_a_shard_that_is_lost_during_training_is_named(corpus, tmp_path, harm):
+    shutil.copytree(corpus.folder, tmp_path / "copy")
+    harmed = PretrainingCorpus.open(tmp_path / "copy")
+    dataset = harmed.dataset("train", 10, seed=None, repeat=False)
+    path = tmp_path / "copy" / harmed.shards["train"][3].name
+    content = path.read_bytes()
+    path.unlink()
+    if harm == "folder":
+        path.mkdir()
+    elif harm == "changed":
+        path.write_bytes(content[:20] + b"!" + content[21:])
+    elif harm != "removed":
+        path.write_bytes(content[: harmed.record.file_bytes - (harm == "cut")])
+    with pytest.raises(tf.errors.OpError) as raised:
+        list(dataset)
+    sentence = str(harmed.shard_error(raised.value))
+    assert sentence.startswith(f"{path} is missing or damaged: remove {tmp_path}/copy/corpus.json")
+    # An error of the model's is not taken for one of the corpus.
+    assert corpus.shard_error(raised.value) is None
+
+
+def test_a_folder_that_cannot_be_reached_is_named(corpus):
+    path = f"{corpus.folder}/train-00000.tfrecord"
+    error = tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
+    assert re.search(
+        "the corpus in .* cannot be read .Permission denied.: see", str(corpus.shard_error(error))
+    )
+
+
+def test_a_corpus_in_a_bucket(corpus, tmp_path):
+    remote = PretrainingCorpus.open(ram_paths.put(corpus.folder, ram_paths.folder(tmp_path)))
+    assert remote.folder.startswith("ram://")
+    expected = first_ids(corpus.dataset("train", 9, seed=3, start_step=4).take(12))
+    assert first_ids(remote.dataset("train", 9, seed=3, start_step=4).take(12)) == expected
+    part = remote.shard(1, 2)
+    lost = storage.join(remote.folder, part.shards["train"][2].name)
+    tf.io.gfile.remove(lost)
+    with pytest.raises(tf.errors.OpError) as raised:
+        list(part.dataset("train", 9, repeat=False))
+    assert str(part.shard_error(raised.value)).startswith(f"{lost} is missing or damaged")
 
 
 def test_what_cannot_be_asked_for(corpus):

@@ -53,3 +53,19 @@ def test_one_source_keeps_its_order():
             mixed_documents([reader("a", 5)], weights, np.random.default_rng(1).integers(9))
         )
         assert [document.text for document in mixed] == ["a0", "a1", "a2", "a3", "a4"]
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 4.0]])
+def test_a_document_that_is_held_out_stays_so(weights):
+    readers = [reader("a", 20), reader("b", 300)]
+    mixed = list(mixed_documents(readers, weights, 0, hold_out_every=50))
+    sides = collections.defaultdict(set)
+    for document in mixed:
+        sides[document.text].add(document.held_out)
+    assert len(sides) == 320 and all(len(found) == 1 for found in sides.values())
+    first = list(sides)  # in the order in which they first come
+    held_out = [number for number, text in enumerate(first) if True in sides[text]]
+    assert held_out == [0, 2, 50, 100, 150, 200, 250, 300]
+    plain = mixed_documents(readers, weights, 0)
+    assert [d.text for d in plain] == [d.text for d in mixed]
+    assert not any(d.held_out for d in mixed_documents(readers, weights, 0))

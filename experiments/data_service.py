@@ -1,0 +1,95 @@
+"""Makes a training's batches in a process of its own, here or on another machine.
+
+    python -m experiments.data_service --port 5050
+    python -m experiments.pretrain train bert_base runs/bert --corpus gs://bucket/corpus \\
+        --data-service HOST:5050
+
+Use it where an accelerator waits for its host: shards are then read, shuffled and masked here.
+The batches are the same ones in the same order as without it, after a restart too. The corpus
+must lie under the same path on both machines. The training fails with a sentence if the service
+dies: start both again, and the training goes on from its checkpoint.
+
+One service serves several trainings, or all processes of one: each makes its own batches. Where
+that is too slow, start a service a process and give their addresses, separated by commas.
+
+The service listens on PORT and PORT + 1, without passwords: whoever reaches them can run
+TensorFlow programs here. Keep them inside your own network. SIGTERM and Ctrl-C stop it.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+
+from macaron_tf.errors import UserError, exit_on_user_error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.data_service",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=5050,
+        metavar="PORT",
+        help="where trainings ask; PORT + 1 is where batches come from (default 5050)",
+    )
+    parser.add_argument(
+        "--host",
+        default=socket.gethostname(),
+        metavar="NAME",
+        help="what trainings call this machine, a name or an address (default %(default)s)",
+    )
+    return parser
+
+
+def _check_port(port: int) -> None:
+    """TensorFlow's servers share a port that is taken and then get half of its calls."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or "no such port"
+        raise UserError(
+            f"cannot listen on port {port} ({reason}): give another --port, from 1024 to 65534, "
+            "that is free, and so is the one after it"
+        ) from error
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Serves until SIGTERM or Ctrl-C; see `--help`."""
+    options = _parser().parse_args(arguments)
+    for port in (options.port, options.port + 1):
+        _check_port(port)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    # A training on the same machine needs the accelerator; batches are made on the CPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # Imported late: `--help` and a port that is taken answer without TensorFlow.
+    from tensorflow.data.experimental import service
+
+    dispatcher = service.DispatchServer(service.DispatcherConfig(port=options.port))
+    worker = service.WorkerServer(
+        service.WorkerConfig(
+            dispatcher_address=f"localhost:{options.port}",
+            worker_address=f"{options.host}:{options.port + 1}",
+            port=options.port + 1,
+        )
+    )
+    print(f"data service: give --data-service {options.host}:{options.port}", flush=True)
+    stop.wait()
+    worker.stop()
+    dispatcher.stop()
+    print("data service stopped", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

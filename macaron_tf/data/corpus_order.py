@@ -1,0 +1,107 @@
+"""The order in which a corpus's rows are dealt, as TensorFlow operations alone.
+
+No Python runs while the rows are read, so that a tf.data service can do it in another process.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+# Named, so that every device draws the same numbers from a seed.
+_ALGORITHM = "philox"
+
+
+@dataclasses.dataclass(frozen=True)
+class RowOrder:
+    """Shards in random order, then the rows of some shards among each other; anew each epoch.
+
+    The groups of an epoch are the same number of shards each, as near as can be, so that a
+    group's number tells its shards without a look at the groups before it.
+
+    Args:
+        paths: of the shards, none of them empty.
+        rows: number of records of each.
+        shuffled_rows: greatest number of rows of a group, a single larger shard excepted.
+        seed: two numbers that decide the order; None takes the shards and rows as they lie.
+    """
+
+    paths: tuple[str, ...]
+    rows: tuple[int, ...]
+    shuffled_rows: int
+    seed: tuple[int, int] | None
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of an epoch."""
+        shards = max(1, self.shuffled_rows // max(self.rows))
+        return -(-len(self.paths) // shards)
+
+    def records(self, start_row: int, repeat: bool) -> tf.data.Dataset:
+        """The records from a row on; of those before it at most one group is read.
+
+        Args:
+            start_row: number of the first row, counted from the start of epoch 0.
+            repeat: go on with the next epochs for ever, or end with the one begun.
+
+        Returns:
+            Dataset of () string tensors. It raises a tf.errors.OpError where a shard is missing,
+            damaged, or has another number of records than it should.
+        """
+        epoch, offset = divmod(start_row, sum(self.rows))
+        with tf.device("CPU"):
+            order = self._shards(tf.constant(epoch, tf.int64)).numpy()
+        starts = [self._first_shard(group) for group in range(self.groups)]
+        sizes = np.add.reduceat(np.array(self.rows)[order], starts)  # (groups,)
+        ends = np.cumsum(sizes)
+        group = int(np.searchsorted(ends, offset, side="right"))
+        first = epoch * self.groups + group
+        if repeat:
+            numbers = tf.data.Dataset.counter(first)
+        else:
+            numbers = tf.data.Dataset.range(first, (epoch + 1) * self.groups)
+        # The next group is read while this one is used.
+        records = numbers.map(self._group, num_parallel_calls=1).prefetch(1).unbatch()
+        return records.skip(offset - int(ends[group] - sizes[group]))
+
+    def _group(self, number: tf.Tensor) -> tf.Tensor:
+        """The records, `(N,)` string, of a group; groups count on from epoch to epoch."""
+        epoch, group = number // self.groups, number % self.groups
+        members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
+        paths = tf.gather(tf.constant(self.paths), members)
+        expected = tf.reduce_sum(tf.gather(tf.constant(self.rows, tf.int64), members))
+        records = tf.data.TFRecordDataset(paths).batch(tf.int64.max).get_single_element()
+        # A file cut between two records is whole to TFRecord.
+        found = tf.size(records, tf.int64)
+        with tf.control_dependencies([tf.debugging.assert_equal(found, expected)]):
+            records = tf.identity(records)
+        if self.seed is None:
+            return records
+        return tf.gather(records, _permutation(expected, _mixed(self._epoch_seed(epoch), group)))
+
+    def _first_shard(self, group):
+        """Where a group begins in the epoch's order of shards."""
+        return group * len(self.paths) // self.groups
+
+    def _shards(self, epoch: tf.Tensor) -> tf.Tensor:
+        """The numbers of all shards, `(S,)` int64, in the order of an epoch."""
+        if self.seed is None:
+            return tf.range(len(self.paths), dtype=tf.int64)
+        # Groups count from 0: no group draws what the shards do.
+        seed = _mixed(self._epoch_seed(epoch), tf.constant(-1, tf.int64))
+        return _permutation(tf.constant(len(self.paths), tf.int64), seed)
+
+    def _epoch_seed(self, epoch: tf.Tensor) -> tf.Tensor:
+        return _mixed(tf.constant(self.seed, tf.int64), epoch)
+
+
+def _mixed(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """A seed, `(2,)` int64, for each number."""
+    return tf.random.experimental.stateless_fold_in(seed, number, alg=_ALGORITHM)
+
+
+def _permutation(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The numbers below a count in random order, `(count,)` int64."""
+    return tf.random.experimental.stateless_shuffle(
+        tf.range(count, dtype=tf.int64), seed, alg=_ALGORITHM
+    )

@@ -1,0 +1,180 @@
+"""Batches made in another process or on another machine, in the same order."""
+
+import contextlib
+import queue
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+
+# A service that restarts is away for less; TensorFlow itself would wait for ever.
+_AWAY_SECONDS = 30.0
+# The first batch waits for 2^16 rows to be read, over a network perhaps.
+_SILENT_SECONDS = 600.0
+# How HTTP/2, on which gRPC runs, begins: the preface and settings (frame type 4), none of them
+# changed. The other side answers with its own; a process that hangs connects and says nothing.
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) -> tf.data.Dataset:
+    """The same batches in the same order, made by a tf.data service.
+
+    `python -m experiments.data_service` starts one. Deterministic is: a service of one worker,
+    each iteration a job of its own that no other process reads from. TensorFlow then keeps the
+    order, and a run that goes on registers a dataset that begins at its own step. Not
+    deterministic are several workers behind one dispatcher (each makes all batches, and they come
+    as they are ready) and jobs shared by name (batches go to whoever asks first). So batches
+    travel with their numbers, and one out of turn ends the run instead of training it on other
+    data: with a second worker, or when a worker was started again and begins anew. More
+    machines are used by giving each training process a service of its own.
+
+    Args:
+        dataset: of TensorFlow's operations alone, a Python generator cannot travel; the service
+            finds its files under the same absolute paths.
+        addresses: HOST:PORT of the service; several, separated by commas, are dealt to the
+            training processes.
+        process: number of this training process.
+
+    Returns:
+        Dataset of the given one's structure and cardinality, read by this process alone. Its
+        iteration raises a tf.errors.OpError that `service_error` explains when the service
+        fails, is away for half a minute, makes no batch for ten, or gives one out of turn.
+
+    Raises:
+        UserError: an address is none, or no dispatcher answers there.
+    """
+    listed = addresses.split(",")
+    address = listed[process % len(listed)].strip()
+    check_address(address)
+    distribute = tf.data.experimental.service.distribute(
+        tf.data.experimental.service.ShardingPolicy.OFF, f"grpc://{address}"
+    )
+    try:
+        served = dataset.enumerate().apply(distribute)
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"the data service {address} does not take the batches: {_first_line(error)}"
+        ) from error
+    watched = tf.data.Dataset.from_generator(
+        lambda: _watched(served, address), output_signature=dataset.element_spec
+    )
+    steps = dataset.cardinality()
+    if steps != tf.data.UNKNOWN_CARDINALITY:
+        watched = watched.apply(tf.data.experimental.assert_cardinality(steps))
+    return watched.prefetch(tf.data.AUTOTUNE)
+
+
+def check_address(address: str) -> None:
+    """Refuses an address at which nobody answers.
+
+    Args:
+        address: HOST:PORT.
+
+    Raises:
+        UserError: it is none, or there is no answer within five seconds.
+    """
+    if not re.fullmatch(r"[^:/\s]+:\d{1,5}", address):
+        raise UserError(f"data service {address!r}: give HOST:PORT, such as localhost:5050")
+    host, port = address.split(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(_GREETING)
+            if connection.recv(9)[3:4] != b"\4":
+                raise ConnectionError("not HTTP/2")
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"no data service answers at {address}: start one with "
+            f"`python -m experiments.data_service --port {port}` on {host}, or give its address"
+        ) from error
+
+
+def service_error(error: tf.errors.OpError) -> UserError | None:
+    """What went wrong with a service, as a sentence.
+
+    Args:
+        error: what an iteration or a training raised.
+
+    Returns:
+        The error to raise instead; None where it is of another kind.
+    """
+    found = re.search(r"UserError: (.*the data service .*)", error.message)
+    return UserError(found[1]) if found else None
+
+
+def _watched(served: tf.data.Dataset, address: str) -> Iterator:
+    """The batches as long as the service lives; TensorFlow's own reader waits for a dead one.
+
+    The reader waits in a thread that can be left behind.
+    """
+    ready: queue.Queue = queue.Queue(maxsize=1)
+    stopped = threading.Event()
+
+    def read():
+        try:
+            for item in served.as_numpy_iterator():
+                ready.put(item)
+                if stopped.is_set():
+                    return
+            ready.put(None)
+        except tf.errors.OpError as error:
+            ready.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    expected = 0
+    try:
+        while (item := _next(ready, address)) is not None:
+            if isinstance(item, tf.errors.OpError):
+                raise UserError(
+                    f"the data service {address} failed ({_first_line(item)}): see what it says, "
+                    "start it again, then give the same command again"
+                ) from item
+            number, batch = item
+            if number != expected:
+                raise UserError(
+                    f"the data service {address} gave batch {number} instead of {expected}: it "
+                    "has more than one worker, or a worker began anew; start it again with one "
+                    "worker, then give the same command again"
+                )
+            expected += 1
+            yield batch
+    finally:
+        stopped.set()
+        with contextlib.suppress(queue.Empty):
+            ready.get_nowait()  # a reader that waits for room goes on, and ends
+
+
+def _next(ready: queue.Queue, address: str):
+    """The reader's next item.
+
+    Raises:
+        UserError: none comes, since the service is away or silent.
+    """
+    began = answered = time.monotonic()
+    while True:
+        try:
+            return ready.get(timeout=min(5.0, _AWAY_SECONDS / 3))
+        except queue.Empty:
+            now = time.monotonic()
+        with contextlib.suppress(UserError):
+            check_address(address)
+            answered = now
+        if now - answered > _AWAY_SECONDS:
+            raise UserError(
+                f"the data service {address} has gone: start it again, then give the same command "
+                "again"
+            )
+        if now - began > _SILENT_SECONDS:
+            raise UserError(
+                f"the data service {address} made no batch in {now - began:.0f} seconds: see that "
+                "it has a worker which this machine can reach, then give the same command again"
+            )
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+    """TensorFlow's reason without the names of its nodes."""
+    return re.sub(r"\{\{.*?\}\} *|\[Op:.*", "", error.message.strip()).splitlines()[0][:200]

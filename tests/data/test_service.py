@@ -1,0 +1,136 @@
+"""A service that is not there, goes away, or would give other batches: each ends in a sentence."""
+
+import socket
+import time
+
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data import service
+from macaron_tf.data.service import service_error, through_service
+from macaron_tf.errors import UserError
+
+servers = tf.data.experimental.service
+
+
+@pytest.fixture
+def dispatcher():
+    server = servers.DispatchServer()
+    yield server
+    server.stop()
+
+
+def address_of(dispatcher) -> str:
+    return dispatcher.target.partition("://")[2]
+
+
+def worker_of(dispatcher):
+    return servers.WorkerServer(servers.WorkerConfig(address_of(dispatcher)))
+
+
+def numbers(dataset) -> list[int]:
+    return [int(batch["number"]) for batch in dataset]
+
+
+def endless() -> tf.data.Dataset:
+    return tf.data.Dataset.counter(7).map(lambda number: {"number": number})
+
+
+def failure(dataset) -> str:
+    with pytest.raises(tf.errors.OpError) as raised:
+        numbers(dataset.take(100_000))
+    return str(service_error(raised.value))
+
+
+def test_batches_structure_and_number_are_kept(dispatcher):
+    worker = worker_of(dispatcher)
+    address = address_of(dispatcher)
+    dataset = through_service(endless(), f"nowhere:1, {address}", process=3)
+    assert dataset.element_spec == endless().element_spec
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    for _ in range(2):  # each iteration begins anew
+        assert numbers(dataset.take(300)) == list(range(7, 307))
+    # Two readers do not take batches from each other.
+    one, other = iter(dataset), iter(dataset)
+    assert [int(next(reader)["number"]) for reader in (one, other, one)] == [7, 7, 8]
+    finite = through_service(endless().take(5), address)
+    assert len(finite) == 5 and numbers(finite) == [7, 8, 9, 10, 11]
+    filtered = endless().take(5).filter(lambda batch: batch["number"] % 2 == 1)
+    assert numbers(through_service(filtered, address)) == [7, 9, 11]
+    worker.stop()
+
+
+def test_a_second_worker_ends_the_run(dispatcher):
+    workers = [worker_of(dispatcher), worker_of(dispatcher)]
+    sentence = failure(through_service(endless(), address_of(dispatcher)))
+    assert f"the data service {address_of(dispatcher)} gave batch 0 instead of" in sentence
+    assert sentence.endswith("give the same command again")
+    for worker in workers:
+        worker.stop()
+
+
+# Not slow, but TensorFlow's client then writes a warning every second until the process ends.
+@pytest.mark.slow
+def test_a_service_that_goes_away_ends_the_run(dispatcher, monkeypatch):
+    monkeypatch.setattr(service, "_AWAY_SECONDS", 1.0)
+    worker = worker_of(dispatcher)
+    address = address_of(dispatcher)
+    batches = through_service(endless(), address)
+    reader = iter(batches)
+    assert int(next(reader)["number"]) == 7
+
+    def stop():
+        worker.stop()
+        dispatcher.stop()
+
+    stop()
+    with pytest.raises(tf.errors.OpError) as raised:
+        for _ in range(1000):
+            next(reader)
+    sentence = str(service_error(raised.value))
+    assert sentence.startswith(f"the data service {address} ") and "start it again" in sentence
+
+
+def test_a_service_without_a_worker_ends_the_run(dispatcher, monkeypatch):
+    monkeypatch.setattr(service, "_AWAY_SECONDS", 1.0)
+    monkeypatch.setattr(service, "_SILENT_SECONDS", 2.0)
+    assert "made no batch in 2 seconds" in failure(
+        through_service(endless(), address_of(dispatcher))
+    )
+
+
+@pytest.mark.parametrize("address", ["nonsense", "localhost", ":5050", "localhost:port", "a:1:2"])
+def test_an_address_that_is_none(address):
+    with pytest.raises(UserError, match="give HOST:PORT, such as localhost:5050"):
+        through_service(endless(), address)
+
+
+def test_an_address_at_which_nobody_answers():
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))  # bound, not listening
+        address = f"localhost:{taken.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(UserError, match=f"no data service answers at {address}: start one"):
+            through_service(endless(), address)
+    assert time.monotonic() - began < 10
+
+
+def test_an_address_of_something_else():
+    with socket.socket() as other:
+        other.bind(("localhost", 0))
+        other.listen()
+        began = time.monotonic()
+        with pytest.raises(UserError, match="no data service answers at localhost:"):
+            through_service(endless(), f"localhost:{other.getsockname()[1]}")
+    assert time.monotonic() - began < 10
+
+
+def test_a_worker_is_no_dispatcher(dispatcher):
+    worker = worker_of(dispatcher)
+    with pytest.raises(UserError, match=f"the data service {worker._address} does not take"):
+        through_service(endless(), worker._address)
+    worker.stop()
+
+
+def test_other_errors_are_not_the_services():
+    assert service_error(tf.errors.InvalidArgumentError(None, None, "shapes do not match")) is None

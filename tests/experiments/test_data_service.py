@@ -1,0 +1,113 @@
+"""The service as a process of its own: the same batches, masked there; how it starts and stops."""
+
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.data_service import main
+from macaron_tf.data.corpus_config import CorpusConfig
+from macaron_tf.data.pretraining_corpus import prepare
+from macaron_tf.data.service import service_error, through_service
+from macaron_tf.data.wordpiece import WordPieceVocabulary
+from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+COMMAND = [sys.executable, "-m", "experiments.data_service"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """54 rows of pieces to train on, in files of 10."""
+    folder = tmp_path_factory.mktemp("corpus")
+    lines = [" ".join(str(n + i) for i in range(30)) for n in range(60)]
+    (folder / "lines.txt").write_text("\n".join(lines))
+    vocabulary = WordPieceVocabulary([*SPECIAL, *map(str, range(100))])
+    config = CorpusConfig(
+        (f"text-lines:{folder}/lines.txt",),
+        sequence_length=32,
+        validation_every=10,
+        rows_per_shard=10,
+    )
+    return prepare(config, vocabulary, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Of a service that the command started; it must stop cleanly at SIGTERM."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [*COMMAND, "--port", str(port), "--host", "localhost"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == f"data service: give --data-service localhost:{port}\n"
+        yield f"localhost:{port}"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stdout.read() == "data service stopped\n"
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(("start", "whole_words"), [(0, False), (11, True)])
+def test_batches_through_the_service_are_the_same(corpus, address, start, whole_words):
+    rows = corpus.dataset("train", 8, seed=3, start_step=start)
+    masking = MaskingConfig(whole_words=whole_words)
+    masked = masked_dataset(rows, masking, corpus.vocabulary, 3, start)
+    served = through_service(masked, address)
+    assert served.element_spec == masked.element_spec
+    for expected, found in zip(masked.take(20), served.take(20), strict=True):
+        assert expected.keys() == found.keys()
+        for name in expected:
+            np.testing.assert_array_equal(expected[name], found[name])
+
+
+def test_what_fails_in_the_service_is_said_here(corpus, address):
+    generator = tf.data.Dataset.from_generator(
+        lambda: iter([1]), output_signature=tf.TensorSpec([], tf.int32)
+    )
+    with pytest.raises(tf.errors.OpError) as raised:
+        list(through_service(generator, address))
+    assert f"the data service {address} failed" in str(service_error(raised.value))
+    lost = corpus.shards["train"][2].name
+    batches = through_service(corpus.dataset("train", 8), address)
+    content = tf.io.gfile.GFile(f"{corpus.folder}/{lost}", "rb").read()
+    tf.io.gfile.remove(f"{corpus.folder}/{lost}")
+    try:
+        with pytest.raises(tf.errors.OpError) as raised:
+            list(batches)
+        assert f"{lost} is missing or damaged" in str(corpus.shard_error(raised.value))
+    finally:
+        with tf.io.gfile.GFile(f"{corpus.folder}/{lost}", "wb") as file:
+            file.write(content)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_port_that_is_taken(before, capsys):
+    """The second of the service's two ports counts too."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["--port", str(port - before)]) == 2
+    assert (
+        f"error: cannot listen on port {port} (Address already in use)" in capsys.readouterr().err
+    )
+    assert main(["--port", "65535"]) == 2
+    assert "cannot listen on port 65536" in capsys.readouterr().err
+
+
+def test_help_teaches_without_tensorflow():
+    code = (
+        "import sys; from experiments.data_service import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print('tensorflow' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--data-service HOST:5050" in found.stdout and found.stdout.endswith("False\n")
