@@ -1,8 +1,9 @@
 """A fine-tuned classifier as a SavedModel: text in, label and probabilities out."""
 
-import pathlib
+import os
 
 import tensorflow as tf
+from etils import epath
 
 from experiments.finetuning.run import FinetuningRun
 from export.versions import write_version
@@ -78,15 +79,15 @@ def _checked(texts: tf.Tensor) -> tf.Tensor:
 
 def export_classifier(
     run: FinetuningRun,
-    out: pathlib.Path,
+    out: str | os.PathLike,
     checkpoint: str | None = None,
     version: int | None = None,
-) -> pathlib.Path:
+) -> epath.Path:
     """Writes a run's classifier as a new version in a folder.
 
     Args:
         run: the run.
-        out: the model's folder, one subfolder a version; made when absent.
+        out: the model's folder, `gs://` included, one subfolder a version; made when absent.
         checkpoint: which weights, see `FinetuningRun.checkpoint`.
         version: number of the version; by default one more than the greatest there is.
 

@@ -9,10 +9,11 @@ tensorflow_text and nothing of this project.
 
 import argparse
 import dataclasses
-import pathlib
+import os
 import sys
 
 import tensorflow as tf
+from etils import epath
 
 from experiments.kind import read_kind
 from experiments.translation.run import TranslationRun
@@ -114,16 +115,16 @@ class TranslationModule(tf.Module):
 
 def export(
     run: TranslationRun,
-    out: pathlib.Path,
+    out: str | os.PathLike,
     checkpoint: str | None = None,
     version: int | None = None,
     **decoding,
-) -> pathlib.Path:
+) -> epath.Path:
     """Writes a run's translator as a new version in a folder.
 
     Args:
         run: the run.
-        out: the model's folder, one subfolder a version; made when absent.
+        out: the model's folder, `gs://` included, one subfolder a version; made when absent.
         checkpoint: which weights, see `TranslationRun.checkpoint`.
         version: number of the version; by default one more than the greatest there is.
         decoding: fields of the recipe's beam search to replace, such as `n_best=4`.
@@ -164,7 +165,6 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     changes = {"n_best": options.n_best, "beam_size": options.beam_size}
     changes = {name: value for name, value in changes.items() if value is not None}
-    out = pathlib.Path(options.out)
     if read_kind(options.run) == "finetuning":
         if changes:
             flag = next(iter(changes)).replace("_", "-")
@@ -174,10 +174,10 @@ def main(arguments: list[str] | None = None) -> None:
         from export.classifier import export_classifier
 
         run = FinetuningRun.open(options.run)
-        path = export_classifier(run, out, options.checkpoint, options.version)
+        path = export_classifier(run, options.out, options.checkpoint, options.version)
     else:
         run = TranslationRun.open(options.run)
-        path = export(run, out, options.checkpoint, options.version, **changes)
+        path = export(run, options.out, options.checkpoint, options.version, **changes)
     print(f"exported {path}; serve it with: python -m export.serve {options.out}")
 
 

@@ -1,5 +1,6 @@
 """What the clients share: lines in batches, in order; candidates and errors."""
 
+import abc
 import dataclasses
 from collections.abc import Iterator, Sequence
 
@@ -20,11 +21,8 @@ class Candidate:
     score: float
 
 
-class Client:
-    """What both protocols share: lines in batches, in order.
-
-    A subclass runs one request: `_run(signature, inputs) -> outputs by name`.
-    """
+class Client(abc.ABC):
+    """What both protocols share: lines in batches, in order; a subclass runs one request."""
 
     def __init__(self, batch_size: int):
         self._batch_size = batch_size
@@ -66,5 +64,6 @@ class Client:
         for start in range(0, count, self._batch_size):
             yield slice(start, start + self._batch_size)
 
+    @abc.abstractmethod
     def _run(self, signature: str, inputs: dict[str, list[str]]) -> dict[str, list]:
-        raise NotImplementedError
+        """Runs one request of a signature; outputs by name."""

@@ -28,8 +28,13 @@ def check_base_path(base_path: str) -> None:
     """Refuses a folder that cannot be served.
 
     Raises:
-        UserError: it is missing, is no folder, is itself a version, or holds none.
+        UserError: it is missing, in a bucket, no folder, is itself a version, or holds none.
     """
+    if "://" in base_path:
+        raise UserError(
+            f"{base_path} is in a bucket: copy it to a local folder, or serve it with TensorFlow "
+            "Serving, which reads buckets"
+        )
     if not os.path.isdir(base_path):
         raise UserError(f"{base_path} is not a folder; export a model there first")
     if os.path.isfile(os.path.join(base_path, MODEL_FILE)):

@@ -1,7 +1,6 @@
 """Tokenized pairs as flat arrays: in memory, or on disk and memory-mapped."""
 
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 
 FORMAT = 1  # raise it when the files' layout or meaning changes
@@ -110,8 +110,10 @@ def save_tokens(folder: str | os.PathLike, tokens: TokenizedPairs) -> None:
         tokens: the corpus.
 
     Raises:
-        UserError: the place cannot be written.
+        UserError: the place cannot be written, or is in a bucket.
     """
+    if storage.is_remote(folder):
+        raise UserError(f"the token cache {folder} is mapped into memory: give a local folder")
     folder = pathlib.Path(folder)
     aside = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
     arrays = {
@@ -129,7 +131,7 @@ def save_tokens(folder: str | os.PathLike, tokens: TokenizedPairs) -> None:
         digests = {}
         for name, array in arrays.items():
             np.save(aside / f"{name}.npy", array)
-            digests[name] = _digest(aside / f"{name}.npy")
+            digests[name] = storage.file_digest(aside / f"{name}.npy")
         record = {"format": FORMAT, "removed": tokens.removed, "sha256": digests}
         (aside / "record.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
         # A folder cannot be renamed onto a full one; whoever reads the old one keeps its files.
@@ -166,12 +168,12 @@ def load_tokens(folder: str | os.PathLike) -> TokenizedPairs | None:
         arrays = {}
         for name in _ARRAYS:
             path = folder / f"{name}.npy"
-            if _digest(path) != record["sha256"][name]:
+            if storage.file_digest(path) != record["sha256"][name]:
                 return None
             # An empty array cannot be mapped, but neither is one ever written: no pair, no cache.
             arrays[name] = np.load(path, mmap_mode="r")
         removed = {str(reason): int(count) for reason, count in record["removed"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError, AttributeError):
         return None
     return TokenizedPairs(
         TokenRows(arrays["source_ids"], arrays["source_offsets"]),
@@ -185,8 +187,3 @@ def _remove_stale(folder: pathlib.Path) -> None:
     for left in folder.parent.glob(f".tmp-{folder.name}-*"):
         if time.time() - left.stat().st_mtime > _STALE:
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _digest(path: pathlib.Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,11 +3,13 @@
 import glob
 import itertools
 import os
-import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from macaron_tf.data import text_files, tfds_sets
+import tensorflow as tf
+from etils import epath
+
+from macaron_tf.data import storage, text_files, tfds_sets
 from macaron_tf.data.tfds_sets import (
     PreparedSet,
     first_line,
@@ -117,20 +119,25 @@ def _parse(source: str) -> tuple[str, str]:
     return kind, rest
 
 
-def _paths(kind: str, names: str, split: str) -> list[pathlib.Path]:
-    found: dict[str, None] = {}  # in order, each file once
+def _paths(kind: str, names: str, split: str) -> list[epath.Path]:
+    found: dict[epath.Path, None] = {}  # in order, each file once
     for name in filter(None, names.split(",")):
         pattern = str(text_files.split_path(kind, name, split))
-        matches = [match for match in sorted(glob.glob(pattern, recursive=True))]
+        with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
+            if storage.is_remote(pattern):
+                matches = sorted(tf.io.gfile.glob(pattern))
+            else:
+                matches = sorted(glob.glob(pattern, recursive=True))
+            files = [path for path in map(storage.as_path, matches) if path.is_file()]
         if not matches:
             raise UserError(f"no file matches {pattern!r} of {kind}:{names}: check the path")
-        found.update(dict.fromkeys(match for match in matches if os.path.isfile(match)))
+        found.update(dict.fromkeys(files))
     if not found:
         raise UserError(f"{kind}:{names} names folders only: give files, as in {names}/*.txt")
-    return [pathlib.Path(name) for name in found]
+    return list(found)
 
 
-def _file_documents(kind: str, paths: list[pathlib.Path]) -> Iterator[str]:
+def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
     for path in paths:
         empty = True
         for document in _cut(kind, text_files.lines_of(path)):

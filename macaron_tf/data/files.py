@@ -1,42 +1,24 @@
-"""Files that are never half-written."""
+"""The folder of what can be fetched or computed again."""
 
-import contextlib
 import os
 import pathlib
 
+from macaron_tf.data.storage import is_remote, write_aside
 from macaron_tf.errors import UserError
 
-
-def write_aside(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file beside its place, then renames it there.
-
-    Args:
-        path: the file; its folder is made when absent.
-        content: what it will hold.
-
-    Raises:
-        UserError: the place cannot be written.
-    """
-    path = pathlib.Path(path)
-    aside = path.parent / f".tmp-{path.name}-{os.getpid()}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink()
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error
+__all__ = ["cache_directory", "write_aside"]
 
 
 def cache_directory() -> pathlib.Path:
-    """The folder of everything that can be fetched or computed again.
+    """The folder of everything that can be fetched or computed again; it is mapped into memory.
 
     Returns:
         `$MACARON_TF_CACHE` where that is set, otherwise `~/.cache/macaron_tf`.
+
+    Raises:
+        UserError: it is set to a place in a bucket.
     """
     named = os.environ.get("MACARON_TF_CACHE")
+    if named and is_remote(named):
+        raise UserError(f"MACARON_TF_CACHE is {named}: the cache must be a folder on a local disk")
     return pathlib.Path(named) if named else pathlib.Path.home() / ".cache" / "macaron_tf"

@@ -14,52 +14,15 @@ from macaron_tf.errors import UserError
 _THREADS = 4
 
 
-def train_sentencepiece(
-    lines: Iterable[str],
-    size: int,
-    *,
-    special_ids: tuple[int, int, int, int],
-    model_type: str,
-    character_coverage: float,
-    unicode_rule: str,
-) -> bytes:
-    """Trains a model; the same lines give the same bytes.
+def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
+    """Trains a SentencePiece model; the same lines give the same bytes.
 
     Args:
         lines: normalized lines, none empty.
-        size: number of pieces, the special ones included.
-        special_ids: of PAD, UNK, BOS and EOS.
-        model_type: "bpe" or "unigram".
-        character_coverage: part of the characters that become pieces.
-        unicode_rule: SentencePiece's own normalization: "nmt_nfkc", "nfkc" or "identity".
-
-    Returns:
-        The serialized model.
-
-    Raises:
-        UserError: no text, too little of it for `size` pieces, or too much.
-    """
-    pad, unknown, begin, end = special_ids
-    return train_pieces(
-        lines,
-        size,
-        model_type=model_type,
-        character_coverage=character_coverage,
-        normalization_rule_name=unicode_rule,
-        pad_id=pad,
-        unk_id=unknown,
-        bos_id=begin,
-        eos_id=end,
-    )
-
-
-def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
-    """Trains a model with any of SentencePiece's options; the same lines give the same bytes.
-
-    Args:
-        lines: lines of text, none empty.
         size: number of pieces, special ones included.
-        options: further options of SentencePiece's trainer.
+        options: further ones of SentencePiece's trainer: `model_type` ("bpe" or "unigram"),
+            `character_coverage`, `normalization_rule_name` ("nmt_nfkc", "nfkc" or "identity"), the
+            numbers of the special pieces and the rest.
 
     Returns:
         The serialized model.

@@ -1,22 +1,80 @@
-"""Whole files on disk or in a bucket (`gs://`), never half-written."""
+"""Paths on disk or in a bucket (`gs://`), and files there that are never half-written."""
 
 import contextlib
 import fnmatch
+import hashlib
 import os
+import pathlib
+import tempfile
 from collections.abc import Iterator
 
 import tensorflow as tf
+from etils import epath
 
 from macaron_tf.errors import UserError
 
+# What reading or writing a file raises: Python's errors on disk, TensorFlow's in a bucket.
+FILE_ERRORS = (OSError, tf.errors.OpError)
+
+
+def as_path(path: str | os.PathLike) -> epath.Path:
+    """A path with pathlib's methods, wherever it leads; pathlib would make `gs:/` of `gs://`.
+
+    Args:
+        path: on disk, or in a bucket: `gs://BUCKET/NAME`.
+
+    Raises:
+        UserError: it begins with a scheme that is not known.
+    """
+    try:
+        return epath.Path(path)
+    except KeyError as error:
+        scheme = os.fspath(path).partition("://")[0]
+        raise UserError(
+            f"{os.fspath(path)}: {scheme}:// is not supported; give a local path or gs://BUCKET/..."
+        ) from error
+
+
+@contextlib.contextmanager
+def clear_errors(
+    what: str, mend: str = "check its permissions and the free space"
+) -> Iterator[None]:
+    """What cannot be read or written within the `with` becomes one sentence.
+
+    Args:
+        what: such as "cannot write FILE".
+        mend: what to do.
+
+    Raises:
+        UserError: it could not.
+    """
+    try:
+        yield
+    except FILE_ERRORS as error:
+        raise UserError(f"{what}: {reason(error)}; {mend}") from error
+
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path names a place in a bucket.
+    """Whether a path names a place in a bucket, where nothing can be locked or renamed at once.
 
     Args:
         path: a path.
     """
     return "://" in os.fspath(path)
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be read or written, for a message.
+
+    Args:
+        error: one of `FILE_ERRORS`.
+
+    Returns:
+        Its last words, such as "Permission denied".
+    """
+    # TensorFlow says "PATH; No such file or directory".
+    text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0].rpartition("; ")[2][:200]
 
 
 def join(folder: str | os.PathLike, name: str) -> str:
@@ -38,7 +96,7 @@ def exists(path: str) -> bool:
     return tf.io.gfile.exists(path)
 
 
-def read_bytes(path: str) -> bytes:
+def read_bytes(path: str | os.PathLike) -> bytes:
     """Reads a file.
 
     Args:
@@ -50,15 +108,13 @@ def read_bytes(path: str) -> bytes:
     Raises:
         UserError: it cannot be read.
     """
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return file.read()
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot read {path}: {_reason(error)}; check the path") from error
+    clear = clear_errors(f"cannot read {path}", "check the path")
+    with clear, tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
 
 
 @contextlib.contextmanager
-def renamed_aside(path: str) -> Iterator[str]:
+def renamed_aside(path: str | os.PathLike) -> Iterator[str]:
     """A place beside a file's, to be written within the `with`; then it takes the file's place.
 
     Args:
@@ -70,24 +126,25 @@ def renamed_aside(path: str) -> Iterator[str]:
     Raises:
         UserError: the place cannot be written.
     """
-    folder, _, name = path.rpartition("/")
-    aside = join(folder, f".tmp-{name}-{os.getpid()}") if folder else f".tmp-{name}-{os.getpid()}"
+    folder, name = os.fspath(as_path(path).parent), as_path(path).name
+    aside = join(folder, f".tmp-{name}-{os.getpid()}")
     try:
-        if folder:
+        with clear_errors(f"cannot write {path}", "choose another place"):
             tf.io.gfile.makedirs(folder)
-        yield aside
-        if not is_remote(path):
-            _to_disk(aside)
-        tf.io.gfile.rename(aside, path, overwrite=True)
-    except tf.errors.OpError as error:
-        raise UserError(f"cannot write {path}: {_reason(error)}; choose another place") from error
+            yield aside
+            if not is_remote(path):
+                # A rename may reach the disk before the content does; after a power cut: a hole.
+                sync(aside)
+            tf.io.gfile.rename(aside, os.fspath(path), overwrite=True)
+            if not is_remote(path):
+                sync(folder)
     finally:
         with contextlib.suppress(tf.errors.OpError):
             tf.io.gfile.remove(aside)
 
 
-def write_aside(path: str, content: bytes) -> None:
-    """`files.write_aside` for any file system of TensorFlow's.
+def write_aside(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file beside its place, then renames it there.
 
     Args:
         path: the file; its folder is made when absent.
@@ -122,12 +179,103 @@ def remove(path: str) -> None:
         tf.io.gfile.remove(path)
 
 
-def _to_disk(path: str) -> None:
-    """A rename may reach the disk before the content does; after a power cut that is a hole."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+def sync(path: str | os.PathLike) -> None:
+    """Waits until a local file or folder is on the disk.
+
+    Args:
+        path: the file or folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def _reason(error: tf.errors.OpError) -> str:
-    """The last part of TensorFlow's "PATH; No such file or directory"."""
-    return error.message.splitlines()[0].rpartition("; ")[2][:200]
+def stamp(path: str | os.PathLike) -> tuple[str, int, int]:
+    """What tells one state of a file from another.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Absolute path, size in bytes, time of change in nanoseconds.
+    """
+    if is_remote(path):
+        state = tf.io.gfile.stat(os.fspath(path))
+        return os.fspath(path), state.length, state.mtime_nsec
+    state = os.stat(path)
+    return os.path.realpath(path), state.st_size, state.st_mtime_ns
+
+
+def size(path: str | os.PathLike) -> int:
+    """Bytes of a file.
+
+    Args:
+        path: the file.
+    """
+    return tf.io.gfile.stat(os.fspath(path)).length
+
+
+def file_digest(path: str | os.PathLike) -> str:
+    """SHA-256 (hex) of a file's bytes.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The digest.
+    """
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(os.fspath(path), "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def require_room(folder: str | os.PathLike, size: int) -> None:
+    """Finds out whether so much can be written to a local disk, for libraries that crash if not.
+
+    Args:
+        folder: on the disk.
+        size: bytes.
+
+    Raises:
+        OSError: it cannot.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
+@contextlib.contextmanager
+def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """A file as libraries want it that open none in a bucket.
+
+    Args:
+        path: the file.
+
+    Yields:
+        The file itself where it is on disk; else a copy, which lasts as long as the `with`.
+    """
+    if not is_remote(path):
+        yield pathlib.Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
+        copy = pathlib.Path(folder) / as_path(path).name
+        tf.io.gfile.copy(os.fspath(path), os.fspath(copy), overwrite=True)
+        yield copy
+
+
+def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str) -> None:
+    """Copies a local folder's files into a bucket, where no folder can be renamed at once.
+
+    Args:
+        folder: the folder, with its subfolders.
+        destination: what it is to be there.
+        last: name of the file that makes the copy valid: it comes after all the others.
+    """
+    files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: (path.name == last, path)):
+        target = as_path(destination) / path.relative_to(folder).as_posix()
+        tf.io.gfile.makedirs(os.fspath(target.parent))
+        tf.io.gfile.copy(os.fspath(path), os.fspath(target), overwrite=True)

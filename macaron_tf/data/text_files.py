@@ -1,11 +1,13 @@
 """Parallel text in files: two aligned files, or one of two columns; plain or gzip."""
 
+import contextlib
 import gzip
-import os
-import pathlib
 import zlib
 from collections.abc import Iterator, Sequence
 
+from etils import epath
+
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 
 _WHOLE = ("train", "all")  # the splits of files whose names hold no {split}
@@ -66,7 +68,7 @@ def read_tsv(name: str, split: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def text_paths(names: str, split: str) -> tuple[pathlib.Path, pathlib.Path]:
+def text_paths(names: str, split: str) -> tuple[epath.Path, epath.Path]:
     """The two files of a `text:` source.
 
     Args:
@@ -88,7 +90,7 @@ def text_paths(names: str, split: str) -> tuple[pathlib.Path, pathlib.Path]:
     return split_path("text", parts[0], split), split_path("text", parts[1], split)
 
 
-def split_path(kind: str, name: str, split: str) -> pathlib.Path:
+def split_path(kind: str, name: str, split: str) -> epath.Path:
     """The file of a split.
 
     Args:
@@ -107,10 +109,10 @@ def split_path(kind: str, name: str, split: str) -> pathlib.Path:
             f"the source '{kind}:{name}' has no split {split!r}: put {{split}} in the file's name, "
             f"where {split!r} shall stand, or ask for the split 'all'"
         )
-    return pathlib.Path(name.replace("{split}", split)).expanduser()
+    return storage.as_path(name.replace("{split}", split)).expanduser()
 
 
-def identity(paths: Sequence[pathlib.Path]) -> list[tuple[str, int, int]]:
+def identity(paths: Sequence[epath.Path]) -> list[tuple[str, int, int]]:
     """What tells one state of some files from another.
 
     Args:
@@ -125,14 +127,13 @@ def identity(paths: Sequence[pathlib.Path]) -> list[tuple[str, int, int]]:
     found = []
     for path in paths:
         try:
-            state = os.stat(path)
-        except OSError as error:
+            found.append(storage.stamp(path))
+        except storage.FILE_ERRORS as error:
             raise _unreadable(path, error) from error
-        found.append((str(path.resolve()), state.st_size, state.st_mtime_ns))
     return found
 
 
-def lines_of(path: pathlib.Path) -> Iterator[str]:
+def lines_of(path: epath.Path) -> Iterator[str]:
     """Lines of a file, cut at line feeds only: U+2028, NEL and form feeds stay inside a line.
 
     Args:
@@ -146,7 +147,10 @@ def lines_of(path: pathlib.Path) -> Iterator[str]:
     """
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(path.open("rb"))
+            if path.suffix == ".gz":
+                file = opened.enter_context(gzip.open(file))
             for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 yield text.removesuffix("\n").removesuffix("\r")
@@ -157,9 +161,9 @@ def lines_of(path: pathlib.Path) -> Iterator[str]:
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file: {error}; compress it again") from error
-    except OSError as error:
+    except storage.FILE_ERRORS as error:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: pathlib.Path, error: OSError) -> UserError:
-    return UserError(f"cannot read {path}: {error.strerror or error}; check the path")
+def _unreadable(path: epath.Path, error: Exception) -> UserError:
+    return UserError(f"cannot read {path}: {storage.reason(error)}; check the path")

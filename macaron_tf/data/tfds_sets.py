@@ -1,11 +1,13 @@
 """Prepared TensorFlow Datasets sets, found and opened without the network."""
 
 import os
-import pathlib
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from etils import epath
+
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 
 
@@ -19,7 +21,7 @@ class PreparedSet(NamedTuple):
     """
 
     builder: Any
-    folder: pathlib.Path
+    folder: epath.Path
     features: Any
 
 
@@ -89,16 +91,12 @@ def identity(
         UserError: the set is not prepared.
     """
     folder = prepared_folder(name, data_dir, languages)
-    return [
-        (str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns)
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-    ]
+    return [storage.stamp(path) for path in sorted(folder.iterdir()) if path.is_file()]
 
 
 def prepared_folder(
     name: str, data_dir: str | os.PathLike | None, languages: tuple[str, str] | None = None
-) -> pathlib.Path:
+) -> epath.Path:
     """Finds DATA_DIR/NAME[/CONFIG]/VERSION by itself.
 
     `tfds.builder` would ask the network for whatever is not prepared, and try for minutes.
@@ -146,7 +144,7 @@ def prepared_folder(
     return folder / (version or versions[-1])
 
 
-def _versions(folder: pathlib.Path) -> list[str]:
+def _versions(folder: epath.Path) -> list[str]:
     found = [
         name
         for name in _subfolders(folder)
@@ -155,18 +153,18 @@ def _versions(folder: pathlib.Path) -> list[str]:
     return sorted(found, key=lambda name: [int(part) for part in name.split(".")])
 
 
-def _subfolders(folder: pathlib.Path) -> list[str]:
+def _subfolders(folder: epath.Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] not in "._")
 
 
-def _data_dir(data_dir: str | os.PathLike | None) -> pathlib.Path:
+def _data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
     named = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return pathlib.Path(named).expanduser()
+    return storage.as_path(named).expanduser()
 
 
-def _mend(name: str, root: pathlib.Path) -> str:
+def _mend(name: str, root: epath.Path) -> str:
     """How to come by a set."""
     if not _has_builder(name):
         return (

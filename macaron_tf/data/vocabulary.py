@@ -4,21 +4,20 @@ import dataclasses
 import hashlib
 import json
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
 
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.data.files import write_aside
+from macaron_tf.data import storage
 from macaron_tf.data.normalization import (
     NormalizationConfig,
     in_chunks,
     normalize,
     normalize_lines,
 )
-from macaron_tf.data.sentencepiece_training import normalized_text, train_sentencepiece
+from macaron_tf.data.sentencepiece_training import normalized_text, train_pieces
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 
@@ -100,13 +99,16 @@ class Vocabulary:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
         """
         normalization = normalization or NormalizationConfig()
-        proto = train_sentencepiece(
+        proto = train_pieces(
             normalized_text(lines, normalization, languages, max_lines),
             size,
-            special_ids=(PAD, UNK, BOS, EOS),
             model_type=model_type,
             character_coverage=character_coverage,
-            unicode_rule=unicode_rule,
+            normalization_rule_name=unicode_rule,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
         )
         return cls(proto, normalization, languages)
 
@@ -137,24 +139,24 @@ class Vocabulary:
         """Writes `vocabulary.model` and `vocabulary.json` into a folder, each one atomically.
 
         Args:
-            directory: the folder; it is made when absent.
+            directory: the folder, `gs://` included; it is made when absent.
 
         Raises:
             UserError: the folder cannot be written.
         """
-        directory = pathlib.Path(directory)
+        directory = storage.as_path(directory)
         record = {**self._settings(), "pieces": self.pieces, "size": self.size, "hash": self.hash}
         # The model goes first: a record always finds its model, and `load` compares the hash.
-        write_aside(directory / "vocabulary.model", self.proto)
+        storage.write_aside(directory / "vocabulary.model", self.proto)
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-        write_aside(directory / "vocabulary.json", text.encode())
+        storage.write_aside(directory / "vocabulary.json", text.encode())
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "Vocabulary":
         """Reads a vocabulary that `save` wrote and verifies its hash.
 
         Args:
-            directory: the folder with `vocabulary.model` and `vocabulary.json`.
+            directory: the folder with `vocabulary.model` and `vocabulary.json`, `gs://` included.
 
         Returns:
             The vocabulary.
@@ -162,11 +164,11 @@ class Vocabulary:
         Raises:
             UserError: a file is missing, damaged, or not the one the hash was taken of.
         """
-        directory = pathlib.Path(directory)
+        directory = storage.as_path(directory)
         try:
             proto = (directory / "vocabulary.model").read_bytes()
-            text = (directory / "vocabulary.json").read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = (directory / "vocabulary.json").read_bytes().decode()
+        except (*storage.FILE_ERRORS, UnicodeDecodeError) as error:
             name = getattr(error, "filename", None) or directory / "vocabulary.json"
             raise UserError(
                 f"no vocabulary in {directory}: cannot read {name}; "

@@ -2,12 +2,12 @@
 
 import json
 import os
-import pathlib
 from collections.abc import Sequence
 
 import numpy as np
+from etils import epath
 
-from macaron_tf.data.files import write_aside
+from macaron_tf.data import storage
 from macaron_tf.data.tasks import SubmissionFile, Task
 from macaron_tf.errors import UserError
 
@@ -19,7 +19,7 @@ def write_submission(
     predictions: Sequence[float] | np.ndarray,
     indices: np.ndarray,
     groups: np.ndarray | None = None,
-) -> pathlib.Path:
+) -> epath.Path:
     """Writes the predictions of a test set as its server reads them.
 
     GLUE: two tab-separated columns under `index` and `prediction`; SuperGLUE: a JSON object a line,
@@ -62,8 +62,8 @@ def write_submission(
             lines = [json.dumps({"idx": index, "label": answer}) for index, answer in answers]
         else:
             lines = ["index\tprediction"] + [f"{index}\t{answer}" for index, answer in answers]
-    path = pathlib.Path(folder) / file.name
-    write_aside(path, "".join(f"{line}\n" for line in lines).encode())
+    path = storage.as_path(folder) / file.name
+    storage.write_aside(path, "".join(f"{line}\n" for line in lines).encode())
     return path
 
 

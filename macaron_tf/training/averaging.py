@@ -1,13 +1,14 @@
 """The mean of several checkpoints' weights, as a checkpoint to evaluate and export."""
 
 import os
-import pathlib
-import shutil
 from collections.abc import Sequence
 
 import h5py
 import numpy as np
+import tensorflow as tf
+from etils import epath
 
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import check_vocabulary, check_weights
@@ -15,7 +16,7 @@ from macaron_tf.training.state import check_vocabulary, check_weights
 
 def last_checkpoints(
     run_dir: str | os.PathLike, count: int, every: int | None = None
-) -> list[pathlib.Path]:
+) -> list[epath.Path]:
     """The newest `count` checkpoints of a run, oldest first.
 
     Args:
@@ -39,7 +40,7 @@ def last_checkpoints(
 
 def average_checkpoints(
     sources: Sequence[str | os.PathLike], destination: str | os.PathLike
-) -> pathlib.Path:
+) -> epath.Path:
     """Averages weights, added up in float64, into a new checkpoint directory.
 
     It holds `model.weights.h5` and a manifest, no training state: it loads like any checkpoint but
@@ -56,8 +57,8 @@ def average_checkpoints(
         UserError: no sources; a damaged one; sources of different vocabularies or models; an
             unwritable destination.
     """
-    sources = [pathlib.Path(source) for source in sources]
-    destination = pathlib.Path(destination)
+    sources = [storage.as_path(source) for source in sources]
+    destination = storage.as_path(destination)
     if not sources:
         raise UserError("no checkpoints to average: name at least one")
     manifests = [checkpoints.read_manifest(source) for source in sources]
@@ -65,9 +66,10 @@ def average_checkpoints(
         check_vocabulary(source, manifest, manifests[0]["vocabulary"])
         check_weights(source, manifest["weights"], manifests[0]["weights"])
 
-    def write(directory: pathlib.Path) -> None:
+    def write(directory: epath.Path) -> None:
         target = directory / checkpoints.WEIGHTS
-        shutil.copyfile(sources[-1] / checkpoints.WEIGHTS, target)
+        storage.require_room(directory, storage.size(sources[-1] / checkpoints.WEIGHTS))
+        tf.io.gfile.copy(os.fspath(sources[-1] / checkpoints.WEIGHTS), os.fspath(target))
         _average_into(target, [source / checkpoints.WEIGHTS for source in sources])
 
     last = manifests[-1]
@@ -82,14 +84,14 @@ def average_checkpoints(
     return destination
 
 
-def _average_into(target: pathlib.Path, sources: Sequence[pathlib.Path]) -> None:
+def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
     """Overwrites every floating-point dataset of one HDF5 file with the mean over several."""
     with h5py.File(target, "r+") as mean:
         names = []
         mean.visititems(lambda name, item: names.append(name) if _is_weight(item) else None)
         totals = {name: np.zeros(mean[name].shape, np.float64) for name in names}
         for source in sources:
-            with h5py.File(source, "r") as file:
+            with storage.local_copy(source) as copy, h5py.File(copy, "r") as file:
                 for name, total in totals.items():
                     total += file[name][...]
         for name, total in totals.items():

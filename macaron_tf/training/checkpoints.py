@@ -5,18 +5,24 @@ RUN/checkpoints/step-00001000/model.weights.h5     the network, for `network.loa
                               training_state.npz   what a resume needs besides
                               manifest.json        step, checksums, vocabulary, metrics
 RUN/checkpoints/best.json                          which step is best
+
+A bucket (`gs://`) renames no directory at once. There the files are written on the local disk and
+uploaded, the manifest last: a directory without one is no checkpoint.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import pathlib
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 
+from etils import epath
+
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 
 FORMAT = 1
@@ -35,11 +41,12 @@ class CheckpointDirectory:
     """The checkpoints of a run.
 
     Args:
-        run_dir: the run's directory; checkpoints are in its subdirectory `checkpoints`.
+        run_dir: the run's directory, `gs://` included; they are in its `checkpoints`.
     """
 
     def __init__(self, run_dir: str | os.PathLike):
-        self.path = pathlib.Path(run_dir) / "checkpoints"
+        self.path = storage.as_path(run_dir) / "checkpoints"
+        self._damaged: set[int] = set()
 
     def steps(self, every: int | None = None) -> list[int]:
         """The steps with a checkpoint, whole or not, in ascending order.
@@ -52,9 +59,9 @@ class CheckpointDirectory:
             return []
         matches = (_NAME.fullmatch(entry.name) for entry in self.path.iterdir())
         steps = sorted(int(match[1]) for match in matches if match)
-        return [step for step in steps if step % (every or 1) == 0]
+        return [s for s in steps if s % (every or 1) == 0 and is_checkpoint(self.of_step(s))]
 
-    def of_step(self, step: int) -> pathlib.Path:
+    def of_step(self, step: int) -> epath.Path:
         """The directory of a step's checkpoint, which need not exist."""
         return self.path / f"step-{step:08d}"
 
@@ -66,7 +73,7 @@ class CheckpointDirectory:
         """
         if not self.path.is_dir():
             return
-        with _clear_errors(f"cannot clean {self.path}"):
+        with storage.clear_errors(f"cannot clean {self.path}"):
             for entry in sorted(self.path.iterdir()):
                 if entry.name.startswith(_REPLACED):
                     # Killed between the two renames of a save: the old one is whole.
@@ -74,20 +81,21 @@ class CheckpointDirectory:
                     if not final.exists():
                         os.replace(entry, final)
                         continue
-                if entry.name.startswith((_ASIDE, _REPLACED)):
+                half_uploaded = _NAME.fullmatch(entry.name) and not is_checkpoint(entry)
+                if entry.name.startswith((_ASIDE, _REPLACED)) or half_uploaded:
                     _remove(entry)
 
     def save(
         self,
         step: int,
-        write: Callable[[pathlib.Path], None],
+        write: Callable[[epath.Path], None],
         manifest: Mapping[str, object] | None = None,
-    ) -> pathlib.Path:
+    ) -> epath.Path:
         """Makes the checkpoint of `step`, all of it or none of it.
 
         Args:
             step: updates done.
-            write: writes every file but the manifest into the directory it is given.
+            write: writes every file but the manifest into the local directory it is given.
             manifest: further fields of `manifest.json`.
 
         Returns:
@@ -98,41 +106,47 @@ class CheckpointDirectory:
         """
         final = self.of_step(step)
         save_whole(final, write, {"step": step, **(manifest or {})})
+        self._damaged.discard(step)
         return final
 
-    def latest(self) -> pathlib.Path | None:
+    def latest(self) -> epath.Path | None:
         """The newest whole checkpoint, or None; says in a line on stderr which ones are damaged."""
         for step in reversed(self.steps()):
             damage = find_damage(self.of_step(step))
             if damage is None:
                 return self.of_step(step)
-            print(f"warning: skipping a damaged checkpoint: {damage}", file=sys.stderr)
+            self._damaged.add(step)
+            warning = f"damaged checkpoint: {damage}; it is skipped for the one before it"
+            print(f"warning: {warning}", file=sys.stderr)
         return None
 
     def rotate(self, keep_last: int) -> None:
-        """Deletes all but the newest `keep_last` checkpoints and the best one.
+        """Deletes all but the newest `keep_last` that `latest` did not skip, and the best one.
 
         Raises:
             UserError: the directory cannot be changed.
         """
-        best = self.best()
-        keep = {*self.steps()[-keep_last:], best["step"] if best else None}
-        with _clear_errors(f"cannot remove old checkpoints in {self.path}"):
-            for step in self.steps():
-                if step not in keep:
+        best, steps = self.best(), self.steps()
+        newest = [step for step in steps if step not in self._damaged][-keep_last:]
+        keep = {*newest, *([best["step"]] if best else [])}
+        with storage.clear_errors(f"cannot remove old checkpoints in {self.path}"):
+            for step in sorted(set(steps) - keep):
+                doomed = self.of_step(step)
+                if not storage.is_remote(doomed):
                     # Renamed first: a directory of that name is never half deleted.
-                    aside = self.path / f"{_ASIDE}{self.of_step(step).name}"
-                    os.replace(self.of_step(step), aside)
-                    _remove(aside)
+                    aside = self.path / f"{_ASIDE}{doomed.name}"
+                    os.replace(doomed, aside)
+                    doomed = aside
+                _remove(doomed)
 
     def best(self) -> dict | None:
         """`{"step", "metric", "score"}` of the best checkpoint; None where there is none."""
         try:
             best = json.loads((self.path / BEST).read_text())
-        except (OSError, ValueError):
+        except (*storage.FILE_ERRORS, ValueError):
             return None
         usable = isinstance(best, dict) and isinstance(best.get("step"), int)
-        return best if usable and self.of_step(best["step"]).is_dir() else None
+        return best if usable and is_checkpoint(self.of_step(best["step"])) else None
 
     def mark_best(self, step: int, metric: str, score: float) -> None:
         """Points `best.json` at a step's checkpoint, which rotation then never deletes.
@@ -140,52 +154,81 @@ class CheckpointDirectory:
         Raises:
             UserError: the file cannot be written.
         """
-        with _clear_errors(f"cannot write {self.path / BEST}"):
-            text = json.dumps({"step": step, "metric": metric, "score": score}) + "\n"
-            write_atomically(self.path / BEST, text)
+        text = json.dumps({"step": step, "metric": metric, "score": score}) + "\n"
+        storage.write_aside(self.path / BEST, text.encode())
+
+
+def is_checkpoint(path: str | os.PathLike) -> bool:
+    """Whether a directory is a checkpoint, whole or damaged; in a bucket its manifest makes it one.
+
+    Args:
+        path: the directory.
+    """
+    path = storage.as_path(path)
+    return path.is_dir() and (not storage.is_remote(path) or (path / MANIFEST).exists())
 
 
 def save_whole(
-    final: pathlib.Path,
-    write: Callable[[pathlib.Path], None],
+    final: str | os.PathLike,
+    write: Callable[[epath.Path], None],
     manifest: Mapping[str, object],
 ) -> None:
     """Makes a checkpoint directory, all of it or none of it; an old one of its name is replaced.
 
     Args:
-        final: where it goes.
-        write: writes every file but the manifest into the directory it is given.
+        final: where it goes, `gs://` included.
+        write: writes every file but the manifest into the local directory it is given.
         manifest: fields of `manifest.json`, which gets the format and the checksums besides.
 
     Raises:
         UserError: it cannot be written (disk full, no permission); nothing else was touched.
     """
+    final = storage.as_path(final)
+    with storage.clear_errors(
+        f"cannot write checkpoint {final}",
+        "older checkpoints are intact; check its permissions and the free space",
+    ):
+        if storage.is_remote(final):
+            with tempfile.TemporaryDirectory(prefix="macaron_tf-") as aside:
+                _fill(storage.as_path(aside), write, manifest)
+                _remove(final)
+                storage.upload(aside, final, last=MANIFEST)
+        else:
+            _save_renamed(final, write, manifest)
+
+
+def _save_renamed(final: epath.Path, write, manifest: Mapping[str, object]) -> None:
     aside = final.with_name(f"{_ASIDE}{final.name}")
     replaced = final.with_name(f"{_REPLACED}{final.name}")
     try:
-        with _clear_errors(
-            f"cannot write checkpoint {final}",
-            "older checkpoints are intact; check its permissions and the free space",
-        ):
-            final.parent.mkdir(parents=True, exist_ok=True)
-            _remove(aside)
-            aside.mkdir()
-            write(aside)
-            files = {entry.name: _fingerprint(entry) for entry in sorted(aside.iterdir())}
-            content = {"format": FORMAT, **manifest, "files": files}
-            (aside / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
-            for entry in (*aside.iterdir(), aside):
-                sync(entry)
-            if final.exists():
-                _remove(replaced)
-                os.replace(final, replaced)
-            os.replace(aside, final)
-            sync(final.parent)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _remove(aside)
+        aside.mkdir()
+        _fill(aside, write, manifest)
+        for entry in (*aside.iterdir(), aside):
+            storage.sync(entry)
+        if final.exists():
             _remove(replaced)
+            os.replace(final, replaced)
+        os.replace(aside, final)
+        storage.sync(final.parent)
+        _remove(replaced)
     except BaseException:
         with contextlib.suppress(OSError):
             _remove(aside)
         raise
+
+
+def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
+    """Writes the files and the manifest of a checkpoint into an empty local directory."""
+    try:
+        write(directory)
+    except RuntimeError as error:  # h5py's, of a full disk
+        raise OSError(str(error)) from error
+    files = {entry.name: _fingerprint(entry) for entry in sorted(directory.iterdir())}
+    content = {"format": FORMAT, **manifest, "files": files}
+    content["sha256"] = _manifest_digest(content)
+    (directory / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
@@ -197,7 +240,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
     damage = find_damage(checkpoint)
     if damage is not None:
         raise UserError(f"cannot use a damaged checkpoint: {damage}")
-    manifest = json.loads((pathlib.Path(checkpoint) / MANIFEST).read_text())
+    manifest = json.loads((storage.as_path(checkpoint) / MANIFEST).read_text())
     if manifest["format"] > FORMAT:
         raise UserError(
             f"{checkpoint} has format {manifest['format']}, newer than this program's {FORMAT}: "
@@ -208,66 +251,49 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
 
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
     """What is wrong with a checkpoint's files, or None where all are as they were written."""
-    path = pathlib.Path(checkpoint)
+    path = storage.as_path(checkpoint)
     try:
+        if not (path / MANIFEST).exists():
+            return f"{path / MANIFEST} is missing"
         manifest = json.loads((path / MANIFEST).read_text())
         files, _, _ = manifest["files"], manifest["step"], manifest["format"]
+        # The first checkpoints' manifests had no checksum of their own.
+        if manifest.get("sha256") not in (None, _manifest_digest(manifest)):
+            return f"{path / MANIFEST} is not as it was written"
         for name, written in files.items():
+            if not (path / name).exists():
+                return f"{path / name} is missing"
             if _fingerprint(path / name) != written:
                 return f"{path / name} is not as it was written"
-    except FileNotFoundError as error:
-        return f"{error.filename} is missing"
-    except OSError as error:
-        return f"{path} cannot be read ({error.strerror})"
+    except storage.FILE_ERRORS as error:
+        return f"{path} cannot be read ({storage.reason(error)})"
     except (ValueError, TypeError, KeyError, AttributeError):
         return f"{path / MANIFEST} is not as it was written"
     return None
 
 
-def weights_file(checkpoint: str | os.PathLike) -> pathlib.Path:
+def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
     """The weights to evaluate with: the moving average's where one was kept."""
-    average = pathlib.Path(checkpoint) / EMA_WEIGHTS
+    average = storage.as_path(checkpoint) / EMA_WEIGHTS
     return average if average.exists() else average.with_name(WEIGHTS)
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-    """Replaces a small text file, durably and all at once."""
-    aside = path.with_name(f"{_ASIDE}{path.name}")
-    aside.write_text(text)
-    sync(aside)
-    os.replace(aside, path)
-    sync(path.parent)
+def _fingerprint(path: epath.Path) -> dict:
+    return {"sha256": storage.file_digest(path), "bytes": storage.size(path)}
 
 
-def sync(path: pathlib.Path) -> None:
-    """Waits until a file or directory is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _manifest_digest(manifest: Mapping[str, object]) -> str:
+    """SHA-256 (hex) of a manifest's other fields."""
+    text = json.dumps({**manifest, "sha256": None}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _fingerprint(path: pathlib.Path) -> dict:
-    with open(path, "rb") as file:
-        return {
-            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-            "bytes": os.fstat(file.fileno()).st_size,
-        }
-
-
-def _remove(path: pathlib.Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
+def _remove(path: epath.Path) -> None:
+    if not path.is_dir():
         path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _clear_errors(what: str, mend: str = "check its permissions and the free space"):
-    try:
-        yield
-    # h5py reports a full disk as a RuntimeError in some of its calls.
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise UserError(f"{what}: {reason}; {mend}") from error
+    elif storage.is_remote(path):
+        # The manifest goes first: from then on it is no checkpoint.
+        (path / MANIFEST).unlink(missing_ok=True)
+        path.rmtree()
+    else:
+        shutil.rmtree(path)

@@ -1,13 +1,12 @@
 """Where a run's numbers go; `metrics.jsonl` is the record, the others are views of it."""
 
+import contextlib
 import json
 import math
 import os
-import pathlib
 from collections.abc import Mapping
 
-from macaron_tf.errors import UserError
-from macaron_tf.training.checkpoints import write_atomically
+from macaron_tf.data import storage
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -49,14 +48,19 @@ class JsonLines(Reporter):
     What depends on the machine's speed is in `timing.jsonl`, so that `metrics.jsonl` of a resumed
     run equals an uninterrupted one's to the byte. A NaN is written as null.
 
+    On disk a line can be read at once, in a bucket after the next checkpoint: an object there is
+    uploaded anew as a whole each time.
+
     Args:
-        run_dir: the run's directory.
+        run_dir: the run's directory, `gs://` included.
     """
 
     def __init__(self, run_dir: str | os.PathLike):
-        self.metrics_path = pathlib.Path(run_dir) / "metrics.jsonl"
-        self.timing_path = pathlib.Path(run_dir) / "timing.jsonl"
+        self.metrics_path = storage.as_path(run_dir) / "metrics.jsonl"
+        self.timing_path = storage.as_path(run_dir) / "timing.jsonl"
+        self._remote = storage.is_remote(run_dir)
         self._files: list = []
+        self._open = contextlib.ExitStack()
 
     def start(self, step: int, validated_at: int) -> None:
         for path in (self.metrics_path, self.timing_path):
@@ -65,15 +69,10 @@ class JsonLines(Reporter):
                 for line in read_lines(path)
                 if line["step"] <= (validated_at if line["kind"] == VALIDATION else step)
             ]
-            try:
-                write_atomically(path, "".join(kept))
+            storage.write_aside(path, "".join(kept).encode())
+            with _writing(path):
                 # Open for as long as the run lasts; `finish` closes it.
-                self._files.append(open(path, "a", encoding="utf-8"))  # noqa: SIM115
-            except OSError as error:
-                raise UserError(
-                    f"cannot write {path}: {error.strerror}; check its permissions and the free "
-                    "space"
-                ) from error
+                self._files.append(self._open.enter_context(path.open("a")))
 
     def train(self, step: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
         self._append(0, step, TRAIN, metrics)
@@ -86,33 +85,31 @@ class JsonLines(Reporter):
 
     def sync(self) -> None:
         for file in self._files:
-            os.fsync(file.fileno())
+            with _writing(file.name):
+                file.flush()
+                if not self._remote:
+                    os.fsync(file.fileno())
 
     def finish(self) -> None:
-        for file in self._files:
-            file.close()
         self._files = []
+        with _writing(self.metrics_path):
+            self._open.close()
 
     def _append(self, index: int, step: int, kind: str, values: Mapping[str, float]) -> None:
         finite = {k: v if math.isfinite(v) else None for k, v in sorted(values.items())}
         file = self._files[index]
-        try:
+        with _writing(file.name):
             file.write(json.dumps({"step": step, "kind": kind, **finite}) + "\n")
-            file.flush()
-        except OSError as error:
-            raise UserError(
-                f"cannot write {file.name}: {error.strerror}; free some space and run the same "
-                "command again"
-            ) from error
+            if not self._remote:
+                file.flush()
 
 
 def read_lines(path: str | os.PathLike) -> list[dict]:
     """The lines of a `.jsonl` log in order, without one that a kill cut short; [] if none."""
-    path = pathlib.Path(path)
-    if not path.exists():
+    if not storage.as_path(path).exists():
         return []
     lines = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for text in storage.read_bytes(path).decode("utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
         except ValueError:
@@ -120,3 +117,8 @@ def read_lines(path: str | os.PathLike) -> list[dict]:
         if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
             lines.append(line)
     return lines
+
+
+def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
+    mend = "check its permissions and the free space, and run the same command again"
+    return storage.clear_errors(f"cannot write {place}", mend)

@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
+import math
 import os
-import pathlib
 import re
 
 import keras
 import numpy as np
+import tensorflow as tf
+from etils import epath
 
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 from macaron_tf.training import checkpoints
 from macaron_tf.training.fit_model import FitModel
@@ -33,12 +36,8 @@ class RunState:
     validated_at: int = 0
 
 
-def write_checkpoint(directory: pathlib.Path, model: FitModel, state: RunState) -> None:
-    """Writes a run's files into an empty directory; `CheckpointDirectory.save` makes it whole."""
-    model.network.save_weights(directory / checkpoints.WEIGHTS)
-    if model.ema:
-        with model.ema_weights():
-            model.network.save_weights(directory / checkpoints.EMA_WEIGHTS)
+def write_checkpoint(directory: epath.Path, model: FitModel, state: RunState) -> None:
+    """Writes a run's files into an empty directory on disk; `CheckpointDirectory.save` calls it."""
     host = {
         "step": model.step,
         "window": model.window.totals(),
@@ -46,6 +45,16 @@ def write_checkpoint(directory: pathlib.Path, model: FitModel, state: RunState) 
     }
     arrays = {name: np.array(variable) for name, variable in _state_variables(model).items()}
     arrays["host"] = np.frombuffer(json.dumps(host).encode(), np.uint8)
+    weights = [w for w in model.network.weights for _ in range(2 if model.ema else 1)]
+    sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
+    sizes += [array.nbytes for array in arrays.values()]
+    # HDF5 crashes the process (SIGSEGV) when it closes a file for which the disk had no room.
+    # 4 KB each are the headers, which in a small model outweigh the numbers.
+    storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
+    model.network.save_weights(str(directory / checkpoints.WEIGHTS))
+    if model.ema:
+        with model.ema_weights():
+            model.network.save_weights(str(directory / checkpoints.EMA_WEIGHTS))
     np.savez(directory / checkpoints.STATE, **arrays)
 
 
@@ -77,7 +86,8 @@ def restore_checkpoint(
         UserError: the checkpoint is damaged, or is of another vocabulary, model or optimizer.
     """
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
-    with np.load(pathlib.Path(checkpoint) / checkpoints.STATE) as arrays:
+    path = storage.as_path(checkpoint) / checkpoints.STATE
+    with storage.local_copy(path) as copy, np.load(copy) as arrays:
         variables = _state_variables(model)
         if set(variables) != set(arrays.files) - {"host"}:
             raise UserError(
@@ -121,8 +131,9 @@ def load_network(
     manifest = checkpoints.read_manifest(checkpoint)
     check_vocabulary(checkpoint, manifest, vocabulary_hash)
     check_weights(checkpoint, manifest["weights"], weight_table(network))
-    path = pathlib.Path(checkpoint) / checkpoints.WEIGHTS
-    network.load_weights(checkpoints.weights_file(checkpoint) if average else path)
+    path = storage.as_path(checkpoint) / checkpoints.WEIGHTS
+    with storage.local_copy(checkpoints.weights_file(checkpoint) if average else path) as copy:
+        network.load_weights(copy)
     return manifest
 
 

@@ -1,11 +1,11 @@
 """TensorBoard: curves of training and validation, and sample outputs as text."""
 
 import os
-import pathlib
 from collections.abc import Mapping
 
 import tensorflow as tf
 
+from macaron_tf.data import storage
 from macaron_tf.training.reporters import Reporter
 
 
@@ -15,11 +15,11 @@ class TensorBoard(Reporter):
     A resumed run adds files of its own; points that were written twice coincide.
 
     Args:
-        run_dir: the run's directory.
+        run_dir: the run's directory, `gs://` included.
     """
 
     def __init__(self, run_dir: str | os.PathLike):
-        self._path = pathlib.Path(run_dir) / "tensorboard"
+        self._path = storage.as_path(run_dir) / "tensorboard"
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
     def train(self, step: int, metrics: Mapping[str, float], timing: Mapping[str, float]) -> None:
@@ -35,16 +35,22 @@ class TensorBoard(Reporter):
         self.sync()
 
     def sync(self) -> None:
-        for writer in self._writers.values():
-            writer.flush()
+        with self._writing():
+            for writer in self._writers.values():
+                writer.flush()
 
     def finish(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
+        with self._writing():
+            for writer in self._writers.values():
+                writer.close()
         self._writers = {}
 
+    def _writing(self):
+        mend = "check its permissions and the free space, and run the same command again"
+        return storage.clear_errors(f"cannot write {self._path}", mend)
+
     def _scalars(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        with self._writer(kind).as_default(step):
+        with self._writing(), self._writer(kind).as_default(step):
             for name, value in values.items():
                 tf.summary.scalar(name, value)
 

@@ -1,10 +1,13 @@
 """A small real corpus and vocabulary for the tests of this room."""
 
+import pathlib
 import random
 
 import pytest
 
 from macaron_tf.data import NormalizationConfig, Vocabulary, interleave, read_pairs
+from macaron_tf.data.wordpiece import WordPieceVocabulary
+from tests.data.number_corpus import number_vocabulary, write_numbers
 
 ENGLISH = "a the man woman dog cat runs sits eats red blue house tree near under and, slowly"
 GERMAN = "ein der mann frau hund katze läuft sitzt isst rot blau haus baum neben unter und, groß"
@@ -40,3 +43,15 @@ def real_vocabulary(real_pairs) -> Vocabulary:
     """1,000 pieces over the captions, punctuation normalized, lower-cased."""
     normalization = NormalizationConfig(punctuation=True, lower_case=True)
     return Vocabulary.train(interleave(real_pairs, ("en", "de")), 1000, normalization=normalization)
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> WordPieceVocabulary:
+    """Of the corpus of numbers; a file of tests with another one has its own fixture."""
+    return number_vocabulary()
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory) -> pathlib.Path:
+    """The documents of the corpus of numbers."""
+    return write_numbers(tmp_path_factory.mktemp("texts"))
