@@ -85,7 +85,8 @@ def import_bert(
     except ValueError as error:
         raise UserError(f"the model's settings do not fit ours: {error}.") from None
     has_next_sentence = weights.pooler is not None and weights.next_sentence is not None
-    model = PretrainingEncoder(config, next_sentence=has_next_sentence)
+    head_options = weights.masked_language.options if weights.masked_language else None
+    model = PretrainingEncoder(config, has_next_sentence, head_options)
     assign_bert(model, weights)
     return BertImport(
         model, vocabulary, weights.pooler, weights.masked_language is not None, unread

@@ -1,8 +1,8 @@
 """The weights of a BERT, from wherever they come, and the way into our models."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -91,11 +91,16 @@ class BertLayerWeights:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageWeights:
-    """The head over masked tokens: its transformation, LayerNorm and bias `(V,)`."""
+    """The head over masked tokens: its transformation, LayerNorm and bias `(V,)`.
+
+    Attributes:
+        options: of `PretrainingEncoder`, where its settings are not the encoder's.
+    """
 
     dense: Dense
     norm: Norm
     bias: np.ndarray
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,6 +54,60 @@ def read_config(directory: pathlib.Path, model_type: str, name: str) -> dict:
     return config
 
 
+def read_number(
+    config: Mapping[str, Any],
+    field: str,
+    kind: type[int] | type[float],
+    where: str,
+    default: int | float | None = None,
+) -> int | float:
+    """A number among the settings of a model.
+
+    Args:
+        config: the settings.
+        field: its name.
+        kind: `int`, or `float`, which a whole number is too.
+        where: what the sentence calls the settings: their file.
+        default: where there is no such field; None = it must be there.
+
+    Raises:
+        UserError: there is none, or it is no such number.
+    """
+    value = _field(config, field, where, default)
+    if type(value) not in {int, kind}:  # nor a bool, which is an int to Python
+        wanted = "a whole number" if kind is int else "a number"
+        raise UserError(f"{where} has {field}={value!r}: it must be {wanted}.")
+    return kind(value)
+
+
+def read_choice(
+    config: Mapping[str, Any],
+    field: str,
+    choices: Mapping[str, str],
+    where: str,
+    default: str | None = None,
+) -> str:
+    """Our name of what a model's settings name, such as an activation.
+
+    Args:
+        config, field, where, default: as of `read_number`.
+        choices: ours, by their names.
+
+    Raises:
+        UserError: there is no such field, or ours has no such choice.
+    """
+    name = _field(config, field, where, default)
+    if not isinstance(name, str) or name not in choices:
+        raise UserError(f"{where} has {field}={name!r}: only {', '.join(choices)} can be read.")
+    return choices[name]
+
+
+def _field(config: Mapping[str, Any], field: str, where: str, default) -> Any:
+    if field not in config and default is None:
+        raise UserError(f"{where} has no {field}.")
+    return config.get(field, default)
+
+
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
     """The weights, float32, from `model.safetensors` or `pytorch_model.bin`, by PyTorch's names.
 

@@ -18,8 +18,10 @@ from macaron_tf.interop.bert_weights import (
 from macaron_tf.interop.hugging_face import (
     ACTIVATIONS,
     TorchArrays,
+    read_choice,
     read_config,
     read_json,
+    read_number,
     read_state,
 )
 
@@ -82,7 +84,7 @@ def read_bert(directory: str | pathlib.Path, lower_case: bool | None = None) -> 
     """
     directory = _transformer_directory(pathlib.Path(directory))
     config = read_config(directory, "bert", "BERT")
-    settings = _our_settings(config)
+    settings = _our_settings(config, str(directory / "config.json"))
     vocabulary = read_hugging_face_vocabulary(directory, lower_case)
     state = read_state(directory)
     weights, unread = _read(state, settings["num_layers"])
@@ -97,21 +99,16 @@ def _transformer_directory(directory: pathlib.Path) -> pathlib.Path:
     return directory
 
 
-def _our_settings(config: Mapping[str, Any]) -> dict:
+def _our_settings(config: Mapping[str, Any], where: str) -> dict:
     for field, needed in _REQUIRED.items():
         if config.get(field, needed) != needed:
-            raise UserError(
-                f"the BERT configuration has {field}={config[field]!r}: only {needed!r} can be "
-                "read."
-            )
-    name = config.get("hidden_act", "gelu")
-    if name not in ACTIVATIONS:
-        raise UserError(
-            f"the BERT configuration has hidden_act={name!r}: only {', '.join(ACTIVATIONS)} can "
-            "be read."
-        )
-    settings = {ours: config.get(*theirs) for ours, theirs in _SETTINGS.items()}
-    return {**settings, "activation": ACTIVATIONS[name]}
+            raise UserError(f"{where} has {field}={config[field]!r}: only {needed!r} can be read.")
+    settings = {
+        ours: read_number(config, theirs, type(default), where, default)
+        for ours, (theirs, default) in _SETTINGS.items()
+    }
+    name = read_choice(config, "hidden_act", ACTIVATIONS, where, default="gelu")
+    return {**settings, "activation": name}
 
 
 def _read(state: Mapping[str, np.ndarray], num_layers: int) -> tuple[BertWeights, tuple[str, ...]]:

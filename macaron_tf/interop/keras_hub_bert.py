@@ -1,6 +1,7 @@
 """BERT models of KerasHub: a backbone in memory, or a preset's folder."""
 
 import pathlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from macaron_tf.errors import UserError
@@ -49,38 +50,34 @@ def copy_keras_hub_bert(
         model: a BERT of the same shapes, with their `activation="gelu_tanh"` and
             `epsilon=1e-12`, and up to 7 more tokens.
         backbone: built.
-        masked_lm_head: built; with the activation and epsilon of our model. `BertMaskedLM`'s own,
-            with the exact GELU and 1e-5 on a backbone with the tanh form and 1e-12, has not.
+        masked_lm_head: built; for a model whose head has its activation and epsilon. Those of
+            `BertMaskedLM`, on a backbone with the tanh form and 1e-12, are the exact GELU and
+            1e-5: `head_options={"activation": "gelu", "epsilon": 1e-5}`.
 
     Raises:
         UserError: a shape or a setting differs; the sentence names it.
     """
-    _check_settings(model, _activation_and_epsilon(backbone), "backbone")
+    ours = {"activation": model.config.activation, "epsilon": model.config.epsilon}
+    _check_settings(ours, _activation_and_epsilon(backbone), "backbone")
     masked_language = None
-    if masked_lm_head is not None:
-        theirs = {
-            "activation": activation_name(masked_lm_head.intermediate_activation),
-            "epsilon": masked_lm_head.layer_norm_epsilon,
-        }
-        _check_settings(model, theirs, "masked language head")
-        arrays = KerasArrays.of_layer(masked_lm_head)
-        masked_language = MaskedLanguageWeights(
-            dense=arrays.dense("intermediate_dense"),
-            norm=arrays.norm("intermediate_layer_norm"),
-            bias=arrays.array("output_bias"),
-        )
+    if masked_lm_head is not None and isinstance(model, PretrainingEncoder):
+        masked_language = _read_head(masked_lm_head)
+        head = model.masked_language
+        ours = {"activation": activation_name(head.activation), "epsilon": head.epsilon}
+        _check_settings(ours, masked_language.options, "masked language head")
     assign_bert(model, _read(backbone, masked_language=masked_language))
 
 
 def read_keras_hub_bert(directory: str | pathlib.Path) -> BertImport:
     """Reads a BERT preset's folder as KerasHub's `save_to_preset` writes it.
 
-    A task's own head is left behind, as `copy_keras_hub_bert` says why. Text is cut as BERT's
+    The head of a `BertMaskedLM` is read, another task's is left behind. Text is cut as BERT's
     tokenizer does, which for lower-cased text also strips accents; KerasHub's keeps them.
 
     Args:
         directory: holds `config.json`, `model.weights.h5`, `tokenizer.json` and the tokenizer's
-            assets; or a downloaded preset with these files.
+            assets, of a `BertMaskedLM` also `task.json` and `task.weights.h5`; or a downloaded
+            preset with these files.
 
     Raises:
         UserError: a file is missing, the preset is of another model, or keras_hub is not
@@ -100,7 +97,13 @@ def read_keras_hub_bert(directory: str | pathlib.Path) -> BertImport:
     if kind != "BertBackbone":
         raise UserError(f"{directory}/config.json has a {kind}: only BertBackbone can be read.")
     vocabulary = read_keras_hub_vocabulary(directory)
-    backbone = keras_hub.models.BertBackbone.from_preset(str(directory), dtype="float32")
+    heads = {}
+    if _is_masked_lm(directory):
+        task = keras_hub.models.BertMaskedLM.from_preset(str(directory), dtype="float32")
+        backbone = task.backbone
+        heads["masked_language"] = _read_head(task.masked_lm_head)
+    else:
+        backbone = keras_hub.models.BertBackbone.from_preset(str(directory), dtype="float32")
     settings = {
         "hidden_dim": backbone.hidden_dim,
         "feed_forward_dim": backbone.intermediate_dim,
@@ -112,7 +115,14 @@ def read_keras_hub_bert(directory: str | pathlib.Path) -> BertImport:
         "attention_dropout": backbone.dropout,
         **_activation_and_epsilon(backbone),
     }
-    return import_bert(settings, _read(backbone), vocabulary)
+    return import_bert(settings, _read(backbone, **heads), vocabulary)
+
+
+def _is_masked_lm(directory: pathlib.Path) -> bool:
+    task = directory / "task.json"
+    if not task.is_file() or not (directory / "task.weights.h5").is_file():
+        return False
+    return read_json(task).get("class_name") == "BertMaskedLM"
 
 
 def _read(backbone: "keras_hub.models.BertBackbone", **heads) -> BertWeights:
@@ -129,11 +139,23 @@ def _activation_and_epsilon(backbone: "keras_hub.models.BertBackbone") -> dict:
     }
 
 
-def _check_settings(model: PretrainingEncoder | EncoderClassifier, theirs: dict, name: str) -> None:
+def _read_head(head: "keras_hub.layers.MaskedLMHead") -> MaskedLanguageWeights:
+    arrays = KerasArrays.of_layer(head)
+    return MaskedLanguageWeights(
+        dense=arrays.dense("intermediate_dense"),
+        norm=arrays.norm("intermediate_layer_norm"),
+        bias=arrays.array("output_bias"),
+        options={
+            "activation": activation_name(head.intermediate_activation),
+            "epsilon": head.layer_norm_epsilon,
+        },
+    )
+
+
+def _check_settings(ours: Mapping, theirs: Mapping, name: str) -> None:
     for field, value in theirs.items():
-        ours = getattr(model.config, field)
-        if ours != value:
+        if ours[field] != value:
             raise UserError(
-                f"KerasHub's {name} has {field}={value!r} and the model {ours!r}: they must be "
-                "the same."
+                f"KerasHub's {name} has {field}={value!r} and the model {ours[field]!r}: they "
+                "must be the same."
             )

@@ -8,7 +8,13 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign, assign_attention, assign_dense, assign_norm
-from macaron_tf.interop.hugging_face import ACTIVATIONS, read_config, read_state
+from macaron_tf.interop.hugging_face import (
+    ACTIVATIONS,
+    read_choice,
+    read_config,
+    read_number,
+    read_state,
+)
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 
@@ -52,7 +58,7 @@ def read_marian(directory: str | pathlib.Path) -> MarianImport:
     """
     directory = pathlib.Path(directory)
     config = read_config(directory, "marian", "MarianMT")
-    return read_marian_state(read_state(directory), config)
+    return _read(read_state(directory), config, str(directory / "config.json"))
 
 
 def read_marian_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> MarianImport:
@@ -65,77 +71,88 @@ def read_marian_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]
     Raises:
         UserError: the model has what ours has no place for; the sentence names the field.
     """
-    config = {"scale_embedding": False, "unk_token_id": None, **config}
-    try:
-        return _read(state, config)
-    except KeyError as error:
-        raise UserError(f"the MarianMT model or its configuration has no {error}.") from None
+    return _read(state, config, "the MarianMT configuration")
 
 
-def _read(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> MarianImport:
-    ids = _order_of_ids(config)
-    model = EncoderDecoder(_our_config(config, len(ids)))
+def _read(state: Mapping[str, np.ndarray], config: Mapping[str, Any], where: str) -> MarianImport:
+    ids = _order_of_ids(config, where)
+    model = EncoderDecoder(_our_config(config, len(ids), where))
     model.build()
     bias = state.get("final_logits_bias")
     if bias is not None and np.any(bias):
         raise UserError("the MarianMT model has a final_logits_bias, for which ours has no place.")
-    table = next((state[name] for name in _TABLES if name in state), None)
-    if table is None:
-        raise KeyError(_TABLES[0])
-    assign(model.embedding.table, np.asarray(table)[ids])
-    for stack, name, cross in ((model.encoder, "encoder", False), (model.decoder, "decoder", True)):
-        for number, block in enumerate(stack.blocks):
-            _read_block(block, state, f"model.{name}.layers.{number}", cross)
+    try:
+        table = np.asarray(next(state[name] for name in _TABLES if name in state))
+    except StopIteration:
+        raise UserError(f"the MarianMT model has no {_TABLES[0]}.") from None
+    if len(table) <= ids.max():
+        raise UserError(
+            f"{where} has ids up to {ids.max()} and the model's table only {len(table)} rows."
+        )
+    assign(model.embedding.table, table[ids])
+    try:
+        for stack, name, cross in (
+            (model.encoder, "encoder", False),
+            (model.decoder, "decoder", True),
+        ):
+            for number, block in enumerate(stack.blocks):
+                _read_block(block, state, f"model.{name}.layers.{number}", cross)
+    except KeyError as error:
+        raise UserError(f"the MarianMT model has no {error}.") from None
     return MarianImport(model, ids)
 
 
-def _our_config(config: Mapping[str, Any], vocab_size: int) -> EncoderDecoderConfig:
+def _our_config(config: Mapping[str, Any], vocab_size: int, where: str) -> EncoderDecoderConfig:
+    # MarianConfig's default, which no MarianMT model has.
+    required = {"scale_embedding": False, **config}
     for field, needed in _REQUIRED.items():
-        if config.get(field, needed) != needed:
+        if required.get(field, needed) != needed:
             raise UserError(
-                f"the MarianMT configuration has {field}={config[field]}: only {needed} can be "
-                "read."
+                f"{where} has {field}={required[field]!r}: only {needed!r} can be read."
             )
+
+    def number(field: str) -> int:
+        return read_number(config, field, int, where)
+
     for one, other in (
         ("encoder_attention_heads", "decoder_attention_heads"),
         ("encoder_ffn_dim", "decoder_ffn_dim"),
         ("vocab_size", "decoder_vocab_size"),
     ):
-        if config.get(other, config[one]) != config[one]:
+        if config.get(other, number(one)) != number(one):
             raise UserError(
-                f"the MarianMT configuration has {one}={config[one]} and {other}={config[other]}: "
-                "only equal ones can be read."
+                f"{where} has {one}={number(one)} and {other}={config[other]!r}: only equal ones "
+                "can be read."
             )
-    if config["activation_function"] not in ACTIVATIONS:
-        raise UserError(
-            f"the MarianMT configuration has activation_function={config['activation_function']}: "
-            f"only {', '.join(ACTIVATIONS)} can be read."
-        )
     return EncoderDecoderConfig(
         vocab_size=vocab_size,
-        hidden_dim=config["d_model"],
-        feed_forward_dim=config["encoder_ffn_dim"],
-        num_heads=config["encoder_attention_heads"],
-        num_encoder_layers=config["encoder_layers"],
-        num_decoder_layers=config["decoder_layers"],
+        hidden_dim=number("d_model"),
+        feed_forward_dim=number("encoder_ffn_dim"),
+        num_heads=number("encoder_attention_heads"),
+        num_encoder_layers=number("encoder_layers"),
+        num_decoder_layers=number("decoder_layers"),
         block="transformer",
-        activation=ACTIVATIONS[config["activation_function"]],
+        activation=read_choice(config, "activation_function", ACTIVATIONS, where),
         norm="post",
         epsilon=1e-5,
         position_layout="concatenated",
     )
 
 
-def _order_of_ids(config: Mapping[str, Any]) -> np.ndarray:
+def _order_of_ids(config: Mapping[str, Any], where: str) -> np.ndarray:
     """Their special ids at our places, then the others in their order."""
-    pad, start, eos = (config[f"{name}_token_id"] for name in ("pad", "decoder_start", "eos"))
+    pad, start, eos = (
+        read_number(config, f"{name}_token_id", int, where)
+        for name in ("pad", "decoder_start", "eos")
+    )
     # MarianConfig does not name the unknown token; converted Marian vocabularies have </s>, <unk>.
-    unknown = config["unk_token_id"]
-    if unknown is None:
+    if config.get("unk_token_id") is None:
         taken = {pad, start, eos}
         unknown = 1 if 1 not in taken else min(set(range(5)) - taken)
+    else:
+        unknown = read_number(config, "unk_token_id", int, where)
     special = [pad, unknown, start, eos]
-    rest = np.setdiff1d(np.arange(config["vocab_size"]), special)
+    rest = np.setdiff1d(np.arange(read_number(config, "vocab_size", int, where)), special)
     return np.concatenate([special, rest])
 
 

@@ -17,7 +17,7 @@ from macaron_tf.interop.bert_weights import (
     assign_bert,
     read_weights,
 )
-from macaron_tf.interop.hugging_face import read_json
+from macaron_tf.interop.hugging_face import read_choice, read_json, read_number
 from macaron_tf.interop.keras_arrays import KerasArrays, activation_name
 from macaron_tf.models.classifier import EncoderClassifier
 from macaron_tf.models.pretraining import PretrainingEncoder
@@ -71,6 +71,20 @@ _NUMBERS = dataclasses.replace(
 _TABLE_OF_HEAD = "masked_lm/embedding_table"
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _EPSILON = 1e-12
+# Ours, by their names.
+_SETTINGS = {
+    "hidden_dim": ("hidden_size", int),
+    "feed_forward_dim": ("intermediate_size", int),
+    "num_heads": ("num_attention_heads", int),
+    "num_layers": ("num_hidden_layers", int),
+    "max_length": ("max_position_embeddings", int),
+    "num_segments": ("type_vocab_size", int),
+    "dropout": ("hidden_dropout_prob", float),
+    "attention_dropout": ("attention_probs_dropout_prob", float),
+    "initializer_range": ("initializer_range", float),
+}
+# Model Garden's "gelu" is the tanh form.
+_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "swish": "silu", "tanh": "tanh"}
 
 
 def copy_model_garden_bert(
@@ -138,7 +152,8 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> B
     for name in ("bert_config.json", "vocab.txt"):
         if not (directory / name).is_file():
             raise UserError(f"{directory} is no folder of Model Garden's BERT: it has no {name}.")
-    settings = _our_settings(read_json(directory / "bert_config.json"))
+    file = directory / "bert_config.json"
+    settings = _our_settings(read_json(file), str(file))
     vocabulary = WordPieceVocabulary.from_file(directory / "vocab.txt", lower_case=lower_case)
     arrays = KerasArrays(_read_checkpoint(directory))
     return import_bert(settings, _checkpoint_weights(arrays, settings["num_layers"]), vocabulary)
@@ -157,36 +172,17 @@ def _check_activation(model: PretrainingEncoder | EncoderClassifier, function) -
         )
 
 
-def _our_settings(config: Mapping[str, Any]) -> dict:
+def _our_settings(config: Mapping[str, Any], where: str) -> dict:
     if config.get("embedding_size") not in (None, config.get("hidden_size")):
         raise UserError(
-            f"bert_config.json has embedding_size={config['embedding_size']}: only hidden_size "
-            "can be read."
+            f"{where} has embedding_size={config['embedding_size']!r}: only hidden_size can be "
+            "read."
         )
-    # Model Garden's "gelu" is the tanh form.
-    activations = {"gelu": "gelu_tanh", "relu": "relu", "swish": "silu", "tanh": "tanh"}
-    try:
-        name = config["hidden_act"]
-        if name not in activations:
-            raise UserError(
-                f"bert_config.json has hidden_act={name!r}: only {', '.join(activations)} can be "
-                "read."
-            )
-        return {
-            "hidden_dim": config["hidden_size"],
-            "feed_forward_dim": config["intermediate_size"],
-            "num_heads": config["num_attention_heads"],
-            "num_layers": config["num_hidden_layers"],
-            "max_length": config["max_position_embeddings"],
-            "num_segments": config["type_vocab_size"],
-            "dropout": config["hidden_dropout_prob"],
-            "attention_dropout": config["attention_probs_dropout_prob"],
-            "initializer_range": config["initializer_range"],
-            "activation": activations[name],
-            "epsilon": _EPSILON,
-        }
-    except KeyError as error:
-        raise UserError(f"bert_config.json has no {error}.") from None
+    settings = {
+        ours: read_number(config, theirs, kind, where) for ours, (theirs, kind) in _SETTINGS.items()
+    }
+    name = read_choice(config, "hidden_act", _ACTIVATIONS, where)
+    return {**settings, "activation": name, "epsilon": _EPSILON}
 
 
 def _read_checkpoint(directory: pathlib.Path) -> dict:

@@ -67,8 +67,8 @@ class MultiHeadAttention(keras.layers.Layer):
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
     attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's own padding masks count
     besides it: `mask` (or `x_mask`) of x in self-attention, `memory_mask` across.
-    `attention_bias`, added to the scores: any float that broadcasts to `(B, H, T, S)`. Returns
-    `(B, T, D)`.
+    `attention_bias`, added to the float32 scores as it is given: any float that broadcasts to
+    `(B, H, T, S)`. Returns `(B, T, D)`.
 
     Cached decoding: `start` makes what is constant (the memory's keys and values) and `step`
     attends one new token for each of K hypotheses.
@@ -91,7 +91,8 @@ class MultiHeadAttention(keras.layers.Layer):
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        # The layers within cast what they take; autocast would round the bias to bfloat16.
+        super().__init__(autocast=False, **kwargs)
         if causal and cross:
             raise ValueError("attention is causal over its own sequence or cross to a memory")
         self.supports_masking = True

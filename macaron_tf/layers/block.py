@@ -80,7 +80,7 @@ class Block(keras.layers.Layer):
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # as of `Residual`
         self.supports_masking = True
         self.num_heads = num_heads
         self.feed_forward_dim = feed_forward_dim

@@ -44,7 +44,8 @@ class Residual(keras.layers.Layer):
         affine: bool = True,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        # What the sub-layer takes besides x is its own to cast: a bias on scores stays float32.
+        super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         self.sublayer = sublayer
         self.step_size = step_size
@@ -85,7 +86,7 @@ class Residual(keras.layers.Layer):
         y = self.drop(y, training=training)
         if self.step_size != 1.0:
             y = ops.multiply(y, ops.cast(self.step_size, y.dtype))
-        y = ops.add(x, y)
+        y = ops.add(ops.cast(x, y.dtype), y)
         return y if self.norm == "pre" else self.layer_norm(y)
 
     def compute_output_shape(self, x_shape, memory_shape=None):

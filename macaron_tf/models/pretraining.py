@@ -1,6 +1,8 @@
 """An encoder with the heads that it is pre-trained with."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 from keras import ops
@@ -18,6 +20,8 @@ class PretrainingEncoder(keras.Model):
         config: of the encoder.
         next_sentence: add the pooler and the head of two classes: 0 = the second segment follows
             the first, 1 = it is from elsewhere.
+        head_options: `activation` and `epsilon` of the masked language head, where they are not
+            the encoder's.
 
     Call arguments: a dict of `token_ids (B, L)`, optionally `segment_ids (B, L)` and
     `masked_positions (B, P)`. Returns a dict: `masked_language`, logits `(B, P, V)` at those
@@ -30,18 +34,19 @@ class PretrainingEncoder(keras.Model):
         self,
         config: EncoderConfig,
         next_sentence: bool = False,
+        head_options: Mapping[str, Any] | None = None,
         name: str = "pretraining_encoder",
         **kwargs,
     ):
         super().__init__(name=name, **kwargs)
         self.config = config
         self.has_next_sentence = next_sentence
+        self.head_options = dict(head_options or {})
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
         self.masked_language = MaskedLanguageHead(
             config.vocab_size,
-            activation=config.activation,
-            epsilon=config.epsilon,
+            **{"activation": config.activation, "epsilon": config.epsilon, **self.head_options},
             initializer_range=config.initializer_range,
             dtype=policy,
             name="masked_language",
@@ -104,6 +109,7 @@ class PretrainingEncoder(keras.Model):
             **super().get_config(),
             "config": dataclasses.asdict(self.config),
             "next_sentence": self.has_next_sentence,
+            "head_options": self.head_options,
         }
 
     @classmethod

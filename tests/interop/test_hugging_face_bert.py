@@ -11,7 +11,7 @@ import pytest
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_bert
 from tests.harness import numpy_of
-from tests.interop.bert_directory import WORDS, random_state, write_bert
+from tests.interop.bert_directory import CONFIG, WORDS, random_state, write_bert
 
 pytest.importorskip("safetensors")
 
@@ -171,6 +171,16 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
         ({"config": {"num_hidden_layers": 3}}, r"no encoder\.layer\.2\.attention\.self\.query"),
         ({"config": {"num_hidden_layers": 1}}, r"has encoder\.layer\.1\.attention"),
         ({"config": {"max_position_embeddings": 16}}, r"positions/table has shape \(16, 8\)"),
+        (
+            {"config": {"num_hidden_layers": "2"}},
+            r"config\.json has num_hidden_layers='2': it must",
+        ),
+        ({"config": {"num_hidden_layers": None}}, r"config\.json has num_hidden_layers=None"),
+        ({"config": {"num_hidden_layers": 2.0}}, "=2.0: it must be a whole number"),
+        ({"config": {"num_hidden_layers": True}}, "=True: it must be a whole number"),
+        ({"config": {"hidden_dropout_prob": "0.1"}}, "='0.1': it must be a number"),
+        ({"config": {"hidden_act": ["gelu"]}}, r"hidden_act=\['gelu'\]: only relu"),
+        ({"config": {"layer_norm_eps": None}}, "layer_norm_eps=None"),
         ({"tokenizer_config": {"strip_accents": False}}, "strip_accents=False"),
         ({"tokenizer_config": {"tokenize_chinese_chars": False}}, "chinese_chars=False"),
         ({"tokenizer_config": {"mask_token": "<mask>"}}, "mask_token='<mask>'"),
@@ -181,6 +191,18 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
 def test_what_has_no_place_in_our_model_is_refused(changes, reason, tmp_path):
     with pytest.raises(UserError, match=reason):
         read_bert(write_bert(tmp_path, **changes))
+
+
+def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
+    config = {**CONFIG, "hidden_dropout_prob": 0}
+    del config["num_hidden_layers"], config["type_vocab_size"]
+    write_bert(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"no encoder\.layer\.2\."):  # of 12
+        read_bert(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    read = read_bert(tmp_path).model.config
+    assert (read.num_segments, read.dropout) == (2, 0.0)
 
 
 def test_an_output_layer_of_its_own_is_refused(tmp_path):

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.layers import RelativePositionBias
+from macaron_tf.layers import MultiHeadAttention, RelativePositionBias
+from macaron_tf.models.stack import Stack
 from tests.harness import normal, numpy_of
 
 
@@ -103,6 +104,37 @@ def test_it_starts_at_0_in_float32_and_is_made_again_from_its_config():
     assert copy.get_config() == config
     for name in set(config) - {"name", "trainable", "dtype"}:
         assert hasattr(layer, name)
+
+
+@pytest.mark.parametrize("relative_bias", ["shared", "per_layer"])
+@pytest.mark.parametrize("block", ["transformer", "macaron", "swish_rnn"])
+def test_it_reaches_the_scores_in_float32_under_bfloat16(block, relative_bias, monkeypatch):
+    options = {"num_heads": 2, "feed_forward_dim": 12}
+    stack = Stack(
+        2, block, options, relative_bias=relative_bias, relative_buckets=8, dtype="mixed_bfloat16"
+    )
+    x = normal(2, 5, 6)
+    stack.build(x.shape)
+    for layer in stack.biases:
+        layer.set_weights([1 + 2.0**-20 * np.arange(16, dtype="float32").reshape(8, 2)])
+    expected = numpy_of(stack.biases[-1](query_length=5, key_length=5))
+    assert len(np.unique(expected)) > 8  # all the same in bfloat16
+    added, attend = [], MultiHeadAttention._attend
+
+    def seen(self, query, key, value, mask, training, bias):
+        assert {keras.backend.standardize_dtype(t.dtype) for t in (query, key, value)} == {
+            "bfloat16"
+        }
+        added.append(numpy_of(bias))
+        return attend(self, query, key, value, mask, training, bias)
+
+    monkeypatch.setattr(MultiHeadAttention, "_attend", seen)
+    y = stack(x)
+    assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
+    assert len(added) == 2
+    for bias in added:
+        assert bias.dtype == np.float32
+        np.testing.assert_array_equal(bias, expected)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,6 @@ def test_encoder_and_pooler_agree(backbone):
 
 
 def test_a_masked_language_head_agrees(backbone):
-    # `BertMaskedLM` has the exact GELU and 1e-5 here; see the refusals.
     def tanh_form(x):
         return keras.activations.gelu(x, approximate=True)
 
@@ -81,24 +80,51 @@ def test_a_masked_language_head_agrees(backbone):
     backbone.token_embedding.set_weights(table)
     model = PretrainingEncoder(our_config())
     copy_keras_hub_bert(model, backbone, head)
+    check_head(model, backbone, head)
+
+
+def check_head(model, backbone, head):
     expected = call(backbone)["sequence_output"]
     hidden = check_hidden(model, expected)
     everywhere = np.tile(np.arange(hidden.shape[1]), (len(hidden), 1))
     check_masked_logits(model, hidden, head(expected, everywhere))
 
 
-def test_a_preset_is_read(backbone, tmp_path):
+def masked_lm(backbone):
+    """A `BertMaskedLM` whose head is as random as the backbone, and its tokenizer."""
     tokenizer = keras_hub.models.BertTokenizer(vocabulary=WORDS, lowercase=True)
     preprocessor = keras_hub.models.BertMaskedLMPreprocessor(tokenizer, sequence_length=8)
-    keras_hub.models.BertMaskedLM(backbone, preprocessor).save_to_preset(str(tmp_path))
+    task = keras_hub.models.BertMaskedLM(backbone, preprocessor)
+    table = backbone.token_embedding.get_weights()
+    shake(task.masked_lm_head)
+    backbone.token_embedding.set_weights(table)
+    return task, tokenizer
+
+
+def test_a_preset_is_read_with_its_masked_language_head(backbone, tmp_path):
+    task, tokenizer = masked_lm(backbone)
+    task.save_to_preset(str(tmp_path))
     read = read_keras_hub_bert(tmp_path)
     expected = call(backbone)
     hidden = check_hidden(read.model, expected["sequence_output"])
     check_equal(read.classifier(2).pooler(hidden), expected["pooled_output"])
     assert read.model.config == our_config()
-    assert not read.has_masked_language
+    assert read.has_masked_language
+    check_head(read.model, backbone, task.masked_lm_head)
+    copy = PretrainingEncoder.from_config(read.model.get_config())
+    assert copy.masked_language.get_config() == read.model.masked_language.get_config()
     text = "AB word3, c abd"
     assert read.vocabulary.encode_lines([text]) == [np.asarray(tokenizer(text)).tolist()]
+
+
+def test_a_preset_of_another_task_is_read_without_its_head(backbone, tmp_path):
+    tokenizer = keras_hub.models.BertTokenizer(vocabulary=WORDS, lowercase=True)
+    preprocessor = keras_hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=8)
+    classifier = keras_hub.models.BertTextClassifier(backbone, 2, preprocessor)
+    classifier.save_to_preset(str(tmp_path))
+    read = read_keras_hub_bert(tmp_path)
+    check_hidden(read.model, call(backbone)["sequence_output"])
+    assert not read.has_masked_language
 
 
 @pytest.mark.parametrize(
@@ -118,10 +144,14 @@ def test_another_model_is_refused(backbone, options, reason):
         copy_keras_hub_bert(PretrainingEncoder(our_config(**options)), backbone)
 
 
-def test_the_head_of_bert_masked_lm_is_refused(backbone):
-    head = keras_hub.models.BertMaskedLM(backbone).masked_lm_head
+def test_the_head_of_bert_masked_lm_has_settings_of_its_own(backbone):
+    head = masked_lm(backbone)[0].masked_lm_head
     with pytest.raises(UserError, match="head has activation='gelu' and the model 'gelu_tanh'"):
         copy_keras_hub_bert(PretrainingEncoder(our_config()), backbone, head)
+    options = {"activation": "gelu", "epsilon": 1e-5}
+    model = PretrainingEncoder(our_config(), head_options=options)
+    copy_keras_hub_bert(model, backbone, head)
+    check_head(model, backbone, head)
 
 
 def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):

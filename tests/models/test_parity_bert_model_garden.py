@@ -170,6 +170,13 @@ def test_what_is_no_bert_is_refused(tmp_path):
     (tmp_path / "bert_config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 9}))
     with pytest.raises(UserError, match="no weight called layer_with_weights-"):
         read_model_garden_bert(tmp_path, lower_case=True)
+    (tmp_path / "bert_config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": "2"}))
+    with pytest.raises(UserError, match=r"bert_config\.json has num_hidden_layers='2': it must be"):
+        read_model_garden_bert(tmp_path, lower_case=True)
+    (tmp_path / "bert_config.json").write_text('{"hidden_size": 32}')
+    with pytest.raises(UserError, match=r"bert_config\.json has no intermediate_size"):
+        read_model_garden_bert(tmp_path, lower_case=True)
+    (tmp_path / "bert_config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "other.index").touch()
     with pytest.raises(UserError, match="has 2 checkpoints"):
         read_model_garden_bert(tmp_path, lower_case=True)

@@ -126,7 +126,9 @@ def test_beam_search_of_a_fixed_length_agrees():
     ("options", "reason"),
     [
         ({"scale_embedding": False}, "scale_embedding=False"),
-        ({"activation": "quick_gelu"}, "activation_function=quick_gelu"),
+        ({"activation": "quick_gelu"}, "activation_function='quick_gelu'"),
+        ({"d_model": "32"}, "configuration has d_model='32': it must be a whole number"),
+        ({"pad_token_id": None}, "has pad_token_id=None"),
         ({"decoder_vocab_size": 70}, "decoder_vocab_size=70"),
     ],
 )
