@@ -3,6 +3,9 @@
 import argparse
 from collections.abc import Callable
 
+# Those of macaron_tf.distribution.STRATEGIES, which cannot be imported without TensorFlow.
+_STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
+
 
 def command_parser(
     prog: str, text: str, forms: str
@@ -44,3 +47,41 @@ def set_option(parser: argparse.ArgumentParser, examples: str) -> None:
         metavar="PATH=VALUE",
         help=f"replace a setting, such as {examples}",
     )
+
+
+def strategy_options(parser: argparse.ArgumentParser) -> None:
+    """`--strategy`, `--replicas` and `--tpu`."""
+    group = parser.add_argument_group(
+        "devices", "a batch is the same, and so is the result, however many share it"
+    )
+    group.add_argument(
+        "--strategy",
+        choices=_STRATEGIES,
+        help="mirrored: all of this machine's GPUs; multi_worker: this process and the others that "
+        "TF_CONFIG names; by default the first GPU, or else the CPU",
+    )
+    group.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="with mirrored: N devices; without a GPU the CPU is taken for N (default 2)",
+    )
+    group.add_argument(
+        "--tpu", metavar="NAME", help="with tpu: its name, or local on a TPU VM (default local)"
+    )
+
+
+def devices(options: argparse.Namespace):
+    """The strategy that the options ask for; call it before anything else.
+
+    Returns:
+        A `tf.distribute.Strategy`; None where the command has no such options.
+
+    Raises:
+        UserError: see `macaron_tf.distribution.make_strategy`.
+    """
+    if not hasattr(options, "strategy"):
+        return None
+    from macaron_tf.distribution import make_strategy  # --help answers without TensorFlow
+
+    return make_strategy(options.strategy, options.tpu, options.replicas)

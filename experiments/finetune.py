@@ -14,7 +14,13 @@ import argparse
 import importlib
 import sys
 
-from experiments.command_line import command_parser, set_option, tfds_options
+from experiments.command_line import (
+    command_parser,
+    devices,
+    set_option,
+    strategy_options,
+    tfds_options,
+)
 from macaron_tf.errors import exit_on_user_error
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE);
@@ -46,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     _model_options(train)
     _data_options(train)
     set_option(train, _SETTINGS)
+    strategy_options(train)
 
     grid = command("grid", "fine-tune every combination of settings, and write one table")
     grid.add_argument("tasks", nargs="+", metavar="task", help="names of tasks: the columns")
@@ -72,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     _model_options(grid)
     _data_options(grid)
     set_option(grid, _SETTINGS)
+    strategy_options(grid)
 
     evaluate = command("evaluate", "score a run on a development set")
     evaluate.add_argument("run", help="folder of the run")
@@ -83,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output", metavar="DIR", help="where metrics and predictions go; RUN/scores by default"
     )
     _data_options(evaluate)
+    strategy_options(evaluate)
 
     predict = command("predict", "classify lines, in order, one line out for one line in")
     predict.add_argument("run", help="folder of the run")
@@ -145,6 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one command; see `--help`."""
     options = _parser().parse_args(arguments)
     options.arguments = arguments
+    options.devices = devices(options)
     # Each command imports what it needs: `--help` answers without TensorFlow.
     importlib.import_module(f"experiments.finetuning.{options.command}").run(options)
 

@@ -2,8 +2,8 @@
 
 import json
 import os
-import pathlib
 
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 
 
@@ -11,15 +11,15 @@ def read_kind(path: str | os.PathLike) -> str:
     """The kind of a run's recipe: "translation", "pretraining" or "finetuning".
 
     Args:
-        path: the run's folder.
+        path: the run's folder, `gs://` included.
 
     Raises:
         UserError: the folder is no run, or its recipe is damaged.
     """
-    file = pathlib.Path(path) / "recipe.json"
+    file = storage.as_path(path) / "recipe.json"
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        values = json.loads(file.read_bytes())
+    except (*storage.FILE_ERRORS, ValueError) as error:
         raise UserError(
             f"{path} is not a run: cannot read {file}; give the folder that a `train` command wrote"
         ) from error

@@ -1,14 +1,13 @@
 """Lines in, lines out, in order: what commands that answer line by line share."""
 
 import contextlib
-import pathlib
 import queue
 import sys
 import threading
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from macaron_tf.errors import UserError
+from macaron_tf.data import storage
 
 CHUNK = 256  # lines answered together at most
 
@@ -65,10 +64,9 @@ def opened_input(name: str | None) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(pathlib.Path(name).open("rb"))
-        except OSError as error:
-            raise UserError(f"--input {name} cannot be read: {error.strerror}") from error
+        with storage.clear_errors(f"--input {name} cannot be read", "check the path"):
+            file = stack.enter_context(storage.as_path(name).open("rb"))
+            file.read(0)  # a file in a bucket is looked for when it is first read
         yield file
 
 
@@ -82,13 +80,5 @@ def opened_output(name: str | None) -> Iterator[BinaryIO]:
     if name is None:
         yield sys.stdout.buffer
         return
-    path = pathlib.Path(name)
-    aside = path.with_name(f".tmp-{path.name}")
-    try:
-        with aside.open("wb") as file:
-            yield file
-        aside.replace(path)
-    except OSError as error:
-        raise UserError(f"--output {name} cannot be written: {error.strerror}") from error
-    finally:
-        aside.unlink(missing_ok=True)
+    with storage.renamed_aside(name) as aside, storage.as_path(aside).open("wb") as file:
+        yield file

@@ -1,12 +1,12 @@
 """Pre-training an encoder from the first command to a model to fine-tune.
 
-    python -m experiments.pretrain train bert_mini runs/bert --data-dir DIR
+    python -m experiments.pretrain train bert_tiny runs/bert --data-dir DIR
     python -m experiments.pretrain fill runs/bert "the [MASK] of the story"
 
 or, the corpus prepared once and shared by several runs:
 
-    python -m experiments.pretrain prepare bert_mini corpora/mini --data-dir DIR
-    python -m experiments.pretrain train swish_rnn_mini runs/swish --corpus corpora/mini
+    python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
+    python -m experiments.pretrain train swish_rnn_tiny runs/swish --corpus corpora/mini
     python -m experiments.pretrain evaluate runs/swish --corpus corpora/mini
 
 `prepare` and `train` go on where they were interrupted when the same command is given again.
@@ -16,7 +16,13 @@ import argparse
 import importlib
 import sys
 
-from experiments.command_line import command_parser, set_option, tfds_options
+from experiments.command_line import (
+    command_parser,
+    devices,
+    set_option,
+    strategy_options,
+    tfds_options,
+)
 from macaron_tf.errors import UserError, exit_on_user_error
 
 # The lines of macaron_tf.data.documents.FORMS, which cannot be imported without TensorFlow.
@@ -62,11 +68,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     _data_options(train)
     _vocabulary_option(train)
+    train.add_argument(
+        "--data-service",
+        metavar="HOST:PORT",
+        help="have the batches made by `python -m experiments.data_service` elsewhere; several, "
+        "with commas, are dealt to the workers",
+    )
+    train.add_argument(
+        "--own-shards",
+        action="store_true",
+        help="each worker reads its own shards of the corpus only; by default it reads all and "
+        "takes its rows of each batch, so that any number of workers makes the same run",
+    )
+    strategy_options(train)
 
     evaluate = command("evaluate", "loss and accuracy on a corpus's validation rows")
     evaluate.add_argument("run", help="folder of the run")
     evaluate.add_argument("--corpus", metavar="DIR", required=True, help="what `prepare` wrote")
     _checkpoint_option(evaluate)
+    strategy_options(evaluate)
 
     fill = command("fill", "the likeliest words for each [MASK] of a text")
     fill.add_argument("run", help="folder of the run")
@@ -101,6 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if getattr(options, "top", 1) < 1:
         raise UserError(f"--top {options.top}: give a whole number of 1 or more")
+    options.devices = devices(options)
     # Each command imports what it needs: `--help` answers without TensorFlow.
     module, function = _COMMANDS[options.command]
     getattr(importlib.import_module(f"experiments.pretraining.{module}"), function)(options)

@@ -13,16 +13,17 @@ RUN/result.json          how a fine-tuning ended
 import abc
 import dataclasses
 import json
-import pathlib
+import os
 import sys
 import typing
 
 import keras
+from etils import epath
 
 from experiments.recipe import Recipe, recipe_from_json
-from macaron_tf.data.files import write_aside
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
-from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
+from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint, read_manifest
 from macaron_tf.training.state import load_network
 
 
@@ -32,22 +33,25 @@ class Run(abc.ABC):
 
     recipe_class: typing.ClassVar[type[Recipe]]
 
-    path: pathlib.Path
+    path: epath.Path
     recipe: Recipe
     vocabulary: typing.Any
 
     @classmethod
-    def open(cls, path: str | pathlib.Path) -> typing.Self:
+    def open(cls, path: str | os.PathLike) -> typing.Self:
         """Reads a run's recipe and vocabulary.
+
+        Args:
+            path: the run's folder, `gs://` included.
 
         Raises:
             UserError: the folder is no run, or its files are damaged.
         """
-        path = pathlib.Path(path)
+        path = storage.as_path(path)
         recipe_file = path / "recipe.json"
         try:
-            text = recipe_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = recipe_file.read_bytes().decode()
+        except (*storage.FILE_ERRORS, UnicodeDecodeError) as error:
             raise UserError(
                 f"{path} is not a run: cannot read {recipe_file}; give the folder that "
                 f"`{cls.recipe_class.command} train` wrote"
@@ -57,7 +61,7 @@ class Run(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def load_vocabulary(directory: pathlib.Path):
+    def load_vocabulary(directory: epath.Path):
         """Reads the vocabulary of a run of this kind."""
 
     @abc.abstractmethod
@@ -76,9 +80,9 @@ class Run(abc.ABC):
         """
         self.vocabulary.save(self.path / "vocabulary")
         data = {"sha256": fingerprint, **counts}
-        write_aside(self.path / "data.json", (json.dumps(data) + "\n").encode())
+        storage.write_aside(self.path / "data.json", (json.dumps(data) + "\n").encode())
         # Last: a folder with a recipe is a whole run.
-        write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
+        storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
     def check_data(self, fingerprint: str) -> None:
         """Refuses to go on with other data than the run was trained on.
@@ -88,8 +92,8 @@ class Run(abc.ABC):
         """
         record = self.path / "data.json"
         try:
-            known = json.loads(record.read_text(encoding="utf-8"))["sha256"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            known = json.loads(record.read_bytes())["sha256"]
+        except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{record} cannot be read: restore it, or start another run") from error
         if known != fingerprint:
             raise UserError(
@@ -97,7 +101,7 @@ class Run(abc.ABC):
                 "or start another run"
             )
 
-    def checkpoint(self, name: str | None = None) -> pathlib.Path:
+    def checkpoint(self, name: str | None = None) -> epath.Path:
         """The folder of a checkpoint.
 
         Args:
@@ -112,7 +116,7 @@ class Run(abc.ABC):
         found = {str(step): directory.of_step(step) for step in directory.steps()}
         if best:
             found["best"] = directory.of_step(best["step"])
-        if (self.path / "average").is_dir():
+        if is_checkpoint(self.path / "average"):
             found["average"] = self.path / "average"
         if name in (None, "last") and (latest := directory.latest()):
             found["last"] = latest
@@ -136,17 +140,17 @@ class Run(abc.ABC):
             + (f"there are {', '.join(found)}" if found else "train it first")
         )
 
-    def load_network(self, checkpoint: pathlib.Path | str | None = None) -> keras.Model:
+    def load_network(self, checkpoint: os.PathLike | str | None = None) -> keras.Model:
         """The network with a checkpoint's weights.
 
         Args:
-            checkpoint: a folder that `checkpoint` gave, or a name as it takes.
+            checkpoint: a path that `checkpoint` gave, or a name as it takes.
 
         Raises:
             UserError: no such checkpoint, a damaged one, or one of another vocabulary or shape.
         """
         network = self.build_network()
-        if not isinstance(checkpoint, pathlib.Path):
+        if not isinstance(checkpoint, os.PathLike):
             checkpoint = self.checkpoint(checkpoint)
         load_network(checkpoint, network, self.vocabulary.hash)
         return network

@@ -12,7 +12,13 @@ import argparse
 import importlib
 import sys
 
-from experiments.command_line import command_parser, set_option, tfds_options
+from experiments.command_line import (
+    command_parser,
+    devices,
+    set_option,
+    strategy_options,
+    tfds_options,
+)
 from macaron_tf.errors import UserError, exit_on_user_error
 
 # The lines of macaron_tf.data.sources.FORMS, which cannot be imported without TensorFlow.
@@ -37,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
     )
+
+    strategy_options(train)
 
     vocabulary = command("vocabulary", "train a recipe's joint vocabulary alone")
     vocabulary.add_argument("recipe", help="name of a recipe")
@@ -73,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--output", metavar="DIR", help="where scores and translations go; RUN/scores by default"
     )
+    strategy_options(evaluate)
 
     compare = command("compare", "paired bootstrap between two evaluated outputs")
     compare.add_argument("first", help="a .json that `evaluate` wrote")
@@ -98,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     sampling.add_argument("--seed", type=int, default=1, help="same seed, same draws (default 1)")
 
+    strategy_options(translate)
+
     command("recipes", "list the recipes")
     return parser
 
@@ -119,6 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if getattr(options, "beam_size", None) is not None and options.beam_size < 1:
         raise UserError(f"--beam-size {options.beam_size}: give a whole number of 1 or more")
+    options.devices = devices(options)
     # Each command imports what it needs: `recipes` and `--help` answer without TensorFlow.
     importlib.import_module(f"experiments.translation.{options.command}").run(options)
 

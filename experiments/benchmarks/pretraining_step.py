@@ -3,7 +3,8 @@
     python -m experiments.benchmarks.pretraining_step --size mini --out DIR
 
 The last column of the SwishRNN paper's table 2 on this machine: a whole update (forward, backward,
-AdamW) on random tokens, 15% of them masked, contenders in turn within every round.
+AdamW) on random tokens, 15% of them masked, contenders in turn within every round. `--replicas 2`
+compares one device with two that share each batch instead.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.harness import interleave, machine, markdown, summary, write_report
+from macaron_tf.distribution import distributed, make_strategy
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.models import EncoderConfig, PretrainingEncoder, catalog
 from macaron_tf.objectives import MaskedLanguageObjective
@@ -61,20 +63,27 @@ def batches(config: EncoderConfig, rows: int, length: int, seed: int) -> tf.data
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def make_contender(config: EncoderConfig, options: argparse.Namespace):
+def make_contender(
+    config: EncoderConfig,
+    options: argparse.Namespace,
+    strategy: tf.distribute.Strategy | None = None,
+):
     """A function that does `--steps` updates and returns how many tokens they read."""
     keras.utils.set_random_seed(options.seed)
-    network = PretrainingEncoder(config, dtype=options.dtype_policy)
-    network.build()
     training = TrainingConfig(
         learning_rate=1e-4, warmup_steps=1, weight_decay=0.01, dtype_policy=options.dtype_policy
     )
-    model = build_fit_model(
-        network, MaskedLanguageObjective(skip_padding=False), training, options.jit
-    )
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        network = PretrainingEncoder(config, dtype=options.dtype_policy)
+        network.build()
+        model = build_fit_model(
+            network, MaskedLanguageObjective(skip_padding=False), training, options.jit
+        )
     model.prepare()
     model.returns_logs = lambda step: step % options.steps == 0
-    iterator = iter(batches(config, options.batch, options.length, options.seed))
+    dataset = batches(config, options.batch, options.length, options.seed)
+    iterator = iter(distributed(strategy, dataset))
     update = model.make_train_function()
 
     def run() -> int:
@@ -101,6 +110,12 @@ def main(arguments: list[str] | None = None) -> None:
     add("--rounds", type=int, default=7, help="timed rounds (default %(default)s)")
     add("--threads", type=int, default=2, help="threads (default %(default)s)")
     add("--dtype-policy", default="float32", help="or mixed_bfloat16 (default %(default)s)")
+    add(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="compare one device with N mirrored ones that share the batch and the threads instead",
+    )
     add("--jit", action="store_true", help="compile the step with XLA")
     add("--seed", type=int, default=1)
     add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
@@ -110,11 +125,22 @@ def main(arguments: list[str] | None = None) -> None:
             raise UserError(f"--{name} {getattr(options, name)}: give a whole number of 1 or more")
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+    strategy = None
+    if options.replicas:
+        strategy = make_strategy("mirrored", replicas=options.replicas)
     facts = machine(options.threads, ("tensorflow", "keras"))
-    contenders = {
-        name: make_contender(config, options)
-        for name, config in contender_configs(options.size, options.length).items()
-    }
+    configs = contender_configs(options.size, options.length)
+    if strategy is None:
+        contenders = {name: make_contender(config, options) for name, config in configs.items()}
+    else:
+        contenders = {
+            f"{REFERENCE}, {name}": make_contender(configs[REFERENCE], options, chosen)
+            for name, chosen in (
+                ("one device", None),
+                (f"{options.replicas} replicas", strategy),
+            )
+        }
+    reference = next(iter(contenders))
     samples = interleave(
         contenders, options.rounds, 1, lambda text: print(text, file=sys.stderr, flush=True)
     )
@@ -122,8 +148,8 @@ def main(arguments: list[str] | None = None) -> None:
         f"{options.size}, {options.batch} x {options.length} tokens, {options.dtype_policy}"
         + (", XLA" if options.jit else "")
     )
-    tables = {setting: summary(samples, REFERENCE)}
-    title = f"A pre-training step against {REFERENCE}'s"
+    tables = {setting: summary(samples, reference)}
+    title = f"A pre-training step against that of {reference}"
     print(markdown(title, facts, tables, "tokens"))
     if options.out:
         write_report(pathlib.Path(options.out), title, facts, tables, "tokens")

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import pathlib
 
 import numpy as np
 
@@ -22,7 +21,7 @@ def run(options: argparse.Namespace) -> None:
     print("  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     if options.output:
         record = {"task": task.name, "source": options.source or task.source, **metrics}
-        write_aside(pathlib.Path(options.output), (json.dumps(record, indent=1) + "\n").encode())
+        write_aside(options.output, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def score_baseline(task: Task, train: Examples, validation: dict[str, Examples]) -> dict:

@@ -3,13 +3,12 @@
 import argparse
 import hashlib
 import json
-import pathlib
 import re
 import time
 
 from experiments.finetuning.prediction import measure
 from experiments.finetuning.run import FinetuningRun
-from macaron_tf.data.files import write_aside
+from macaron_tf.data import storage
 from macaron_tf.data.task_data import Examples, read_examples
 from macaron_tf.data.tasks import Task
 from macaron_tf.errors import UserError
@@ -35,7 +34,8 @@ def run(options: argparse.Namespace) -> None:
             )
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
-    predictor = opened.predictor(checkpoint)
+    with options.devices.scope():
+        predictor = opened.predictor(checkpoint)
     began = time.monotonic()
     outputs = {split: predictor.of_examples(found) for split, found in examples.items()}
     seconds = time.monotonic() - began
@@ -55,11 +55,11 @@ def run(options: argparse.Namespace) -> None:
         "metrics": metrics,
         "predictions": {split: decide(task, found).tolist() for split, found in outputs.items()},
     }
-    folder = pathlib.Path(options.output) if options.output else opened.path / "scores"
+    folder = storage.as_path(options.output) if options.output else opened.path / "scores"
     words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{source}-{'-'.join(splits)}")[-100:].strip("-.")
     digest = _digest(manifest["files"], examples)
     path = folder / f"{words}-{checkpoint.name}-{digest}.json"
-    write_aside(path, (json.dumps(record, indent=1) + "\n").encode())
+    storage.write_aside(path, (json.dumps(record, indent=1) + "\n").encode())
     print(f"metrics and predictions: {path}")
 
 

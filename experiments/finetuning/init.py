@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from experiments.finetuning.recipe import FinetuningRecipe
 from experiments.kind import read_kind
+from macaron_tf.data import storage
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.data.vocabulary import check_vocabulary
 from macaron_tf.errors import UserError
@@ -66,7 +68,8 @@ class Init:
         """A short name for tables: the folder's, or the model's."""
         if self.given == NOTHING:
             return self.model
-        return pathlib.Path(self.given.rpartition(":")[2].partition("@")[0]).resolve().name
+        place = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
+        return storage.as_path(place).resolve().name
 
     def apply(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
         """The recipe with this model and this source of weights."""
@@ -160,6 +163,8 @@ def read_init(
 
 
 def _folder(given: str, place: str) -> pathlib.Path:
+    if storage.is_remote(place):
+        raise UserError(f"--init {given}: copy the folder from its bucket to the disk first")
     folder = pathlib.Path(place).expanduser()
     if not folder.is_dir():
         raise UserError(f"--init {given}: there is no folder {folder}; check the path")
@@ -167,10 +172,10 @@ def _folder(given: str, place: str) -> pathlib.Path:
 
 
 def _of_run(given: str) -> Init:
-    path, checkpoint = pathlib.Path(given), None
+    path, checkpoint = storage.as_path(given), None
     if not path.exists() and "@" in given:
         folder, _, checkpoint = given.rpartition("@")
-        path = pathlib.Path(folder)
+        path = storage.as_path(folder)
     if not (path / "recipe.json").is_file():
         raise UserError(
             f"--init {given} is no run: give the folder of a pre-training run, hugging-face:DIR, "

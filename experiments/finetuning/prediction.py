@@ -1,7 +1,7 @@
 """Texts to a classifier's outputs, and those to metrics."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +10,7 @@ from macaron_tf.data.classification_data import ClassificationData, encode_examp
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary
 from macaron_tf.data.task_data import Examples
 from macaron_tf.data.tasks import Task
+from macaron_tf.distribution.replica_map import ReplicaMap
 from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.models import EncoderClassifier
 
@@ -18,7 +19,8 @@ class Predictor:
     """Outputs of a classifier, text by text or of tokenized examples.
 
     One `tf.function` with a relaxed signature serves all shapes: it is traced once. The network's
-    weights are those of the moment.
+    weights are those of the moment. Replicas of the strategy in whose scope it is made share the
+    batches.
 
     Args:
         network: the classifier, built.
@@ -42,7 +44,8 @@ class Predictor:
         # A partial: TensorFlow counts the traces of a method over all of its objects, and would
         # warn of a grid's one trace a network.
         forward = functools.partial(_forward, network)
-        self._logits = tf.function(forward, input_signature=[rows, rows], autograph=False)
+        logits = tf.function(forward, input_signature=[rows, rows], autograph=False)
+        self._logits = ReplicaMap(tf.distribute.get_strategy(), logits)
 
     def outputs(self, data: ClassificationData) -> np.ndarray:
         """Logits `(N, C)`, or scores `(N, 1)`, in the order of the examples.
@@ -51,10 +54,16 @@ class Predictor:
             data: N tokenized examples.
         """
         found = np.empty((len(data), self.network.num_classes), np.float32)
-        for batch in data.evaluation_dataset():
-            logits = self._logits(batch["token_ids"], batch["segment_ids"]).numpy()
-            index = batch["index"].numpy()  # (B,), -1 in rows of padding
-            found[index[index >= 0]] = logits[index >= 0]
+        places: list[np.ndarray] = []  # of (B,), -1 in rows of padding
+
+        def rows() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            for batch in data.evaluation_dataset().as_numpy_iterator():
+                places.append(batch["index"])
+                yield batch["token_ids"], batch["segment_ids"]
+
+        for number, result in enumerate(self._logits(rows())):
+            index = places[number]
+            found[index[index >= 0]] = result["logits"][index >= 0]
         return found
 
     def of_examples(self, examples: Examples) -> np.ndarray:
@@ -77,9 +86,11 @@ class Predictor:
         return self.of_examples(Examples(list(first), second, None, np.arange(len(first)), None))
 
 
-def _forward(network: EncoderClassifier, token_ids: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
+def _forward(
+    network: EncoderClassifier, token_ids: tf.Tensor, segment_ids: tf.Tensor
+) -> dict[str, tf.Tensor]:
     inputs = {"token_ids": token_ids, "segment_ids": segment_ids}
-    return tf.cast(network(inputs, training=False), tf.float32)  # (B, C)
+    return {"logits": tf.cast(network(inputs, training=False), tf.float32)}  # (B, C)
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
-import pathlib
+import os
+
+from etils import epath
 
 from experiments.finetuning.prediction import Predictor
 from experiments.finetuning.recipe import FinetuningRecipe
 from experiments.run import Run
+from macaron_tf.data import storage
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary, load_encoder_vocabulary
-from macaron_tf.data.files import write_aside
 from macaron_tf.data.tasks import Task
 from macaron_tf.models import EncoderClassifier
 
@@ -62,7 +64,7 @@ class FinetuningRun(Run):
     recipe_class = FinetuningRecipe
 
     @staticmethod
-    def load_vocabulary(directory: pathlib.Path) -> PieceVocabulary:
+    def load_vocabulary(directory: epath.Path) -> PieceVocabulary:
         return load_encoder_vocabulary(directory)
 
     def build_network(self) -> EncoderClassifier:
@@ -73,7 +75,7 @@ class FinetuningRun(Run):
         """What it was trained for."""
         return self.recipe.described
 
-    def predictor(self, checkpoint: pathlib.Path | str | None = None) -> Predictor:
+    def predictor(self, checkpoint: os.PathLike | str | None = None) -> Predictor:
         """Texts to outputs with a checkpoint's weights.
 
         Args:
@@ -89,11 +91,11 @@ class FinetuningRun(Run):
     def write_result(self, result: FinetuningResult) -> None:
         """Records how the run ended."""
         text = json.dumps(dataclasses.asdict(result), indent=1) + "\n"
-        write_aside(self.path / RESULT, text.encode())
+        storage.write_aside(self.path / RESULT, text.encode())
 
     def result(self) -> FinetuningResult | None:
         """How the run ended; None where it has not."""
         try:
-            return FinetuningResult(**json.loads((self.path / RESULT).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return FinetuningResult(**json.loads((self.path / RESULT).read_bytes()))
+        except (*storage.FILE_ERRORS, ValueError, TypeError):
             return None

@@ -1,7 +1,6 @@
 """`finetune submit`: the files that the benchmarks' servers score."""
 
 import argparse
-import pathlib
 
 from experiments.finetuning.run import FinetuningRun
 from macaron_tf.data.task_data import read_examples
@@ -36,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         decide(opened.task, predictors[opened.task.name].of_examples(examples))
         for opened, _, examples in test_sets
     ]
-    out = pathlib.Path(options.out)
+    out = options.out
     for (opened, file, examples), predictions in zip(test_sets, answers, strict=True):
         path = write_submission(
             opened.task, file, out, predictions, examples.indices, examples.groups

@@ -1,9 +1,10 @@
 """`finetune train`: from pre-trained weights to a classifier."""
 
 import argparse
-import pathlib
 
 import keras
+import tensorflow as tf
+from etils import epath
 
 from experiments.finetuning.data import TRAIN, TaskData
 from experiments.finetuning.init import Init, read_init
@@ -14,8 +15,10 @@ from experiments.finetuning.run import RESULT, FinetuningResult, FinetuningRun, 
 from experiments.finetuning.validation import FinetuningValidation, metric_names
 from experiments.recipe import MAY_CHANGE, check_same, override
 from macaron_tf.data.classification_data import ClassificationData
+from macaron_tf.data.storage import as_path
 from macaron_tf.data.tasks import get_task
 from macaron_tf.data.vocabulary import check_vocabulary
+from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training import build_fit_model, train
@@ -39,8 +42,8 @@ def run(options: argparse.Namespace) -> None:
     recipe = configure(recipe, init, options.source, options.set)
     check_recipe(recipe, init)
     data = TaskData.read(task, recipe.source, options.data_dir, options.download)
-    path = pathlib.Path(options.run)
-    result = train_recipe(recipe, path, data, init)
+    path = as_path(options.run)
+    result = train_recipe(recipe, path, data, init, options.devices)
     print(f"stopped after step {result.step:,}: {result.reason}; {result.seconds:.0f} s")
     if result.best_step is not None:
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
@@ -93,7 +96,11 @@ def check_recipe(recipe: FinetuningRecipe, init: Init) -> None:
 
 
 def train_recipe(
-    recipe: FinetuningRecipe, path: pathlib.Path, data: TaskData, init: Init
+    recipe: FinetuningRecipe,
+    path: epath.Path,
+    data: TaskData,
+    init: Init,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> FinetuningResult:
     """Fine-tunes in a run's folder; the run found there is continued.
 
@@ -102,6 +109,7 @@ def train_recipe(
         path: the run's folder; not made where something is wrong.
         data: the examples.
         init: the weights and the vocabulary.
+        strategy: the devices; None = this moment's.
 
     Raises:
         Diverged: too many updates in a row were NaN; what was best before is recorded.
@@ -112,25 +120,29 @@ def train_recipe(
     check_recipe(recipe, init)
     init.warn(recipe)
     opened = open_same(path, recipe, init)
-    rows = ClassificationData(data.encoded(TRAIN, vocabulary, recipe.max_length), recipe.batch_size)
+    strategy = strategy or tf.distribute.get_strategy()
+    shapes = 1 if is_tpu(strategy) else 4
+    rows = ClassificationData(
+        data.encoded(TRAIN, vocabulary, recipe.max_length), recipe.batch_size, shapes=shapes
+    )
     print(f"{task.name}: {rows.summary()}", flush=True)
     if opened:
         opened.check_data(rows.fingerprint())
     # Head, dropout and batches all follow from the one seed.
     keras.utils.set_random_seed(recipe.training.seed)
-    network = build_network(recipe, vocabulary.size)
-    init.copy_to(network)
-    print(f"{recipe.model}: {network.count_params():,} parameters, from {init.given}", flush=True)
-    predictor = Predictor(network, vocabulary, recipe.max_length, recipe.batch_size)
     held_out = {
         split: ClassificationData(
-            data.encoded(split, vocabulary, recipe.max_length), recipe.batch_size
+            data.encoded(split, vocabulary, recipe.max_length), recipe.batch_size, shapes=shapes
         )
         for split in data.validation
     }
+    with strategy.scope():
+        network = build_network(recipe, vocabulary.size)
+        init.copy_to(network)
+        predictor = Predictor(network, vocabulary, recipe.max_length, recipe.batch_size)
+        model = build_fit_model(network, ClassificationObjective(task.num_classes), recipe.training)
+    print(f"{recipe.model}: {network.count_params():,} parameters, from {init.given}", flush=True)
     validation = FinetuningValidation(task, predictor, held_out, data.validation)
-    objective = ClassificationObjective(task.num_classes)
-    model = build_fit_model(network, objective, recipe.training)
     run = FinetuningRun(path, recipe, vocabulary)
 
     def start() -> None:
@@ -150,14 +162,14 @@ def train_recipe(
     except UserError as error:
         if int(model.updates.skipped_in_a_row) < recipe.training.max_skipped_updates:
             raise
-        run.write_result(_result(path, "diverged"))
+        _write(run, _result(path, "diverged"), strategy)
         raise Diverged(str(error)) from error
     result = _result(path, trained.reason, trained.step, round(trained.elapsed_seconds, 1))
-    run.write_result(result)
+    _write(run, result, strategy)
     return result
 
 
-def open_same(path: pathlib.Path, recipe: FinetuningRecipe, init: Init) -> FinetuningRun | None:
+def open_same(path: epath.Path, recipe: FinetuningRecipe, init: Init) -> FinetuningRun | None:
     """The run in a folder, if there is one, of the same recipe and vocabulary.
 
     Args:
@@ -176,8 +188,13 @@ def open_same(path: pathlib.Path, recipe: FinetuningRecipe, init: Init) -> Finet
     return opened
 
 
+def _write(run: FinetuningRun, result: FinetuningResult, strategy: tf.distribute.Strategy) -> None:
+    if Workers(strategy).chief:
+        run.write_result(result)
+
+
 def _result(
-    path: pathlib.Path, reason: str, step: int | None = None, seconds: float | None = None
+    path: epath.Path, reason: str, step: int | None = None, seconds: float | None = None
 ) -> FinetuningResult:
     directory = CheckpointDirectory(path)
     best = directory.best()

@@ -25,8 +25,9 @@ def run(options: argparse.Namespace) -> None:
     check_corpus(opened.recipe, corpus)
     # All rows, however many the run looked at while it trained.
     recipe = dataclasses.replace(opened.recipe, validation_batches=None)
-    network = opened.load_network(checkpoint)
-    model = build_fit_model(network, masked_language_objective(recipe), recipe.training)
+    with options.devices.scope():
+        network = opened.load_network(checkpoint)
+        model = build_fit_model(network, masked_language_objective(recipe), recipe.training)
     metrics = MaskedLanguageValidation(recipe, corpus)(model, 0)
     for name, value in metrics.items():
         print(f"{name:24} {value:.4f}")

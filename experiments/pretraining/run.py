@@ -1,7 +1,8 @@
 """A pre-training run."""
 
 import dataclasses
-import pathlib
+
+from etils import epath
 
 from experiments.pretraining.recipe import PretrainingRecipe
 from experiments.run import Run
@@ -35,7 +36,7 @@ class PretrainingRun(Run):
     recipe_class = PretrainingRecipe
 
     @staticmethod
-    def load_vocabulary(directory: pathlib.Path):
+    def load_vocabulary(directory: epath.Path):
         return load_encoder_vocabulary(directory)
 
     def build_network(self) -> PretrainingEncoder:

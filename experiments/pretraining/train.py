@@ -2,17 +2,22 @@
 
 import argparse
 import dataclasses
-import pathlib
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
+from etils import epath
 
 from experiments import recipes
 from experiments.pretraining.corpus import described, prepare_corpus
 from experiments.pretraining.recipe import PretrainingRecipe
 from experiments.pretraining.run import PretrainingRun, build_network
 from experiments.recipe import MAY_CHANGE, check_same, override
+from macaron_tf.data.corpus_reading import process_seed
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus
+from macaron_tf.data.service import check_address, service_error, through_service
+from macaron_tf.data.storage import as_path
+from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective
 from macaron_tf.objectives.masking import masked_dataset
@@ -23,13 +28,31 @@ _NEXT_SENTENCE = ("next_sentence", "next_sentence_accuracy")
 _MAY_CHANGE = (*MAY_CHANGE, "validation_batches")
 
 
+@dataclasses.dataclass(frozen=True)
+class InputOptions:
+    """Where a run's batches are made; the run is the same, but with `own_shards`.
+
+    Attributes:
+        data_service: addresses of `experiments.data_service`, separated by commas; None = here.
+        own_shards: each of several workers reads its own shards only. The order of the rows then
+            depends on the number of workers.
+    """
+
+    data_service: str | None = None
+    own_shards: bool = False
+
+
 def run(options: argparse.Namespace) -> None:
     """Trains, or goes on, and says what to do next."""
     recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
-    path = pathlib.Path(options.run)
+    path = as_path(options.run)
+    given = InputOptions(options.data_service, options.own_shards)
     # Wrong settings are said before minutes are spent on the data.
     recipe.model_config()
     metric_names(recipe)
+    for address in (options.data_service or "").split(","):
+        if address.strip():
+            check_address(address.strip())
     if options.corpus and options.vocabulary:
         raise UserError("--vocabulary: the corpus brings its own; give it to `prepare` instead")
     if options.corpus:
@@ -38,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
         corpus = prepare_corpus(
             recipe, None, options.vocabulary, options.data_dir, options.download
         )
-    result = train_recipe(recipe, path, corpus)
+    result = train_recipe(recipe, path, corpus, options.devices, given)
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:
         name, score = recipe.training.best_metric, result.best_score
@@ -51,7 +74,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def train_recipe(
-    recipe: PretrainingRecipe, path: pathlib.Path, corpus: PretrainingCorpus
+    recipe: PretrainingRecipe,
+    path: epath.Path,
+    corpus: PretrainingCorpus,
+    strategy: tf.distribute.Strategy | None = None,
+    input_options: InputOptions | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder; the run found there is continued.
 
@@ -59,6 +86,8 @@ def train_recipe(
         recipe: every setting.
         path: the run's folder.
         corpus: prepared, with rows of the recipe's length and kind.
+        strategy: the devices; None = this moment's.
+        input_options: where batches are made; None = here, from all shards.
 
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
@@ -82,27 +111,58 @@ def train_recipe(
     seed = recipe.training.seed
     keras.utils.set_random_seed(seed)
     vocabulary = corpus.vocabulary
-    network = build_network(recipe, vocabulary.size)
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        network = build_network(recipe, vocabulary.size)
+        objective = masked_language_objective(recipe, is_tpu(strategy))
+        model = build_fit_model(network, objective, recipe.training)
     print(f"{recipe.model}: {network.count_params():,} parameters; {corpus.summary()}", flush=True)
-    objective = masked_language_objective(recipe)
-    model = build_fit_model(network, objective, recipe.training)
+
+    batches = _batches(recipe, corpus, model, input_options or InputOptions())
+    try:
+        return train(
+            model,
+            batches,
+            recipe.training,
+            path,
+            validate=MaskedLanguageValidation(recipe, corpus),
+            vocabulary_hash=vocabulary.hash,
+            on_start=lambda: PretrainingRun(path, recipe, vocabulary).write(
+                corpus.fingerprint, rows=corpus.rows("train")
+            ),
+        )
+    except tf.errors.OpError as error:
+        # A shard that was damaged since it was opened is named, also one that a service reads.
+        clear = corpus.shard_error(error) or service_error(error)
+        if clear is None:
+            raise
+        raise clear from error
+
+
+def _batches(
+    recipe: PretrainingRecipe, corpus: PretrainingCorpus, model: FitModel, options: InputOptions
+) -> Callable[[int], tf.data.Dataset]:
+    """Masked batches from a micro-batch on."""
+    workers = Workers(model.updates.strategy)
+    size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
+    if options.own_shards and workers.several:
+        if size % workers.count:
+            raise UserError(
+                f"batch_size is {size}, not a multiple of the {workers.count} workers, which "
+                "--own-shards wants: --set batch_size=..."
+            )
+        corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
+        mask_seed = process_seed(seed, workers.number)
+        model.per_worker_data = True
 
     def batches(start: int) -> tf.data.Dataset:
-        rows = corpus.dataset("train", recipe.batch_size, seed, start)
-        masked = masked_dataset(rows, recipe.masking, vocabulary, seed, start)
+        rows = corpus.dataset("train", size, seed, start)
+        masked = masked_dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)
+        if options.data_service:
+            return through_service(masked, options.data_service, workers.number)
         return masked.prefetch(tf.data.AUTOTUNE)
 
-    return train(
-        model,
-        batches,
-        recipe.training,
-        path,
-        validate=MaskedLanguageValidation(recipe, corpus),
-        vocabulary_hash=vocabulary.hash,
-        on_start=lambda: PretrainingRun(path, recipe, vocabulary).write(
-            corpus.fingerprint, rows=corpus.rows("train")
-        ),
-    )
+    return batches
 
 
 class MaskedLanguageValidation:
@@ -127,10 +187,18 @@ class MaskedLanguageValidation:
         return {name: metrics[name] for name in self.names}
 
 
-def masked_language_objective(recipe: PretrainingRecipe) -> MaskedLanguageObjective:
-    """What a recipe's model learns."""
+def masked_language_objective(
+    recipe: PretrainingRecipe, static_shapes: bool = False
+) -> MaskedLanguageObjective:
+    """What a recipe's model learns.
+
+    Args:
+        recipe: every setting.
+        static_shapes: take static shapes even where the recipe does not ask for them.
+    """
     return MaskedLanguageObjective(
-        next_sentence=recipe.corpus.next_sentence, skip_padding=not recipe.static_shapes
+        next_sentence=recipe.corpus.next_sentence,
+        skip_padding=not (recipe.static_shapes or static_shapes),
     )
 
 

@@ -3,8 +3,8 @@
 import argparse
 import dataclasses
 import json
-import pathlib
 
+from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric, paired_bootstrap
 
@@ -54,10 +54,9 @@ class Outputs:
             UserError: it is no such file.
         """
         try:
-            record = json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UserError(f"{name} cannot be read as scores: {reason}") from error
+            record = json.loads(storage.as_path(name).read_bytes())
+        except (*storage.FILE_ERRORS, ValueError, RecursionError) as error:
+            raise UserError(f"{name} cannot be read as scores: {storage.reason(error)}") from error
         if not isinstance(record, dict) or not {"hypotheses", "references", "metric"} <= set(
             record
         ):

@@ -4,14 +4,12 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import pathlib
 import re
 import time
 
 from experiments.progress import track
 from experiments.translation.run import TranslationRun
-from macaron_tf.data import read_pairs
-from macaron_tf.data.files import write_aside
+from macaron_tf.data import read_pairs, storage
 from macaron_tf.data.sources import has_splits
 from macaron_tf.decoding import LineTranslator
 from macaron_tf.evaluation import evaluate_translations
@@ -36,7 +34,8 @@ def run(options: argparse.Namespace) -> None:
         decoding = dataclasses.replace(decoding, beam_size=options.beam_size)
     if options.lowercase is not None:
         metric = dataclasses.replace(metric, lowercase=options.lowercase)
-    translator = opened.translator(checkpoint, decoding)
+    with options.devices.scope():
+        translator = opened.translator(checkpoint, decoding)
 
     began = time.monotonic()
     hypotheses = _translated(translator, [line for line, _ in pairs])
@@ -62,12 +61,12 @@ def run(options: argparse.Namespace) -> None:
         "hypotheses": hypotheses,
         "references": references,
     }
-    folder = pathlib.Path(options.output) if options.output else opened.path / "scores"
+    folder = storage.as_path(options.output) if options.output else opened.path / "scores"
     digest = _digest([conditions, manifest["files"], pairs])
     # Words for people, the end of a long path where it must be cut; the digest tells apart.
     words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{source}-{split}")[-100:].strip("-.")
     path = folder / f"{words}-{checkpoint.name}-beam{decoding.beam_size}-{digest}.json"
-    write_aside(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    storage.write_aside(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
     print(f"scores and translations: {path}")
 
 

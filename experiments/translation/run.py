@@ -1,7 +1,9 @@
 """A translation run."""
 
 import dataclasses
-import pathlib
+import os
+
+from etils import epath
 
 from experiments.run import Run
 from experiments.translation.recipe import TranslationRecipe
@@ -33,7 +35,7 @@ class TranslationRun(Run):
     recipe_class = TranslationRecipe
 
     @staticmethod
-    def load_vocabulary(directory: pathlib.Path) -> Vocabulary:
+    def load_vocabulary(directory: epath.Path) -> Vocabulary:
         return Vocabulary.load(directory)
 
     def build_network(self) -> EncoderDecoder:
@@ -41,7 +43,7 @@ class TranslationRun(Run):
 
     def translator(
         self,
-        checkpoint: pathlib.Path | str | None = None,
+        checkpoint: os.PathLike | str | None = None,
         decoding: BeamSearchConfig | SamplingConfig | None = None,
         seed: int = 1,
     ) -> LineTranslator:

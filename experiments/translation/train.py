@@ -1,9 +1,10 @@
 """`translate train`: from a recipe to a run's checkpoints."""
 
 import argparse
-import pathlib
 
 import keras
+import tensorflow as tf
+from etils import epath
 
 from experiments import recipes
 from experiments.recipe import MAY_CHANGE, check_same, override
@@ -12,6 +13,8 @@ from experiments.translation.run import TranslationRun, build_network
 from experiments.translation.validation import METRICS, TranslationValidation
 from experiments.translation.vocabulary import train_vocabulary
 from macaron_tf.data import TranslationData, Vocabulary, check_vocabulary, read_pairs
+from macaron_tf.data.storage import as_path
+from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.training import TrainingResult, build_fit_model, train
@@ -30,9 +33,14 @@ _MAY_CHANGE = (
 def run(options: argparse.Namespace) -> None:
     """Trains, or goes on, and says what to do next."""
     recipe = override(recipes.load(options.recipe, TranslationRecipe), options.set)
-    path = pathlib.Path(options.run)
+    path = as_path(options.run)
     result = train_recipe(
-        recipe, path, options.data_dir, options.download, vocabulary_dir=options.vocabulary
+        recipe,
+        path,
+        options.data_dir,
+        options.download,
+        vocabulary_dir=options.vocabulary,
+        strategy=options.devices,
     )
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:
@@ -48,10 +56,11 @@ def run(options: argparse.Namespace) -> None:
 
 def train_recipe(
     recipe: TranslationRecipe,
-    path: pathlib.Path,
+    path: epath.Path,
     data_dir: str | None = None,
     download: bool = False,
     vocabulary_dir: str | None = None,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder; the run found there is continued.
 
@@ -62,6 +71,7 @@ def train_recipe(
         path: the run's folder.
         data_dir, download: as for `macaron_tf.data.read_pairs`.
         vocabulary_dir: a vocabulary to use instead of training one.
+        strategy: the devices; None = this moment's.
 
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
@@ -108,14 +118,22 @@ def train_recipe(
             f"{recipe.data.source} has {tokens} tokens, less than one batch of {batch}: give more "
             "text, or lower data.batching.max_tokens"
         )
+    strategy = strategy or tf.distribute.get_strategy()
+    if is_tpu(strategy) and len(data.shapes) > 1:
+        raise UserError(
+            f"a TPU wants batches of one shape, and there are {len(data.shapes)}: "
+            "--set data.batching.shapes=1"
+        )
     if opened:
         opened.check_data(data.fingerprint())
     # Weights, dropout and batches all follow from the one seed.
     keras.utils.set_random_seed(recipe.training.seed)
-    network = build_network(recipe, vocabulary)
+    with strategy.scope():
+        network = build_network(recipe, vocabulary)
+        validation = TranslationValidation(recipe, network, vocabulary, held_out)
+        objective = TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy))
+        model = build_fit_model(network, objective, recipe.training)
     print(f"{recipe.model}: {network.count_params():,} parameters", flush=True)
-    validation = TranslationValidation(recipe, network, vocabulary, held_out)
-    model = build_fit_model(network, TranslationObjective(recipe.label_smoothing), recipe.training)
     return train(
         model,
         lambda start: data.dataset(recipe.training.seed, start),

@@ -15,7 +15,8 @@ def run(options: argparse.Namespace) -> None:
     opened = TranslationRun.open(options.run)
     decoding = _decoding(options, opened.recipe.decoding)
     with opened_input(options.input) as lines, opened_output(options.output) as out:
-        translator = opened.translator(options.checkpoint, decoding, options.seed)
+        with options.devices.scope():
+            translator = opened.translator(options.checkpoint, decoding, options.seed)
         first = 1
         for chunk in arriving(decoded(lines)):
             translations = translator.translate(chunk, first)

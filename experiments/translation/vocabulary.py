@@ -1,7 +1,6 @@
 """`translate vocabulary`: the joint vocabulary of a recipe."""
 
 import argparse
-import pathlib
 
 from experiments import recipes
 from experiments.recipe import override
@@ -37,5 +36,5 @@ def run(options: argparse.Namespace) -> None:
     """Trains and saves."""
     recipe = override(recipes.load(options.recipe, TranslationRecipe), options.set)
     vocabulary = train_vocabulary(recipe.data, options.data_dir, options.download)
-    vocabulary.save(pathlib.Path(options.out))
+    vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding.config import BeamSearchConfig, SamplingConfig
 from macaron_tf.decoding.translate import sample_ids, translate_ids
+from macaron_tf.distribution.replica_map import ReplicaMap
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import EOS, PAD
 
@@ -66,6 +67,8 @@ class LineTranslator:
         max_source_length: pieces of a line that are read, EOS not counted; what follows is cut,
             with a warning.
         seed: of sampling; the same seed and lines give the same samples.
+        strategy: in whose scope the model was made: its replicas share the batches, and all of
+            its worker processes translate the same lines; None = this moment's.
 
     Raises:
         UserError: `batch_tokens` or `max_source_length` is below 1.
@@ -79,6 +82,7 @@ class LineTranslator:
         batch_tokens: int = 2048,
         max_source_length: int = 256,
         seed: int = 1,
+        strategy: tf.distribute.Strategy | None = None,
     ):
         for name, value in (
             ("batch_tokens", batch_tokens),
@@ -93,7 +97,7 @@ class LineTranslator:
         self.max_source_length = max_source_length
         self.seed = seed
         # autograph off: all control flow is tf.while_loop's, and the trace is quicker.
-        self._search = tf.function(
+        search = tf.function(
             self._outputs,
             input_signature=[
                 tf.TensorSpec((None, None), tf.int32, "source"),
@@ -101,6 +105,7 @@ class LineTranslator:
             ],
             autograph=False,
         )
+        self._search = ReplicaMap(strategy or tf.distribute.get_strategy(), search)
 
     def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         pieces = self.vocabulary.pieces
@@ -128,16 +133,15 @@ class LineTranslator:
                 )
             rows.append(list(ids[: self.max_source_length]))
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]
-        for numbers in self._batches(rows):
-            source = np.full((len(numbers), len(rows[numbers[-1]]) + 1), PAD, np.int32)
-            for row, number in zip(source, numbers, strict=True):
-                row[: len(rows[number]) + 1] = rows[number] + [EOS]
-            result = {
-                name: value.numpy()
-                for name, value in self._search(
-                    tf.constant(source), tf.constant([self.seed, first_line + numbers[0]])
-                ).items()
-            }
+        batches = list(self._batches(rows))
+        results = self._search(
+            (
+                _padded([rows[i] for i in numbers]),
+                np.array([self.seed, first_line + numbers[0]], np.int32),
+            )
+            for numbers in batches
+        )
+        for numbers, result in zip(batches, results, strict=True):
             for place, hypotheses in zip(numbers, self._hypotheses(result), strict=True):
                 found[place] = hypotheses
         return Translations(found, warnings)
@@ -189,3 +193,11 @@ class LineTranslator:
             ]
             for b in range(sentences)
         ]
+
+
+def _padded(rows: list[list[int]]) -> np.ndarray:
+    """`(B, S)` int32 ids, each row ending with EOS; the last row is the longest."""
+    source = np.full((len(rows), len(rows[-1]) + 1), PAD, np.int32)
+    for padded, row in zip(source, rows, strict=True):
+        padded[: len(row) + 1] = [*row, EOS]
+    return source

@@ -24,7 +24,8 @@ class MaskedLanguageObjective:
 
     Call arguments: `network`, a `PretrainingEncoder`; `batch` of `token_ids (B, L)`, optionally
     `segment_ids (B, L)`, `masked_positions`, `masked_labels` and `masked_weights (B, P)`, and
-    with `next_sentence` also `next_sentence (B,)`, 0 = follows, 1 = from elsewhere; `training`.
+    with `next_sentence` also `next_sentence (B,)`, 0 = follows, 1 = from elsewhere, and
+    `next_sentence_weights (B,)` (see `mask_tokens`); `training`.
     Returns float32 sums over the batch: `loss_sum`, `weight` (the number of masked tokens),
     `nll_sum` (nats, of the masked tokens alone), `input_tokens` (real tokens), outside training
     `correct_sum` (masked tokens predicted right), and with `next_sentence` also
@@ -57,14 +58,15 @@ class MaskedLanguageObjective:
         if self.next_sentence:
             logits = tf.cast(network.next_sentence_logits(hidden), tf.float32)  # (B, 2)
             labels = batch["next_sentence"]
-            rows = tf.cast(tf.reduce_any(real, axis=-1), tf.float32)  # (B,)
+            weights = batch["next_sentence_weights"]  # (B,)
+            rows = tf.cast(weights > 0, tf.float32)
             nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (B,)
-            nll_sum, count = tf.reduce_sum(nll * rows), tf.reduce_sum(rows)
-            sums["next_sentence_sum"] = nll_sum
+            sums["next_sentence_sum"] = tf.reduce_sum(nll * rows)
             sums["next_sentence_accuracy_sum"] = tf.reduce_sum(_hits(logits, labels) * rows)
-            sums["next_sentence_weight"] = sums["next_sentence_accuracy_weight"] = count
-            # `loss_sum` will be divided by `weight`: what is a mean already is multiplied by it.
-            sums["loss_sum"] += tf.math.divide_no_nan(weight, count) * nll_sum
+            sums["next_sentence_weight"] = tf.reduce_sum(rows)
+            sums["next_sentence_accuracy_weight"] = tf.reduce_sum(rows)
+            # `loss_sum` will be divided by the batch's masked tokens, which the weights add up to.
+            sums["loss_sum"] += tf.reduce_sum(nll * weights)
         return sums
 
     def _masked(self, hidden: tf.Tensor, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:

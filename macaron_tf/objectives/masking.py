@@ -101,7 +101,10 @@ def mask_tokens(
     Returns:
         The batch with `token_ids` replaced, and `masked_positions (B, P)` int32 in ascending
         order, `masked_labels (B, P)`, the ids that stood there, and `masked_weights (B, P)`
-        float32, 0 with position and label 0 where a row has fewer than P.
+        float32, 0 with position and label 0 where a row has fewer than P. Where the batch has
+        `next_sentence`, also `next_sentence_weights (B,)` float32: masked tokens of the batch
+        for each of its rows, 0 for one that is all padding. Each row then knows its weight in
+        the batch's loss, also where replicas share the batch.
 
     Raises:
         ValueError: L is not static.
@@ -140,8 +143,14 @@ def mask_tokens(
 
     positions, real = _positions(masked, config.positions(length))
     labels = tf.gather(token_ids, positions, batch_dims=1)  # (B, P)
+    weights = {}
+    if "next_sentence" in batch:
+        rows = tf.cast(tf.reduce_any(token_ids != PAD, axis=-1), tf.float32)  # (B,)
+        tokens = tf.reduce_sum(tf.cast(real, tf.float32))
+        weights["next_sentence_weights"] = rows * tokens / tf.maximum(tf.reduce_sum(rows), 1.0)
     return {
         **batch,
+        **weights,
         "token_ids": tf.where(masked, replaced, token_ids),
         "masked_positions": positions,
         "masked_labels": tf.where(real, labels, tf.zeros_like(labels)),

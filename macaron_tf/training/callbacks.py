@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 import keras
 
@@ -82,7 +83,8 @@ class Validation(StepCallback):
         run: the run.
         validate: `validate(model, step) -> dict` of metrics by name, and optionally `"samples"`, a
             list of strings. Called with the moving average as weights, where one is kept.
-        interruptions: a signal breaks a validation off; it is made up for after the resume.
+        interruptions: a signal breaks a validation off; it is made up for after the resume. With
+            several workers it is heard when the validation, which all are busy with, is over.
     """
 
     def __init__(self, run: Run, validate: Validate, interruptions: Interruptions):
@@ -92,11 +94,14 @@ class Validation(StepCallback):
         self._interruptions = interruptions
 
     def on_round_end(self, step: int) -> None:
-        if self._run.state.validated_at == step or self._interruptions.received is not None:
+        told = self._run.interrupted or self._interruptions.received is not None
+        several = self._run.workers.several
+        if self._run.state.validated_at == step or (self._run.interrupted if several else told):
             return
         result = None
+        breaking = nullcontext() if several else self._interruptions.breaking()
         # Breaking is innermost: a signal must not break off the swapping of weights.
-        with self._run.away(), self.model.ema_weights(), self._interruptions.breaking():
+        with self._run.away(), self.model.ema_weights(), breaking:
             result = dict(self._validate(self.model, step))
         if result is not None:
             self._judge(step, result)
@@ -138,17 +143,21 @@ class Saving(StepCallback):
         self._saved_time = time.monotonic()
 
     def on_step(self, step: int) -> None:
-        if self._interruptions.received is not None or self._run.reason_to_stop():
+        over, due = self._decide(step)
+        if over:
             self.model.stop_training = True  # Keras ends the round next
-        elif step % self._run.config.validate_every and self._is_due(step):
+        elif due and step % self._run.config.validate_every:
             self._save()
 
     def on_round_end(self, step: int) -> None:
-        over = self._interruptions.received is not None or bool(self._run.reason_to_stop())
+        over, due = self._decide(step)
         if over:
             self.model.stop_training = True
-        if over or self._run.state.best_step == step or self._is_due(step):
+        if over or due or self._run.state.best_step == step:
             self._save()
+
+    def _decide(self, step: int) -> tuple[bool, bool]:
+        return self._run.decide(self._interruptions.received is not None, self._is_due(step))
 
     def on_train_end(self, logs=None):
         if self._run.saved_at != self.model.step:  # another callback stopped the run

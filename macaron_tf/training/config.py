@@ -29,6 +29,7 @@ class TrainingConfig:
         decay_vectors: whether biases and normalization weights (rank < 2) decay too, as fairseq's.
         clip_norm: greatest global norm of an update's gradient; None = no clipping.
         accumulation_steps: micro-batches in one update.
+        steps_per_call: greatest number of updates in one call of the graph, see `FitModel`.
         dtype_policy: `"float32"` or `"mixed_bfloat16"`, for whoever builds the network.
         ema_decay: of the moving average of the weights; None = none is kept.
         log_every: updates between two lines of `metrics.jsonl`; the only waits for the device.
@@ -62,6 +63,7 @@ class TrainingConfig:
     decay_vectors: bool = True
     clip_norm: float | None = None
     accumulation_steps: int = 1
+    steps_per_call: int = 1
     dtype_policy: str = "float32"
     ema_decay: float | None = None
     log_every: int = 50
@@ -79,6 +81,7 @@ class TrainingConfig:
         for name in (
             "max_steps",
             "accumulation_steps",
+            "steps_per_call",
             "log_every",
             "validate_every",
             "keep_last",

@@ -2,14 +2,14 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import os
-import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from macaron_tf.errors import UserError
-from macaron_tf.training.checkpoints import CheckpointDirectory
+from macaron_tf.data import storage
+from macaron_tf.distribution.shares import spread_seeds
+from macaron_tf.distribution.workers import Workers
+from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.reporters import Reporter
@@ -30,10 +30,12 @@ class Run:
         run_dir: the run's directory, which exists.
         vocabulary_hash: kept in every checkpoint.
         reporters: told how the run goes.
+        workers: the processes that train together; the chief alone writes.
 
     Attributes:
         state: scores and times; `RunState.elapsed_seconds` is as of the start or the resume.
         metrics: the last validation's.
+        interrupted: whether some worker was told to stop; `decide` finds out.
     """
 
     def __init__(
@@ -43,16 +45,19 @@ class Run:
         run_dir: str | os.PathLike,
         vocabulary_hash: str,
         reporters: Sequence[Reporter],
+        workers: Workers | None = None,
     ):
         self.model = model
+        self.workers = workers or Workers(model.updates.strategy)
         self.config = config
-        self.path = pathlib.Path(run_dir)
+        self.path = storage.as_path(run_dir)
         self.vocabulary_hash = vocabulary_hash
         self.reporters = list(reporters)
         self.checkpoints = CheckpointDirectory(run_dir)
         self.state = RunState()
         self.metrics: Mapping[str, float] = {}
         self.saved_at: int | None = None
+        self.interrupted = False
         self.away_seconds = 0.0
         # The monotonic clock: a run's budget must not jump with the machine's time of day.
         self._began = time.monotonic()
@@ -63,24 +68,35 @@ class Run:
         Raises:
             UserError: it belongs to another model, vocabulary or optimizer.
         """
-        self.checkpoints.clean()
-        newest = self.checkpoints.latest()
-        if newest is None:
+        step = -1.0
+        if self.workers.chief:
+            self.checkpoints.clean()
+            if newest := self.checkpoints.latest():
+                step = float(newest.name.removeprefix("step-"))
+        # All workers go on from the one that the chief found whole.
+        (step,) = self.workers.of_chief([step])
+        if step < 0:
             return
-        self.state = restore_checkpoint(newest, self.model, self.vocabulary_hash)
+        checkpoint = self.checkpoints.of_step(int(step))
+        self.state = restore_checkpoint(checkpoint, self.model, self.vocabulary_hash)
+        spread_seeds(self.model.updates.strategy, self.model.seed_states)
         self.saved_at = self.model.step
+        if not self.workers.chief:
+            return
         best = self.state.best_step
         # Killed after the checkpoint was renamed and before best.json was.
-        if best is not None and self.checkpoints.of_step(best).is_dir():
+        if best is not None and is_checkpoint(self.checkpoints.of_step(best)):
             self.checkpoints.mark_best(best, self.config.best_metric, self.state.best_score)
 
     def save(self) -> None:
-        """Writes a checkpoint of this moment, and deletes those that are too many.
+        """The chief writes a checkpoint of this moment, and deletes those that are too many.
 
         Raises:
             UserError: it cannot be written; the older ones are intact.
         """
-        step = self.model.step
+        step = self.saved_at = self.model.step
+        if not self.workers.chief:
+            return
         state = dataclasses.replace(self.state, elapsed_seconds=self.elapsed_seconds())
         with self.away():
             for reporter in self.reporters:
@@ -94,7 +110,6 @@ class Run:
             if self.state.best_step == step:
                 self.checkpoints.mark_best(step, self.config.best_metric, self.state.best_score)
             self.checkpoints.rotate(self.config.keep_last)
-        self.saved_at = step
 
     def elapsed_seconds(self) -> float:
         """Wall-clock time of the run, earlier sessions included."""
@@ -109,6 +124,18 @@ class Run:
         finally:
             self.away_seconds += time.monotonic() - began
 
+    def decide(self, interrupted: bool, due: bool) -> tuple[bool, bool]:
+        """What all workers do next: whether the run stops here, and whether it is saved here.
+
+        Args:
+            interrupted: whether this worker was told to stop.
+            due: whether this worker's clock or step count asks for a checkpoint.
+        """
+        asked = [interrupted, bool(self.reason_to_stop()), due]
+        interrupted, over, due = (n > 0 for n in self.workers.totals([float(a) for a in asked]))
+        self.interrupted |= interrupted
+        return self.interrupted or over, due
+
     def reason_to_stop(self) -> str:
         """`"max_steps"`, `"max_minutes"`, `"early_stopping"`, or `""` to go on."""
         config = self.config
@@ -120,28 +147,3 @@ class Run:
         if patience and self.state.rounds_without_improvement >= patience:
             return "early_stopping"
         return ""
-
-
-@contextlib.contextmanager
-def only_writer(run_dir: pathlib.Path) -> Iterator[None]:
-    """Keeps a second process from training in the same directory; ends with the process.
-
-    Raises:
-        UserError: another process is training there, or the directory cannot be written.
-    """
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        file = open(run_dir / ".lock", "w")  # noqa: SIM115 (closed below, by `with file`)
-    except OSError as error:
-        raise UserError(
-            f"cannot write the run directory {run_dir}: {error.strerror}; check its permissions "
-            "or choose another"
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(
-                f"another process is training in {run_dir}: wait for it or choose another directory"
-            ) from error
-        yield

@@ -35,11 +35,11 @@ class Sums:
         self._totals = {}
 
     def add(self, names: Sequence[str], vector) -> None:
-        """Adds one update's values.
+        """Adds an update's values, or several updates'.
 
         Args:
             names: what the values are.
-            vector: float tensor of shape `(len(names),)`.
+            vector: float tensor of shape `(len(names),)` or `(updates, len(names))`.
         """
         if tuple(names) != self._names:
             self.totals()
@@ -49,8 +49,9 @@ class Sums:
     def totals(self) -> dict[str, float]:
         """The sums by name (the greatest of `skipped_in_a_row`, the latest learning rate)."""
         # np.asarray of a tensor on the host shares its memory: some microseconds an update.
-        for vector in self._pending:
-            values = np.asarray(vector).tolist()
+        # (K,) or (N, K) each -> N rows of K
+        rows = [row for pending in self._pending for row in np.atleast_2d(pending).tolist()]
+        for values in rows:
             for name, value in zip(self._names, values, strict=True):
                 before = self._totals.get(name, 0.0)
                 if name in _GREATEST:

@@ -1,14 +1,19 @@
 """A whole run: resume, rounds of updates, validation, checkpoints, the end."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
+from macaron_tf.data import storage
+from macaron_tf.data.folder_lock import only_writer
+from macaron_tf.distribution.workers import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.training.callbacks import Report, Saving, Validate, Validation
 from macaron_tf.training.config import TrainingConfig
@@ -16,7 +21,7 @@ from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.interruption import Interrupted, Interruptions
 from macaron_tf.training.progress import Progress
 from macaron_tf.training.reporters import JsonLines, Reporter
-from macaron_tf.training.run import Run, only_writer
+from macaron_tf.training.run import Run
 from macaron_tf.training.tensorboard import TensorBoard
 
 
@@ -78,19 +83,23 @@ def train(
         UserError: see the message.
         Interrupted: (a SystemExit, 128 + signal) stopped by Ctrl-C or SIGTERM, after saving.
     """
-    run_dir = pathlib.Path(run_dir)
+    run_dir = storage.as_path(run_dir)
     if config.early_stopping_patience and validate is None:
         raise UserError("early_stopping_patience needs a validation set")
     if model.accumulation_steps != config.accumulation_steps:
         raise ValueError("the model's accumulation_steps are not the configuration's")
     model.prepare()
-    with only_writer(run_dir), Interruptions() as interruptions:
-        if reporters is None:
+    workers = Workers(model.updates.strategy)
+    alone = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()
+    with alone, workers.watched(), Interruptions() as interruptions:
+        if not workers.chief:
+            reporters = []
+        elif reporters is None:
             progress = Progress(config.max_steps, config.max_minutes)
             reporters = [JsonLines(run_dir), TensorBoard(run_dir), progress]
-        run = Run(model, config, run_dir, vocabulary_hash, reporters)
+        run = Run(model, config, run_dir, vocabulary_hash, reporters, workers)
         run.restore()
-        if on_start:
+        if on_start and workers.chief:
             on_start()
         judging = [Validation(run, validate, interruptions)] if validate is not None else []
         saving = Saving(run, interruptions)
@@ -101,18 +110,19 @@ def train(
                 for callback in (*judging, saving):
                     callback.set_model(model)
                     callback.on_round_end(model.step)
-            if interruptions.received is None and not run.reason_to_stop():
+            if not run.decide(interruptions.received is not None, due=False)[0]:
                 _fit(run, train_dataset_fn, [Report(run), *judging, *callbacks, saving])
         finally:
             for reporter in run.reporters:
                 reporter.finish()
-        if interruptions.received is not None:
+        workers.totals([0.0])  # the chief has written when all are here
+        if run.interrupted or interruptions.received is not None:
             print(
                 f"interrupted: step {model.step} is saved in {run_dir}; "
                 "run the same command again to go on",
                 file=sys.stderr,
             )
-            raise Interrupted(interruptions.received, model.step)
+            raise Interrupted(interruptions.received or signal.SIGTERM, model.step)
         return _result(run)
 
 
@@ -127,11 +137,14 @@ def _fit(run: Run, train_dataset_fn, callbacks) -> None:
     """The updates that are left, the rest of a begun round first."""
     model, config, step = run.model, run.config, run.model.step
     model.endless = True
+    looks = [config.log_every, config.validate_every, config.max_steps]
+    looks += [config.save_every_steps] if config.save_every_steps else []
     model.returns_logs = lambda step: (
         step % config.log_every == 0
         or step % config.validate_every == 0
         or step == config.max_steps
     )
+    model.steps_left = lambda step: min(every - step % every for every in looks)
     model.calls_to_pass = step % config.validate_every
     model.fit(
         train_dataset_fn(step * config.accumulation_steps),

@@ -34,6 +34,7 @@ class Updates:
         self.objective = objective
         self.accumulation_steps = accumulation_steps
         self.clip_norm = clip_norm
+        self.strategy = tf.distribute.get_strategy()
         self.optimizer: keras.optimizers.Optimizer | None = None
         self.ema: ExponentialMovingAverage | None = None
         self.names: dict[str, tuple[str, ...]] = {}
@@ -70,24 +71,55 @@ class Updates:
         whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
         return self._pack("train", sums), whole
 
+    def update(self, micro_step: Callable, iterator) -> tf.Tensor:
+        """A whole update from the iterator's next micro-batches; returns `apply`'s values."""
+        if not isinstance(self.strategy, tf.distribute.TPUStrategy):
+            return self.apply(*self.accumulate(micro_step, iterator))
+        # One program on the chip. Its shapes are static, so the micro-batches fit in one tensor.
+        batches = [iterator.get_next() for _ in range(self.accumulation_steps)]
+        values = self.strategy.run(self.update_of, args=(micro_step, batches))
+        return self._first(values)
+
+    def update_of(self, micro_step: Callable, batches: list) -> tf.Tensor:
+        """A whole update from micro-batches of one shape, inside a replica.
+
+        Args:
+            micro_step: see there.
+            batches: `accumulation_steps` of them.
+        """
+        sums, gradients = micro_step(batches[0])
+        if len(batches) > 1:
+            stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *batches)
+
+            def body(index, sums, gradients):
+                batch = tf.nest.map_structure(lambda tensor: tensor[index], stacked)
+                return index + 1, *_added((sums, gradients), micro_step(batch))
+
+            _, sums, gradients = tf.while_loop(
+                lambda index, *_: index < len(batches),
+                body,
+                (tf.constant(1), sums, gradients),
+                maximum_iterations=len(batches) - 1,
+            )
+        return self.apply(sums, gradients)
+
     def accumulate(self, micro_step: Callable, iterator) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """The sum of `micro_step` over an update's micro-batches, drawn from the iterator.
 
         A loop in the graph, not an unrolled trace. Where the data end within an update, the update
-        is what there was.
+        is what there was. Each replica adds up its own.
 
         Raises:
             tf.errors.OutOfRangeError: (when run) there was no micro-batch at all.
         """
-        sums, gradients = micro_step(iterator.get_next())
+        sums, gradients = self._run(micro_step, iterator.get_next())
 
         def body(index, sums, gradients):
             batch = iterator.get_next_as_optional()
 
             def add():
-                more_sums, more_gradients = micro_step(batch.get_value())
-                added = [g + more for g, more in zip(gradients, more_gradients, strict=True)]
-                return sums + more_sums, added
+                more = self._run(micro_step, batch.get_value())
+                return self._run(_added, (sums, gradients), more)
 
             sums, gradients = tf.cond(batch.has_value(), add, lambda: (sums, gradients))
             return index + 1, sums, gradients
@@ -105,35 +137,99 @@ class Updates:
         """One optimizer step from an update's summed `micro_step`s.
 
         Args:
-            sums: `(K,)` float32.
-            gradients: of `loss_sum`, summed over the update.
+            sums: `(K,)` float32, a replica's own.
+            gradients: of `loss_sum`, summed over the update, a replica's own.
 
         Returns:
             The update's values `(K + 5,)`, named by `update_names`. In a skipped update (a sum or
             the gradient is NaN or infinite, or the weight is 0) the sums and the norm are 0.
         """
-        weight = sums[self.names["train"].index("weight")]
-        factor = tf.math.divide_no_nan(1.0, weight)
-        norm = tf.linalg.global_norm(gradients) * factor
-        healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(sums)) & (weight > 0)
-        if self.clip_norm is not None:
-            factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
+        sums, gradients, norm = self._run(self._mean, sums, gradients)
         learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
+        # The same on all replicas; decided outside of them, for none may wait within a condition.
+        counted, norm = self._first(sums), self._first(norm)
+        weight = counted[self.names["train"].index("weight")]
+        healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
+        healthy &= weight > 0
 
         def step():
-            scaled = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
-            self.optimizer.apply(scaled, self._updated)
-            if self.ema:
-                self.ema.update(self.optimizer.iterations)
+            self._run(self._step, gradients)
             return tf.constant(0, tf.int64)
 
         in_a_row = tf.cond(healthy, step, lambda: self.skipped_in_a_row + 1)
         self.skipped_in_a_row.assign(in_a_row)
         taken = tf.cast(healthy, tf.float32)
-        # (K,) and four scalars -> (K + 5,)
-        counted = tf.where(healthy, tf.concat([sums, [norm]], axis=0), 0.0)
+        # (K,) and five scalars -> (K + 5,)
+        counted = tf.where(healthy, tf.concat([counted, [norm]], axis=0), 0.0)
         counts = [taken, 1.0 - taken, tf.cast(in_a_row, tf.float32), learning_rate]
         return tf.concat([counted, tf.stack(counts)], axis=0)
+
+    def several(self, update: Callable[[], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
+        """Some updates one after the other, in one call of the graph.
+
+        Args:
+            update: gives `apply`'s values, `(K + 5,)`.
+            count: n, scalar int32.
+
+        Returns:
+            Their values, `(n, K + 5)`.
+        """
+        values = tf.TensorArray(tf.float32, size=count)
+        _, values = tf.while_loop(
+            lambda index, values: index < count,
+            lambda index, values: (index + 1, values.write(index, update())),
+            (tf.constant(0), values),
+            parallel_iterations=1,
+        )
+        return values.stack()
+
+    def test(self, test_step: Callable, batch) -> tf.Tensor:
+        """`test_step` on every replica's share of a batch, summed, and a 1 for it: `(K + 1,)`."""
+        sums = self._run(test_step, batch)
+        if not self._inside:
+            sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
+        return tf.concat([sums, [1.0]], axis=0)
+
+    def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+        """All replicas' sums, their clipped mean gradient, and its norm before clipping."""
+        if self.replicas > 1:
+            # tf.identity: what comes out of a loop has no device, and the sum would have no place.
+            mine = [tf.identity(tensor) for tensor in (sums, *gradients)]
+            context = tf.distribute.get_replica_context()
+            sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+        weight = sums[self.names["train"].index("weight")]
+        factor = tf.math.divide_no_nan(1.0, weight)
+        norm = tf.linalg.global_norm(gradients) * factor
+        if self.clip_norm is not None:
+            factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
+        return sums, [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients], norm
+
+    def _step(self, gradients: list[tf.Tensor]) -> None:
+        self.optimizer.apply(gradients, self._updated)
+        if self.ema:
+            self.ema.update(self.optimizer.iterations)
+
+    @property
+    def replicas(self) -> int:
+        """How many devices share each micro-batch."""
+        return self.strategy.num_replicas_in_sync
+
+    @property
+    def _inside(self) -> bool:
+        """Whether this is one replica's part of the graph; always, without a strategy."""
+        context = tf.distribute.get_replica_context()
+        return context is not None and context.strategy is self.strategy
+
+    def _run(self, function: Callable, *arguments):
+        """On every replica; inside of one, plainly."""
+        if self._inside:
+            return function(*arguments)
+        # The lambda: a tf.function that is given itself would be merged over the replicas.
+        return self.strategy.run(lambda *given: function(*given), args=arguments)
+
+    def _first(self, value) -> tf.Tensor:
+        """The first replica's value."""
+        return value if self._inside else self.strategy.experimental_local_results(value)[0]
 
     @property
     def update_names(self) -> tuple[str, ...]:
@@ -154,3 +250,8 @@ class Updates:
         names = tuple(sorted(sums))
         self.names[kind] = names
         return tf.stack([tf.cast(sums[name], tf.float32) for name in names])
+
+
+def _added(one, other):
+    """The sums and gradients of two micro-batches, added."""
+    return one[0] + other[0], [g + more for g, more in zip(one[1], other[1], strict=True)]

@@ -145,7 +145,7 @@ def test_lines_come_back_in_order(model):
             assert hypotheses[0].score >= hypotheses[1].score
             alone = translator.translate([line]).hypotheses[0]
             assert [h.text for h in alone] == [h.text for h in hypotheses]
-    assert translator._search.experimental_get_tracing_count() == 1
+    assert translator._search.function.experimental_get_tracing_count() == 1
 
 
 def test_streaming_equals_translating_at_once(model):

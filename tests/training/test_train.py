@@ -8,9 +8,9 @@ import pytest
 
 from macaron_tf.errors import UserError
 from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
+from macaron_tf.training.build import build_fit_model
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage, weights_file
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.fit_model import build_fit_model
 from macaron_tf.training.interruption import Interrupted
 from macaron_tf.training.reporters import read_lines
 from macaron_tf.training.state import load_network
@@ -244,7 +244,7 @@ def test_bad_input_is_one_clear_sentence(tmp_path):
     with pytest.raises(UserError, match="early_stopping_patience"):
         run(tmp_path / "c", dataclasses.replace(SHORT, early_stopping_patience=1), validate=None)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="run directory"):
+    with pytest.raises(UserError, match="choose another place"):
         run(tmp_path / "file" / "d", SHORT)
 
 
@@ -260,3 +260,10 @@ def test_one_writer_at_a_time(tmp_path):
 def test_handlers_are_put_back(uninterrupted):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("per_call", [4, 1000])
+def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call):
+    result, model = run(tmp_path, dataclasses.replace(CONFIG, steps_per_call=per_call))
+    assert result.step == CONFIG.max_steps
+    assert_same_run(tmp_path, model, uninterrupted)

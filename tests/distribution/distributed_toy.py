@@ -1,0 +1,173 @@
+"""Runs on some devices, in a process of their own: devices are chosen once a process.
+
+python -m tests.distribution.distributed_toy [--replicas N | --multi-worker] JOB [JOB ...]
+"""
+
+import argparse
+import itertools
+import pathlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.distribution import Workers, make_strategy
+from macaron_tf.distribution.replica_map import ReplicaMap
+from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
+from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.objectives import MaskedLanguageObjective, TranslationObjective
+from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
+from macaron_tf.training import build_fit_model, train
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.reporters import read_lines
+
+VOCABULARY = 48
+# Rows and lengths of the micro-batches: some are divided by no number of replicas.
+SHAPES = ((7, 9), (4, 12), (1, 6), (10, 7))
+
+
+class _Pieces:
+    pieces, mask_id, special_ids = VOCABULARY, 4, (0, 1, 2, 3, 4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("jobs", nargs="+", help="KIND:OUT[:NAME=VALUE,...] of `run`'s arguments")
+    parser.add_argument("--replicas", type=int)
+    parser.add_argument("--multi-worker", action="store_true")
+    options = parser.parse_args()
+    name = "multi_worker" if options.multi_worker else "mirrored" if options.replicas else None
+    strategy = make_strategy(name, replicas=options.replicas)
+    for job in options.jobs:
+        kind, out, *settings = job.split(":")
+        pairs = [setting.split("=") for setting in ",".join(settings).split(",") if setting]
+        run(strategy, kind, pathlib.Path(out), **{name: float(value) for name, value in pairs})
+
+
+def run(
+    strategy: tf.distribute.Strategy,
+    kind: str,
+    out: pathlib.Path,
+    steps: float = 20,
+    dropout: float = 0.0,
+    per_call: float = 1,
+) -> None:
+    """Trains in OUT/run; then writes all replicas' weights and the losses into OUT/WORKER.npz."""
+    config = TrainingConfig(
+        max_steps=int(steps),
+        learning_rate=0.01,
+        warmup_steps=4,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        clip_norm=0.5,
+        accumulation_steps=2,
+        steps_per_call=int(per_call),
+        ema_decay=0.9,
+        log_every=5,
+        validate_every=10,
+        save_every_steps=5,
+        best_metric="loss",
+        best_mode="min",
+    )
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        network, objective = _parts(kind, dropout)
+        model = build_fit_model(network, objective, config)
+
+    def validate(model, step):
+        found = model.evaluate(_batches(kind, 0).take(5), verbose=0, return_dict=True)
+        return {name: found[name] for name in ("loss", "accuracy", "perplexity")}
+
+    train(model, lambda start: _batches(kind, start), config, out / "run", validate)
+    copies = [strategy.experimental_local_results(v.value) for v in network.trainable_variables]
+    lines = read_lines(out / "run" / "metrics.jsonl")
+    mapped = ReplicaMap(strategy, _forward(kind, network))
+    found = mapped(_arrays(kind, index) for index in range(7))
+    np.savez(
+        out / f"{strategy.cluster_resolver.task_id if Workers(strategy).several else 0}.npz",
+        losses=[line["loss"] for line in lines],
+        **{f"mapped/{index}": result["sums"] for index, result in enumerate(found)},
+        **{
+            f"{index}/{replica}": copy.numpy()
+            for index, variable in enumerate(copies)
+            for replica, copy in enumerate(variable)
+        },
+    )
+
+
+def _parts(kind: str, dropout: float):
+    if kind == "translation":
+        config = EncoderDecoderConfig(
+            VOCABULARY, 16, 32, 2, 1, 1, block="macaron", dropout=dropout,
+            attention_dropout=dropout, activation_dropout=0.0,
+        )  # fmt: skip
+        network, objective = EncoderDecoder(config), TranslationObjective()
+    else:
+        config = EncoderConfig(
+            VOCABULARY, 16, 24, 2, 1, block="swish_rnn", relative_bias="per_layer",
+            dropout=dropout, attention_dropout=dropout,
+        )  # fmt: skip
+        network = PretrainingEncoder(config, next_sentence=True)
+        objective = MaskedLanguageObjective(next_sentence=True)
+    network.build()
+    return network, objective
+
+
+def _forward(kind: str, network):
+    """Numbers of each row of a batch that the weights decide."""
+    rows = tf.TensorSpec((None, None), tf.int32)
+    names = ("source", "target") if kind == "translation" else ("token_ids", "segment_ids")
+
+    @tf.function(input_signature=[rows, rows], autograph=False)
+    def sums(first, second):
+        inputs = dict(zip(names, (first, second), strict=True))
+        called = network.hidden_states if kind == "pretraining" else network
+        return {"sums": tf.reduce_mean(called(inputs, training=False), axis=(1, 2))}  # (B,)
+
+    return sums
+
+
+def _arrays(kind: str, index: int) -> tuple[np.ndarray, ...]:
+    return tuple(_batch(kind, index).values())[:2]
+
+
+def _batches(kind: str, start: int) -> tf.data.Dataset:
+    """The endless micro-batches from number `start` on."""
+    if kind == "translation":
+        spec = tf.TensorSpec((None, None), tf.int32)
+        signature = {"source": spec, "target": spec}
+    else:
+        rows = tf.TensorSpec((None, 12), tf.int32)
+        signature = {
+            "token_ids": rows,
+            "segment_ids": rows,
+            "next_sentence": tf.TensorSpec((None,), tf.int32),
+        }
+    batches = tf.data.Dataset.from_generator(
+        lambda: (_batch(kind, index) for index in itertools.count(start)),
+        output_signature=signature,
+    )
+    if kind == "pretraining":
+        batches = masked_dataset(batches, MaskingConfig(), _Pieces(), 1, start)
+    return batches
+
+
+def _batch(kind: str, index: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(index)
+    rows, length = SHAPES[index % len(SHAPES)]
+    if kind == "pretraining":
+        length = 12
+    ids = rng.integers(5, VOCABULARY, (rows, length), dtype=np.int32)
+    ids[np.arange(length) >= rng.integers(4, length + 1, (rows, 1))] = 0
+    if kind == "translation":
+        return {"source": ids, "target": np.where(ids > 0, (ids * 3) % 43 + 5, 0).astype(np.int32)}
+    return {
+        "token_ids": ids,
+        "segment_ids": (np.arange(length) >= 3).astype(np.int32) * (ids > 0),
+        "next_sentence": rng.integers(0, 2, rows, dtype=np.int32),
+    }
+
+
+if __name__ == "__main__":
+    main()

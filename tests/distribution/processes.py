@@ -1,0 +1,44 @@
+"""Worker processes on this machine."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def toy(jobs: list[str], *flags: str, **environment: str) -> subprocess.Popen:
+    """Starts `distributed_toy`; its output is the process's."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.distribution.distributed_toy", *flags, *jobs],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def cluster_of_two() -> list[str]:
+    """TF_CONFIG of each of two workers, on free ports of this machine."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
+    addresses = [f"localhost:{listening.getsockname()[1]}" for listening in sockets]
+    for listening in sockets:
+        listening.close()
+    tasks = [{"type": "worker", "index": index} for index in range(2)]
+    return [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
+
+
+def two_workers(jobs: list[str]) -> list[subprocess.Popen]:
+    """Starts two workers that train together over gRPC."""
+    return [toy(jobs, "--multi-worker", TF_CONFIG=config) for config in cluster_of_two()]
+
+
+def finished(process: subprocess.Popen, status: int = 0) -> str:
+    """Waits for a process that must end with a status; returns its output."""
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == status, output
+    return output

@@ -1,0 +1,89 @@
+"""One device, several devices and several processes make the same updates."""
+
+import numpy as np
+import pytest
+
+from tests.distribution.distributed_toy import SHAPES
+from tests.distribution.processes import finished, toy, two_workers
+
+KINDS = ("translation", "pretraining")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The arrays of every setting's runs, by setting and kind."""
+    root = tmp_path_factory.mktemp("equality")
+    jobs = {
+        name: [f"{kind}:{root / name / kind}:{settings}" for kind in KINDS]
+        for name, settings in (
+            ("one", ""), ("two", "per_call=5"), ("four", ""), ("workers", "per_call=3"),
+        )
+    }  # fmt: skip
+    # Two at a time: this machine may have two cores.
+    first = [toy(jobs["one"]), toy(jobs["two"], "--replicas", "2")]
+    for process in first:
+        finished(process)
+    finished(toy(jobs["four"], "--replicas", "4"))
+    for process in two_workers(jobs["workers"]):
+        finished(process)
+    files = {("one", 0), ("two", 0), ("four", 0), ("workers", 0), ("workers", 1)}
+    return {
+        (name, worker, kind): dict(np.load(root / name / kind / f"{worker}.npz"))
+        for name, worker in files
+        for kind in KINDS
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name, worker", [("two", 0), ("four", 0), ("workers", 0), ("workers", 1)])
+def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
+    one, other = results["one", 0, kind], results[name, worker, kind]
+    np.testing.assert_allclose(other["losses"], one["losses"], atol=1e-6)
+    weights = [key for key in one if key.endswith("/0") and not key.startswith("mapped")]
+    assert len(weights) > 20
+    for key in weights:
+        mine, theirs = one[key], other[key]
+        if mine.ndim == 1 and mine.shape[0] in (32, 48):
+            # A key's bias moves every score of a row alike: its gradient is zero but for rounding,
+            # which Adam makes as large as any. 16 of 48 (query, key, value), of 32 (key, value).
+            keys = slice(16, 32) if mine.shape[0] == 48 else slice(0, 16)
+            np.testing.assert_allclose(theirs[keys], mine[keys], atol=1e-4, err_msg=key)
+            mine, theirs = np.delete(mine, keys), np.delete(theirs, keys)
+        np.testing.assert_allclose(theirs, mine, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name, worker", [("two", 0), ("four", 0), ("workers", 0), ("workers", 1)])
+def test_batches_mapped_over_replicas_come_back_in_order(results, name, worker, kind):
+    mapped = [key for key in results["one", 0, kind] if key.startswith("mapped/")]
+    assert len(mapped) == 7  # not a multiple of 2 or 4
+    for key in mapped:
+        one, other = results["one", 0, kind][key], results[name, worker, kind][key]
+        assert len(one) == SHAPES[int(key.partition("/")[2]) % len(SHAPES)][0]
+        np.testing.assert_allclose(other, one, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replicas_are_the_same_to_the_bit(results, kind):
+    four = results["four", 0, kind]
+    for key, copy in four.items():
+        if key.partition("/")[0].isdigit():
+            np.testing.assert_array_equal(copy, four[f"{key.partition('/')[0]}/0"])
+    assert any(key.endswith("/3") for key in four)
+    for key, copy in results["workers", 0, kind].items():
+        np.testing.assert_array_equal(copy, results["workers", 1, kind][key])
+
+
+def test_two_replicas_resume_to_the_bit(tmp_path):
+    settings = "dropout=0.1,per_call=4"
+    jobs = [
+        f"pretraining:{tmp_path / 'whole'}:{settings}",
+        f"pretraining:{tmp_path / 'parts'}:{settings},steps=10",
+        f"pretraining:{tmp_path / 'parts'}:{settings}",
+    ]
+    assert "going on after step 10" in finished(toy(jobs, "--replicas", "2"))
+    whole, parts = (dict(np.load(tmp_path / name / "0.npz")) for name in ("whole", "parts"))
+    for key, array in whole.items():
+        np.testing.assert_array_equal(array, parts[key], err_msg=key)
+    metrics = [tmp_path / name / "run" / "metrics.jsonl" for name in ("whole", "parts")]
+    assert metrics[0].read_bytes() == metrics[1].read_bytes()

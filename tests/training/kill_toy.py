@@ -1,0 +1,70 @@
+"""A toy run as a command that tells when it steps, saves and validates; see `test_kill`.
+
+python -m tests.training.kill_toy RUN [TF_CONFIG]
+"""
+
+import os
+import sys
+
+import keras
+
+from macaron_tf.distribution import make_strategy
+from macaron_tf.training.build import build_fit_model
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.run import Run
+from macaron_tf.training.train import train
+from tests.training.killing import tell
+from tests.training.training_toy import toy_dataset, toy_network, toy_objective
+
+CONFIG = TrainingConfig(
+    max_steps=200,
+    learning_rate=0.01,
+    warmup_steps=4,
+    weight_decay=1e-3,
+    clip_norm=1.0,
+    accumulation_steps=2,
+    ema_decay=0.9,
+    log_every=3,
+    validate_every=10,
+    save_every_steps=4,
+    save_every_minutes=None,
+    keep_last=1000,
+    best_metric="loss",
+    best_mode="min",
+)
+
+
+class TellSteps(keras.callbacks.Callback):
+    """Tells of every update, once the first is done."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        tell("step")
+
+
+def validate(model, step):
+    """The loss on three batches."""
+    tell("validation")
+    metrics = model.evaluate(toy_dataset(1000, 1003), return_dict=True, verbose=0)
+    return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}
+
+
+def main(run_dir: str, cluster: str | None = None) -> None:
+    """Trains, or goes on; as one of several workers where `cluster` says so."""
+    if cluster:
+        os.environ["TF_CONFIG"] = cluster
+    strategy = make_strategy("multi_worker" if cluster else None)
+    save = Run.save
+
+    def telling_save(run):
+        tell("save")
+        save(run)
+
+    Run.save = telling_save
+    keras.utils.set_random_seed(CONFIG.seed)
+    with strategy.scope():
+        model = build_fit_model(toy_network(dropout=0.2), toy_objective, CONFIG)
+    train(model, toy_dataset, CONFIG, run_dir, validate, callbacks=[TellSteps()])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

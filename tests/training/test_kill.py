@@ -1,0 +1,107 @@
+"""`kill -9` at random moments: the finished run is the uninterrupted one to the bit."""
+
+import json
+import pathlib
+import random
+
+import h5py
+import numpy as np
+import pytest
+
+from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage
+from macaron_tf.training.reporters import read_lines
+from tests.distribution.processes import cluster_of_two
+from tests.training.killing import Kill, run_until_killed
+
+KILLS = 20
+# Of each event: the most occurrences and seconds to wait. A save of the toy takes about 20 ms.
+MOMENTS = {"step": (7, 0.005), "save": (3, 0.03), "validation": (1, 0.02)}
+
+
+def planned_kills(seed: int, count: int = KILLS, workers: int = 1) -> list[Kill]:
+    """As many in steps as in saves and validations, at moments that a seed decides."""
+    rng = random.Random(seed)
+    kills = []
+    for number in range(count):
+        event = list(MOMENTS)[number % len(MOMENTS)]
+        occurrences, seconds = MOMENTS[event]
+        victims = rng.choice([None, *((worker,) for worker in range(workers))])
+        moment = (rng.randint(1, occurrences), rng.uniform(0.0, seconds))
+        kills.append(Kill(event, *moment, victims if workers > 1 else None))
+    rng.shuffle(kills)
+    return kills
+
+
+def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
+    """All that a run leaves, but for the clock: `timing.jsonl`'s values and elapsed seconds."""
+    name = "metrics.jsonl"
+    assert (ours / name).read_bytes() == (theirs / name).read_bytes()
+    steps = [[line["step"] for line in read_lines(run / "timing.jsonl")] for run in (ours, theirs)]
+    assert steps[0] == steps[1]
+    ours, theirs = CheckpointDirectory(ours), CheckpointDirectory(theirs)
+    assert ours.steps() == theirs.steps()
+    assert ours.best() == theirs.best()
+    assert [entry.name for entry in ours.path.iterdir() if entry.name.startswith(".")] == []
+    for step in ours.steps():
+        assert find_damage(ours.of_step(step)) is None
+        contents = [_contents(directory.of_step(step)) for directory in (ours, theirs)]
+        assert contents[0].keys() == contents[1].keys()
+        for key, value in contents[0].items():
+            np.testing.assert_array_equal(value, contents[1][key], err_msg=f"step {step}: {key}")
+
+
+def _contents(checkpoint) -> dict:
+    """Every array of a checkpoint, and what its manifest says of it."""
+    found = {}
+
+    def add(file, name, item):
+        if isinstance(item, h5py.Dataset):
+            found[f"{file.name}/{name}"] = item[...]
+
+    for path in checkpoint.glob("*.h5"):
+        with h5py.File(path, "r") as file:
+            file.visititems(lambda name, item, path=path: add(path, name, item))
+    with np.load(checkpoint / "training_state.npz") as arrays:
+        found.update({name: arrays[name] for name in arrays.files})
+    host = json.loads(found.pop("host").tobytes())
+    assert host["run"].pop("elapsed_seconds") > 0
+    manifest = json.loads((checkpoint / "manifest.json").read_bytes())
+    for name in ("files", "sha256"):  # they cover the elapsed seconds
+        manifest.pop(name)
+    return {**found, "host": json.dumps(host), "manifest": json.dumps(manifest)}
+
+
+@pytest.mark.slow
+def test_a_run_killed_twenty_times_is_the_uninterrupted_one(tmp_path):
+    command = ["-m", "tests.training.kill_toy"]
+    assert run_until_killed([[*command, str(tmp_path / "whole")]], None) == [0]
+    killed = [*command, str(tmp_path / "killed")]
+    for kill in planned_kills(seed=1):
+        # Exit status 0 would say that the run was over before the moment came.
+        assert run_until_killed([killed], kill) == [-9], kill
+    assert run_until_killed([killed], None) == [0]
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_two_workers_of_which_one_or_both_are_killed(tmp_path):
+    def commands(name):
+        command = ["-m", "tests.training.kill_toy", str(tmp_path / name)]
+        return [[*command, config] for config in cluster_of_two()]
+
+    assert run_until_killed(commands("whole"), None) == [0, 0]
+    for kill in planned_kills(seed=2, count=9, workers=2):
+        assert -9 in run_until_killed(commands("killed"), kill), kill
+    assert run_until_killed(commands("killed"), None) == [0, 0]
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+def test_the_spared_end_too():
+    """A process that waits for one that was killed is not left behind."""
+    tells = "from tests.training.killing import tell; tell('step')"
+    waits = f"{tells}; import time; time.sleep(600)"
+    kill = Kill("step", 1, 0.0, victims=(0,))
+    assert run_until_killed([["-c", waits], ["-c", waits]], kill, grace=0.1) == [-9, -9]
+    assert run_until_killed([["-c", tells]], Kill("step", 2, 0.0)) == [0]
+    with pytest.raises(TimeoutError):
+        run_until_killed([["-c", waits]], None, timeout=2.0)
