@@ -2,11 +2,12 @@
 PYTHON ?= python3.11
 VENV := .venv
 PEERS := .venv-peers
+TPU := .venv-tpu
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test test-slow test-peers lint bench clean
+.PHONY: help setup demo test test-slow test-peers test-tpu tpu-check lint bench clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
@@ -14,6 +15,8 @@ help:
 	@echo "make test-slow  the slow tests alone"
 	@echo "make test-peers parity with Hugging Face in PyTorch (installs it into .venv-peers)"
 	@echo "make bench      decoding speed against peers (installs PyTorch into .venv-peers)"
+	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; an hour)"
+	@echo "make test-tpu   the tests of that check with the TPU's compiler"
 	@echo "make clean      remove .venv and runs/"
 
 setup: $(STAMP)
@@ -53,5 +56,23 @@ bench: $(PEERS)/installed
 test-peers: $(PEERS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest tests/models tests/experiments/test_benchmark_harness.py
 
+# As the peers': what compiles for a TPU, beside the pinned environment.
+$(TPU)/installed: $(STAMP) experiments/tpu/requirements.txt
+	$(BIN)/python -m venv $(TPU)
+	echo "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d $(TPU)/lib/python*/site-packages)/main.pth
+	$(TPU)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/tpu/requirements.txt
+	@touch $@
+
+TPU_RECIPES := bert_base bert_rab_base swish_rnn_base macaron_bert_base bert_large bert_rab_large \
+  swish_rnn_large wmt14_macaron_base wmt14_macaron_big
+
+tpu-check: $(TPU)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.tpu_check $(TPU_RECIPES) \
+	  --topology v4:2x2x1 --topology v5e:2x2 \
+	  --json experiments/results/tpu_check.json --markdown experiments/results/tpu_check.md
+
+test-tpu: $(TPU)/installed
+	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/experiments/test_tpu_check.py
+
 clean:
-	rm -rf $(VENV) $(PEERS) runs
+	rm -rf $(VENV) $(PEERS) $(TPU) runs

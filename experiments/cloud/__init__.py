@@ -1,0 +1,1 @@
+"""Renting the machines: the guide's table of costs."""

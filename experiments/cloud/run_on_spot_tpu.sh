@@ -1,0 +1,42 @@
+#!/bin/bash
+# Runs a command on a spot TPU VM until it is done, on a new one each time that Google takes one.
+#
+#   bash experiments/cloud/run_on_spot_tpu.sh NAME ZONE ACCELERATOR VERSION 'COMMAND'
+#
+# COMMAND must go on where it was interrupted when it is given again, as `train` does: keep its run
+# and corpus in a bucket. SETUP, a command, is run first on each new machine.
+set -u
+if [ $# -ne 5 ]; then
+  sed -n 's/^# \{0,1\}//; 2,7p' "$0" >&2
+  exit 2
+fi
+name=$1 zone=$2 accelerator=$3 version=$4 command=$5
+poll=${POLL_SECONDS:-30}
+
+tpus() { gcloud compute tpus "$@" --zone "$zone"; }
+state() { tpus queued-resources describe "$name" --format 'value(state.state)' 2>/dev/null; }
+remote() { tpus tpu-vm ssh "$name" --worker all --command "$1"; }
+
+while true; do
+  if [ "$(state)" != ACTIVE ]; then
+    tpus queued-resources delete "$name" --force --quiet >/dev/null 2>&1
+    tpus queued-resources create "$name" --node-id "$name" --accelerator-type "$accelerator" \
+      --runtime-version "$version" --spot || exit
+    until [ "$(state)" = ACTIVE ]; do
+      case "$(state)" in FAILED | SUSPENDED) break ;; esac
+      sleep "$poll"
+    done
+    [ "$(state)" = ACTIVE ] || continue
+    remote "${SETUP:-true}" || { echo "error: SETUP failed on $name" >&2; exit 1; }
+  fi
+  remote "$command" && break
+  status=$?
+  # A machine that is taken says so within two minutes; one that is still there then failed by
+  # itself, and trying again would not mend that.
+  sleep $((4 * poll))
+  if [ "$(state)" = ACTIVE ]; then
+    echo "error: the command failed on $name with status $status; the machine is kept" >&2
+    exit "$status"
+  fi
+done
+tpus queued-resources delete "$name" --force --quiet

@@ -1,0 +1,75 @@
+"""The TPUs that a step is compiled for, by the names that libtpu's topologies have."""
+
+import dataclasses
+import re
+
+from macaron_tf.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A generation of TPUs, as Google's documentation of each and libtpu describe it.
+
+    Attributes:
+        cores: devices of a chip, each a replica of its own: v4's two TensorCores; v5p's two are
+            one device.
+        memory_gib: HBM of a chip.
+        core_gib: of it, what libtpu 0.0.51 gives a program on one core.
+        peak_tflops: of a chip, in bfloat16.
+        mxus: matrix units of a core, each of 128 x 128 cells.
+        accelerator: what a Cloud TPU of 4 chips is called; libtpu wants to hear it.
+        example: a topology of 4 chips.
+    """
+
+    cores: int
+    memory_gib: float
+    core_gib: float
+    peak_tflops: float
+    mxus: int
+    accelerator: str
+    example: str
+
+    @property
+    def core_bytes(self) -> int:
+        """The memory of a core."""
+        return int(self.core_gib * 2**30)
+
+    @property
+    def clock_ghz(self) -> float:
+        """Clock in GHz: what makes a multiplication and an addition a cell the peak.
+
+        v4: 275e12 / (2 cores x 4 units x 128 x 128 cells x 2) = 1.05e9; v5e: 1.50e9.
+        """
+        return self.peak_tflops * 1e3 / (self.cores * self.mxus * 128 * 128 * 2)
+
+
+CHIPS = {
+    "v4": Chip(2, 32, 15.25, 275, 4, "v4-8", "v4:2x2x1"),
+    "v5e": Chip(1, 16, 15.75, 197, 4, "v5litepod-4", "v5e:2x2"),
+    "v5p": Chip(1, 95, 95.73, 459, 8, "v5p-8", "v5p:2x2x1"),
+}
+
+
+def chip_of(topology: str) -> Chip:
+    """The chip of a topology such as `v4:2x2x1`.
+
+    Raises:
+        UserError: it is not written so, or names another chip.
+    """
+    name, _, shape = topology.partition(":")
+    if name not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", shape):
+        raise UserError(
+            f"--topology {topology}: write a chip and how many in each direction, such as "
+            f"{', '.join(chip.example for chip in CHIPS.values())}"
+        )
+    return CHIPS[name]
+
+
+def listing() -> str:
+    """A line for each chip. libtpu tells whether a topology is valid, but cannot list them."""
+    lines = [
+        f"{chip.example:10} {chip.cores} core{'s' if chip.cores > 1 else ''} a chip, "
+        f"{chip.core_gib:g} GiB and {chip.clock_ghz:.2f} GHz a core"
+        for chip in CHIPS.values()
+    ]
+    return "\n".join(lines)

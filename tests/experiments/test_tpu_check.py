@@ -1,0 +1,403 @@
+"""The TPU check: its reading of HLO, its arithmetic, its exits; and, with libtpu, itself."""
+
+import json
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+from experiments import tpu_check
+from experiments.tpu import chips, compiler, fitting, report, sources, step
+from experiments.tpu.cycles import estimate
+from macaron_tf.errors import UserError
+from macaron_tf.objectives import MaskedLanguageObjective
+from tests.experiments.pretraining_toy import flags, toy_settings
+
+TINY = ["bert_tiny", "--compilations", "1", *flags(toy_settings("text:none"))]
+
+
+def noted(cycles: int) -> str:
+    return f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
+
+
+# A forward loop of 7 trips (0, 2, ... below 13), a gradient's loop whose bound is the counter that
+# the forward one ended with (14 by 1: 14 trips), and a condition around an optimizer's step.
+MODULE = f"""HloModule step, entry_computation_layout={{()->f32[8]}}
+
+%forward_body (p: (s32[], f32[8])) -> (s32[], f32[8]) {{
+  %p = (s32[]{{:T(128)}}, f32[8]{{0:T(8,128)(2,1)S(3)}}) parameter(0)
+  %i = s32[]{{:T(128)}} get-tuple-element(%p), index=0
+  %two = s32[]{{:T(128)}} constant(2)
+  %next = s32[]{{:T(128)}} add(%i, %two)
+  %c = f32[8]{{0:T(8,128)}} get-tuple-element(%p), index=1
+  %f = f32[8]{{0:T(8,128)}} fusion(%c), kind=kLoop, calls=%fused, {noted(100)}
+  ROOT %out = (s32[]{{:T(128)}}, /*index=1*/f32[8]{{0}}) tuple(%next, /*index=1*/%f)
+}}
+
+%forward_condition (p.1: (s32[], f32[8])) -> pred[] {{
+  %p.1 = (s32[], f32[8]{{0}}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%p.1), index=0
+  %n = s32[] constant(13)
+  ROOT %less = pred[] compare(%n, %i.1), direction=GT, {noted(1)}
+}}
+
+%backward_body (q: (s32[], s32[], f32[8])) -> (s32[], s32[], f32[8]) {{
+  %q = (s32[], s32[], f32[8]{{0}}) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  %one = s32[] constant(1)
+  %j.1 = s32[] copy(%j)
+  %next.1 = s32[] add(%j.1, %one)
+  %bound = s32[] get-tuple-element(%q), index=1
+  %g = f32[8]{{0}} get-tuple-element(%q), index=2
+  %f.1 = f32[8]{{0}} fusion(%g), kind=kLoop, calls=%fused, {noted(10)}
+  ROOT %out.1 = (s32[], s32[], f32[8]{{0}}) tuple(%next.1, %bound, %f.1)
+}}
+
+%backward_condition (q.1: (s32[], s32[], f32[8])) -> pred[] {{
+  %q.1 = (s32[], s32[], f32[8]{{0}}) parameter(0)
+  %j.2 = s32[] get-tuple-element(%q.1), index=0
+  %bound.1 = s32[] get-tuple-element(%q.1), index=1
+  ROOT %less.1 = pred[] compare(%j.2, %bound.1), direction=LT
+}}
+
+%taken (r: f32[8]) -> f32[8] {{
+  %r = f32[8]{{0}} parameter(0)
+  ROOT %adam = f32[8]{{0}} fusion(%r), kind=kLoop, calls=%fused, {noted(5000)}
+}}
+
+%skipped (s: f32[8]) -> f32[8] {{
+  ROOT %s = f32[8]{{0}} parameter(0)
+}}
+
+%fused (t: f32[8]) -> f32[8] {{
+  %t = f32[8]{{0}} parameter(0)
+  ROOT %cost = f32[8]{{0}} multiply(%t, %t), {noted(999999)}
+}}
+
+ENTRY %main (x: f32[8]) -> f32[8] {{
+  %x = f32[8]{{0}} parameter(0)
+  %zero = s32[] constant(0)
+  %start = s32[] copy(%zero)
+  %state = (s32[], f32[8]{{0}}) tuple(%start, %x)
+  %while = (s32[], f32[8]{{0}}) while(%state), condition=%forward_condition, body=%forward_body, \
+metadata={{op_name="scan/while"}}
+  %count = s32[] get-tuple-element(%while), index=0
+  %y = f32[8]{{0}} get-tuple-element(%while), index=1
+  %state.1 = (s32[], s32[], f32[8]{{0}}) tuple(%start, %count, %y)
+  %while.1 = (s32[], s32[], f32[8]{{0}}) while(%state.1), condition=%backward_condition, \
+body=%backward_body, metadata={{op_name="gradient_tape/scan/while"}}
+  %z = f32[8]{{0}} get-tuple-element(%while.1), index=2
+  %unknown = f32[8]{{0}} custom-call(%z), {noted(2**63 - 1)}
+  %copied = f32[8]{{0}} copy(%z), {noted(7)}
+  %healthy = pred[] constant(true)
+  ROOT %done = f32[8]{{0}} conditional(%healthy, %copied, %copied), true_computation=%taken, \
+false_computation=%skipped, {noted(1)}
+}}
+"""
+
+
+def test_loops_count_as_often_as_they_run():
+    found = estimate(MODULE)
+    forward, backward = found.loops
+    assert (forward.name, forward.trips, forward.cycles) == ("scan/while", 7, 101)
+    assert (backward.trips, backward.cycles) == (14, 10)
+    assert found.loop_cycles == 7 * 101 + 14 * 10
+    # The dearest branch, and no fusion's inside; the "unknown" of the compiler is no number.
+    assert found.by_kind == {"fusion": 5000, "copy": 7}
+    assert found.cycles == found.loop_cycles + 5007
+
+
+def test_a_noted_trip_count_wins():
+    text = MODULE.replace(
+        'metadata={op_name="scan/while"}',
+        'backend_config={"known_trip_count":{"n":"5"},"x":{}}, metadata={op_name="scan/while"}',
+    )
+    assert estimate(text).loops[0].trips == 5
+
+
+def test_a_loop_of_unknown_length_is_counted_once_and_said():
+    text = MODULE.replace("%n = s32[] constant(13)", "%n = s32[] parameter(1)")
+    forward, backward = estimate(text).loops
+    assert (forward.trips, backward.trips) == (None, None)
+    assert estimate(text).loop_cycles == 101 + 10
+
+
+def test_text_without_estimates_is_refused():
+    with pytest.raises(ValueError, match="no HLO module"):
+        estimate("HloModule nothing")
+
+
+def test_the_clocks_follow_from_the_peaks():
+    assert chips.CHIPS["v4"].clock_ghz == pytest.approx(1.05, abs=0.005)
+    assert chips.CHIPS["v5e"].clock_ghz == pytest.approx(1.50, abs=0.005)
+    assert chips.CHIPS["v5p"].clock_ghz == pytest.approx(1.75, abs=0.005)
+
+
+def memory(temporaries: int, fixed: int = 100) -> dict:
+    parts = {"arguments": fixed, "outputs": 10, "aliased": 10, "code": 0}
+    return {"memory": {**parts, "temporaries": temporaries}}
+
+
+@pytest.mark.parametrize("first", [8, 64, 512])
+def test_the_search_ends_at_the_largest_batch(first):
+    def compiled(rows: int) -> dict:
+        need = 10 * rows + 50  # gradients, besides: not quite proportional
+        return memory(need) if need + 100 <= 2500 else {"error": "x", "memory_needed": need + 100}
+
+    found = fitting.search(compiled, first, limit=2500, compilations=5)
+    assert next(iter(found)) == first
+    assert max(rows for rows in found if fitting.fits(found[rows], 2500)) == 232  # of 235
+    assert len(fitting.search(compiled, first, 2500, compilations=1)) == 1
+
+
+def test_the_search_ends_where_something_else_is_wrong():
+    found = fitting.search(lambda rows: {"error": "no such op"}, 8, limit=2500, compilations=5)
+    assert list(found) == [8]
+
+
+class NoSources:
+    def of(self, name: str) -> str:
+        return f"model.py:1 in call: {name}"
+
+
+def rows_of(result: dict, recipe: str = "bert_tiny") -> report.Row:
+    return report.row(recipe, "v4:2x2x1", 128, 1000, {32: result}, NoSources())
+
+
+GOOD = memory(2**30) | {
+    "dynamic": [],
+    "cycles": {"cycles": 1_049_000, "loop_cycles": 0, "by_kind": {}, "loops": []},
+}
+
+
+def test_cycles_become_time_and_tokens():
+    row = rows_of(GOOD)
+    assert row.ok and row.milliseconds == pytest.approx(1.0, rel=1e-3)
+    assert row.tokens_a_second == pytest.approx(32 * 128 / 1e-3, rel=1e-3)
+    slower = rows_of(
+        GOOD | {"cycles": {**GOOD["cycles"], "cycles": 2 * 1_049_000, "loop_cycles": 1_049_000}},
+        "swish_rnn_tiny",
+    )
+    lines = report.table([row, slower]).splitlines()
+    assert lines[2].endswith("| 1.00 |") and lines[3].endswith("| 2.00 |")
+    assert "| 50% |" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dynamic": ["Where"]}, "a shape depends on values: Where\n    model.py:1 in call: Where"),
+        (memory(17 * 2**30), "17.00 GiB needed, 15.25 GiB there are"),
+        ({"cores_a_chip": 1}, "libtpu sees 1 cores a chip, not 2"),
+        (
+            {"cycles": {**GOOD["cycles"], "loops": [{"name": "w", "trips": None, "cycles": 1}]}},
+            "a loop of unknown length",
+        ),
+    ],
+)
+def test_what_fails_a_recipe_is_said(change, said):
+    row = rows_of(GOOD | change)
+    assert not row.ok and said in report.problems([row])
+
+
+def test_the_compilers_refusal_is_said_with_its_op():
+    row = rows_of({"error": "unsupported", "error_ops": ["a/Where"], "dynamic": []})
+    assert "unsupported: a/Where\n    model.py:1" in report.problems([row])
+    said = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (17.50G) exceeds available HBM (15.25G). HLO module: x.134.\nSee more"
+    )
+    refusal = compiler._refusal(said)
+    assert refusal["memory_needed"] == int(17.5 * 2**30)
+    assert refusal["error"] == "out of memory: 17.50G needed, 15.25G there are"
+
+
+def test_what_the_bridge_cannot_take_is_read_from_its_message():
+    constant = "Failed getting HLO text: 'Input 1 to node `range` with op Range must be a \
+compile-time constant.\n\n\t [[{{node while/range}}]]\n\ttf2xla'"
+    said = "Input 1 to node `range` with op Range must be a compile-time constant."
+    assert sources.refused(constant) == [(said, "while/range")]
+
+
+def test_results_are_merged_by_what_they_are_about():
+    old, other = rows_of(GOOD), rows_of(GOOD, "other")
+    facts = {"options": ["--compilations", "1"], "versions": {"jax": "1"}}
+    text = report.as_json([old, other], facts)
+    new = rows_of(GOOD | {"dynamic": ["Where"]})
+    assert report.merged([new], text, "x.json") == [new, other]
+    assert json.loads(text)["rows"][0]["ok"] is True
+    command = "bert_tiny other --topology v4:2x2x1 --compilations 1"
+    assert json.loads(text)["command"] == f"python -m experiments.tpu_check {command}"
+    assert "| bert_tiny | v4:2x2x1 | yes |" in report.as_markdown([old], facts)
+    with pytest.raises(UserError, match=r"x\.json holds no results"):
+        report.merged([new], "[]", "x.json")
+
+
+def test_wrong_usage_exits_with_2(capsys, monkeypatch):
+    for arguments, said in (
+        ([], "name a recipe"),
+        (["bert_tiny", "--topology", "v9:2x2"], "--topology v9:2x2: write a chip"),
+        (["bert_tiny", "--topology", "v4"], "--topology v4: write a chip"),
+        (["bert_tiny", "--batch", "0"], "--batch 0: give a whole number"),
+    ):
+        assert tpu_check.main(arguments) == 2
+        assert said in capsys.readouterr().err
+    monkeypatch.setattr(tpu_check, "check_installed", lambda: None)
+    for arguments, said in (
+        (["no_such"], "no recipe is called 'no_such'"),
+        (["bert_tiny", "--set", "model.no=1"], "no"),
+        (["wmt14_macaron_base", "--batch", "8"], "a batch of 8 tokens cannot hold a row"),
+    ):
+        assert tpu_check.main(arguments) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_missing_compiler_is_one_sentence(capsys, monkeypatch):
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    assert tpu_check.main(["bert_tiny"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "experiments/tpu/requirements.txt" in error
+
+
+def test_the_list_needs_no_compiler(capsys):
+    assert tpu_check.main(["--list"]) == 0
+    assert "v4:2x2x1   2 cores a chip, 15.25 GiB and 1.05 GHz a core" in capsys.readouterr().out
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """The check with a compiler that finds everything as it should be."""
+    monkeypatch.setattr(tpu_check, "check_installed", lambda: None)
+    monkeypatch.setattr(tpu_check, "versions", lambda packages: {"jax": "1"})
+    monkeypatch.setattr(compiler, "compile_step", lambda hlo, topology, text: GOOD)
+
+
+class Planted(MaskedLanguageObjective):
+    """What must not be found on a TPU, beside the real objective."""
+
+    def __call__(self, network, batch, training):
+        sums = super().__call__(network, batch, training)
+        kind = type(self).kind
+        if kind == "string":
+            text = tf.strings.as_string(sums["weight"])
+            sums["text_length"] = tf.strings.length(text)
+        elif kind == "dynamic":
+            sums["kept"] = tf.reduce_sum(tf.boolean_mask(batch["masked_labels"], batch["masked_weights"] > 0))  # fmt: skip  # noqa: E501
+        elif kind == "broken":
+            tf.reshape(batch["token_ids"], [7, 7, 7])
+        return sums
+
+
+def plant(monkeypatch, kind: str) -> None:
+    monkeypatch.setattr(Planted, "kind", kind, raising=False)
+    monkeypatch.setattr(
+        step, "masked_language_objective", lambda recipe, **_: Planted(skip_padding=False)
+    )
+
+
+def test_a_recipe_that_passes_exits_with_0(pretended, tmp_path, capsys):
+    files = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]
+    assert tpu_check.main([*TINY, "--topology", "v4:2x2x1", "--topology", "v5e:2x2", *files]) == 0
+    assert "| bert_tiny | v5e:2x2 | yes | 16 x 16 |" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert [row["topology"] for row in rows] == ["v4:2x2x1", "v5e:2x2"]
+    assert "| bert_tiny | v4:2x2x1 |" in (tmp_path / "r.md").read_text()
+
+
+def test_what_does_not_fit_is_said_and_what_does_is_found(pretended, monkeypatch, capsys, tmp_path):
+    results = iter([{"error": "out of memory", "memory_needed": 31 * 2**30}, GOOD])
+    monkeypatch.setattr(compiler, "compile_step", lambda hlo, topology, text: next(results))
+    file = tmp_path / "r.json"
+    arguments = [*TINY, "--batch", "32", "--compilations", "2", "--json", str(file)]
+    assert tpu_check.main(arguments) == 1
+    assert "bert_tiny on v4:2x2x1: out of memory" in capsys.readouterr().out
+    row = json.loads(file.read_text())["rows"][0]
+    # Half of it would fit 15.25 GiB nearly; the next multiple of 8 below does.
+    assert row["largest_rows"] == 8 and row["tried"] == {"32": False, "8": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem", "line"),
+    [
+        ("string", "AsString cannot be compiled by XLA", "text = tf.strings.as_string"),
+        ("broken", "tracing failed", "tf.reshape(batch["),
+    ],
+)
+def test_an_op_that_xla_has_not_is_named_with_its_line(
+    pretended, monkeypatch, capsys, kind, problem, line
+):
+    plant(monkeypatch, kind)
+    assert tpu_check.main(TINY) == 1
+    out = capsys.readouterr().out
+    assert problem in out and line in out and "tests/experiments/test_tpu_check.py:" in out
+    assert "| bert_tiny | v4:2x2x1 | NO |" in out
+
+
+def test_translation_is_checked_at_its_longest_static_shape():
+    recipe = step.tpu_recipe("wmt14_macaron_base", [])
+    assert step.shape_of(recipe) == step.Shape(16, 256)
+    assert step.shape_of(recipe, 8192) == step.Shape(32, 256)
+    assert recipe.training.dtype_policy == "mixed_bfloat16"
+    pretraining = step.tpu_recipe("macaron_bert_base", [])
+    assert not step.build_model(step.tpu_recipe("bert_tiny", [])).objective.skip_padding
+    specs = step.batch_specs(pretraining, step.shape_of(pretraining))
+    assert specs["next_sentence"].shape == (8,) and specs["masked_labels"].shape == (8, 80)
+
+
+def test_ops_inside_of_loops_are_found():
+    @tf.function
+    def looped(x):
+        body = lambda i, y: (i + 1, tf.sin(y, name="planted"))  # noqa: E731
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))
+
+    graph = looped.get_concrete_function(tf.TensorSpec((4,))).graph
+    found = sources.Sources(graph).of("call.1/while/planted")
+    assert "test_tpu_check.py:" in found and 'name="planted"' in found
+    assert sources.Sources(graph).of("no/such/op") is None
+
+
+def test_a_tiny_recipe_passes(capsys, tmp_path):
+    pytest.importorskip("libtpu")
+    assert tpu_check.main([*TINY, "--hlo", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "| bert_tiny | v4:2x2x1 | yes | 16 x 16 |" in out
+    text = next(pathlib.Path(tmp_path).iterdir()).read_text()
+    assert estimate(text).cycles > 10_000
+
+
+def test_the_recurrence_compiles_and_its_loops_are_counted(tmp_path):
+    pytest.importorskip("libtpu")
+    file = tmp_path / "r.json"
+    assert tpu_check.main(["swish_rnn_tiny", *TINY[1:], "--json", str(file)]) == 0
+    loops = json.loads(file.read_text())["rows"][0]["loops"]
+    # Two layers of step sizes 1 and 2 on 16 positions, forward and backward.
+    assert sorted(loop["trips"] for loop in loops) == [8, 8, 16, 16]
+
+
+def test_the_compilers_own_refusal_for_memory_is_understood(capsys):
+    pytest.importorskip("libtpu")
+    assert tpu_check.main([*TINY, "--batch", "4000000"]) == 1
+    assert "out of memory: " in capsys.readouterr().out
+
+
+def test_random_bits_are_drawn_as_a_tpu_draws_them():
+    pytest.importorskip("libtpu")
+
+    @tf.function(jit_compile=True)
+    def dropped(x, seed):
+        return tf.nn.experimental.stateless_dropout(x, 0.1, seed=seed)
+
+    specs = tf.TensorSpec((4096, 512)), tf.TensorSpec((2,), tf.int32)
+    hlo = dropped.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
+    found = compiler.compile_step(hlo, "v4:2x2x1")
+    # A CPU's algorithm, Philox, takes ten times as many here, most of them to move its four lanes.
+    assert found["cycles"]["cycles"] < 500_000 and "copy" not in found["cycles"]["by_kind"]
+
+
+def test_a_shape_that_depends_on_values_is_named_with_its_line(monkeypatch, capsys):
+    pytest.importorskip("libtpu")
+    plant(monkeypatch, "dynamic")
+    assert tpu_check.main(TINY) == 1
+    out = capsys.readouterr().out
+    assert "a shape depends on values: boolean_mask" in out
+    assert "test_tpu_check.py:" in out and "tf.boolean_mask(" in out
