@@ -1,10 +1,10 @@
 """The figures and tables of the SwishRNN paper (Lei et al. 2022), at any scale.
 
-    python -m experiments.pretrain prepare bert_mini corpora/mini --data-dir DIR
+    python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
     python -m experiments.swish_rnn curves study/curves --corpus corpora/mini
     python -m experiments.swish_rnn step-sizes study/steps --corpus corpora/mini --data-dir DIR
     python -m experiments.swish_rnn stability study/stability --data-dir DIR \\
-        --init study/curves/bert_rab_mini-1 study/curves/swish_rnn_mini-1
+        --init study/curves/bert_rab_tiny-1 study/curves/swish_rnn_tiny-1
 
 curves: figure 4, the masked language loss against the step, of several recipes.
 stability: figure 3, the fine-tuned score against the learning rate, of several models.
@@ -35,15 +35,15 @@ def _parser() -> argparse.ArgumentParser:
         "--recipes",
         nargs="+",
         metavar="RECIPE",
-        default=["bert_mini", "bert_rab_mini", "swish_rnn_mini", "macaron_bert_mini"],
-        help="what is compared (default: the four of size mini)",
+        default=["bert_tiny", "bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny"],
+        help="what is compared (default: the four of size tiny)",
     )
 
     sizes = commands.add_parser("step-sizes", help="table 2: scores and time by step size")
     _pretraining_options(sizes)
-    sizes.add_argument("--recipe", default="swish_rnn_mini", help="default %(default)s")
+    sizes.add_argument("--recipe", default="swish_rnn_tiny", help="default %(default)s")
     sizes.add_argument(
-        "--reference", default="bert_rab_mini", help="whose time counts as 1 (%(default)s)"
+        "--reference", default="bert_rab_tiny", help="whose time counts as 1 (%(default)s)"
     )
     sizes.add_argument(
         "--sizes",

@@ -233,13 +233,14 @@ class TranslationData:
 
         Returns:
             Dataset of {"source": (B, L), "target": (B, L)} int32, of shape (None, None) in its
-            specification; its cardinality is known.
+            specification where there are several shapes; its cardinality is known.
         """
         left = self.steps_per_epoch - start_step % self.steps_per_epoch
         return _dataset(
             lambda: self.batches(seed, start_step, repeat),
             {"source": 2, "target": 2},
             tf.data.INFINITE_CARDINALITY if repeat else left,
+            self.shapes,
         )
 
     def evaluation_dataset(self) -> tf.data.Dataset:
@@ -255,7 +256,9 @@ class TranslationData:
                 index = np.where(batch.rows < 0, -1, self.tokens.indices[batch.rows])
                 yield {**self._gather(batch), "index": index.astype(np.int32)}
 
-        return _dataset(batches, {"source": 2, "target": 2, "index": 1}, self.steps_per_epoch)
+        return _dataset(
+            batches, {"source": 2, "target": 2, "index": 1}, self.steps_per_epoch, self.shapes
+        )
 
     def _gather(self, batch: Batch) -> dict[str, np.ndarray]:
         return {
@@ -264,9 +267,12 @@ class TranslationData:
         }
 
 
-def _dataset(generator, ranks: dict[str, int], cardinality: int) -> tf.data.Dataset:
+def _dataset(
+    generator, ranks: dict[str, int], cardinality: int, shapes: Sequence[tuple[int, int]]
+) -> tf.data.Dataset:
+    shape = shapes[0] if len(shapes) == 1 else (None, None)
     signature = {
-        name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name, rank in ranks.items()
+        name: tf.TensorSpec(shape[:rank], tf.int32, name=name) for name, rank in ranks.items()
     }
     dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))

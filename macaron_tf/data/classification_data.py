@@ -201,8 +201,8 @@ class ClassificationData:
             seed, start_step, repeat: as for `batches`.
 
         Returns:
-            Dataset of what `batches` yields; L is None in its specification, its cardinality is
-            known.
+            Dataset of what `batches` yields; L is None in its specification where there are
+            several lengths, its cardinality is known.
 
         Raises:
             UserError: the examples have no labels.
@@ -251,9 +251,10 @@ class ClassificationData:
 
     def _dataset(self, generator, cardinality: int, index: bool = False) -> tf.data.Dataset:
         size, labels = self.batch_size, self.encoded.labels
+        length = self.lengths[0] if len(self.lengths) == 1 else None
         signature = {
-            "token_ids": tf.TensorSpec([size, None], tf.int32, name="token_ids"),
-            "segment_ids": tf.TensorSpec([size, None], tf.int32, name="segment_ids"),
+            "token_ids": tf.TensorSpec([size, length], tf.int32, name="token_ids"),
+            "segment_ids": tf.TensorSpec([size, length], tf.int32, name="segment_ids"),
             "weight": tf.TensorSpec([size], tf.float32, name="weight"),
         }
         if labels is not None:

@@ -13,9 +13,11 @@ from experiments.finetuning.prediction import measure
 from experiments.finetuning.presets import preset
 from experiments.finetuning.run import FinetuningRun
 from experiments.recipe import override
+from export.classifier import export_classifier
 from macaron_tf.data.task_data import Examples, read_examples
 from macaron_tf.data.tasks import TASKS, get_task
 from macaron_tf.errors import UserError
+from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.reporters import read_lines
 from tests.experiments.finetuning_toy import (
     sentences,
@@ -116,6 +118,16 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ca
     table = (tmp_path / "grid.md").read_text()
     assert f"| bert_tiny | {100 * best['mean']:.1f} ± {100 * best['deviation']:.1f} |" in table
     assert "| bag of words | 100.0 | 100.0 |" in table and "| diverged |" in table
+
+    # Of every run only what its score is of is left, which can still be exported and evaluated.
+    for run in record["runs"]:
+        name = f"lr{run['learning_rate']:g}-batch16-steps40-seed{run['seed']}"
+        kept = CheckpointDirectory(tmp_path / "sst2" / "bert_tiny" / name).steps()
+        assert kept == ([] if run["best_step"] is None else [run["best_step"]])
+    winner = FinetuningRun.open(tmp_path / "sst2" / "bert_tiny" / "lr0.01-batch16-steps40-seed1")
+    assert (export_classifier(winner, tmp_path / "served") / "saved_model.pb").is_file()
+    assert main(["evaluate", str(winner.path), "--output", str(tmp_path)]) == 0
+    assert f"score {scores[0]:.4f}" in capsys.readouterr().out
 
     # A run of a grid is what the same settings give alone.
     (first,) = (tmp_path / "sst2" / "bert_tiny").glob("lr0.01-*-seed1")

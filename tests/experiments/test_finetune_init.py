@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.finetune import main
 from experiments.finetuning.init import Weights, read_init
 from experiments.finetuning.presets import preset
 from experiments.finetuning.run import FinetuningRun, build_network
@@ -10,6 +11,7 @@ from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.tasks import get_task
 from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.errors import UserError
+from macaron_tf.training.reporters import read_lines
 from tests.experiments.finetuning_toy import FILLERS
 
 
@@ -104,4 +106,45 @@ def test_another_librarys_bert_is_a_recipe_of_ours(toy, tmp_path, monkeypatch):
     np.testing.assert_array_equal(network.pooler.dense.kernel, pooler[0])
     np.testing.assert_array_equal(
         network.encoder.embeddings.tokens.table, model.encoder.embeddings.tokens.table
+    )
+
+
+def test_a_keras_hub_preset_is_fine_tuned_by_one_command(toy, tmp_path):
+    keras_hub = pytest.importorskip("keras_hub")
+    words = WordPieceVocabulary.load(toy / "vocabulary").words
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=len(words),
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=32,
+        max_sequence_length=24,
+    )
+    backbone.save_to_preset(str(tmp_path / "preset"))
+    keras_hub.models.BertTokenizer(vocabulary=list(words), lowercase=True).save_to_preset(
+        str(tmp_path / "preset")
+    )
+    settings = {
+        "batch_size": 16,
+        "max_length": 16,
+        "training.max_steps": 2,
+        "training.validate_every": 2,
+        "training.log_every": 1,
+        "training.learning_rate": 1e-9,  # what is trained stays what was read
+    }
+    flags = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    run = tmp_path / "run"
+    arguments = ["train", "sst2", str(run), "--init", f"keras-hub:{tmp_path}/preset"]
+    assert main([*arguments, "--source", f"tsv:{toy}/{{split}}.tsv", *flags]) == 0
+    lines = read_lines(run / "metrics.jsonl")
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2]
+    opened = FinetuningRun.open(run)
+    assert opened.result().step == 2
+    assert dict(opened.recipe.model_options)["activation"] == "gelu_tanh"
+    network = opened.load_network()
+    table = network.encoder.embeddings.tokens.table
+    theirs = backbone.token_embedding.get_weights()[0]
+    np.testing.assert_allclose(np.asarray(table)[: len(words)], theirs, atol=1e-6)
+    np.testing.assert_allclose(
+        network.pooler.dense.kernel, backbone.pooled_dense.get_weights()[0], atol=1e-6
     )

@@ -29,7 +29,7 @@ def source(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def corpus(source, tmp_path_factory) -> str:
     folder = str(tmp_path_factory.mktemp("corpora") / "toy")
-    assert main(["prepare", "bert_mini", folder, *flags(toy_settings(source))]) == 0
+    assert main(["prepare", "bert_tiny", folder, *flags(toy_settings(source))]) == 0
     return folder
 
 
@@ -37,7 +37,7 @@ def corpus(source, tmp_path_factory) -> str:
 def trained(source, corpus, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "bert"
     settings = [*toy_settings(source, steps=150), "training.validate_every=50"]
-    assert main(["train", "bert_mini", str(run), "--corpus", corpus, *flags(settings)]) == 0
+    assert main(["train", "bert_tiny", str(run), "--corpus", corpus, *flags(settings)]) == 0
     return run
 
 
@@ -69,7 +69,7 @@ def test_fill_is_a_command_too(trained, capsys):
     assert lines[0] == "a [MASK] a" and lines[1].count("%") == 2
 
 
-@pytest.mark.parametrize("recipe", ["bert_rab_mini", "swish_rnn_mini", "macaron_bert_mini"])
+@pytest.mark.parametrize("recipe", ["bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny"])
 def test_one_command_pre_trains_every_family(recipe, source, tmp_path):
     """Without --corpus the recipe's own is prepared, in the cache."""
     run = tmp_path / "run"
@@ -82,7 +82,7 @@ def test_next_sentences_are_learnt_besides(source, tmp_path):
     run = tmp_path / "run"
     settings = [*toy_settings(source), "corpus.next_sentence=True", "masking.mask=0.8"]
     settings += ["masking.random=0.1", "corpus.sequence_length=32"]
-    assert main(["train", "macaron_bert_mini", str(run), *flags(settings)]) == 0
+    assert main(["train", "macaron_bert_tiny", str(run), *flags(settings)]) == 0
     last = read_lines(run / "metrics.jsonl")[-1]
     assert last["loss"] == pytest.approx(last["nll"] + last["next_sentence"], rel=0.05)
     assert 0.3 < last["next_sentence_accuracy"] <= 1.0
@@ -93,7 +93,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(source, corpus, tmp_path):
     settings = [*toy_settings(source), "model.dropout=0.1", "training.schedule=inverse_sqrt"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train = lambda run, *more: main(  # noqa: E731
-        ["train", "swish_rnn_mini", str(run), "--corpus", corpus, *flags([*settings, *more])]
+        ["train", "swish_rnn_tiny", str(run), "--corpus", corpus, *flags([*settings, *more])]
     )
     assert train(whole) == 0
     assert train(parts, "training.max_steps=20") == 0
@@ -121,7 +121,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
 
     monkeypatch.setattr(module.MaskedLanguageValidation, "__call__", measured)
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
-    recipe = override(recipes.load("swish_rnn_mini"), [*settings, "training.save_every_steps=500"])
+    recipe = override(recipes.load("swish_rnn_tiny"), [*settings, "training.save_every_steps=500"])
     train_recipe(recipe, tmp_path / "run", PretrainingCorpus.open(corpus))
     assert models[0].traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.
@@ -131,13 +131,13 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
 def bad(name, source, corpus, trained, tmp_path):
     run, settings = str(tmp_path / "run"), toy_settings(source)
 
-    def train(*more, recipe="bert_mini", where=corpus):
+    def train(*more, recipe="bert_tiny", where=corpus):
         return ["train", recipe, run, "--corpus", where, *flags([*settings, *more])]
 
     other = str(tmp_path / "other")
     if name == "other rows":
         longer = toy_settings(source) + ["corpus.sequence_length=24"]
-        prepared = ["prepare", "bert_mini", other, "--vocabulary", corpus, *flags(longer)]
+        prepared = ["prepare", "bert_tiny", other, "--vocabulary", corpus, *flags(longer)]
         assert main(prepared) == 0
     if name == "vocabulary":
         shutil.copytree(corpus, other)
@@ -150,7 +150,7 @@ def bad(name, source, corpus, trained, tmp_path):
         "recipe": (train(recipe="demo"), "demo is a translation recipe"),
         "unknown recipe": (train(recipe="brt"), "no recipe is called 'brt'"),
         "model": (
-            ["train", "bert_mini", run, "--corpus", corpus, "--set", "model=transformer_tiny"],
+            ["train", "bert_tiny", run, "--corpus", corpus, "--set", "model=transformer_tiny"],
             "transformer_tiny is no encoder",
         ),
         "option": (train("model.rnn_step_sizes=(0,)"), "rnn_step_sizes=0 must be"),
@@ -163,7 +163,7 @@ def bad(name, source, corpus, trained, tmp_path):
         "vocabulary": (train(where=other), "vocabulary"),
         "masking": (train("masking.rate=0"), "rate must be above 0"),
         "source": (
-            ["train", "bert_mini", run, *flags([*settings, "corpus.sources=text:/nowhere/*"])],
+            ["train", "bert_tiny", run, *flags([*settings, "corpus.sources=text:/nowhere/*"])],
             "/nowhere/*",
         ),
         "no run": (["fill", str(tmp_path), "a [MASK]"], "is not a run"),
@@ -176,7 +176,7 @@ def bad(name, source, corpus, trained, tmp_path):
         "steps": (train("model.rnn_step_sizes=None"), "rnn_step_sizes=None must be"),
         "sources": (train("corpus.sources=3"), "a source is 3"),
         "other vocabulary": (
-            ["prepare", "bert_mini", corpus, *flags([*settings, "vocabulary.size=30"])],
+            ["prepare", "bert_tiny", corpus, *flags([*settings, "vocabulary.size=30"])],
             "holds a vocabulary of size 27, the recipe wants 30",
         ),
         "other rows": (["evaluate", str(trained), "--corpus", other], "sequence_length=24"),
@@ -228,7 +228,7 @@ def test_a_nan_loss_stops_the_run_with_the_step(source, corpus, tmp_path, capsys
     settings = [*toy_settings(source), "training.learning_rate=1e38"]
     settings += ["training.schedule=constant", "training.warmup_steps=0"]
     settings += ["training.max_skipped_updates=3"]
-    arguments = ["train", "bert_mini", str(tmp_path / "run"), "--corpus", corpus]
+    arguments = ["train", "bert_tiny", str(tmp_path / "run"), "--corpus", corpus]
     assert main([*arguments, *flags(settings)]) == 2
     assert "NaN" in capsys.readouterr().err
 
@@ -238,7 +238,7 @@ def test_static_shapes_give_the_same_loss(source, corpus, tmp_path):
     for static in (False, True):
         run, settings = tmp_path / str(static), toy_settings(source, steps=20)
         chosen = flags([*settings, f"static_shapes={static}"])
-        assert main(["train", "bert_mini", str(run), "--corpus", corpus, *chosen]) == 0
+        assert main(["train", "bert_tiny", str(run), "--corpus", corpus, *chosen]) == 0
         losses.append([line["loss"] for line in read_lines(run / "metrics.jsonl")])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
@@ -252,7 +252,7 @@ def test_a_sentencepiece_vocabulary_folds_case_where_asked(source, tmp_path):
         out = str(tmp_path / str(lower_case))
         settings = [*toy_settings(source), "vocabulary.kind=sentencepiece", "vocabulary.size=20"]
         settings.append(f"vocabulary.lower_case={lower_case}")
-        assert main(["vocabulary", "macaron_bert_mini", out, *flags(settings)]) == 0
+        assert main(["vocabulary", "macaron_bert_tiny", out, *flags(settings)]) == 0
         ids = load_encoder_vocabulary(out).encode_lines(["A a", "a a"])
         assert (ids[0] == ids[1]) is lower_case
 
@@ -260,7 +260,7 @@ def test_a_sentencepiece_vocabulary_folds_case_where_asked(source, tmp_path):
 def test_a_run_says_what_its_corpus_is(corpus, tmp_path):
     """Not what the recipe would have prepared."""
     settings = [*toy_settings("text:/nowhere/*", steps=20), "vocabulary.size=999"]
-    assert main(["train", "bert_mini", str(tmp_path), "--corpus", corpus, *flags(settings)]) == 0
+    assert main(["train", "bert_tiny", str(tmp_path), "--corpus", corpus, *flags(settings)]) == 0
     recipe = PretrainingRun.open(tmp_path).recipe
     assert recipe.corpus == PretrainingCorpus.open(corpus).config
     assert recipe.vocabulary.size == 27

@@ -102,14 +102,14 @@ def test_settings_take_effect_together():
     """A linear schedule's warm-up must end before its last step."""
     settings = ["training.max_steps=60", "training.warmup_steps=10"]
     for order in (settings, settings[::-1]):
-        recipe = override(recipes.load("bert_mini"), order)
+        recipe = override(recipes.load("bert_tiny"), order)
         assert (recipe.training.max_steps, recipe.training.warmup_steps) == (60, 10)
     with pytest.raises(UserError, match="warmup_steps"):
-        override(recipes.load("bert_mini"), settings[:1])
+        override(recipes.load("bert_tiny"), settings[:1])
 
 
 def test_sources_may_be_one_or_several():
-    one = override(recipes.load("bert_mini"), ["corpus.sources=text:a/*.gz"])
+    one = override(recipes.load("bert_tiny"), ["corpus.sources=text:a/*.gz"])
     assert [s.source for s in one.corpus.sources] == ["text:a/*.gz"]
     two = override(one, ["corpus.sources=['text:a', 'tfds:b']", "model.rnn_step_sizes=(1, 2)"])
     assert [s.source for s in two.corpus.sources] == ["text:a", "tfds:b"]
@@ -118,15 +118,15 @@ def test_sources_may_be_one_or_several():
 
 def test_model_options_in_any_order_and_form_are_the_same():
     settings = ["model.rnn_step_sizes=[1,2]", "model.dropout=0.2"]
-    first, second = (override(recipes.load("bert_mini"), s) for s in (settings, settings[::-1]))
+    first, second = (override(recipes.load("bert_tiny"), s) for s in (settings, settings[::-1]))
     assert first == second == recipe_from_json(type(first), first.to_json(), "a file")
 
 
 def test_a_recipe_of_another_kind_says_its_command():
     with pytest.raises(UserError, match="pretraining recipe: use python -m experiments.pretrain"):
-        recipes.load("bert_mini", TranslationRecipe)
+        recipes.load("bert_tiny", TranslationRecipe)
     with pytest.raises(UserError, match="is the recipe of a pretraining run"):
-        recipe_from_json(TranslationRecipe, recipes.load("bert_mini").to_json(), "a file")
+        recipe_from_json(TranslationRecipe, recipes.load("bert_tiny").to_json(), "a file")
 
 
 def test_unknown_recipe_lists_the_known_ones():

@@ -21,7 +21,7 @@ def toy(tmp_path_factory):
     settings = toy_settings(write_documents(folder / "documents"), steps=20)
     settings.append("training.validate_every=10")
     corpus = str(folder / "corpus")
-    assert experiments.pretrain.main(["prepare", "bert_mini", corpus, *flags(settings)]) == 0
+    assert experiments.pretrain.main(["prepare", "bert_tiny", corpus, *flags(settings)]) == 0
     finetune = ["training.max_steps=10", "training.validate_every=10"]
     finetune += ["max_length=16", "training.schedule=constant"]
     return settings, corpus, ("sst2", write_toy(folder), finetune)
@@ -44,14 +44,14 @@ def in_this_process(monkeypatch):
 def test_curves_are_means_over_seeds_and_are_not_trained_twice(toy, tmp_path, in_this_process):
     settings, corpus, _ = toy
     arguments = ["curves", str(tmp_path), "--corpus", corpus, "--seeds", "1", "2"]
-    arguments += ["--recipes", "bert_rab_mini", "swish_rnn_mini", *flags(settings)]
+    arguments += ["--recipes", "bert_rab_tiny", "swish_rnn_tiny", *flags(settings)]
     assert main(arguments) == 0
     record = json.loads((tmp_path / "curves.json").read_text())
     assert [(row["recipe"], row["seed"]) for row in record["rows"]] == [
-        ("bert_rab_mini", 1),
-        ("bert_rab_mini", 2),
-        ("swish_rnn_mini", 1),
-        ("swish_rnn_mini", 2),
+        ("bert_rab_tiny", 1),
+        ("bert_rab_tiny", 2),
+        ("swish_rnn_tiny", 1),
+        ("swish_rnn_tiny", 2),
     ]
     assert [line["step"] for line in record["rows"][0]["curve"]] == [10, 20]
     losses = [row["loss"] for row in record["rows"][:2]]
@@ -73,13 +73,13 @@ def test_step_sizes_are_scored_and_timed(toy, tmp_path, capsys):
         arguments += ["--finetune-set", setting]
     assert main(arguments) == 0
     record = json.loads((tmp_path / "step_sizes.json").read_text())
-    assert [row["name"] for row in record["rows"]] == ["bert_rab_mini", "k=1", "k=1,2"]
+    assert [row["name"] for row in record["rows"]] == ["bert_rab_tiny", "k=1", "k=1,2"]
     assert all(0 <= row["scores"][task] <= 1 for row in record["rows"])
     table = (tmp_path / "step_sizes.md").read_text()
-    assert "| bert_rab_mini | " in table and "| 1.00 |" in table
+    assert "| bert_rab_tiny | " in table and "| 1.00 |" in table
     assert (tmp_path / "step_sizes.png").exists()
 
-    inits = [f"{name}={tmp_path}/{name}-1" for name in ("bert_rab_mini", "k=1")]
+    inits = [f"{name}={tmp_path}/{name}-1" for name in ("bert_rab_tiny", "k=1")]
     inits[1] = f"recurrent={tmp_path}/k=1-1"
     arguments = ["stability", str(tmp_path / "s"), "--init", *inits, "--learning-rates", "1e-3"]
     arguments += ["1e-2", "--seeds", "1", "2", "--tasks", task, "--source", source]
@@ -88,7 +88,7 @@ def test_step_sizes_are_scored_and_timed(toy, tmp_path, capsys):
     assert main(arguments) == 0
     lines = json.loads((tmp_path / "s" / "stability.json").read_text())["combinations"]
     assert {(line["model"], line["learning_rate"]) for line in lines} == {
-        (model, rate) for model in ("bert_rab_mini", "recurrent") for rate in (1e-3, 1e-2)
+        (model, rate) for model in ("bert_rab_tiny", "recurrent") for rate in (1e-3, 1e-2)
     }
     assert f"| {task} | recurrent | " in (tmp_path / "s" / "stability.md").read_text()
 
