@@ -135,7 +135,7 @@ def test_inner_widths_are_the_papers():
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("hidden_dim", 127, "hidden_dim=127 is not a multiple of num_heads=2"),
+        ("hidden_dim", 127, "hidden_dim=127 is not a multiple of num_heads=4"),
         ("num_layers", 0, "num_layers=0 must be a whole number of at least 1"),
         ("dropout", 1.0, "dropout=1.0 must be a number in"),
         ("block", "rnn", "block='rnn' is not one of 'transformer'"),

@@ -17,6 +17,7 @@ from macaron_tf.training.state import load_network
 from macaron_tf.training.train import train
 from tests.training.training_toy import toy_dataset, toy_network, toy_objective
 
+HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 CONFIG = TrainingConfig(
     max_steps=20,
     learning_rate=0.01,
@@ -258,8 +259,7 @@ def test_one_writer_at_a_time(tmp_path):
 
 
 def test_handlers_are_put_back(uninterrupted):
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert {number: signal.getsignal(number) for number in HANDLERS} == HANDLERS
 
 
 @pytest.mark.parametrize("per_call", [4, 1000])
