@@ -39,6 +39,7 @@ lint: $(STAMP)
 
 test: $(STAMP) lint
 	@$(RUN) -m pytest
+	@$(RUN) -m pytest -m service tests/data/test_service.py tests/experiments/test_data_service.py
 
 test-slow: $(STAMP)
 	@$(RUN) -m pytest -m slow

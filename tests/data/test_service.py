@@ -12,6 +12,8 @@ from macaron_tf.errors import UserError
 
 servers = tf.data.experimental.service
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def dispatcher():
@@ -69,8 +71,6 @@ def test_a_second_worker_ends_the_run(dispatcher):
         worker.stop()
 
 
-# Not slow, but TensorFlow's client then writes a warning every second until the process ends.
-@pytest.mark.slow
 def test_a_service_that_goes_away_ends_the_run(dispatcher, monkeypatch):
     monkeypatch.setattr(service, "_AWAY_SECONDS", 1.0)
     worker = worker_of(dispatcher)

@@ -19,6 +19,8 @@ from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 COMMAND = [sys.executable, "-m", "experiments.data_service"]
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
