@@ -1,7 +1,7 @@
 """The arithmetic of an update: sums over micro-batches, one mean, one clipping, one step."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
@@ -77,10 +77,12 @@ class Updates:
             return self.apply(*self.accumulate(micro_step, iterator))
         # One program on the chip. Its shapes are static, so the micro-batches fit in one tensor.
         batches = [iterator.get_next() for _ in range(self.accumulation_steps)]
-        values = self.strategy.run(self.update_of, args=(micro_step, batches))
+        values = self.strategy.run(
+            lambda *given: self.update_of(micro_step, given), args=tuple(batches)
+        )
         return self._first(values)
 
-    def update_of(self, micro_step: Callable, batches: list) -> tf.Tensor:
+    def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
         """A whole update from micro-batches of one shape, inside a replica.
 
         Args:

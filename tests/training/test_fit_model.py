@@ -51,6 +51,20 @@ def test_accumulated_micro_batches_equal_one_big_batch(clip_norm):
         assert a[name] == pytest.approx(b[name], rel=1e-5), name
 
 
+@pytest.mark.parametrize("indices", [(0,), (0, 4, 8)])
+def test_an_update_in_one_program_is_the_same_update(indices):
+    """As on a TPU, where micro-batches have one shape."""
+    batches = [toy_batch(index) for index in indices]
+    drawn, given = (toy_model(accumulation_steps=len(batches), clip_norm=0.01) for _ in range(2))
+    drawn.fit(dataset_of(*batches), verbose=0)
+    given.prepare()
+    updates = given.updates
+    tf.function(lambda *parts: updates.update_of(updates.micro_step, parts), autograph=False)(
+        *({name: tf.constant(array) for name, array in batch.items()} for batch in batches)
+    )
+    assert_same_weights(drawn, given, 1e-7)
+
+
 def test_data_that_end_within_an_update_make_a_smaller_update():
     accumulated = toy_model(accumulation_steps=4)
     whole = toy_model()
