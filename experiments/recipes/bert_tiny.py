@@ -12,7 +12,7 @@ there, a peak of 2e-3 most.
 `macaron_bert_tiny` is Macaron and, as the paper's, pre-norm: a comparison of the papers' models on
 one corpus at equal matrices and an equal budget.
 
-Measured: see experiments/results/encoders.md.
+Measured: not run to the end yet.
 """
 
 from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig

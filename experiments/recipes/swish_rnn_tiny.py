@@ -4,7 +4,7 @@
 
 All else is `bert_tiny`.
 
-Measured: see experiments/results/encoders.md.
+Measured: not run to the end yet.
 """
 
 import dataclasses
