@@ -37,6 +37,7 @@ def bert(kind, **options):
         type_vocab_size=SEGMENTS,
         **options,
     )
+    torch.manual_seed(0)  # the same weights each time
     model = getattr(transformers, kind)(config).eval()
     with torch.no_grad():
         for seed, weight in enumerate(model.parameters()):
