@@ -21,7 +21,7 @@ from experiments import recipes
 from experiments.figures import loss_curves
 from experiments.recipe import override, recipe_from_json
 from experiments.translation.recipe import TranslationRecipe
-from macaron_tf.data.files import write_aside
+from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.evaluation import TranslationMetric, paired_bootstrap
 from macaron_tf.training.checkpoints import CheckpointDirectory

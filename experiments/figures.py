@@ -7,7 +7,7 @@ import statistics
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from macaron_tf.data.files import write_aside
+from macaron_tf.data.storage import write_aside
 
 
 def loss_curves(runs: dict[str, list[dict]], path: pathlib.Path) -> None:

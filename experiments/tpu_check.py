@@ -154,7 +154,7 @@ def _text(name: str, topology: str, rows: int, folder: str | None) -> pathlib.Pa
 
 def _write(rows: list, facts: dict, options: argparse.Namespace) -> None:
     from experiments.tpu import report
-    from macaron_tf.data.files import write_aside
+    from macaron_tf.data.storage import write_aside
 
     if options.json:
         path = pathlib.Path(options.json)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from macaron_tf.data.files import write_aside
+from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError
 
 

@@ -16,7 +16,7 @@ from experiments import recipes
 from experiments.pretraining.recipe import PretrainingRecipe
 from experiments.recipe import Recipe
 from experiments.tpu.chips import chip_of
-from macaron_tf.data.files import write_aside
+from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError, exit_on_user_error
 
 MARKS = ("<!-- costs: written by experiments.cloud.cost -->", "<!-- end of costs -->")

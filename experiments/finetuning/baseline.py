@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 from experiments.finetuning.data import TRAIN, TaskData
-from macaron_tf.data.files import write_aside
+from macaron_tf.data.storage import write_aside
 from macaron_tf.data.task_data import Examples
 from macaron_tf.data.tasks import Task, get_task
 from macaron_tf.errors import UserError

@@ -4,7 +4,7 @@ import json
 import pathlib
 import statistics
 
-from macaron_tf.data.files import write_aside
+from macaron_tf.data.storage import write_aside
 from macaron_tf.data.tasks import get_task
 
 JSON, MARKDOWN = "grid.json", "grid.md"

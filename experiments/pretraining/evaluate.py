@@ -10,8 +10,8 @@ from experiments.pretraining.train import (
     check_corpus,
     masked_language_objective,
 )
-from macaron_tf.data.files import write_aside
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus
+from macaron_tf.data.storage import write_aside
 from macaron_tf.data.vocabulary import check_vocabulary
 from macaron_tf.training import build_fit_model
 

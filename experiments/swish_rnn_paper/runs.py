@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from experiments import recipes
 from experiments.pretraining.recipe import PretrainingRecipe
 from experiments.recipe import check_same, override, recipe_from_json
-from macaron_tf.data.files import write_aside
+from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError
 from macaron_tf.training.reporters import VALIDATION, read_lines
 

@@ -9,7 +9,7 @@ from macaron_tf.data.encoder_vocabulary import (
     WordPieceVocabulary,
     load_encoder_vocabulary,
 )
-from macaron_tf.data.files import cache_directory, write_aside
+from macaron_tf.data.files import cache_directory
 from macaron_tf.data.normalization import NormalizationConfig, normalize, normalize_lines
 from macaron_tf.data.pair_encoding import encode_pairs
 from macaron_tf.data.pretraining_corpus import (
@@ -20,6 +20,7 @@ from macaron_tf.data.pretraining_corpus import (
 )
 from macaron_tf.data.sentencepiece_training import interleave
 from macaron_tf.data.sources import read_pairs, source_fingerprint
+from macaron_tf.data.storage import write_aside
 from macaron_tf.data.task_data import Examples, read_examples
 from macaron_tf.data.tasks import TASKS, Task, get_task
 from macaron_tf.data.tokenization import SamplingConfig

@@ -1,8 +1,6 @@
 """The files of a prepared corpus: records of one size in shards, and what is recorded of them."""
 
 import dataclasses
-import hashlib
-import os
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -133,7 +131,7 @@ def write_shard(folder: str, name: str, records: Iterable[bytes]) -> Shard:
             for record in records:
                 writer.write(record)
                 rows += 1
-        digest = file_digest(aside)
+        digest = storage.file_digest(aside)
     return Shard(name, rows, digest)
 
 
@@ -153,22 +151,6 @@ def read_records(folder: str, shards: Iterable[Shard]) -> Iterator[bytes]:
             yield from batch
 
 
-def file_digest(path: str | os.PathLike) -> str:
-    """SHA-256 (hex) of a file's bytes.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The digest.
-    """
-    digest = hashlib.sha256()
-    with tf.io.gfile.GFile(os.fspath(path), "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def is_whole(folder: str, shard: Shard, record: RecordFormat, verify: bool) -> bool:
     """Whether a shard is there and what it was.
 
@@ -185,6 +167,6 @@ def is_whole(folder: str, shard: Shard, record: RecordFormat, verify: bool) -> b
     try:
         if tf.io.gfile.stat(path).length != shard.rows * record.file_bytes:
             return False
-        return not verify or file_digest(path) == shard.sha256
+        return not verify or storage.file_digest(path) == shard.sha256
     except tf.errors.OpError:
         return False

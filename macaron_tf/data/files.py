@@ -3,10 +3,8 @@
 import os
 import pathlib
 
-from macaron_tf.data.storage import is_remote, write_aside
+from macaron_tf.data.storage import is_remote
 from macaron_tf.errors import UserError
-
-__all__ = ["cache_directory", "write_aside"]
 
 
 def cache_directory() -> pathlib.Path:

@@ -46,13 +46,13 @@ def distributed(
 
 def _shares(tensor: tf.Tensor, count: int) -> tf.Tensor:
     """`(B, ...)` -> `(count, ceil(B / count), ...)`, zeros after the last row."""
-    rows, rest = tensor.shape[0], tensor.shape[1:]
-    size = -(-(tf.shape(tensor)[0] if rows is None else rows) // count)
-    missing = size * count - (tf.shape(tensor)[0] if rows is None else rows)
-    padded = tf.pad(tensor, [[0, missing]] + [[0, 0]] * len(rest))
+    static, rest = tensor.shape[0], tensor.shape[1:]
+    rows = tf.shape(tensor)[0] if static is None else static
+    size = -(-rows // count)
+    padded = tf.pad(tensor, [[0, size * count - rows]] + [[0, 0]] * len(rest))
     shape = tf.concat([[count, size], tf.shape(tensor)[1:]], axis=0)
     shares = tf.reshape(padded, shape)
-    shares.set_shape([count, None if rows is None else size, *rest])
+    shares.set_shape([count, None if static is None else size, *rest])
     return shares
 
 

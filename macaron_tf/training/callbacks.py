@@ -94,9 +94,11 @@ class Validation(StepCallback):
         self._interruptions = interruptions
 
     def on_round_end(self, step: int) -> None:
-        told = self._run.interrupted or self._interruptions.received is not None
         several = self._run.workers.several
-        if self._run.state.validated_at == step or (self._run.interrupted if several else told):
+        interrupted = self._run.interrupted
+        if not several:
+            interrupted |= self._interruptions.received is not None
+        if self._run.state.validated_at == step or interrupted:
             return
         result = None
         breaking = nullcontext() if several else self._interruptions.breaking()

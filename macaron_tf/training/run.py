@@ -45,10 +45,10 @@ class Run:
         run_dir: str | os.PathLike,
         vocabulary_hash: str,
         reporters: Sequence[Reporter],
-        workers: Workers | None = None,
+        workers: Workers,
     ):
         self.model = model
-        self.workers = workers or Workers(model.updates.strategy)
+        self.workers = workers
         self.config = config
         self.path = storage.as_path(run_dir)
         self.vocabulary_hash = vocabulary_hash

@@ -167,11 +167,9 @@ def _state_variables(model: FitModel) -> dict[str, keras.Variable]:
 
     Keras numbers names by what was built before in the process, so these go by position.
     """
-    weights = {id(weight) for weight in model.network.weights}
-    randoms = [v for v in model.network.variables if id(v) not in weights]
     return {
         **{f"optimizer/{i:05d}": v for i, v in enumerate(model.optimizer.variables)},
-        **{f"random/{i:05d}": v for i, v in enumerate(randoms)},
+        **{f"random/{i:05d}": v for i, v in enumerate(model.seed_states)},
         **{f"average/{i:05d}": v for i, v in enumerate(model.ema.shadows if model.ema else ())},
         "skipped_in_a_row": model.updates.skipped_in_a_row,
     }

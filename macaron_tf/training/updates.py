@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
+from macaron_tf.distribution import is_tpu
 from macaron_tf.training import sums as names_of
 from macaron_tf.training.ema import ExponentialMovingAverage
 
@@ -73,7 +74,7 @@ class Updates:
 
     def update(self, micro_step: Callable, iterator) -> tf.Tensor:
         """A whole update from the iterator's next micro-batches; returns `apply`'s values."""
-        if not isinstance(self.strategy, tf.distribute.TPUStrategy):
+        if not is_tpu(self.strategy):
             return self.apply(*self.accumulate(micro_step, iterator))
         # One program on the chip. Its shapes are static, so the micro-batches fit in one tensor.
         batches = [iterator.get_next() for _ in range(self.accumulation_steps)]

@@ -54,7 +54,10 @@ def run(
     dropout: float = 0.0,
     per_call: float = 1,
 ) -> None:
-    """Trains in OUT/run; then writes all replicas' weights and the losses into OUT/WORKER.npz."""
+    """Trains in OUT/run; then writes all replicas' weights and the losses into OUT/WORKER.npz.
+
+    Of the kind `"poisoned"`, the last row of micro-batch number 12 has a NaN for a loss.
+    """
     config = TrainingConfig(
         max_steps=int(steps),
         learning_rate=0.01,
@@ -84,7 +87,7 @@ def run(
     copies = [strategy.experimental_local_results(v.value) for v in network.trainable_variables]
     lines = read_lines(out / "run" / "metrics.jsonl")
     found = []
-    if kind != "toy":
+    if kind in ("translation", "pretraining"):
         mapped = ReplicaMap(strategy, _forward(kind, network))
         found = mapped(_arrays(kind, index) for index in range(7))
     np.savez(
@@ -102,6 +105,8 @@ def run(
 def _parts(kind: str, dropout: float):
     if kind == "toy":
         return toy_network(dropout), toy_objective
+    if kind == "poisoned":
+        return toy_network(dropout), _poisoned_objective
     if kind == "translation":
         config = EncoderDecoderConfig(
             VOCABULARY, 16, 32, 2, 1, 1, block="macaron", dropout=dropout,
@@ -117,6 +122,18 @@ def _parts(kind: str, dropout: float):
         objective = MaskedLanguageObjective(next_sentence=True)
     network.build()
     return network, objective
+
+
+def _poison(index, batch):
+    rows = tf.shape(batch["source"])[0]
+    ill = (index == 12) & (tf.range(rows) == rows - 1)
+    return {**batch, "ill": ill}
+
+
+def _poisoned_objective(network, batch, training):
+    sums = toy_objective(network, batch, training)
+    ill = tf.reduce_any(batch["ill"])
+    return {**sums, "loss_sum": sums["loss_sum"] * tf.where(ill, float("nan"), 1.0)}
 
 
 def _forward(kind: str, network):
@@ -141,6 +158,8 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
     """The endless micro-batches from number `start` on."""
     if kind == "toy":
         return toy_dataset(start)
+    if kind == "poisoned":
+        return toy_dataset(start).enumerate(start).map(_poison)
     if kind == "translation":
         spec = tf.TensorSpec((None, None), tf.int32)
         signature = {"source": spec, "target": spec}

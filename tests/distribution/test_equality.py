@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from macaron_tf.training.reporters import read_lines
 from tests.distribution.distributed_toy import SHAPES
 from tests.distribution.processes import finished, toy, two_workers
 
@@ -96,3 +97,19 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
         np.testing.assert_array_equal(array, parts[key], err_msg=key)
     metrics = [tmp_path / name / "run" / "metrics.jsonl" for name in ("whole", "parts")]
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
+
+
+def test_a_nan_in_one_replica_is_skipped_and_counted_by_all(tmp_path):
+    jobs = {name: [f"poisoned:{tmp_path / name}:per_call=2"] for name in ("one", "two")}
+    for process in (toy(jobs["one"]), toy(jobs["two"], "--replicas", "2")):
+        finished(process)
+    one, two = (dict(np.load(tmp_path / name / "0.npz")) for name in jobs)
+    for key, array in one.items():
+        assert np.isfinite(array).all(), key
+        np.testing.assert_allclose(two[key], array, atol=1e-6, err_msg=key)
+        if key.endswith("/0"):
+            np.testing.assert_array_equal(two[key], two[key.replace("/0", "/1")])
+    for name in jobs:
+        lines = read_lines(tmp_path / name / "run" / "metrics.jsonl")
+        skipped = {line["step"]: line["skipped"] for line in lines if "skipped" in line}
+        assert {step: count for step, count in skipped.items() if count} == {10: 1.0}

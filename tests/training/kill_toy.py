@@ -3,6 +3,7 @@
 python -m tests.training.kill_toy RUN [TF_CONFIG]
 """
 
+import dataclasses
 import os
 import sys
 
@@ -10,27 +11,19 @@ import keras
 
 from macaron_tf.distribution import make_strategy
 from macaron_tf.training.build import build_fit_model
-from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.run import Run
 from macaron_tf.training.train import train
+from tests.training import training_toy
 from tests.training.killing import tell
 from tests.training.training_toy import toy_dataset, toy_network, toy_objective
 
-CONFIG = TrainingConfig(
+CONFIG = dataclasses.replace(
+    training_toy.CONFIG,
     max_steps=200,
-    learning_rate=0.01,
-    warmup_steps=4,
-    weight_decay=1e-3,
-    clip_norm=1.0,
-    accumulation_steps=2,
-    ema_decay=0.9,
-    log_every=3,
     validate_every=10,
     save_every_steps=4,
     save_every_minutes=None,
     keep_last=1000,
-    best_metric="loss",
-    best_mode="min",
 )
 
 

@@ -18,11 +18,11 @@ KILLS = 20
 MOMENTS = {"step": (7, 0.005), "save": (3, 0.03), "validation": (1, 0.02)}
 
 
-def planned_kills(seed: int, count: int = KILLS, workers: int = 1) -> list[Kill]:
+def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
     """As many in steps as in saves and validations, at moments that a seed decides."""
     rng = random.Random(seed)
     kills = []
-    for number in range(count):
+    for number in range(KILLS):
         event = list(MOMENTS)[number % len(MOMENTS)]
         occurrences, seconds = MOMENTS[event]
         victims = rng.choice([None, *((worker,) for worker in range(workers))])
@@ -84,13 +84,13 @@ def test_a_run_killed_twenty_times_is_the_uninterrupted_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_workers_of_which_one_or_both_are_killed(tmp_path):
+def test_two_workers_of_which_one_or_both_are_killed_twenty_times(tmp_path):
     def commands(name):
         command = ["-m", "tests.training.kill_toy", str(tmp_path / name)]
         return [[*command, config] for config in cluster_of_two()]
 
     assert run_until_killed(commands("whole"), None) == [0, 0]
-    for kill in planned_kills(seed=2, count=9, workers=2):
+    for kill in planned_kills(seed=2, workers=2):
         assert -9 in run_until_killed(commands("killed"), kill), kill
     assert run_until_killed(commands("killed"), None) == [0, 0]
     assert_same_run(tmp_path / "killed", tmp_path / "whole")

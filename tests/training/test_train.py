@@ -10,28 +10,13 @@ from macaron_tf.errors import UserError
 from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
 from macaron_tf.training.build import build_fit_model
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage, weights_file
-from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.interruption import Interrupted
 from macaron_tf.training.reporters import read_lines
 from macaron_tf.training.state import load_network
 from macaron_tf.training.train import train
-from tests.training.training_toy import toy_dataset, toy_network, toy_objective
+from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
 
 HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-CONFIG = TrainingConfig(
-    max_steps=20,
-    learning_rate=0.01,
-    warmup_steps=4,
-    weight_decay=1e-3,
-    clip_norm=1.0,
-    accumulation_steps=2,
-    ema_decay=0.9,
-    log_every=3,
-    validate_every=8,
-    save_every_steps=5,
-    best_metric="loss",
-    best_mode="min",
-)
 
 
 def judge(model, step):

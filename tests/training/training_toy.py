@@ -5,8 +5,24 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from macaron_tf.training.config import TrainingConfig
+
 VOCABULARY = 16
 SHAPES = ((2, 5), (3, 7), (4, 3), (1, 9))
+CONFIG = TrainingConfig(
+    max_steps=20,
+    learning_rate=0.01,
+    warmup_steps=4,
+    weight_decay=1e-3,
+    clip_norm=1.0,
+    accumulation_steps=2,
+    ema_decay=0.9,
+    log_every=3,
+    validate_every=8,
+    save_every_steps=5,
+    best_metric="loss",
+    best_mode="min",
+)
 
 
 def toy_network(dropout: float = 0.0, width: int = 8) -> keras.Model:
