@@ -12,8 +12,13 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def toy(jobs: list[str], *flags: str, **environment: str) -> subprocess.Popen:
     """Starts `distributed_toy`; its output is the process's."""
+    return started(["-m", "tests.distribution.distributed_toy", *flags, *jobs], **environment)
+
+
+def started(arguments: list[str], **environment: str) -> subprocess.Popen:
+    """Starts a Python process without a GPU; its output is both of its streams."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.distribution.distributed_toy", *flags, *jobs],
+        [sys.executable, *arguments],
         cwd=ROOT,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
         stdout=subprocess.PIPE,

@@ -1,15 +1,16 @@
 """Workers that stop or die, over gRPC."""
 
 import signal
+import socket
 import time
 
 import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from tests.distribution.processes import two_workers
+from tests.distribution.processes import cluster_of_two, finished, started, two_workers
 
 
-def started(out):
+def in_training(out):
     """Two workers in the midst of a long run."""
     workers = two_workers([f"translation:{out}:steps=100000"])
     until = time.monotonic() + 300
@@ -21,7 +22,7 @@ def started(out):
 
 @pytest.mark.slow
 def test_one_that_is_told_to_stop_stops_all(tmp_path):
-    workers = started(tmp_path)
+    workers = in_training(tmp_path)
     workers[1].send_signal(signal.SIGTERM)
     outputs = [worker.communicate(timeout=200)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [143, 143], outputs
@@ -31,9 +32,51 @@ def test_one_that_is_told_to_stop_stops_all(tmp_path):
 
 @pytest.mark.slow
 def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
-    workers = started(tmp_path)
+    workers = in_training(tmp_path)
     workers[1].kill()
     output = workers[0].communicate(timeout=200)[0]
     assert workers[0].returncode != 0
     assert "worker 0 lost another one" in output and "command again" in output
     workers[1].communicate()
+
+
+@pytest.mark.slow
+def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
+    """The same losses as where each reads them itself."""
+    (tmp_path / "lines.txt").write_text(
+        "\n".join(" ".join(map(str, range(n, n + 30))) for n in range(80))
+    )
+    corpus = ["--corpus", str(tmp_path / "corpus")]
+    sizes = {
+        "vocabulary.size": 60,
+        "corpus.sources": f'("text-lines:{tmp_path}/lines.txt",)',
+        "corpus.sequence_length": 32,
+        "corpus.rows_per_shard": 10,
+        "corpus.validation_every": 10,
+        "model.hidden_dim": 16,
+        "model.feed_forward_dim": 32,
+        "batch_size": 6,
+        "training.max_steps": 6,
+        "training.warmup_steps": 1,
+        "training.log_every": 1,
+        "training.validate_every": 6,
+    }
+    settings = [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
+    pretrain = ["-m", "experiments.pretrain"]
+    finished(started([*pretrain, "prepare", "bert_tiny", corpus[1], *settings]))
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    listen = ["--port", str(port), "--host", "localhost"]
+    service = started(["-m", "experiments.data_service", *listen])
+    try:
+        for name, flags in {"read": [], "served": ["--data-service", f"localhost:{port}"]}.items():
+            command = [*pretrain, "train", "bert_tiny", str(tmp_path / name), *corpus, *settings]
+            command += ["--strategy", "multi_worker", "--own-shards", *flags]
+            for worker in [started(command, TF_CONFIG=config) for config in cluster_of_two()]:
+                finished(worker)
+    finally:
+        service.terminate()
+        finished(service)
+    read, served = (tmp_path / name / "metrics.jsonl" for name in ("read", "served"))
+    assert read.read_bytes() == served.read_bytes()
+    assert len(read.read_bytes().splitlines()) == 7
