@@ -8,11 +8,14 @@ import tempfile
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # What tests compute or fetch (token caches, pip's and Matplotlib's) ends with the session. Only
-# the default corpus that the user's cache holds already is used from there: it is 51 MB.
+# the default corpus and the native kernels that the user's cache holds already are used from there:
+# they are 51 MB, and half a minute of compiling.
 _CACHE = tempfile.TemporaryDirectory(prefix="macaron_tf_tests-")
 _KEPT = os.environ.get("MACARON_TF_CACHE") or pathlib.Path.home() / ".cache" / "macaron_tf"
-for _wheel in pathlib.Path(_KEPT).glob("homeassistant-*.whl"):
-    (pathlib.Path(_CACHE.name) / _wheel.name).symlink_to(_wheel.resolve())
+(pathlib.Path(_CACHE.name) / "native").mkdir()
+for _pattern in ("homeassistant-*.whl", "native/*.so"):
+    for _file in pathlib.Path(_KEPT).glob(_pattern):
+        (pathlib.Path(_CACHE.name) / _file.relative_to(_KEPT)).symlink_to(_file.resolve())
 os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 import numpy as np

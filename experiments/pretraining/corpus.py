@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from experiments import recipes
 from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipe import override
+from macaron_tf.cache import cache_directory
 from macaron_tf.data import storage
 from macaron_tf.data.documents import documents
 from macaron_tf.data.encoder_vocabulary import (
@@ -18,7 +19,6 @@ from macaron_tf.data.encoder_vocabulary import (
     WordPieceVocabulary,
     load_encoder_vocabulary,
 )
-from macaron_tf.data.files import cache_directory
 from macaron_tf.data.normalization import NormalizationConfig
 from macaron_tf.data.piece_vocabulary import RECORD
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus, prepare
@@ -68,7 +68,7 @@ def prepare_corpus(
 
     Args:
         recipe: corpus and vocabulary settings.
-        out: its folder; a folder of `files.cache_directory()` named by the settings when None.
+        out: its folder; a folder of `cache_directory()` named by the settings when None.
         vocabulary_dir: a vocabulary to use instead of training one.
         data_dir, download: as for `macaron_tf.data.documents.documents`.
 

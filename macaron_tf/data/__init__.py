@@ -1,5 +1,6 @@
 """From text to batches of token ids: sources, cleaning, normalization, vocabulary, batching."""
 
+from macaron_tf.cache import cache_directory
 from macaron_tf.data.batching import BatchingConfig, TranslationData
 from macaron_tf.data.classification_data import ClassificationData
 from macaron_tf.data.cleaning import CleaningConfig, clean_pairs
@@ -9,7 +10,6 @@ from macaron_tf.data.encoder_vocabulary import (
     WordPieceVocabulary,
     load_encoder_vocabulary,
 )
-from macaron_tf.data.files import cache_directory
 from macaron_tf.data.normalization import NormalizationConfig, normalize, normalize_lines
 from macaron_tf.data.pair_encoding import encode_pairs
 from macaron_tf.data.pretraining_corpus import (

@@ -17,7 +17,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 
-from macaron_tf.data.files import cache_directory
+from macaron_tf.cache import cache_directory
 from macaron_tf.errors import UserError
 
 HOMEASSISTANT_VERSION = "2026.2.3"
@@ -70,7 +70,7 @@ def fetch_homeassistant(cache_dir: str | os.PathLike | None = None) -> pathlib.P
     """Brings the wheel into the cache with `pip download`, and checks its SHA-256.
 
     Args:
-        cache_dir: the folder of the cache; `files.cache_directory()` when None.
+        cache_dir: the folder of the cache; `cache_directory()` when None.
 
     Returns:
         The wheel's path.

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from macaron_tf.cache import cache_directory
 from macaron_tf.data.bpe_dropout import sample_lines
 from macaron_tf.data.cache import FORMAT, TokenizedPairs, TokenRows, load_tokens, save_tokens
 from macaron_tf.data.cleaning import CleaningConfig, clean_pairs
-from macaron_tf.data.files import cache_directory
 from macaron_tf.data.sources import read_pairs, source_fingerprint
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.errors import UserError

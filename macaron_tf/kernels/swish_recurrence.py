@@ -3,12 +3,8 @@
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_choice
-from macaron_tf.kernels import scan
-
-# Each: `(x (n, B, k, R), keep (n, B, k, 1) or None, alpha (R,), beta (R,), start (B, k, R)) ->
-# (n, B, k, R)`, all float32: n steps of k positions each.
-IMPLEMENTATIONS = {"scan": scan.recurrence}
+from macaron_tf.kernels import loop, scan
+from macaron_tf.kernels.choice import chosen
 
 
 def swish_recurrence(
@@ -34,7 +30,10 @@ def swish_recurrence(
             padding on either side changes no real position (k chains: on the left, any number of
             padded positions; between real ones, a multiple of k).
         initial_state: `(B, k, R)`, the k values before x[0]; zeros by default.
-        implementation: `"auto"`, or a name of `IMPLEMENTATIONS`.
+        implementation: `"scan"` is the reference, a scan that the backend differentiates;
+            `"loop"` has a gradient derived by hand; `"xla"` is for what XLA compiles; `"native"` is
+            a CPU op, compiled on first use. `"auto"` takes the best for the place, see
+            `choice.chosen`. They differ by rounding.
 
     Returns:
         c, `(B, L, R)`, of x's type.
@@ -46,34 +45,22 @@ def swish_recurrence(
     """
     if step_size < 1:
         raise ValueError(f"step_size={step_size} must be 1 or more")
-    check_choice("implementation", implementation, ("auto", *IMPLEMENTATIONS))
-    run = IMPLEMENTATIONS["scan" if implementation == "auto" else implementation]
-
-    length, width = ops.shape(x)[1], x.shape[-1]
-    steps = -(-length // step_size)
+    x = ops.convert_to_tensor(x)
+    name = chosen(implementation, keras.backend.standardize_dtype(x.dtype))
     start = initial_state
     if start is None:
-        start = ops.zeros((ops.shape(x)[0], step_size, width), "float32")
-    keep = None
-    if mask is not None:
-        keep = _in_steps(ops.cast(mask, "float32")[..., None], steps, step_size)
-    c = run(
-        _in_steps(ops.cast(x, "float32"), steps, step_size),
-        keep,
-        ops.cast(alpha, "float32"),
-        ops.cast(beta, "float32"),
-        ops.cast(start, "float32"),
-    )
-    # (n, B, k, R) -> (B, n, k, R) -> (B, n k, R) -> (B, L, R)
-    c = ops.reshape(ops.transpose(c, (1, 0, 2, 3)), (-1, steps * step_size, width))[:, :length]
-    return ops.cast(c, keras.backend.standardize_dtype(x.dtype))
+        start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
+    alpha, beta, start = (ops.cast(array, "float32") for array in (alpha, beta, start))
+    return _module(name).recurrence(x, alpha, beta, step_size, mask, start)
 
 
-def _in_steps(x, steps, step_size: int):
-    """`(B, L, R) -> (n, B, k, R)`, filled up with zeros at the end, where nothing comes after."""
-    length = ops.shape(x)[1]
-    if step_size > 1:
-        x = ops.pad(x, ((0, 0), (0, steps * step_size - length), (0, 0)))
-    # (B, n k, R) -> (B, n, k, R) -> (n, B, k, R)
-    x = ops.reshape(x, (-1, steps, step_size, x.shape[-1]))
-    return ops.transpose(x, (1, 0, 2, 3))
+def _module(name: str):
+    if name == "native":
+        from macaron_tf.kernels import native_ops  # this and the next need TensorFlow
+
+        return native_ops
+    if name == "xla":
+        from macaron_tf.kernels import xla
+
+        return xla
+    return {"scan": scan, "loop": loop}[name]

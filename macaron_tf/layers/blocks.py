@@ -3,8 +3,9 @@
 import keras
 
 from macaron_tf.checks import check_choice
+from macaron_tf.kernels import GATES
 from macaron_tf.layers.block import Block, Mix
-from macaron_tf.layers.swish_rnn import GATES, SwishRNN
+from macaron_tf.layers.swish_rnn import SwishRNN
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")

@@ -3,10 +3,8 @@
 import keras
 from keras import ops
 
-from macaron_tf.kernels import swish_recurrence
-from macaron_tf.layers.activations import activation
-
-GATES = ("gelu", "gelu_tanh", "sigmoid")
+from macaron_tf.checks import check_choice
+from macaron_tf.kernels import GATES, gated, swish_gate, swish_recurrence
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -49,7 +47,7 @@ class SwishRNN(keras.layers.Layer):
         self.gate = gate
         self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self._gate = activation(gate)
+        check_choice("gate", gate, GATES)
 
     def build(self, input_shape):
         self.inner = keras.layers.Dense(
@@ -81,9 +79,9 @@ class SwishRNN(keras.layers.Layer):
         )
 
     def call(self, x, mask=None, training=None):
-        x1, x2 = ops.split(self.inner(x), 2, axis=-1)  # each (B, L, R)
-        c = swish_recurrence(x1, self.alpha, self.beta, self.step_size, mask)
-        return self._output(c, x2, training)
+        vectors = (self.alpha, self.beta, self.state_bias, self.gate_bias)
+        y = swish_gate(self.inner(x), *vectors, self.step_size, self.gate, mask)  # (B, L, R)
+        return self.outer(self.drop(y, training=training))
 
     def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
         """The state before the first token of K hypotheses: `(B, K, k, R)` float32.
@@ -111,12 +109,8 @@ class SwishRNN(keras.layers.Layer):
         # (B K, 1, R) -> (B, K, 1, R)
         held = ops.reshape(c, (-1, cache.shape[1], 1, self.inner_dim))
         cache = ops.concatenate([cache[:, :, 1:], ops.cast(held, "float32")], axis=2)
-        return self._output(ops.reshape(c, ops.shape(x1)), x2, training=False), cache
-
-    def _output(self, c, x2, training):
-        c, x2 = ops.add(c, self.state_bias), ops.add(x2, self.gate_bias)
-        y = self.drop(ops.multiply(c, self._gate(x2)), training=training)
-        return self.outer(y)  # (..., D)
+        c = ops.reshape(c, ops.shape(x1))
+        return self.outer(gated(c, x2, self.state_bias, self.gate_bias, self.gate)), cache
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

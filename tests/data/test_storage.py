@@ -5,10 +5,10 @@ import os
 
 import pytest
 
+from macaron_tf.cache import cache_directory
 from macaron_tf.data import Vocabulary, read_pairs, source_fingerprint, storage
 from macaron_tf.data.cache import TokenizedPairs, TokenRows, load_tokens, save_tokens
 from macaron_tf.data.documents import documents
-from macaron_tf.data.files import cache_directory
 from macaron_tf.errors import UserError
 from tests import ram_paths
 

@@ -67,3 +67,18 @@ def test_missing_peers_and_bad_options_are_one_sentence():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.returncode == 2
     assert found.stderr.strip().splitlines()[-1].startswith("error: the peers are not installed")
+
+
+def test_a_recurrence_that_errs_is_not_timed():
+    from experiments.benchmarks import recurrence
+
+    arrays = recurrence._inputs((2, 6, 5), "float32", seed=1)
+    runs = {
+        name: recurrence.contender(implementation, jit, arrays, 1, "gelu")
+        for name, (implementation, jit) in recurrence.CONTENDERS.items()
+        if implementation != "native"
+    }
+    recurrence._check_agreement(runs, "float32")
+    runs["xla"] = lambda: [1.01 * array for array in runs["loop"]()]
+    with pytest.raises(UserError, match="xla differs from scan by 1.0e-02"):
+        recurrence._check_agreement(runs, "float32")

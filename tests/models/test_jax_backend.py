@@ -6,9 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from macaron_tf.kernels import swish_gate
 from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig, catalog
-from tests.harness import ids
+from tests.harness import ids, normal
 
 ON_JAX = """
 import sys
@@ -46,6 +48,39 @@ model.set_weights([data[f"weight_{i:03d}"] for i in range(len(model.weights))])
 encode = jax.jit(lambda tokens: model({"token_ids": tokens}, training=False))
 np.savez(sys.argv[2], hidden=encode(data["tokens"]))
 """
+
+
+KERNEL_ON_JAX = """
+import sys
+import jax, jax.numpy as jnp, keras, numpy as np
+from macaron_tf.kernels import swish_gate
+assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
+data = np.load(sys.argv[1])
+arrays = [data[f"array_{i}"] for i in range(5)]
+
+def loss(*arrays):
+    return jnp.sum(swish_gate(*arrays, 2, mask=data["mask"], implementation=sys.argv[3]) ** 2)
+
+found = jax.jit(jax.value_and_grad(loss, argnums=range(5)))(*arrays)
+np.savez(sys.argv[2], **{f"found_{i}": a for i, a in enumerate(jax.tree.leaves(found))})
+"""
+
+
+@pytest.mark.parametrize("implementation", ["auto", "loop", "scan"])
+def test_the_recurrence_has_the_same_gradient_on_jax(implementation, tmp_path):
+    pytest.importorskip("jax")
+    arrays = [normal(2, 9, 8), *(normal(4, seed=seed) for seed in range(4))]
+    mask = np.arange(9) < np.array([[9], [6]])
+    inputs = {f"array_{i}": array for i, array in enumerate(arrays)}
+    np.savez(tmp_path / "in.npz", mask=mask, **inputs)
+    run_on_jax(KERNEL_ON_JAX, tmp_path, implementation)
+    tensors = [tf.constant(array) for array in arrays]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        loss = tf.reduce_sum(swish_gate(*tensors, 2, mask=mask, implementation="scan") ** 2)
+    with np.load(tmp_path / "out.npz") as found:
+        for index, expected in enumerate([loss, *tape.gradient(loss, tensors)]):
+            np.testing.assert_allclose(found[f"found_{index}"], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("block", ["macaron", "transformer", "swish_rnn"])

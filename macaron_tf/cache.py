@@ -3,7 +3,6 @@
 import os
 import pathlib
 
-from macaron_tf.data.storage import is_remote
 from macaron_tf.errors import UserError
 
 
@@ -17,6 +16,6 @@ def cache_directory() -> pathlib.Path:
         UserError: it is set to a place in a bucket.
     """
     named = os.environ.get("MACARON_TF_CACHE")
-    if named and is_remote(named):
+    if named and "://" in named:
         raise UserError(f"MACARON_TF_CACHE is {named}: the cache must be a folder on a local disk")
     return pathlib.Path(named) if named else pathlib.Path.home() / ".cache" / "macaron_tf"

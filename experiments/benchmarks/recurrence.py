@@ -1,0 +1,132 @@
+"""How long SwishRNN's recurrence and gate take, forward and backward, by each implementation.
+
+    python -m experiments.benchmarks.recurrence --out DIR
+
+Ratios are to `tf.scan` differentiated by TensorFlow, the reference. The implementations' results
+are compared first: a fast wrong one is refused.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.benchmarks.harness import interleave, machine, markdown, summary, write_report
+from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.kernels import swish_gate
+
+REFERENCE = "scan"
+# Of each contender: the implementation, and whether XLA compiles it.
+CONTENDERS = {
+    REFERENCE: ("scan", False),
+    "scan, XLA": ("scan", True),
+    "loop": ("loop", False),
+    "loop, XLA": ("loop", True),
+    "xla": ("xla", True),
+    "native": ("native", False),
+}
+# What the paper's widths are here: (rows, positions, inner width).
+SETTINGS = {"small": (32, 128, 344), "base": (4, 512, 2048)}
+
+
+def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate: str):
+    """A function that computes outputs and gradients of `arrays`."""
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def run(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = swish_gate(*tensors, step_size, gate, implementation=implementation)
+        return y, *tape.gradient(y, tensors, output_gradients=tf.ones_like(y))
+
+    return lambda: run(*arrays)
+
+
+def _inputs(shape: tuple[int, int, int], dtype: str, seed: int) -> list[tf.Tensor]:
+    rng = np.random.default_rng(seed)
+    rows, length, width = shape
+    x = tf.constant(rng.normal(size=(rows, length, 2 * width)), dtype)
+    alpha = tf.ones(width) + tf.constant(rng.normal(size=width) / 10, tf.float32)
+    biases = [tf.constant(rng.normal(size=width) / 10, tf.float32) for _ in range(3)]
+    return [x, alpha, biases[0], *(tf.cast(bias, dtype) for bias in biases[1:])]
+
+
+def _check_agreement(runs: dict[str, Callable], dtype: str) -> None:
+    tolerance = 1e-4 if dtype == "float32" else 5e-2
+    reference = runs[REFERENCE]()
+    for name, run in runs.items():
+        for mine, theirs in zip(run(), reference, strict=True):
+            mine, theirs = (tf.cast(array, tf.float32) for array in (mine, theirs))
+            error = float(tf.reduce_max(tf.abs(mine - theirs)) / tf.reduce_max(tf.abs(theirs)))
+            if not error < tolerance:
+                raise UserError(f"{name} differs from {REFERENCE} by {error:.1e}: not timed")
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Times all contenders and prints the tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.recurrence",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--settings",
+        nargs="+",
+        default=list(SETTINGS),
+        choices=SETTINGS,
+        metavar="NAME",
+        help="small: 32 x 128 positions, width 344; base: 4 x 512, width 2048 (default both)",
+    )
+    add("--step-size", type=int, default=1, help="k (default %(default)s)")
+    add("--gate", default="gelu", help="gelu, gelu_tanh or sigmoid (default %(default)s)")
+    add("--dtype", default="float32", help="or bfloat16 (default %(default)s)")
+    add("--rounds", type=int, default=9, help="timed rounds (default %(default)s)")
+    add("--threads", type=int, default=2, help="threads (default %(default)s)")
+    add("--seed", type=int, default=1)
+    add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
+    options = parser.parse_args(arguments)
+    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+    contenders = dict(CONTENDERS)
+    from macaron_tf.kernels import native_ops
+
+    if not native_ops.available():
+        del contenders["native"]
+    tables = {}
+    for setting in options.settings:
+        rows, length, width = SETTINGS[setting]
+        arrays = _inputs(SETTINGS[setting], options.dtype, options.seed)
+        runs = {
+            name: contender(*how, arrays, options.step_size, options.gate)
+            for name, how in contenders.items()
+        }
+        _check_agreement(runs, options.dtype)
+
+        def timed(run: Callable, units: int = rows * length) -> Callable[[], int]:
+            def work() -> int:
+                run()[0].numpy()  # the work is done when its result is there
+                return units
+
+            return work
+
+        samples = interleave(
+            {name: timed(run) for name, run in runs.items()},
+            options.rounds,
+            2,
+            lambda text: print(text, file=sys.stderr, flush=True),
+        )
+        title = f"{setting}: {rows} x {length} positions, width {width}, k {options.step_size}"
+        tables[f"{title}, {options.dtype}"] = summary(samples, REFERENCE)
+    facts = machine(options.threads, ("tensorflow", "keras"))
+    title = "SwishRNN's recurrence and gate, forward and backward"
+    print(markdown(title, facts, tables, "positions"))
+    if options.out:
+        write_report(options.out, title, facts, tables, "positions")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

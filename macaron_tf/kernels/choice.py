@@ -1,0 +1,76 @@
+"""Which implementation of a kernel runs: chosen for the place, or named."""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
+import keras
+
+from macaron_tf.checks import check_choice
+
+NAMES = ("scan", "loop", "xla", "native")
+
+_named: contextvars.ContextVar[str] = contextvars.ContextVar("implementation", default="auto")
+
+
+@contextlib.contextmanager
+def implementation_scope(name: str) -> Iterator[None]:
+    """Within it, kernels whose implementation is left to `"auto"` take this one.
+
+    An exporter needs it: what it traces must hold stock ops, wherever it is traced.
+
+    Args:
+        name: one of `NAMES`, or `"auto"`.
+
+    Raises:
+        ValueError: there is no such implementation.
+    """
+    check_choice("implementation", name, ("auto", *NAMES))
+    token = _named.set(name)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def chosen(implementation: str, dtype: str) -> str:
+    """The implementation for the place where it is asked for.
+
+    Args:
+        dtype: of what it works on.
+        implementation: one of `NAMES`, which is returned, or `"auto"`: the one of an
+            `implementation_scope`; otherwise `"xla"` within what XLA compiles, `"native"` on CPUs
+            where it can be built, in float32 and bfloat16, and `"loop"` elsewhere.
+
+    Raises:
+        ValueError: there is no such implementation, or not on this backend.
+    """
+    check_choice("implementation", implementation, ("auto", *NAMES))
+    name = _named.get() if implementation == "auto" else implementation
+    if keras.backend.backend() != "tensorflow":
+        if name in ("xla", "native"):
+            raise ValueError(f"implementation {name!r} is TensorFlow's; take 'scan' or 'loop'")
+        return "loop" if name == "auto" else name
+    return _for_tensorflow(dtype) if name == "auto" else name
+
+
+def _for_tensorflow(dtype: str) -> str:
+    import tensorflow as tf
+
+    if _compiled_by_xla():
+        return "xla"
+    if any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")):
+        return "loop"
+    from macaron_tf.kernels import native_ops
+
+    return "native" if dtype in native_ops.DTYPES and native_ops.available() else "loop"
+
+
+def _compiled_by_xla() -> bool:
+    """Whether the graph that is being made is for `jit_compile=True` or a TPU."""
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util  # nothing public says it
+
+    if tf.executing_eagerly():
+        return False
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

@@ -1,0 +1,139 @@
+// The numbers and functions of swish_loops.h, for the compiler to vectorize: no branches, no calls,
+// no tables. Errors are of the size of float's rounding; NaN and infinity come out as they should.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_SWISH_FUNCTIONS_H_
+#define MACARON_TF_KERNELS_NATIVE_SWISH_FUNCTIONS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace macaron_tf {
+
+template <class To, class From>
+inline To Bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "the same bits as another type");
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// The upper half of a float.
+struct BFloat16 {
+  uint16_t bits;
+};
+
+inline float Load(float value) { return value; }
+inline float Load(BFloat16 value) { return Bits<float>(static_cast<uint32_t>(value.bits) << 16); }
+
+inline void Store(float value, float& to) { to = value; }
+inline void Store(float value, BFloat16& to) {
+  const uint32_t bits = Bits<uint32_t>(value);
+  // To nearest, ties to even: adding just under half a place carries into the upper half.
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  // The carry could turn a NaN into infinity.
+  to.bits = static_cast<uint16_t>(value != value ? 0x7fc0u : rounded);
+}
+
+constexpr float kLog2E = 1.44269504f;
+
+// 2^y = fraction * scale for y in [-127, 128]: 0 and infinity at the ends. NaN stays NaN.
+// The low bits of y + 1.5 2^23 are y rounded to an integer, so no float is cast to an integer.
+struct Power {
+  float fraction;
+  float scale;
+
+  explicit Power(float y) {
+    constexpr float kRound = 12582912.0f + 127.0f;  // 127: a float's exponent bias
+    const float shifted = y + kRound;
+    const float r = y - (shifted - kRound);  // [-1/2, 1/2]
+    // Minimax, relative error 7.5e-8.
+    float p = 1.3276476e-3f;
+    p = p * r + 9.6755419e-3f;
+    p = p * r + 5.5507131e-2f;
+    p = p * r + 2.4022120e-1f;
+    p = p * r + 6.9314694e-1f;
+    p = p * r + 1.0f;
+    fraction = p;
+    scale = Bits<float>(Bits<uint32_t>(shifted) << 23);
+  }
+};
+
+// s = 1 / (1 + 2^y), exactly 1 and 0 at the ends; `curve` = s (1 - s), from 1 - s = 2^y s, which
+// keeps its digits where s is near 1.
+inline float SigmoidOfPower(float y, float& curve) {
+  y = y < -127.0f ? -127.0f : y;
+  y = y > 128.0f ? 128.0f : y;
+  const Power power(y);
+  const float e = power.fraction * power.scale;
+  const float s = 1.0f / (1.0f + e);
+  curve = (e > 3e38f ? 3e38f : e) * s * s;  // infinity would make 0 a NaN
+  return s;
+}
+
+inline float SigmoidOfPower(float y) {
+  float curve;
+  return SigmoidOfPower(y, curve);
+}
+
+// The gates at z. `Both` writes the derivative too.
+struct NoGate {};
+
+struct SigmoidGate {
+  static float Value(float z) { return SigmoidOfPower(-kLog2E * z); }
+  static float Both(float z, float& slope) { return SigmoidOfPower(-kLog2E * z, slope); }
+};
+
+// z / 2 (1 + tanh(w)) = z sigmoid(2 w), w = sqrt(2 / pi) (z + 0.044715 z^3).
+struct TanhGelu {
+  static constexpr float kLinear = 2.0f * 0.797884561f;
+  static constexpr float kCubic = kLinear * 0.044715f;
+
+  static float Exponent(float z) { return -kLog2E * z * (kLinear + kCubic * z * z); }
+  static float Value(float z) { return z * SigmoidOfPower(Exponent(z)); }
+  static float Both(float z, float& slope) {
+    float curve;
+    const float s = SigmoidOfPower(Exponent(z), curve);
+    slope = s + z * curve * (kLinear + 3.0f * kCubic * z * z);
+    return z * s;
+  }
+};
+
+// z Phi(z), Phi the normal distribution's: 1 - Phi(a) = e^(-a^2 / 2) Q(a), a >= 0. Q, half the
+// scaled complementary error function of a / sqrt 2, is a polynomial here whose error is at most
+// 1.2e-7 / max(1, a) once multiplied. The slope needs the exponential too; nothing is divided.
+struct ErfGelu {
+  static float Phi(float z, float& bell) {
+    float a = std::fabs(z);
+    a = a > 13.25f ? 13.25f : a;  // where the power below is 0
+    const Power power(-0.5f * kLog2E * a * a);
+    bell = power.fraction * power.scale;
+    float q = 1.2713592e-6f;
+    q = q * a + -2.8996150e-5f;
+    q = q * a + 2.9517261e-4f;
+    q = q * a + -1.8014407e-3f;
+    q = q * a + 7.5419355e-3f;
+    q = q * a + -2.3762975e-2f;
+    q = q * a + 6.0701830e-2f;
+    q = q * a + -1.3230562e-1f;
+    q = q * a + 2.4986958e-1f;
+    q = q * a + -3.9893247e-1f;
+    q = q * a + 4.9999988e-1f;
+    const float tail = bell * q;
+    return z < 0.0f ? tail : 1.0f - tail;
+  }
+  static float Value(float z) {
+    float bell;
+    return z * Phi(z, bell);
+  }
+  static float Both(float z, float& slope) {
+    float bell;
+    const float phi = Phi(z, bell);
+    slope = phi + z * (0.398942280f * bell);
+    return z * phi;
+  }
+};
+
+}  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_SWISH_FUNCTIONS_H_

@@ -1,0 +1,231 @@
+// The kernels of swish_ops.cc: inputs checked, work divided among threads, gradients of the vectors
+// summed.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_SWISH_KERNELS_H_
+#define MACARON_TF_KERNELS_NATIVE_SWISH_KERNELS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "swish_loops.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/threadpool.h"
+
+namespace macaron_tf {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+template <class... Parts>
+absl::Status InvalidArgument(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+template <class T>
+struct StorageOf {
+  using type = T;
+};
+template <>
+struct StorageOf<tensorflow::bfloat16> {
+  using type = BFloat16;
+};
+
+template <class S>
+const S* Read(const Tensor& tensor) {
+  return static_cast<const S*>(tensor.data());
+}
+
+template <class S>
+S* Write(Tensor* tensor) {
+  return static_cast<S*>(tensor->data());
+}
+
+inline absl::Status CheckShape(const char* name, const Tensor& tensor,
+                               const TensorShape& expected) {
+  if (tensor.shape() == expected) return absl::OkStatus();
+  return InvalidArgument(name, " must be of shape ", expected.DebugString(),
+                         " beside such an x, but is ", tensor.shape().DebugString());
+}
+
+// What the forward and the backward kernels share. S is what the loops see of T.
+template <class T, bool kGated>
+class SwishKernel : public OpKernel {
+ public:
+  using S = typename StorageOf<T>::type;
+
+  explicit SwishKernel(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("step_size", &step_size_));
+    if (kGated) OP_REQUIRES_OK(construction, construction->GetAttr("gate", &gate_));
+  }
+
+ protected:
+  static constexpr int kVectors = kGated ? 4 : 2;
+
+  struct Call {
+    Inputs<S> in = {};
+    int64_t batch;
+    TensorShape state_shape;        // (B, L, R)
+    const Tensor* start = nullptr;  // (B, k, R)
+  };
+
+  absl::Status ReadCall(OpKernelContext* context, Call* call) const {
+    const Tensor& x = context->input(0);
+    if (x.dims() != 3) {
+      return InvalidArgument("x must be of rank 3, but its shape is ", x.shape().DebugString());
+    }
+    Inputs<S>& in = call->in;
+    call->batch = x.dim_size(0);
+    in.length = x.dim_size(1);
+    in.stride = x.dim_size(2);
+    if (kGated && in.stride % 2 != 0) {
+      return InvalidArgument("x must be two halves side by side, but its width is ", in.stride);
+    }
+    in.width = kGated ? in.stride / 2 : in.stride;
+    in.step_size = step_size_;
+    in.x = Read<S>(x);
+    call->state_shape = TensorShape({call->batch, in.length, in.width});
+
+    const char* names[] = {"alpha", "beta", "state_bias", "gate_bias"};
+    const float** vectors[] = {&in.alpha, &in.beta, &in.state_bias, &in.gate_bias};
+    for (int i = 0; i < kVectors; ++i) {
+      const Tensor& vector = context->input(1 + i);
+      TF_RETURN_IF_ERROR(CheckShape(names[i], vector, TensorShape({in.width})));
+      *vectors[i] = Read<float>(vector);
+    }
+    OpInputList given;
+    TF_RETURN_IF_ERROR(context->input_list("mask", &given));
+    if (given.size() > 0) {
+      TF_RETURN_IF_ERROR(CheckShape("mask", given[0], TensorShape({call->batch, in.length})));
+      in.mask = Read<bool>(given[0]);
+    }
+    if (kGated) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(context->input_list("start", &given));
+    if (given.size() > 0) {
+      const TensorShape start_shape({call->batch, in.step_size, in.width});
+      TF_RETURN_IF_ERROR(CheckShape("start", given[0], start_shape));
+      call->start = &given[0];
+      in.start = Read<float>(given[0]);
+    }
+    return absl::OkStatus();
+  }
+
+  // Calls `loop(gate, b, first, last)` for every sequence b, on the device's threads. The columns
+  // are divided only where the batch alone does not feed the threads evenly: short rows cost
+  // bandwidth. No sum crosses a division, so the results do not depend on it.
+  template <class Loop>
+  void ForSequences(OpKernelContext* context, const Call& call, Loop loop) const {
+    const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
+    constexpr int64_t kLeast = 128;
+    int64_t parts = 1;
+    while (call.batch * parts % threads.num_threads != 0 &&
+           call.batch * parts < 4 * threads.num_threads && call.in.width / (2 * parts) >= kLeast) {
+      parts *= 2;
+    }
+    // Whole cache lines, of bfloat16 too.
+    const int64_t columns = ((call.in.width + parts - 1) / parts + 31) / 32 * 32;
+    if (columns == 0) return;
+    parts = (call.in.width + columns - 1) / columns;
+    constexpr int64_t kCyclesOfElement = 4;
+    threads.workers->ParallelFor(
+        call.batch * parts, kCyclesOfElement * (call.in.length + 1) * columns,
+        [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t first = i % parts * columns;
+            const int64_t last = std::min(first + columns, call.in.width);
+            if constexpr (!kGated) {
+              loop(NoGate(), i / parts, first, last);
+            } else if (gate_ == "gelu") {
+              loop(ErfGelu(), i / parts, first, last);
+            } else if (gate_ == "gelu_tanh") {
+              loop(TanhGelu(), i / parts, first, last);
+            } else {
+              loop(SigmoidGate(), i / parts, first, last);
+            }
+          }
+        });
+  }
+
+ private:
+  int64_t step_size_;
+  std::string gate_;
+};
+
+template <class T, bool kGated>
+class ForwardKernel : public SwishKernel<T, kGated> {
+ public:
+  using Base = SwishKernel<T, kGated>;
+  using S = typename Base::S;
+  using Base::Base;
+
+  void Compute(OpKernelContext* context) override {
+    typename Base::Call call;
+    OP_REQUIRES_OK(context, this->ReadCall(context, &call));
+    Tensor *c, *y = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output("c", call.state_shape, &c));
+    if (kGated) OP_REQUIRES_OK(context, context->allocate_output("y", call.state_shape, &y));
+    S* c_rows = Write<S>(c);
+    S* y_rows = kGated ? Write<S>(y) : nullptr;
+    this->ForSequences(context, call, [&](auto gate, int64_t b, int64_t first, int64_t last) {
+      Forward<decltype(gate)>(call.in, b, first, last, c_rows, y_rows);
+    });
+  }
+};
+
+template <class T, bool kGated>
+class BackwardKernel : public SwishKernel<T, kGated> {
+ public:
+  using Base = SwishKernel<T, kGated>;
+  using S = typename Base::S;
+  using Base::Base;
+
+  void Compute(OpKernelContext* context) override {
+    typename Base::Call call;
+    OP_REQUIRES_OK(context, this->ReadCall(context, &call));
+    const Tensor *c, *dy;
+    OP_REQUIRES_OK(context, context->input("c", &c));
+    OP_REQUIRES_OK(context, context->input("dy", &dy));
+    OP_REQUIRES_OK(context, CheckShape("c", *c, call.state_shape));
+    OP_REQUIRES_OK(context, CheckShape("dy", *dy, call.state_shape));
+
+    constexpr int kVectors = Base::kVectors;
+    const int64_t width = call.in.width, row = kVectors * width;
+    Tensor *dx, *dstart = nullptr;
+    Tensor sums;  // (B, vectors, R)
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &dx));
+    if (call.start != nullptr) {
+      OP_REQUIRES_OK(context,
+                     context->allocate_output(1 + kVectors, call.start->shape(), &dstart));
+    }
+    const TensorShape sums_shape({call.batch, kVectors, width});
+    OP_REQUIRES_OK(context,
+                   context->allocate_temp(tensorflow::DT_FLOAT, sums_shape, &sums));
+    float* sum_rows = Write<float>(&sums);
+    this->ForSequences(context, call, [&](auto gate, int64_t b, int64_t first, int64_t last) {
+      Backward<decltype(gate)>(call.in, b, first, last, Read<S>(*c), Read<S>(*dy), Write<S>(dx),
+                               dstart == nullptr ? nullptr : Write<float>(dstart),
+                               sum_rows + b * row);
+    });
+    // In the order of the batch, however many threads there were.
+    for (int i = 0; i < kVectors; ++i) {
+      Tensor* output;
+      OP_REQUIRES_OK(context, context->allocate_output(1 + i, TensorShape({width}), &output));
+      float* total = Write<float>(output);
+      std::fill_n(total, width, 0.0f);
+      for (int64_t b = 0; b < call.batch; ++b) {
+        const float* part = sum_rows + b * row + i * width;
+        for (int64_t j = 0; j < width; ++j) total[j] += part[j];
+      }
+    }
+  }
+};
+
+}  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_SWISH_KERNELS_H_

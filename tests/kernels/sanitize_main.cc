@@ -1,0 +1,147 @@
+// Runs every loop of swish_loops.h on heap blocks of exactly the right size, the divisions of the
+// work in threads of their own, and compares with the undivided result. Compiled with sanitizers.
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "swish_loops.h"
+
+namespace {
+
+using namespace macaron_tf;
+
+constexpr int64_t kBatch = 2, kColumns = 32;
+
+// Not std::vector: of bool it shares bytes between elements.
+template <class T>
+std::unique_ptr<T[]> Filled(int64_t size, float scale) {
+  std::unique_ptr<T[]> values(new T[size]);
+  for (int64_t i = 0; i < size; ++i) {
+    const float unit = static_cast<float>(std::rand()) / static_cast<float>(RAND_MAX);
+    Store(scale * (2.0f * unit - 1.0f), values[i]);
+  }
+  return values;
+}
+
+template <class T>
+void ExpectEqual(const char* what, const T* actual, const T* expected, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    const float a = Load(actual[i]), e = Load(expected[i]);
+    if (std::isnan(a) && std::isnan(e)) continue;
+    if (a == e || std::fabs(a - e) <= 1e-5f * std::fabs(e)) continue;
+    std::fprintf(stderr, "%s[%d] is %g, undivided %g\n", what, static_cast<int>(i), a, e);
+    std::exit(1);
+  }
+}
+
+template <class Run>
+void Divided(int64_t width, Run run) {
+  std::vector<std::thread> threads;
+  for (int64_t b = 0; b < kBatch; ++b) {
+    for (int64_t first = 0; first < width; first += kColumns) {
+      threads.emplace_back(run, b, first, std::min(first + kColumns, width));
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+template <class Run>
+void Undivided(int64_t width, Run run) {
+  for (int64_t b = 0; b < kBatch; ++b) run(b, int64_t{0}, width);
+}
+
+template <class T>
+struct Outputs {
+  std::unique_ptr<T[]> c, y, dx;
+  std::unique_ptr<float[]> dstart, sums;
+};
+
+template <class T, class Gate>
+void Check(int64_t length, int64_t width, int64_t step_size, bool masked, bool started) {
+  constexpr bool kGated = !std::is_same_v<Gate, NoGate>;
+  constexpr int64_t kSums = kGated ? 4 : 2;
+  const int64_t stride = kGated ? 2 * width : width;
+  const int64_t rows = kBatch * length, starts = kBatch * step_size * width;
+
+  const auto x = Filled<T>(rows * stride, 3.0f);
+  const float odd[] = {std::numeric_limits<float>::quiet_NaN(),
+                       std::numeric_limits<float>::infinity(),
+                       -std::numeric_limits<float>::infinity(), 1e30f, -1e30f, 1e-42f};
+  for (int64_t i = 0; i < std::min<int64_t>(6, rows * stride); ++i) {
+    Store(odd[i], x[rows * stride - 1 - i]);
+  }
+  const auto dy = Filled<T>(rows * width, 1.0f);
+  const auto start = Filled<float>(starts, 1.0f);
+  std::unique_ptr<float[]> vectors[4];
+  for (auto& vector : vectors) vector = Filled<float>(width, 2.0f);
+  std::unique_ptr<bool[]> mask(new bool[rows]);
+  for (int64_t i = 0; i < rows; ++i) mask[i] = i % 3 != 1;
+
+  const Inputs<T> in = {length,
+                        width,
+                        stride,
+                        step_size,
+                        x.get(),
+                        vectors[0].get(),
+                        vectors[1].get(),
+                        kGated ? vectors[2].get() : nullptr,
+                        kGated ? vectors[3].get() : nullptr,
+                        masked ? mask.get() : nullptr,
+                        started ? start.get() : nullptr};
+  const auto run = [&](auto divide) {
+    Outputs<T> out;
+    out.c.reset(new T[rows * width]);
+    if (kGated) out.y.reset(new T[rows * width]);
+    out.dx.reset(new T[rows * stride]);
+    if (started) out.dstart.reset(new float[starts]);
+    out.sums.reset(new float[kBatch * kSums * width]);
+    divide(width, [&](int64_t b, int64_t first, int64_t last) {
+      Forward<Gate>(in, b, first, last, out.c.get(), out.y.get());
+    });
+    divide(width, [&](int64_t b, int64_t first, int64_t last) {
+      Backward<Gate>(in, b, first, last, out.c.get(), dy.get(), out.dx.get(), out.dstart.get(),
+                     out.sums.get() + b * kSums * width);
+    });
+    return out;
+  };
+  const auto actual = run([](int64_t n, auto each) { Divided(n, each); });
+  const auto expected = run([](int64_t n, auto each) { Undivided(n, each); });
+  ExpectEqual("c", actual.c.get(), expected.c.get(), rows * width);
+  if (kGated) ExpectEqual("y", actual.y.get(), expected.y.get(), rows * width);
+  ExpectEqual("dx", actual.dx.get(), expected.dx.get(), rows * stride);
+  if (started) ExpectEqual("dstart", actual.dstart.get(), expected.dstart.get(), starts);
+  ExpectEqual("sums", actual.sums.get(), expected.sums.get(), kBatch * kSums * width);
+}
+
+template <class T, class Gate>
+void CheckShapes() {
+  for (const int64_t length : {0, 1, 2, 19}) {
+    for (const int64_t width : {1, 37, 70}) {
+      for (const int64_t step_size : {1, 3}) {
+        Check<T, Gate>(length, width, step_size, false, false);
+        Check<T, Gate>(length, width, step_size, true, std::is_same_v<Gate, NoGate>);
+      }
+    }
+  }
+}
+
+template <class T>
+void CheckGates() {
+  CheckShapes<T, NoGate>();
+  CheckShapes<T, ErfGelu>();
+  CheckShapes<T, TanhGelu>();
+  CheckShapes<T, SigmoidGate>();
+}
+
+}  // namespace
+
+int main() {
+  CheckGates<float>();
+  CheckGates<BFloat16>();
+  std::puts("clean");
+}

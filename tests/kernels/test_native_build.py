@@ -1,0 +1,121 @@
+import logging
+import pathlib
+import subprocess
+import threading
+
+import pytest
+
+from macaron_tf.kernels import native_build
+
+# Stands for a compiler: counts its runs and writes what it is asked to.
+COMPILER = """#!/bin/sh
+case "$*" in
+  *--version*) echo "stand-in 1.0"; exit 0;;
+  *-fsyntax-only*) exit 0;;
+esac
+echo run >> "$(dirname "$0")/runs"
+sleep 0.3
+{ending}
+while [ "$1" != "-o" ]; do shift; done
+echo library > "$2"
+"""
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Makes the stand-in, which ends as told, the compiler; the cache is a new one."""
+
+    def install(ending: str = "") -> pathlib.Path:
+        path = tmp_path / "compiler"
+        path.write_text(COMPILER.format(ending=ending))
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+        monkeypatch.setenv("MACARON_TF_CACHE", str(tmp_path / "cache"))
+        return tmp_path / "runs"
+
+    return install
+
+
+def test_it_is_built_once_however_many_ask(compiler, caplog):
+    runs, found = compiler(), []
+    threads = [
+        threading.Thread(target=lambda: found.append(native_build.library_path())) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1 and found[0].read_text() == "library\n"
+    assert native_build.library_path() == found[0]
+    assert runs.read_text() == "run\n"
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "building the native recurrence, once, which takes half a minute"
+    ]
+    assert not list(found[0].parent.glob("*.log"))
+
+
+def test_another_compiler_or_other_sources_are_another_library(compiler, monkeypatch, tmp_path):
+    compiler()
+    paths = [native_build.library_path()]
+    monkeypatch.setenv("CXX", f"{tmp_path / 'compiler'} -O1")
+    paths.append(native_build.library_path())
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "swish_ops.cc").write_text("// another")
+    monkeypatch.setattr(native_build, "SOURCES", sources)
+    paths.append(native_build.library_path())
+    assert len(set(paths)) == 3
+
+
+def test_a_failed_build_is_one_line_that_names_the_compiler_s_output(compiler, caplog):
+    compiler("echo 'no such header' >&2; exit 1")
+    assert native_build.library_path() is None
+    *_, last = caplog.records
+    assert last.levelno == logging.WARNING
+    assert "ended with status 1; its output is in" in last.message
+    output = pathlib.Path(last.message.split("its output is in ")[1])
+    assert "no such header" in output.read_text() and "swish_ops.cc" in output.read_text()
+    assert not [path for path in output.parent.iterdir() if path.suffix == ".so"]
+
+
+def test_no_compiler_is_one_line(monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    assert native_build.library_path() is None
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert native_build.library_path() is None
+    first, second = (record.message for record in caplog.records)
+    assert "CXX=/no/such/compiler is not on the path: install a C++ compiler" in first
+    assert "g++, clang++, c++ are not on the path" in second
+
+
+@pytest.mark.parametrize("cache", ["gs://bucket/cache", "/proc/none"])
+def test_a_cache_that_cannot_be_written_is_one_line(compiler, monkeypatch, caplog, cache):
+    compiler()
+    monkeypatch.setenv("MACARON_TF_CACHE", cache)
+    assert native_build.library_path() is None
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("sanitizers", ["address,undefined,float-cast-overflow", "thread"])
+def test_the_loops_are_clean_under(sanitizers, tmp_path):
+    try:
+        compiler = native_build.find_compiler()
+    except native_build.UserError as error:
+        pytest.skip(str(error))
+    flags = ["-std=c++17", "-O0", "-pthread", f"-fsanitize={sanitizers}", "-fno-sanitize-recover"]
+    program = tmp_path / "sanitize"
+
+    def compiled(source: str, *more: str) -> subprocess.CompletedProcess:
+        command = [*compiler, *flags, *more, "-x", "c++", source, "-o", str(program)]
+        return subprocess.run(command, input="int main() {}", capture_output=True, text=True)
+
+    if compiled("-").returncode or subprocess.run([str(program)], capture_output=True).returncode:
+        pytest.skip(f"{compiler[0]} has no working -fsanitize={sanitizers} here")
+    driver = pathlib.Path(__file__).with_name("sanitize_main.cc")
+    # clang says which loops it leaves as they are, as it does all of them here.
+    warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-pass-failed"]
+    build = compiled(str(driver), *warnings, f"-I{native_build.SOURCES}")
+    assert build.returncode == 0, build.stderr
+    run = subprocess.run([str(program)], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "clean\n"), run.stderr[-4000:]
