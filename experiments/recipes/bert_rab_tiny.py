@@ -4,7 +4,8 @@
 
 All else is `bert_tiny`.
 
-Measured: not run to the end yet.
+Measured: validation loss 4.98, 4.62 and 4.53 after 6,000 updates (seeds 1 to 3); see
+`experiments/results/encoders`.
 """
 
 import dataclasses
