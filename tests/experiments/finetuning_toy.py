@@ -38,7 +38,9 @@ def write_toy(folder: pathlib.Path) -> str:
     return f"tsv:{folder}/{{split}}.tsv"
 
 
-def toy_flags(folder: pathlib.Path, source: str | None = None, **settings) -> list[str]:
+def toy_flags(
+    folder: pathlib.Path, source: str | None = None, model: str = "bert_tiny", **settings
+) -> list[str]:
     """From nothing to the task in 40 updates; settings by path, "__" for a dot."""
     chosen = {
         "batch_size": 16,
@@ -58,7 +60,7 @@ def toy_flags(folder: pathlib.Path, source: str | None = None, **settings) -> li
         "training.validate_every": 20,
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
-    flags = ["--init", "none", "--model", "bert_tiny"]
+    flags = ["--init", "none", "--model", model]
     flags += ["--vocabulary", str(folder / "vocabulary")]
     flags += ["--source", source or f"tsv:{folder}/{{split}}.tsv"]
     for name, value in chosen.items():
