@@ -13,8 +13,7 @@ there, a peak of 2e-3 most.
 one corpus at equal matrices and an equal budget.
 
 Measured: validation loss 5.32, 5.03 and 5.56 after 6,000 updates (seeds 1 to 3), 16 minutes on a
-core
-beside other work; see `experiments/results/encoders`.
+core beside other work; see `experiments/results/encoders`.
 """
 
 from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
