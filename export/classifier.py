@@ -10,7 +10,6 @@ from export.versions import write_version
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary
 from macaron_tf.data.pair_encoding import encode_pairs
 from macaron_tf.data.tasks import Task
-from macaron_tf.kernels import implementation_scope
 
 
 class ClassifierModule(tf.Module):
@@ -65,8 +64,7 @@ class ClassifierModule(tf.Module):
             return self.classify(first, second)
 
         function = tf.function(of_two if self.task.second else of_one, autograph=False)
-        with implementation_scope("loop"):  # of stock ops
-            return {"serving_default": function.get_concrete_function(*texts)}
+        return {"serving_default": function.get_concrete_function(*texts)}
 
 
 def _checked(texts: tf.Tensor) -> tf.Tensor:

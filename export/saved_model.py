@@ -21,7 +21,6 @@ from export.versions import write_version
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.errors import UserError, exit_on_user_error
-from macaron_tf.kernels import implementation_scope
 from macaron_tf.special_ids import EOS, PAD
 
 MAX_TOKENS = 256
@@ -103,14 +102,15 @@ class TranslationModule(tf.Module):
         lines = {
             name: tf.TensorSpec((None,), tf.string, name) for name in ("text", "source", "target")
         }
-        # autograph off: all control flow is tf.while_loop's.
-        translate = tf.function(self.translate, autograph=False)
-        score = tf.function(self.score, autograph=False)
-        with implementation_scope("loop"):  # of stock ops
-            return {
-                "serving_default": translate.get_concrete_function(lines["text"]),
-                "score": score.get_concrete_function(lines["source"], lines["target"]),
-            }
+        return {
+            # autograph off: all control flow is tf.while_loop's.
+            "serving_default": tf.function(self.translate, autograph=False).get_concrete_function(
+                lines["text"]
+            ),
+            "score": tf.function(self.score, autograph=False).get_concrete_function(
+                lines["source"], lines["target"]
+            ),
+        }
 
 
 def export(

@@ -11,6 +11,7 @@ from etils import epath
 from export.server.folders import MODEL_FILE
 from macaron_tf.data import storage
 from macaron_tf.errors import UserError
+from macaron_tf.kernels import implementation_scope
 
 
 def write_version(
@@ -46,7 +47,9 @@ def write_version(
         # Beside its place where it can be renamed into it.
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=None if remote else out) as folder:
             aside = pathlib.Path(folder) / str(version)
-            tf.saved_model.save(module, str(aside), signatures=module.signatures())
+            with implementation_scope("loop"):  # of stock ops: a server has no others
+                signatures = module.signatures()
+            tf.saved_model.save(module, str(aside), signatures=signatures)
             extra = aside / "assets.extra"
             vocabulary.save(extra)
             record = {**record, "vocabulary": vocabulary.hash}

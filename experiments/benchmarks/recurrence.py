@@ -64,6 +64,14 @@ def _check_agreement(runs: dict[str, Callable], dtype: str) -> None:
                 raise UserError(f"{name} differs from {REFERENCE} by {error:.1e}: not timed")
 
 
+def _timed(run: Callable, units: int) -> Callable[[], int]:
+    def work() -> int:
+        run()[0].numpy()  # the work is done when its result is there
+        return units
+
+    return work
+
+
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Times all contenders and prints the tables."""
@@ -105,16 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
             for name, how in contenders.items()
         }
         _check_agreement(runs, options.dtype)
-
-        def timed(run: Callable, units: int = rows * length) -> Callable[[], int]:
-            def work() -> int:
-                run()[0].numpy()  # the work is done when its result is there
-                return units
-
-            return work
-
         samples = interleave(
-            {name: timed(run) for name, run in runs.items()},
+            {name: _timed(run, rows * length) for name, run in runs.items()},
             options.rounds,
             2,
             lambda text: print(text, file=sys.stderr, flush=True),

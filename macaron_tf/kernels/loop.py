@@ -12,7 +12,7 @@ from macaron_tf.kernels.steps import from_steps, in_steps, keep_in_steps, start_
 
 
 def recurrence(x, alpha, beta, step_size, mask, start):
-    """See `swish_recurrence.IMPLEMENTATIONS`."""
+    """See `swish_recurrence`; the vectors and `start (B, k, R)` are float32."""
     steps = in_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
     run = _with_gradient(keep_in_steps(mask, step_size))
     c = run(steps, alpha, beta, start_in_steps(start))
@@ -31,7 +31,7 @@ def _with_gradient(keep):
             dc = arguments[0] if upstream is None else upstream
             before = ops.concatenate([start[None], c[:-1]], axis=0)
             jacobian, u, q = derivatives(before - x, keep, alpha, beta)
-            return gradients(_backward(dc, jacobian), jacobian, u, q)
+            return _gradients(_backward(dc, jacobian), jacobian, u, q)
 
         return c, gradient
 
@@ -61,7 +61,7 @@ def _backward(dc, jacobian):
     )
 
 
-def gradients(g, jacobian, u, q):
+def _gradients(g, jacobian, u, q):
     """Of x, alpha, beta and the start."""
     passed, gq = g * jacobian, g * q
     return g - passed, ops.sum(gq * u, axis=(0, 1, 2)), ops.sum(gq, axis=(0, 1, 2)), passed[0]

@@ -8,8 +8,8 @@ import tensorflow as tf
 from macaron_tf.checks import check_choice
 from macaron_tf.errors import UserError
 from macaron_tf.kernels import native_build
+from macaron_tf.kernels.swish_gate import GATES
 
-GATES = ("gelu", "gelu_tanh", "sigmoid")
 DTYPES = ("float32", "bfloat16")
 
 

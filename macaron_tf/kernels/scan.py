@@ -7,7 +7,7 @@ from macaron_tf.kernels.steps import from_steps, in_steps, keep_in_steps, start_
 
 
 def recurrence(x, alpha, beta, step_size, mask, start):
-    """See `swish_recurrence.IMPLEMENTATIONS`."""
+    """See `swish_recurrence`; the vectors and `start (B, k, R)` are float32."""
     xs = (in_steps(ops.cast(x, "float32"), step_size), keep_in_steps(mask, step_size))
     c = scan(lambda c, inputs: one_step(c, *inputs, alpha, beta), start_in_steps(start), xs)
     return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)

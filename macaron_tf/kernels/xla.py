@@ -22,7 +22,7 @@ TURN = 4  # steps in one turn of a loop
 
 
 def recurrence(x, alpha, beta, step_size, mask, start):
-    """See `swish_recurrence.IMPLEMENTATIONS`."""
+    """See `swish_recurrence`; the vectors and `start (B, k, R)` are float32."""
     batch, length, width = ops.shape(x)  # numbers where they are known, else tensors
     steps = count(length, step_size)
     # Whole turns: the steps added at the end come after all others and carry no gradient.

@@ -4,6 +4,7 @@ python -m tests.distribution.distributed_toy [--replicas N | --multi-worker] JOB
 """
 
 import argparse
+import dataclasses
 import itertools
 import pathlib
 
@@ -19,9 +20,8 @@ from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.objectives import MaskedLanguageObjective, TranslationObjective
 from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
 from macaron_tf.training import build_fit_model, train
-from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.reporters import read_lines
-from tests.training.training_toy import toy_dataset, toy_network, toy_objective
+from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
 
 VOCABULARY = 48
 # Rows and lengths of the micro-batches: some are divided by no number of replicas.
@@ -58,21 +58,15 @@ def run(
 
     Of the kind `"poisoned"`, the last row of micro-batch number 12 has a NaN for a loss.
     """
-    config = TrainingConfig(
+    config = dataclasses.replace(
+        CONFIG,
         max_steps=int(steps),
-        learning_rate=0.01,
-        warmup_steps=4,
         epsilon=1e-6,
         weight_decay=0.01,
         clip_norm=0.5,
-        accumulation_steps=2,
         steps_per_call=int(per_call),
-        ema_decay=0.9,
         log_every=5,
         validate_every=10,
-        save_every_steps=5,
-        best_metric="loss",
-        best_mode="min",
     )
     keras.utils.set_random_seed(1)
     with strategy.scope():

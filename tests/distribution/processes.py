@@ -27,12 +27,18 @@ def started(arguments: list[str], **environment: str) -> subprocess.Popen:
     )
 
 
-def cluster_of_two() -> list[str]:
-    """TF_CONFIG of each of two workers, on free ports of this machine."""
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(2)]
-    addresses = [f"localhost:{listening.getsockname()[1]}" for listening in sockets]
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine on which nobody listens."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [listening.getsockname()[1] for listening in sockets]
     for listening in sockets:
         listening.close()
+    return ports
+
+
+def cluster_of_two() -> list[str]:
+    """TF_CONFIG of each of two workers, on free ports of this machine."""
+    addresses = [f"localhost:{port}" for port in free_ports(2)]
     tasks = [{"type": "worker", "index": index} for index in range(2)]
     return [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
 

@@ -1,13 +1,18 @@
 """Workers that stop or die, over gRPC."""
 
 import signal
-import socket
 import time
 
 import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from tests.distribution.processes import cluster_of_two, finished, started, two_workers
+from tests.distribution.processes import (
+    cluster_of_two,
+    finished,
+    free_ports,
+    started,
+    two_workers,
+)
 
 
 def in_training(out):
@@ -64,8 +69,7 @@ def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
     settings = [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
     pretrain = ["-m", "experiments.pretrain"]
     finished(started([*pretrain, "prepare", "bert_tiny", corpus[1], *settings]))
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     listen = ["--port", str(port), "--host", "localhost"]
     service = started(["-m", "experiments.data_service", *listen])
     try:

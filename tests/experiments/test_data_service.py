@@ -15,6 +15,7 @@ from macaron_tf.data.pretraining_corpus import prepare
 from macaron_tf.data.service import service_error, through_service
 from macaron_tf.data.wordpiece import WordPieceVocabulary
 from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
+from tests.distribution.processes import free_ports
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 COMMAND = [sys.executable, "-m", "experiments.data_service"]
@@ -41,9 +42,7 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address():
     """Of a service that the command started; it must stop cleanly at SIGTERM."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     process = subprocess.Popen(
         [*COMMAND, "--port", str(port), "--host", "localhost"], stdout=subprocess.PIPE, text=True
     )

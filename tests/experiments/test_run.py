@@ -2,9 +2,11 @@ import json
 
 import pytest
 
+from experiments import command_line
 from experiments.recipe import override
 from experiments.recipes import load
 from experiments.translation.run import TranslationRun
+from macaron_tf.distribution import STRATEGIES
 from macaron_tf.errors import UserError
 from macaron_tf.training import checkpoints
 
@@ -35,3 +37,7 @@ def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
     assert run.checkpoint("10").name == "step-00000010"
     with pytest.raises(UserError, match="has no checkpoint 11; there are 10, 20, 27, 30, average"):
         run.checkpoint("11")
+
+
+def test_the_commands_offer_the_library_s_strategies():
+    assert command_line._STRATEGIES == STRATEGIES
