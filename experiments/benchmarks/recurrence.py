@@ -100,9 +100,9 @@ def main(arguments: list[str] | None = None) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(options.threads)
     contenders = dict(CONTENDERS)
-    from macaron_tf.kernels import native_ops
+    from macaron_tf.kernels import native_library
 
-    if not native_ops.available():
+    if not native_library.available():
         del contenders["native"]
     tables = {}
     for setting in options.settings:

@@ -1,7 +1,15 @@
-"""Kernels: loops over positions, one function each, with interchangeable implementations."""
+"""Kernels: what TensorFlow's own operations do slowly, with interchangeable implementations."""
 
-from macaron_tf.kernels.choice import NAMES, implementation_scope
+from macaron_tf.kernels.choice import NAMES, implementation_scope, runs_native
 from macaron_tf.kernels.swish_gate import GATES, gated, swish_gate
 from macaron_tf.kernels.swish_recurrence import swish_recurrence
 
-__all__ = ["GATES", "NAMES", "gated", "implementation_scope", "swish_gate", "swish_recurrence"]
+__all__ = [
+    "GATES",
+    "NAMES",
+    "gated",
+    "implementation_scope",
+    "runs_native",
+    "swish_gate",
+    "swish_recurrence",
+]

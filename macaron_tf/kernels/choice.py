@@ -54,6 +54,11 @@ def chosen(implementation: str, dtype: str) -> str:
     return _for_tensorflow(dtype) if name == "auto" else name
 
 
+def runs_native(x) -> bool:
+    """Whether a native kernel is the choice for the tensor x, here and now."""
+    return chosen("auto", keras.backend.standardize_dtype(x.dtype)) == "native"
+
+
 def _for_tensorflow(dtype: str) -> str:
     import tensorflow as tf
 
@@ -61,9 +66,9 @@ def _for_tensorflow(dtype: str) -> str:
         return "xla"
     if any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")):
         return "loop"
-    from macaron_tf.kernels import native_ops
+    from macaron_tf.kernels import native_library
 
-    return "native" if dtype in native_ops.DTYPES and native_ops.available() else "loop"
+    return "native" if dtype in native_library.DTYPES and native_library.available() else "loop"
 
 
 def _compiled_by_xla() -> bool:

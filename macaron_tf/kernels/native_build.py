@@ -39,7 +39,7 @@ def library_path() -> pathlib.Path | None:
     try:
         compiler = find_compiler()
         folder = cache_directory() / "native"
-        library = folder / f"swish-{_key(compiler)}.so"
+        library = folder / f"kernels-{_key(compiler)}.so"
         if not library.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with open(library.with_suffix(".lock"), "w") as lock:
@@ -48,7 +48,7 @@ def library_path() -> pathlib.Path | None:
                     _compile(compiler, library)
         return library
     except (OSError, subprocess.SubprocessError, UserError) as error:
-        _log.warning("no native recurrence, a slower one runs in its place: %s", error)
+        _log.warning("no native kernels, slower ones run in their place: %s", error)
         return None
 
 
@@ -80,12 +80,12 @@ def tuning_flags(compiler: list[str]) -> list[str]:
 
 
 def _compile(compiler: list[str], library: pathlib.Path) -> None:
-    _log.warning("building the native recurrence, once, which takes half a minute: %s", library)
+    _log.warning("building the native kernels, once, which takes half a minute: %s", library)
     aside = library.with_suffix(f".{os.getpid()}")
     output = library.with_suffix(".log")
     command = [*compiler, *tf.sysconfig.get_compile_flags(), *FLAGS, *tuning_flags(compiler)]
     # -w: TensorFlow's headers warn by the hundred.
-    command += ["-DNDEBUG", "-w", "-shared", "-fPIC", str(SOURCES / "swish_ops.cc")]
+    command += ["-DNDEBUG", "-w", "-shared", "-fPIC", str(SOURCES / "ops.cc")]
     command += ["-o", str(aside), *tf.sysconfig.get_link_flags()]
     with open(output, "w") as stream:
         stream.write(shlex.join(command) + "\n")

@@ -50,9 +50,9 @@ def swish_gate(
     x = ops.convert_to_tensor(x)
     dtype = keras.backend.standardize_dtype(x.dtype)
     if step_size >= 1 and chosen(implementation, dtype) == "native":
-        from macaron_tf.kernels import native_ops
+        from macaron_tf.kernels import native_swish
 
-        return native_ops.gated(x, alpha, beta, state_bias, gate_bias, step_size, gate, mask)
+        return native_swish.gated(x, alpha, beta, state_bias, gate_bias, step_size, gate, mask)
     x1, x2 = ops.split(x, 2, axis=-1)  # each (B, L, R)
     c = swish_recurrence(x1, alpha, beta, step_size, mask, implementation=implementation)
     return gated(c, x2, state_bias, gate_bias, gate)

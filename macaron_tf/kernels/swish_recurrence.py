@@ -56,9 +56,9 @@ def swish_recurrence(
 
 def _module(name: str):
     if name == "native":
-        from macaron_tf.kernels import native_ops  # this and the next need TensorFlow
+        from macaron_tf.kernels import native_swish  # this and the next need TensorFlow
 
-        return native_ops
+        return native_swish
     if name == "xla":
         from macaron_tf.kernels import xla
 

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_divisible
+from macaron_tf.layers.dropout import Dropout
 
 # Added to the score of a hidden position: far below any real score, and finite, so that a row
 # with nothing to attend (a padding sentence) gives a mean and not a NaN.
@@ -120,7 +121,7 @@ class MultiHeadAttention(keras.layers.Layer):
             self.query_key_value.build(x_shape)
         self.output_projection = self._projection("output", hidden_dim)
         self.output_projection.build((*x_shape[:-1], width))
-        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.built = True
 
     def _projection(self, name: str, units: int) -> keras.layers.Dense:

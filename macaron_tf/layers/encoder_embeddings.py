@@ -4,7 +4,9 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_choice
+from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.embeddings import TiedEmbedding
+from macaron_tf.layers.layer_norm import LayerNormalization
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
 
 POSITIONS = ("learned", "sinusoidal", "none")
@@ -80,7 +82,7 @@ class EncoderEmbeddings(keras.layers.Layer):
         self.tokens.build()
         if self.position_layer:
             self.position_layer.build(shape)
-        self.norm = keras.layers.LayerNormalization(
+        self.norm = LayerNormalization(
             epsilon=self.epsilon,
             center=self.affine,
             scale=self.affine,
@@ -88,7 +90,7 @@ class EncoderEmbeddings(keras.layers.Layer):
             name="norm",
         )
         self.norm.build(shape)
-        self.drop = keras.layers.Dropout(self.dropout, dtype=policy, name="dropout")
+        self.drop = Dropout(self.dropout, dtype=policy, name="dropout")
         self.built = True
 
     def call(self, token_ids, segment_ids=None, training=None):

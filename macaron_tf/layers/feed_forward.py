@@ -3,6 +3,8 @@
 import keras
 
 from macaron_tf.layers.activations import activation as activation_named
+from macaron_tf.layers.dense import Dense
+from macaron_tf.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -38,7 +40,7 @@ class FeedForward(keras.layers.Layer):
 
     def build(self, input_shape):
         hidden_dim = input_shape[-1]
-        self.inner = keras.layers.Dense(
+        self.inner = Dense(
             self.feed_forward_dim,
             activation=self.activation,
             kernel_initializer=self.kernel_initializer.clone(),
@@ -51,7 +53,7 @@ class FeedForward(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="outer",
         )
-        self.drop = keras.layers.Dropout(self.activation_dropout, dtype=self.dtype_policy)
+        self.drop = Dropout(self.activation_dropout, dtype=self.dtype_policy)
         self.inner.build(input_shape)
         self.outer.build((*input_shape[:-1], self.feed_forward_dim))
         self.built = True

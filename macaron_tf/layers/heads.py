@@ -4,6 +4,9 @@ import keras
 from keras import ops
 
 from macaron_tf.layers.activations import activation as activation_named
+from macaron_tf.layers.dense import Dense
+from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.layer_norm import LayerNormalization
 
 
 def _initializer(stddev: float) -> keras.initializers.Initializer:
@@ -82,7 +85,7 @@ class MaskedLanguageHead(keras.layers.Layer):
         self.initializer_range = initializer_range
 
     def build(self, x_shape, table_shape=None):
-        self.dense = keras.layers.Dense(
+        self.dense = Dense(
             x_shape[-1],
             activation=self.activation,
             kernel_initializer=_initializer(self.initializer_range),
@@ -90,9 +93,7 @@ class MaskedLanguageHead(keras.layers.Layer):
             name="dense",
         )
         self.dense.build(x_shape)
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=self.epsilon, dtype=self.dtype_policy, name="norm"
-        )
+        self.norm = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
         self.norm.build(x_shape)
         self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
         self.built = True
@@ -138,7 +139,7 @@ class ClassificationHead(keras.layers.Layer):
         self.initializer_range = initializer_range
 
     def build(self, input_shape):
-        self.drop = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.dense = keras.layers.Dense(
             self.num_classes,
             kernel_initializer=_initializer(self.initializer_range),

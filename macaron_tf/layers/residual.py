@@ -4,6 +4,8 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_choice
+from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.layer_norm import LayerNormalization
 
 NORM_PLACEMENTS = ("pre", "post")
 
@@ -53,10 +55,10 @@ class Residual(keras.layers.Layer):
         self.norm = check_choice("norm", norm, NORM_PLACEMENTS)
         self.epsilon = epsilon
         self.affine = affine
-        self.layer_norm = keras.layers.LayerNormalization(
+        self.layer_norm = LayerNormalization(
             epsilon=epsilon, center=affine, scale=affine, dtype=self.dtype_policy, name="norm"
         )
-        self.drop = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, x_shape, memory_shape=None):
         self.layer_norm.build(x_shape)

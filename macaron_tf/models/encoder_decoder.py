@@ -5,6 +5,7 @@ import dataclasses
 import keras
 from keras import ops
 
+from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
@@ -41,8 +42,8 @@ class EncoderDecoder(keras.Model):
         self.positions = SinusoidalPositions(
             layout=config.position_layout, dtype=policy, name="positions"
         )
-        self.source_dropout = keras.layers.Dropout(config.dropout, dtype=policy)
-        self.target_dropout = keras.layers.Dropout(config.dropout, dtype=policy)
+        self.source_dropout = Dropout(config.dropout, dtype=policy)
+        self.target_dropout = Dropout(config.dropout, dtype=policy)
         options = {
             name: getattr(config, name)
             for name in (

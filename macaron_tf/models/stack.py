@@ -8,6 +8,7 @@ from keras import ops
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.attention import all_of, combine_masks
 from macaron_tf.layers.blocks import block_class
+from macaron_tf.layers.layer_norm import LayerNormalization
 from macaron_tf.layers.relative_bias import RelativePositionBias
 
 RELATIVE_BIASES = ("none", "shared", "per_layer")
@@ -76,7 +77,7 @@ class Stack(keras.layers.Layer):
         ]
         self.final_norm = None
         if self.blocks[0].norm == "pre":
-            self.final_norm = keras.layers.LayerNormalization(
+            self.final_norm = LayerNormalization(
                 epsilon=self.blocks[0].epsilon,
                 center=self.blocks[0].affine,
                 scale=self.blocks[0].affine,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.fused_adam import FusedAdam, FusedAdamW
 from macaron_tf.training.schedules import make_schedule
 
 
@@ -42,8 +43,8 @@ def make_optimizer(
         "epsilon": config.epsilon,
     }
     if not config.weight_decay:
-        return keras.optimizers.Adam(**arguments)
-    optimizer = keras.optimizers.AdamW(weight_decay=config.weight_decay, **arguments)
+        return FusedAdam(**arguments)
+    optimizer = FusedAdamW(weight_decay=config.weight_decay, **arguments)
     if not config.decay_vectors:
         if not variables:
             raise ValueError("decay_vectors=False needs the model's trainable variables")

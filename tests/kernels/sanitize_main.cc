@@ -1,5 +1,5 @@
-// Runs every loop of swish_loops.h on heap blocks of exactly the right size, the divisions of the
-// work in threads of their own, and compares with the undivided result. Compiled with sanitizers.
+// Runs the kernels' loops on heap blocks of exactly the right size, the divisions of the work in
+// threads of their own, and compares with the undivided result. Compiled with sanitizers.
 
 #include <cmath>
 #include <cstdio>
@@ -9,6 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "dropout_loops.h"
+#include "gelu_loops.h"
+#include "layer_norm_loops.h"
 #include "swish_loops.h"
 
 namespace {
@@ -138,10 +141,64 @@ void CheckGates() {
   CheckShapes<T, SigmoidGate>();
 }
 
+// Rows of x divided between two threads, each with vectors of sums of its own.
+template <class T>
+void CheckRows(int64_t rows, int64_t width) {
+  const int64_t size = rows * width;
+  const auto x = Filled<T>(size, 3.0f), dy = Filled<T>(size, 1.0f);
+  const auto scale = Filled<float>(width, 1.0f), offset = Filled<float>(width, 1.0f);
+  const Dropped dropped = {{1, 2}, 20000, 1.5f};
+  struct Results {
+    std::unique_ptr<T[]> drop, norm, norm_back, gelu, gelu_back;
+  };
+  const auto run = [&](int64_t parts) {
+    Results out;
+    for (auto* tensor : {&out.drop, &out.norm, &out.norm_back, &out.gelu, &out.gelu_back}) {
+      tensor->reset(new T[size]);
+    }
+    std::vector<std::thread> threads;
+    for (int64_t part = 0; part < parts; ++part) {
+      threads.emplace_back([&, part] {
+        const int64_t chunks = (size + kDropoutChunk - 1) / kDropoutChunk;
+        Drop(dropped, part * chunks / parts, (part + 1) * chunks / parts, size, x.get(),
+             out.drop.get());
+        std::unique_ptr<float[]> sums(new float[3 * width]());
+        for (int64_t row = part * rows / parts; row < (part + 1) * rows / parts; ++row) {
+          const int64_t at = row * width;
+          float statistics[2];
+          NormalizeRow(width, 1e-5f, x.get() + at, scale.get(), offset.get(), out.norm.get() + at,
+                       statistics);
+          NormalizeRowBack(width, x.get() + at, scale.get(), statistics, dy.get() + at,
+                           out.norm_back.get() + at, sums.get(), sums.get() + width);
+          GeluRow<ErfGelu>(width, x.get() + at, offset.get(), out.gelu.get() + at);
+          GeluRowBack<ErfGelu>(width, x.get() + at, offset.get(), dy.get() + at,
+                               out.gelu_back.get() + at, sums.get() + 2 * width);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return out;
+  };
+  const Results actual = run(2), expected = run(1);
+  ExpectEqual("drop", actual.drop.get(), expected.drop.get(), size);
+  ExpectEqual("norm", actual.norm.get(), expected.norm.get(), size);
+  ExpectEqual("norm_back", actual.norm_back.get(), expected.norm_back.get(), size);
+  ExpectEqual("gelu", actual.gelu.get(), expected.gelu.get(), size);
+  ExpectEqual("gelu_back", actual.gelu_back.get(), expected.gelu_back.get(), size);
+}
+
+template <class T>
+void CheckAll() {
+  CheckGates<T>();
+  for (const int64_t rows : {0, 1, 9}) {
+    for (const int64_t width : {1, 63, 64, 130}) CheckRows<T>(rows, width);
+  }
+}
+
 }  // namespace
 
 int main() {
-  CheckGates<float>();
-  CheckGates<BFloat16>();
+  CheckAll<float>();
+  CheckAll<BFloat16>();
   std::puts("clean");
 }

@@ -49,7 +49,7 @@ def test_it_is_built_once_however_many_ask(compiler, caplog):
     assert native_build.library_path() == found[0]
     assert runs.read_text() == "run\n"
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        "building the native recurrence, once, which takes half a minute"
+        "building the native kernels, once, which takes half a minute"
     ]
     assert not list(found[0].parent.glob("*.log"))
 
@@ -74,7 +74,7 @@ def test_a_failed_build_is_one_line_that_names_the_compiler_s_output(compiler, c
     assert last.levelno == logging.WARNING
     assert "ended with status 1; its output is in" in last.message
     output = pathlib.Path(last.message.split("its output is in ")[1])
-    assert "no such header" in output.read_text() and "swish_ops.cc" in output.read_text()
+    assert "no such header" in output.read_text() and "ops.cc" in output.read_text()
     assert not [path for path in output.parent.iterdir() if path.suffix == ".so"]
 
 

@@ -8,51 +8,10 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "kernel_support.h"
 #include "swish_loops.h"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/platform/threadpool.h"
 
 namespace macaron_tf {
-
-using tensorflow::OpInputList;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
-template <class... Parts>
-absl::Status InvalidArgument(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
-
-template <class T>
-struct StorageOf {
-  using type = T;
-};
-template <>
-struct StorageOf<tensorflow::bfloat16> {
-  using type = BFloat16;
-};
-
-template <class S>
-const S* Read(const Tensor& tensor) {
-  return static_cast<const S*>(tensor.data());
-}
-
-template <class S>
-S* Write(Tensor* tensor) {
-  return static_cast<S*>(tensor->data());
-}
-
-inline absl::Status CheckShape(const char* name, const Tensor& tensor,
-                               const TensorShape& expected) {
-  if (tensor.shape() == expected) return absl::OkStatus();
-  return InvalidArgument(name, " must be of shape ", expected.DebugString(),
-                         " beside such an x, but is ", tensor.shape().DebugString());
-}
 
 // What the forward and the backward kernels share. S is what the loops see of T.
 template <class T, bool kGated>

@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "swish_functions.h"
+#include "activations.h"
 
 namespace macaron_tf {
 
@@ -77,15 +77,6 @@ struct Parameters {
     if (in.gate_bias != nullptr) std::copy_n(in.gate_bias + first, n, rows[4]);
   }
 };
-
-// A loop whose turns share nothing, and a function that is optimized by itself: inlined, GCC 12
-// gives up on some of these loops, and they take eight times as long.
-#if defined(__clang__)
-#define MACARON_TF_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define MACARON_TF_INDEPENDENT _Pragma("GCC ivdep")
-#endif
-#define MACARON_TF_ALONE __attribute__((noinline))
 
 // One position: `state` in, c[i-k]; out, c[i]. Without a gate x2 and y are unused.
 template <bool kHeld, class Gate, class T>

@@ -1,14 +1,12 @@
-// SwishRNN's recurrence and its gated form as TensorFlow CPU operations: what they take and give.
-// The kernels are in swish_kernels.h, their loops in swish_loops.h.
-//
-// The names carry a namespace, so that `tf.saved_model.save` with a `namespace_whitelist` refuses
-// these operations: a server has no library of ours.
+// SwishRNN's recurrence and its gated form as operations: what they take and give. The kernels are
+// in swish_kernels.h, their loops in swish_loops.h.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_SWISH_OPS_H_
+#define MACARON_TF_KERNELS_NATIVE_SWISH_OPS_H_
 
 #include <vector>
 
 #include "swish_kernels.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace macaron_tf {
 namespace {
@@ -134,18 +132,21 @@ REGISTER_OP("MacaronTf>SwishGateGrad")
     .MACARON_TF_ATTRIBUTES
     .SetShapeFn(BackwardShapes<true>);
 
-#define MACARON_TF_REGISTER(NAME, KERNEL, GATED)                                           \
-  REGISTER_KERNEL_BUILDER(                                                                 \
-      Name(NAME).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"),                \
-      KERNEL<float, GATED>);                                                               \
-  REGISTER_KERNEL_BUILDER(                                                                 \
-      Name(NAME).Device(tensorflow::DEVICE_CPU).TypeConstraint<tensorflow::bfloat16>("T"), \
-      KERNEL<tensorflow::bfloat16, GATED>)
+template <class T>
+using SwishRecurrenceKernel = ForwardKernel<T, false>;
+template <class T>
+using SwishRecurrenceGradKernel = BackwardKernel<T, false>;
+template <class T>
+using SwishGateKernel = ForwardKernel<T, true>;
+template <class T>
+using SwishGateGradKernel = BackwardKernel<T, true>;
 
-MACARON_TF_REGISTER("MacaronTf>SwishRecurrence", ForwardKernel, false);
-MACARON_TF_REGISTER("MacaronTf>SwishRecurrenceGrad", BackwardKernel, false);
-MACARON_TF_REGISTER("MacaronTf>SwishGate", ForwardKernel, true);
-MACARON_TF_REGISTER("MacaronTf>SwishGateGrad", BackwardKernel, true);
+MACARON_TF_REGISTER("MacaronTf>SwishRecurrence", SwishRecurrenceKernel);
+MACARON_TF_REGISTER("MacaronTf>SwishRecurrenceGrad", SwishRecurrenceGradKernel);
+MACARON_TF_REGISTER("MacaronTf>SwishGate", SwishGateKernel);
+MACARON_TF_REGISTER("MacaronTf>SwishGateGrad", SwishGateGradKernel);
 
 }  // namespace
 }  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_SWISH_OPS_H_

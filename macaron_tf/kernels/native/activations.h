@@ -1,39 +1,15 @@
-// The numbers and functions of swish_loops.h, for the compiler to vectorize: no branches, no calls,
+// The functions of the kernels' loops, for the compiler to vectorize: no branches, no calls,
 // no tables. Errors are of the size of float's rounding; NaN and infinity come out as they should.
 
-#ifndef MACARON_TF_KERNELS_NATIVE_SWISH_FUNCTIONS_H_
-#define MACARON_TF_KERNELS_NATIVE_SWISH_FUNCTIONS_H_
+#ifndef MACARON_TF_KERNELS_NATIVE_ACTIVATIONS_H_
+#define MACARON_TF_KERNELS_NATIVE_ACTIVATIONS_H_
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+
+#include "numbers.h"
 
 namespace macaron_tf {
-
-template <class To, class From>
-inline To Bits(From from) {
-  static_assert(sizeof(To) == sizeof(From), "the same bits as another type");
-  To to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
-}
-
-// The upper half of a float.
-struct BFloat16 {
-  uint16_t bits;
-};
-
-inline float Load(float value) { return value; }
-inline float Load(BFloat16 value) { return Bits<float>(static_cast<uint32_t>(value.bits) << 16); }
-
-inline void Store(float value, float& to) { to = value; }
-inline void Store(float value, BFloat16& to) {
-  const uint32_t bits = Bits<uint32_t>(value);
-  // To nearest, ties to even: adding just under half a place carries into the upper half.
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  // The carry could turn a NaN into infinity.
-  to.bits = static_cast<uint16_t>(value != value ? 0x7fc0u : rounded);
-}
 
 constexpr float kLog2E = 1.44269504f;
 
@@ -136,4 +112,4 @@ struct ErfGelu {
 
 }  // namespace macaron_tf
 
-#endif  // MACARON_TF_KERNELS_NATIVE_SWISH_FUNCTIONS_H_
+#endif  // MACARON_TF_KERNELS_NATIVE_ACTIVATIONS_H_

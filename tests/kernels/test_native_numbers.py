@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import GATES, native_ops, swish_gate, swish_recurrence
+from macaron_tf.kernels import GATES, native_library, native_swish, swish_gate, swish_recurrence
 from tests.harness import normal, numpy_of
 
 FORMS = [None, *GATES]  # the recurrence alone, and gated
@@ -13,7 +13,7 @@ ROUNDING = 2.0**-8  # the largest relative error of rounding to bfloat16
 
 @pytest.fixture(scope="module", autouse=True)
 def built():
-    if not native_ops.available():
+    if not native_library.available():
         pytest.skip("no C++ compiler, or it fails: see the log")
 
 
@@ -30,8 +30,8 @@ def inputs(length, width, step_size, gate, masked=False, batch=2):
 
 def native(x, vectors, step_size, gate, mask=None, start=None):
     if gate is None:
-        return native_ops.recurrence(x, *vectors, step_size, mask, start)
-    return native_ops.gated(x, *vectors, step_size, gate, mask)
+        return native_swish.recurrence(x, *vectors, step_size, mask, start)
+    return native_swish.gated(x, *vectors, step_size, gate, mask)
 
 
 def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
@@ -109,7 +109,7 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even():
     ones = np.ones_like(values)
     # y = (0 + state_bias) * sigmoid(100): what is rounded is state_bias, a float32.
     x = tf.zeros((1, 1, 2 * len(values)), tf.bfloat16)
-    y = native_ops.gated(x, ones, ones, values, 100 * ones, 1, "sigmoid")
+    y = native_swish.gated(x, ones, ones, values, 100 * ones, 1, "sigmoid")
     np.testing.assert_array_equal(numpy_of(y[0, 0]), numpy_of(tf.cast(values, tf.bfloat16)))
 
 
@@ -143,7 +143,7 @@ def test_gates_over_all_magnitudes(gate):
     vectors = [tf.zeros(width), tf.zeros(width), tf.ones(width), tf.zeros(width)]
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = native_ops.gated(x, *vectors, 1, gate)
+        y = native_swish.gated(x, *vectors, 1, gate)
     slope = tape.gradient(y, x)[0, 0, width:]
     exact = [gate_in_float64(gate, float(value)) for value in z]
     # `where`: 0.7 * 1e38 overflows in the tanh form's cube alone, where the gate is 0 or z.
@@ -209,5 +209,5 @@ def test_sequences_do_not_mix_and_runs_repeat_bit_for_bit():
         for a, e in zip(run, runs[0], strict=True):
             np.testing.assert_array_equal(a, e)
     for b in range(4):
-        alone = native_ops.gated(x[b : b + 1], *vectors, 1, "gelu")
+        alone = native_swish.gated(x[b : b + 1], *vectors, 1, "gelu")
         np.testing.assert_array_equal(alone[0], tf.cast(runs[0][0][b], tf.float32))

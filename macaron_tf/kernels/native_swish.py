@@ -1,21 +1,10 @@
 """The native recurrence in Python: TensorFlow operations of our own, and their gradients."""
 
-import functools
-import logging
-
 import tensorflow as tf
 
 from macaron_tf.checks import check_choice
-from macaron_tf.errors import UserError
-from macaron_tf.kernels import native_build
+from macaron_tf.kernels.native_library import operations
 from macaron_tf.kernels.swish_gate import GATES
-
-DTYPES = ("float32", "bfloat16")
-
-
-def available() -> bool:
-    """Whether this machine has the operations; the first call builds or loads them."""
-    return _operations() is not None
 
 
 def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tensor:
@@ -41,7 +30,7 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
-    return _required().macaron_tf_swish_recurrence(
+    return operations().macaron_tf_swish_recurrence(
         x=x,
         alpha=_float32(alpha),
         beta=_float32(beta),
@@ -73,7 +62,7 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
     References: Lei et al. 2022, eq. 2-4.
     """
     check_choice("gate", gate, GATES)
-    y, _ = _required().macaron_tf_swish_gate(
+    y, _ = operations().macaron_tf_swish_gate(
         x=x,
         alpha=_float32(alpha),
         beta=_float32(beta),
@@ -90,7 +79,7 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
 def _recurrence_gradient(operation, dc):
     x, alpha, beta, *optional = operation.inputs
     masks = operation.get_attr("masks")
-    dx, dalpha, dbeta, dstart = _required().macaron_tf_swish_recurrence_grad(
+    dx, dalpha, dbeta, dstart = operations().macaron_tf_swish_recurrence_grad(
         x=x,
         alpha=alpha,
         beta=beta,
@@ -106,7 +95,7 @@ def _recurrence_gradient(operation, dc):
 @tf.RegisterGradient("MacaronTf>SwishGate")
 def _gate_gradient(operation, dy, _):
     x, alpha, beta, state_bias, gate_bias, *masks = operation.inputs
-    gradients = _required().macaron_tf_swish_gate_grad(
+    gradients = operations().macaron_tf_swish_gate_grad(
         x=x,
         alpha=alpha,
         beta=beta,
@@ -127,28 +116,3 @@ def _float32(vector) -> tf.Tensor:
 
 def _optional(value, dtype: tf.DType) -> list[tf.Tensor]:
     return [] if value is None else [tf.cast(value, dtype)]
-
-
-def _required():
-    operations = _operations()
-    if operations is None:
-        raise UserError(
-            "the native recurrence is not available here, as the log says: choose another "
-            "implementation, or install a C++ compiler"
-        )
-    return operations
-
-
-@functools.cache
-def _operations():
-    """The module of the raw operations, or None."""
-    path = native_build.library_path()
-    if path is None:
-        return None
-    try:
-        return tf.load_op_library(str(path))
-    except (tf.errors.OpError, RuntimeError, OSError) as error:
-        logging.getLogger(__name__).warning(
-            "the native recurrence does not load, a slower one runs in its place: %s", error
-        )
-        return None

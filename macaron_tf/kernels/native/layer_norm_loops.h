@@ -1,0 +1,71 @@
+// Layer normalization (Ba et al. 2016) of rows and its gradient: y = (x - mean) r scale + offset,
+// r = 1 / sqrt(variance + epsilon). A row stays in the nearest cache between its passes, so memory
+// is read and written once.
+
+#ifndef MACARON_TF_KERNELS_NATIVE_LAYER_NORM_LOOPS_H_
+#define MACARON_TF_KERNELS_NATIVE_LAYER_NORM_LOOPS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "numbers.h"
+
+namespace macaron_tf {
+
+// The sum of term(0) to term(n - 1), in 64 partial sums: float addition is not associative, so the
+// compiler alone would add one after another.
+template <class Term>
+inline float SumOf(int64_t n, Term term) {
+  constexpr int kLanes = 64;
+  alignas(64) float lanes[kLanes] = {};
+  int64_t j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] += term(j + l);
+  }
+  for (int l = 0; j + l < n; ++l) lanes[l] += term(j + l);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+
+// Writes y, and the row's mean and r.
+template <class T>
+MACARON_TF_ALONE void NormalizeRow(int64_t n, float epsilon, const T* x, const float* scale,
+                                   const float* offset, T* y, float* statistics) {
+  const float mean = SumOf(n, [=](int64_t j) { return Load(x[j]); }) / static_cast<float>(n);
+  const float squares = SumOf(n, [=](int64_t j) {
+    const float centered = Load(x[j]) - mean;
+    return centered * centered;
+  });
+  const float r = 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
+  statistics[0] = mean;
+  statistics[1] = r;
+  MACARON_TF_INDEPENDENT
+  for (int64_t j = 0; j < n; ++j) Store((Load(x[j]) - mean) * r * scale[j] + offset[j], y[j]);
+}
+
+// With g = dy scale and z = (x - mean) r: dx = r (g - mean(g) - z mean(g z)). Adds dy z and dy to
+// the sums of the scale and the offset.
+template <class T>
+MACARON_TF_ALONE void NormalizeRowBack(int64_t n, const T* x, const float* scale,
+                                       const float* statistics, const T* dy, T* dx,
+                                       float* scale_sum, float* offset_sum) {
+  const float mean = statistics[0], r = statistics[1], share = 1.0f / static_cast<float>(n);
+  const float whole = share * SumOf(n, [=](int64_t j) { return Load(dy[j]) * scale[j]; });
+  const float along = share * SumOf(n, [=](int64_t j) {
+    return Load(dy[j]) * scale[j] * ((Load(x[j]) - mean) * r);
+  });
+  MACARON_TF_INDEPENDENT
+  for (int64_t j = 0; j < n; ++j) {
+    const float gradient = Load(dy[j]);
+    const float z = (Load(x[j]) - mean) * r;
+    scale_sum[j] += gradient * z;
+    offset_sum[j] += gradient;
+    Store(r * (gradient * scale[j] - whole - z * along), dx[j]);
+  }
+}
+
+}  // namespace macaron_tf
+
+#endif  // MACARON_TF_KERNELS_NATIVE_LAYER_NORM_LOOPS_H_

@@ -1,0 +1,184 @@
+"""Native dropout, layer normalization and GELU against TensorFlow's own and against draws."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.kernels import implementation_scope, native_rows
+from macaron_tf.layers.dense import Dense
+from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.layer_norm import LayerNormalization
+from tests.harness import normal
+from tests.kernels.test_native_numbers import built
+
+__all__ = ["built"]  # a fixture for every test here
+
+ROUNDING = {"float32": 1e-6, "bfloat16": 2.0**-8}
+# Rows in one block of sums and in several, whole vectors and tails.
+SHAPES = [(1, 1), (3, 5, 64), (70, 37), (2, 33, 256)]
+
+
+def with_gradients(function, *tensors):
+    """The value of a function and its gradients under an upstream gradient that varies."""
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = function(*tensors)
+    upstream = tf.cast(normal(*y.shape, seed=9), y.dtype)
+    return [y, *tape.gradient(y, tensors, output_gradients=upstream)]
+
+
+def assert_close(actual, expected, dtype, factor):
+    for mine, exact in zip(actual, expected, strict=True):
+        mine, exact = np.asarray(tf.cast(mine, "float64")), np.asarray(exact)
+        bound = factor * ROUNDING[dtype] * max(1.0, np.abs(exact).max())
+        np.testing.assert_allclose(mine, exact, rtol=0, atol=bound)
+
+
+def exact_layer_norm(x, scale, offset):
+    mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
+    return (x - mean) / tf.sqrt(variance + 1e-5) * scale + offset
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layer_norm_and_its_gradients(shape, dtype):
+    x = tf.cast(3 + 2 * normal(*shape), dtype)
+    vectors = [1 + normal(shape[-1], seed=1), normal(shape[-1], seed=2)]
+    actual = with_gradients(lambda *given: native_rows.layer_norm(*given, 1e-5), x, *vectors)
+    expected = with_gradients(exact_layer_norm, *(tf.cast(t, "float64") for t in (x, *vectors)))
+    # The upstream gradient is rounded too; with one column the deviation is sqrt(1e-5) alone.
+    assert_close(actual, expected, dtype, 20 if shape[-1] > 1 else 2000)
+    assert [t.dtype.name for t in actual] == [dtype, dtype, "float32", "float32"]
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gelu_with_a_bias_and_its_gradients(shape, dtype, approximate):
+    x, bias = tf.cast(3 * normal(*shape), dtype), normal(shape[-1], seed=1)
+    actual = with_gradients(lambda x, bias: native_rows.bias_gelu(x, bias, approximate), x, bias)
+    exact = [tf.cast(tensor, "float64") for tensor in (x, bias)]
+    expected = with_gradients(lambda x, bias: tf.nn.gelu(x + bias, approximate), *exact)
+    assert_close(actual, expected, dtype, 10)
+
+
+def test_nan_and_infinity_stay_in_their_row():
+    x = normal(4, 64).astype("float32")
+    x[1, 3], x[2, 5] = np.nan, np.inf
+    norm = native_rows.layer_norm(x, None, None, 1e-5).numpy()
+    assert np.isnan(norm[1:3]).all() and np.isfinite(norm[[0, 3]]).all()
+    gelu = native_rows.bias_gelu(x, np.zeros(64, "float32")).numpy()
+    assert np.isnan(gelu[1, 3]) and gelu[2, 5] == np.inf and np.isfinite(gelu).sum() == 254
+
+
+def philox(key, blocks):
+    """TensorFlow's own Philox 4x32-10 from counter 0: `(blocks, 4)` uint32."""
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[4 * blocks],
+        key=[np.uint64(key[0]) | np.uint64(key[1]) << np.uint64(32)],
+        counter=np.zeros(2, "uint64"),
+        alg=1,
+        dtype=tf.uint32,
+    )
+    return words.numpy().reshape(blocks, 4)
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 1000])
+def test_dropout_follows_the_bits_of_philox(size):
+    key, rate = (7, 0xFFFFFFFE), 0.3
+    chunks = -(-size // 128)
+    # A chunk of 128: 16 blocks of 4 words, word by word, the lower halves first.
+    words = philox(key, 16 * chunks).reshape(chunks, 16, 4).transpose(0, 2, 1).reshape(chunks, 64)
+    bits = np.concatenate([words & 0xFFFF, words >> 16], axis=1).reshape(-1)[:size]
+    threshold = round(rate * 65536)
+    x = normal(size).astype("float32")
+    expected = np.where(bits < threshold, 0, x * np.float32(65536 / (65536 - threshold)))
+    np.testing.assert_array_equal(native_rows.dropout(x, rate, np.array(key)), expected)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.99999])
+def test_what_dropout_keeps_and_its_mean(rate):
+    count = 1_000_000
+    y = native_rows.dropout(np.ones(count, "float32"), rate, (1, 2)).numpy()
+    kept = np.count_nonzero(y)
+    deviation = np.sqrt(count * rate * (1 - rate)) + 20  # and 1 / 65,536 of the draws
+    assert abs(kept - count * (1 - rate)) < 5 * deviation
+    assert len(np.unique(y)) <= 2
+    np.testing.assert_allclose(y.mean(), 1.0, atol=5 / np.sqrt(count * (1 - rate) + 1))
+    # Neighbours, and the same places under the next key, are independent.
+    other = native_rows.dropout(np.ones(count, "float32"), rate, (1, 3)).numpy()
+    for pair in ((y[1:] > 0, y[:-1] > 0), (y > 0, other > 0), (y[64:] > 0, y[:-64] > 0)):
+        both = np.mean(pair[0] & pair[1])
+        assert abs(both - (1 - rate) ** 2) < 5 / np.sqrt(count)
+
+
+def test_dropout_passes_gradients_where_it_kept():
+    x = tf.constant(normal(40, 50), tf.bfloat16)
+    y, gradient = with_gradients(lambda x: native_rows.dropout(x, 0.5, (3, 4)), x)
+    upstream = tf.cast(normal(40, 50, seed=9), tf.bfloat16)
+    np.testing.assert_array_equal(gradient, tf.where(y != 0, 2 * upstream, 0))
+
+
+def test_bad_arguments_are_named():
+    invalid = (ValueError, tf.errors.InvalidArgumentError)
+    x = np.ones((2, 3), "float32")
+    for rate in (1.0, -0.1):
+        with pytest.raises(invalid, match="rate must be 0 or more and below 1"):
+            native_rows.dropout(x, rate, (1, 2))
+    with pytest.raises(invalid, match=r"key must be of shape \[2\]"):
+        native_rows.dropout(x, 0.1, (1, 2, 3))
+    with pytest.raises(invalid, match=r"scale must be of shape \[3\]"):
+        native_rows.layer_norm(x, np.ones(4), np.ones(3), 1e-5)
+    with pytest.raises(invalid, match=r"bias must be of shape \[3\]"):
+        native_rows.bias_gelu(x, np.ones(4))
+
+
+def operations(function, *arguments) -> set[str]:
+    graph = tf.function(function).get_concrete_function(*arguments).graph
+    return {operation.type for operation in graph.get_operations()}
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_layers_take_them_in_training_alone(policy):
+    model = keras.Sequential(
+        [
+            Dense(8, activation="gelu", dtype=policy),
+            Dropout(0.25, dtype=policy),
+            LayerNormalization(dtype=policy),
+        ]
+    )
+    x = tf.constant(normal(4, 6), tf.float32)
+    names = {"MacaronTf>BiasGelu", "MacaronTf>Dropout", "MacaronTf>LayerNorm"}
+    model(x)
+    assert names <= operations(lambda x: model(x, training=True), x)
+    assert not names & operations(lambda x: model(x, training=False), x)
+    with implementation_scope("loop"):
+        assert not names & operations(lambda x: model(x, training=True), x)
+    # But for dropout, training and inference compute the same.
+    dense, _, norm = model.layers
+    for layer, given in ((dense, x), (norm, dense(x))):
+        trained, plain = (layer(given, training=training) for training in (True, False))
+        assert trained.dtype == plain.dtype
+        trained, plain = (np.asarray(tf.cast(y, "float32")) for y in (trained, plain))
+        np.testing.assert_allclose(trained, plain, atol=1e-6 if policy == "float32" else 0.05)
+
+
+def test_a_saved_model_of_such_layers_loads(tmp_path):
+    model = keras.Sequential([Dense(8, activation="gelu"), Dropout(0.2), LayerNormalization()])
+    x = normal(4, 6).astype("float32")
+    expected = model(x)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.layers[1]) is Dropout
+    np.testing.assert_array_equal(loaded(x), expected)
+
+
+def test_the_same_seed_drops_the_same_places():
+    x = np.ones((30, 40), "float32")
+    first, again, other = (Dropout(0.5, seed=seed) for seed in (5, 5, 6))
+    one = first(x, training=True).numpy()
+    np.testing.assert_array_equal(again(x, training=True), one)
+    assert (other(x, training=True).numpy() != one).any()
+    assert (first(x, training=True).numpy() != one).any()  # the next draw
