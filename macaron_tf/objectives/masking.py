@@ -1,6 +1,7 @@
 """Masked tokens: some are hidden, exchanged or left, and all of those are asked for."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -119,9 +120,7 @@ def mask_tokens(
     special = sorted({PAD, vocabulary.mask_id, *vocabulary.special_ids})
     which, fate, pieces = tf.unstack(tf.random.split(seed, 3, alg=ALGORITHM))
 
-    # (B, L, 1) == (S,) -> (B, L)
-    is_special = token_ids[..., None] == tf.constant(special, token_ids.dtype)
-    maskable = ~tf.reduce_any(is_special, axis=-1)
+    maskable = functools.reduce(tf.logical_and, [token_ids != one for one in special])  # (B, L)
     ordinary_tokens = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=-1)  # (B,)
     counts = tf.gather(tf.constant(config.counts(length)), ordinary_tokens)
     if config.whole_words:
@@ -130,19 +129,21 @@ def mask_tokens(
     else:
         masked = choose_tokens(maskable, counts, which)
 
-    shape = tf.shape(token_ids)
-    drawn = tf.random.stateless_uniform(shape, fate, alg=ALGORITHM)  # (B, L), in [0, 1)
+    places, real = _places(masked, config.positions(length))  # (B, P)
+    labels = tf.where(real, tf.gather(tf.reshape(token_ids, [-1]), places), 0)
+    drawn = tf.random.stateless_uniform(tf.shape(places), fate, alg=ALGORITHM)  # in [0, 1)
     ordinary = np.setdiff1d(np.arange(vocabulary.pieces), special)
     random_pieces = tf.gather(
         tf.constant(ordinary, token_ids.dtype),
-        tf.random.stateless_uniform(shape, pieces, 0, len(ordinary), tf.int32, alg=ALGORITHM),
+        tf.random.stateless_uniform(
+            tf.shape(places), pieces, 0, len(ordinary), tf.int32, alg=ALGORITHM
+        ),
     )
-    replaced = tf.where(drawn < config.mask + config.random, random_pieces, token_ids)
-    mask_id = tf.constant(vocabulary.mask_id, token_ids.dtype)
-    replaced = tf.where(drawn < config.mask, mask_id, replaced)
+    replaced = tf.where(drawn < config.mask + config.random, random_pieces, labels)
+    replaced = tf.where(drawn < config.mask, vocabulary.mask_id, replaced)
+    change = tf.where(real, replaced - labels, 0)
+    changes = tf.math.unsorted_segment_sum(change, places, tf.size(token_ids))
 
-    positions, real = _positions(masked, config.positions(length))
-    labels = tf.gather(token_ids, positions, batch_dims=1)  # (B, P)
     weights = {}
     if "next_sentence" in batch:
         rows = tf.cast(tf.reduce_any(token_ids != PAD, axis=-1), tf.float32)  # (B,)
@@ -151,9 +152,9 @@ def mask_tokens(
     return {
         **batch,
         **weights,
-        "token_ids": tf.where(masked, replaced, token_ids),
-        "masked_positions": positions,
-        "masked_labels": tf.where(real, labels, tf.zeros_like(labels)),
+        "token_ids": token_ids + tf.reshape(changes, tf.shape(token_ids)),
+        "masked_positions": tf.where(real, places % length, 0),
+        "masked_labels": labels,
         "masked_weights": tf.cast(real, tf.float32),
     }
 
@@ -189,14 +190,14 @@ def masked_dataset(
     return numbered.map(masked, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The indices of True in each row, ascending: `(B, L)` bool to `(B, P)` int32 and bool."""
-    length = masked.shape[1]
-    # The earlier a masked position, the larger its score.
-    scores = tf.where(masked, tf.range(length, 0, -1), 0)  # (B, L)
-    values, positions = tf.math.top_k(scores, min(room, length))
-    real = values > 0
-    positions = tf.where(real, positions, 0)
-    # Rows shorter than P = 8: (B, L) -> (B, P)
-    padding = [[0, 0], [0, max(0, room - length)]]
-    return tf.pad(positions, padding), tf.pad(real, padding)
+def _places(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where each row is True, ascending, among all B L tokens: `(B, P)` int32, and which are real.
+
+    Those that are not real are any place.
+    """
+    counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
+    columns = tf.range(room)
+    found = tf.cast(tf.where(tf.reshape(masked, [-1]))[:, 0], tf.int32)
+    firsts = tf.cumsum(counts, exclusive=True)[:, None]  # (B, 1)
+    places = tf.gather(tf.pad(found, [[0, room]]), firsts + columns)
+    return places, columns < counts[:, None]

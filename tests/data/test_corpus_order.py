@@ -26,8 +26,11 @@ def paths(tmp_path_factory) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def numbers(dataset) -> list[int]:
-    return [int(record) for record in dataset.as_numpy_iterator()]
+def numbers(order, start, repeat, count=-1, size=2) -> list[int]:
+    """The first rows of batches of two, which do not divide the shards."""
+    batches = order.batches(start, size, tf.strings.to_number, repeat, drop_remainder=False)
+    rows = batches.unbatch().take(count).as_numpy_iterator()
+    return [int(number) for number in rows]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,7 @@ def numbers(dataset) -> list[int]:
 def test_every_start_is_the_middle_of_the_whole(paths, shuffled_rows, groups, seed):
     order = RowOrder(paths, ROWS, shuffled_rows, seed)
     assert order.groups == groups
-    whole = numbers(order.records(0, repeat=True).take(3 * TOTAL))
+    whole = numbers(order, 0, True, 3 * TOTAL)
     epochs = [whole[i : i + TOTAL] for i in range(0, len(whole), TOTAL)]
     assert all(sorted(epoch) == list(range(TOTAL)) for epoch in epochs)
     if seed is None:
@@ -45,23 +48,21 @@ def test_every_start_is_the_middle_of_the_whole(paths, shuffled_rows, groups, se
     else:
         assert len({tuple(epoch) for epoch in epochs}) == 3
     for start in (9, TOTAL + 17):
-        assert numbers(order.records(start, repeat=True).take(TOTAL)) == whole[start:][:TOTAL]
-    assert numbers(order.records(20, repeat=False)) == whole[20:TOTAL]
+        assert numbers(order, start, True, TOTAL) == whole[start:][:TOTAL]
+    assert numbers(order, 20, False) == whole[20:TOTAL]
 
 
 def test_a_start_reads_one_group_only(paths, tmp_path):
-    (wanted,) = numbers(
-        RowOrder(paths, ROWS, 1, (1, 0)).records(2 * TOTAL - 1, repeat=True).take(1)
-    )
+    (wanted,) = numbers(RowOrder(paths, ROWS, 1, (1, 0)), 2 * TOTAL - 1, True, 1)
     copies = tuple(str(tmp_path / str(number)) for number in range(len(paths)))
     shard = int(np.searchsorted(np.cumsum(ROWS), wanted, side="right"))
     tf.io.gfile.copy(paths[shard], copies[shard])  # no other is there
-    records = RowOrder(copies, ROWS, 1, (1, 0)).records(2 * TOTAL - 1, repeat=False)
-    assert numbers(records) == [wanted]
+    assert numbers(RowOrder(copies, ROWS, 1, (1, 0)), 2 * TOTAL - 1, False) == [wanted]
 
 
 def test_no_python_runs_while_rows_are_read(paths):
-    dataset = RowOrder(paths, ROWS, 10, (1, 0)).records(3, repeat=True)
+    order = RowOrder(paths, ROWS, 10, (1, 0))
+    dataset = order.batches(3, 4, tf.strings.to_number, repeat=True, drop_remainder=True)
     graph = dataset._as_serialized_graph().numpy()
     assert b"TFRecordDataset" in graph and b"PyFunc" not in graph
 
@@ -70,7 +71,7 @@ def test_all_orders_are_equally_likely(paths):
     """Of the first of three rows, over 600 seeds: 200 times each, three deviations at most."""
     firsts = collections.Counter()
     order = RowOrder(paths[4:5], ROWS[4:5], 10, (0, 0))
-    for record in order.records(0, repeat=True).batch(3).take(600):
-        firsts[int(record[0])] += 1
+    for row in numbers(order, 0, True, 1800, size=3)[::3]:
+        firsts[row] += 1
     assert sum(firsts.values()) == 600
     assert all(abs(count - 200) < 35 for count in firsts.values()) and len(firsts) == 3

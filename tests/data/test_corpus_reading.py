@@ -206,7 +206,7 @@ def test_a_record_comes_back(vocabulary_size):
     rows = Rows(token_ids, np.array([3, 4]), np.array([1, 0]), np.array([0, 0]))
     encoded = record.encoded(rows)
     assert {len(r) + 16 for r in encoded} == {record.file_bytes}
-    found = record.decoded(tf.constant(encoded))
+    found = record.features(record.table(tf.constant(encoded)))
     assert found["token_ids"].numpy().tolist() == token_ids.tolist()
     assert found["segment_ids"].numpy().tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
     assert found["next_sentence"].numpy().tolist() == [1, 0]

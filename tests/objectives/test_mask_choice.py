@@ -1,9 +1,12 @@
+import itertools
+
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.objectives import MaskingConfig, mask_tokens
-from macaron_tf.objectives.mask_choice import _fill, choose_words
+from macaron_tf.objectives.mask_choice import _fill, choose_tokens, choose_words
 from tests.objectives.masking_toy import CLS, SEP, ToyVocabulary
 
 # Ids 5 to 44 begin a word and 45 to 59 go on with it.
@@ -44,6 +47,24 @@ def word_numbers(row):
     """The word of each token, -1 for special ones."""
     starts = (row < 45) | (np.r_[0, row[:-1]] < 5)
     return np.where(row < 5, -1, np.cumsum(starts))
+
+
+def test_all_sets_of_tokens_are_equally_likely():
+    maskable = np.array([[False, True, True, False, True, True, True, False]] * 12_000)
+    for count in (2, 3):
+        chosen = choose_tokens(tf.constant(maskable), tf.fill([12_000], count), (3, count)).numpy()
+        assert not (chosen & ~maskable).any()
+        sets = [tuple(np.flatnonzero(row)) for row in chosen]
+        draws = [sets.count(one) for one in itertools.combinations((1, 2, 4, 5, 6), count)]
+        assert sum(draws) == 12_000
+        assert scipy.stats.chisquare(draws).pvalue > 1e-4
+
+
+def test_a_single_token_among_hundreds_is_found_and_a_row_without_any_left():
+    maskable = np.zeros((3, 512), bool)
+    maskable[0, 511] = maskable[1, :500] = True
+    chosen = choose_tokens(tf.constant(maskable), tf.constant([1, 500, 0]), (0, 1)).numpy()
+    np.testing.assert_array_equal(chosen, maskable)
 
 
 def test_all_pieces_of_a_word_or_none_and_the_budget_on_average():

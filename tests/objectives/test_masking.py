@@ -151,6 +151,13 @@ def test_room_for_positions_is_a_static_multiple_of_8(length, room):
     assert masked(full_rows(2, length))["masked_positions"].shape == (2, room)
 
 
+def test_ids_keep_their_type():
+    for dtype in (np.int32, np.int64):
+        batch = masked(full_rows(3, 32).astype(dtype))
+        assert batch["token_ids"].dtype == batch["masked_labels"].dtype == dtype
+        assert batch["masked_positions"].dtype == np.int32
+
+
 def test_a_length_that_is_not_static_is_refused():
     function = tf.function(
         lambda ids: mask_tokens({"token_ids": ids}, (0, 0), MaskingConfig(), VOCABULARY),

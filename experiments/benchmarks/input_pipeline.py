@@ -1,0 +1,279 @@
+"""From text to masked batches on one core, against Hugging Face's tokenizer and NumPy.
+
+    python -m experiments.benchmarks.input_pipeline --out DIR
+    python -m experiments.benchmarks.input_pipeline --text 'novels/*.txt.gz' --vocabulary vocab.txt
+
+Three ways to the same rows `[CLS] ids [SEP]`, of which 15% of the tokens are asked for, 80% of
+those hidden and 10% exchanged: Hugging Face's BERT tokenizer (Rust), packed and masked with NumPy;
+ours from the same text; and ours from prepared shards, as a training reads them. The process stays
+on one core, so that tokens a second are tokens a second of a core. [CLS] and [SEP] count, padding
+does not.
+
+The rows are compared before anything is timed. Without --text a language is made up: words of
+syllables as frequent as Zipf's law has them, and a vocabulary trained on them.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from experiments.benchmarks.input_peer import InputPeer, batched
+from experiments.benchmarks.made_up_text import made_up_texts
+from macaron_tf.errors import UserError, exit_on_user_error
+
+REFERENCE = "Hugging Face tokenizers, NumPy"
+FROM_TEXT = "ours, from text"
+FROM_SHARDS = "ours, from prepared shards"
+PACKAGES = ("tensorflow", "tensorflow-text", "tokenizers", "numpy")
+_PIECES = 8000
+_FIRST_ONLY = 1 << 30  # one row in so many is held out of the shards: the first
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Compares the rows, times all contenders and prints the tables."""
+    options = _options(arguments)
+    _stay_on_one_core()
+    import tensorflow as tf
+
+    from experiments.benchmarks.harness import interleave, machine, markdown, summary, write_report
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    facts = machine(1, PACKAGES)
+    tables = {}
+    with tempfile.TemporaryDirectory() as folder:
+        texts = read_texts(options.text, options.megabytes)
+        vocabulary = open_vocabulary(options.vocabulary, texts)
+        for length in options.lengths:
+            work = Work(texts, vocabulary, length, options.batch_size, pathlib.Path(folder))
+            work.check()
+            samples = interleave(
+                work.contenders(options.passes), options.rounds, options.warm_up, _say
+            )
+            rows = summary(samples, REFERENCE)
+            tables[f"rows of {length}, batches of {options.batch_size}"] = rows
+            for row in rows[1:]:
+                print(
+                    f"rows of {length}: {row['name']}: {1 / row['ratio'][1]:.1f} times "
+                    f"Hugging Face's tokens a second (by CPU time {1 / row['cpu_ratio'][1]:.1f})"
+                )
+    source = "files of text" if options.text else "made-up text"
+    title = (
+        f"Input of masked language modeling on one core: {options.megabytes:g} MB of {source}, "
+        f"{vocabulary.pieces:,} pieces"
+    )
+    print(markdown(title, facts, tables, "tokens"))
+    if options.out:
+        write_report(options.out, title, facts, tables, "tokens")
+
+
+class Work:
+    """The same text for all contenders.
+
+    Args:
+        texts: documents.
+        vocabulary: cuts them.
+        length: L.
+        batch_size: B.
+        folder: for what a contender reads from disk.
+
+    Attributes:
+        tokens: of all rows, [CLS] and [SEP] included.
+    """
+
+    def __init__(self, texts, vocabulary, length: int, batch_size: int, folder: pathlib.Path):
+        from macaron_tf.data import CorpusConfig, prepare
+
+        self._texts, self._vocabulary = texts, vocabulary
+        self._length, self._batch_size = length, batch_size
+        self.peer = InputPeer(vocabulary, length, folder)
+        documents = folder / f"documents-{length}"
+        documents.mkdir()
+        for number, text in enumerate(texts):
+            (documents / f"{number:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
+        config = CorpusConfig(
+            f"text:{documents}/*.txt", sequence_length=length, validation_every=_FIRST_ONLY
+        )
+        self.corpus = prepare(config, vocabulary, folder / f"corpus-{length}")
+        self.tokens = 0
+
+    def our_rows(self) -> Iterator[np.ndarray]:
+        """The same rows, as a corpus is prepared."""
+        from macaron_tf.data.packing import pack_rows
+        from macaron_tf.data.tokenized_documents import tokenized_documents
+
+        special = (self._vocabulary.cls_id, self._vocabulary.sep_id)
+        for document in tokenized_documents(self._texts, self._vocabulary, None):
+            rows = pack_rows([document.ids], self._length, *special, cross_documents=False)
+            yield rows.token_ids
+
+    def check(self) -> None:
+        """Compares the contenders' rows and counts their tokens.
+
+        Raises:
+            UserError: their rows differ.
+        """
+        theirs, ours = (
+            np.concatenate(list(rows)) for rows in (self.peer.rows(self._texts), self.our_rows())
+        )
+        if theirs.shape != ours.shape or (theirs != ours).any():
+            raise UserError(
+                "Hugging Face's tokens are not ours: not timed. A text that spells a special "
+                'piece, such as "[MASK]", is one to its tokenizer: give other text.'
+            )
+        dataset = self.corpus.dataset(
+            "train", self._batch_size, None, repeat=False, drop_remainder=False
+        )
+        shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
+        if not np.array_equal(shards, ours[1:]):
+            raise UserError("the shards hold other rows than the text gives: not timed.")
+        self.tokens = int(np.count_nonzero(ours))
+
+    def text_dataset(self):
+        """Our masked batches from the text."""
+        import tensorflow as tf
+
+        spec = {"token_ids": tf.TensorSpec((None, self._length), tf.int32)}
+        return self._masked(
+            tf.data.Dataset.from_generator(
+                lambda: (
+                    {"token_ids": rows} for rows in batched(self.our_rows(), self._batch_size)
+                ),
+                output_signature=spec,
+            )
+        )
+
+    def shard_rows(self, passes: int):
+        """Shuffled rows of the shards, without end in a training: here for some epochs."""
+        steps = max(1, passes * self.corpus.rows("train") // self._batch_size)
+        return self.corpus.dataset("train", self._batch_size, seed=0).take(steps)
+
+    def shard_dataset(self, passes: int):
+        """Our masked batches from the shards."""
+        return self._masked(self.shard_rows(passes))
+
+    def _masked(self, dataset):
+        from macaron_tf.objectives import MaskingConfig, masked_dataset
+
+        return masked_dataset(dataset, MaskingConfig(), self._vocabulary, seed=0)
+
+    def contenders(self, passes: int) -> dict:
+        """For `interleave`: each makes all batches and returns the number of tokens.
+
+        Args:
+            passes: over the shards; of the text there is one.
+        """
+        from_text = counted(self.text_dataset())
+        from_shards = counted(self.shard_dataset(passes))
+        shard_tokens = sum(
+            np.count_nonzero(batch["token_ids"])
+            for batch in self.shard_rows(passes).as_numpy_iterator()
+        )
+
+        def run_peer() -> int:
+            for _ in self.peer.batches(self._texts, self._batch_size):
+                pass
+            return self.tokens
+
+        def run_text() -> int:
+            from_text()
+            return self.tokens
+
+        def run_shards() -> int:
+            from_shards()
+            return int(shard_tokens)
+
+        return {REFERENCE: run_peer, FROM_TEXT: run_text, FROM_SHARDS: run_shards}
+
+
+def counted(dataset):
+    """A function that makes all batches of a dataset, without Python between them."""
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def run():
+        return dataset.reduce(tf.constant(0), lambda count, _: count + 1)
+
+    return lambda: int(run())
+
+
+def open_vocabulary(path: str | None, texts: Sequence[str]):
+    """BERT's uncased vocabulary of a file, or one trained on the first million characters."""
+    from macaron_tf.data import WordPieceVocabulary
+
+    if path:
+        return WordPieceVocabulary.from_file(path)
+    sample = "\n".join(texts)[: 1 << 20]
+    return WordPieceVocabulary.train(sample.split("\n"), _PIECES)
+
+
+def read_texts(pattern: str | None, megabytes: float) -> list[str]:
+    """Documents of a million characters a megabyte in all; the last one is cut.
+
+    Args:
+        pattern: files, plain or .gz; a made-up language when None.
+        megabytes: how much.
+
+    Raises:
+        UserError: no file, or one that cannot be read.
+    """
+    from macaron_tf.data import documents
+
+    left = round(megabytes * 1e6)
+    texts = []
+    for text in documents(f"text:{pattern}") if pattern else made_up_texts():
+        texts.append(text[:left])
+        left -= len(text)
+        if left <= 0:
+            break
+    return [text for text in texts if text.strip()]
+
+
+def _stay_on_one_core() -> None:
+    """Before the libraries start their pools."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    for name in ("RAYON_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ[name] = "1"
+    if not hasattr(os, "sched_setaffinity"):
+        raise UserError("this system cannot keep a process on one core: use Linux.")
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.input_pipeline",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--text", metavar="GLOB", help="documents, a file each, plain or .gz (default: made up)")
+    add("--vocabulary", metavar="FILE", help="BERT's uncased vocab.txt (default: trained)")
+    add("--megabytes", type=float, default=4, help="text to take (default %(default)s)")
+    add("--lengths", type=int, nargs="+", default=[128], help="L of the rows (default 128)")
+    add("--batch-size", type=int, default=256, help="rows, BERT's by default (%(default)s)")
+    add("--passes", type=int, default=10, help="over the shards a round (default %(default)s)")
+    add("--rounds", type=int, default=7, help="timed rounds (default %(default)s)")
+    add("--warm-up", type=int, default=1, help="untimed ones before (default %(default)s)")
+    add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
+    options = parser.parse_args(arguments)
+    for name in ("megabytes", "batch_size", "passes", "rounds", "warm_up"):
+        value = getattr(options, name)
+        if not value >= 1:
+            raise UserError(f"--{name.replace('_', '-')} {value}: give 1 or more.")
+    if min(options.lengths) < 8:
+        raise UserError(f"--lengths {min(options.lengths)}: give 8 or more.")
+    return options
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
