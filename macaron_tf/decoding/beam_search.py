@@ -45,18 +45,20 @@ def gather_beams(cache: Any, parents: tf.Tensor) -> Any:
     return tf.nest.map_structure(lambda x: tf.gather(x, parents, axis=1, batch_dims=1), cache)
 
 
-def loop_shapes(values: Any) -> Any:
+def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
     """Shapes that hold all through a loop: an axis that starts at 0 is one that grows.
 
     Args:
         values: nested structure of the loop's first tensors.
+        fixed_rows: axis 0 keeps its size; otherwise the loop may change it.
 
     Returns:
         The structure with a `tf.TensorShape` for each tensor.
     """
 
     def shape(x):
-        return tf.TensorShape([None if size == 0 else size for size in x.shape])
+        kept = [None if size == 0 else size for size in x.shape]
+        return tf.TensorShape(kept if fixed_rows else [None, *kept[1:]][: len(kept)])
 
     return tf.nest.map_structure(shape, values)
 
@@ -96,13 +98,15 @@ def beam_search(
     log P / penalty(limit). With `config.stopping == "complete"` it is also final once K have
     ended. The pool of a final sentence is frozen, so a result does not depend on its neighbours.
 
-    Works with static shapes under XLA and with unknown B and T in a SavedModel.
+    Works with static shapes under XLA and with unknown B and T in a SavedModel. Where T is unknown
+    too, final sentences leave the batch: the others go on without them.
 
     Args:
         step_fn: `(tokens (B, K) int32, index scalar int32, context, cache) ->
             (logits (B, K, V), cache)`; `tokens` are the tokens at place `index` of the decoder's
             input, BOS at index 0.
-        context: nested structure given to `step_fn`, never reordered.
+        context: nested structure given to `step_fn`, never reordered; tensors (B, ...) where T is
+            a tensor.
         cache: nested structure of tensors (B, K, ...), of the same shapes after each step but
             for axes that are 0 at first, which may grow.
         batch_size: B.
@@ -122,10 +126,9 @@ def beam_search(
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     limits = tf.maximum(tf.minimum(tf.cast(limits, tf.int32), max_length), 1)
     places = tf.range(max_length)
-    limit_penalty = length_penalty(limits, config.length_penalty_name, config.length_penalty)
 
-    def step(*values) -> tuple:
-        state = _State(*values)
+    def step(state: _State, context: Any, limits: tf.Tensor) -> _State:
+        limit_penalty = length_penalty(limits, config.length_penalty_name, config.length_penalty)
         logits, new_cache = step_fn(state.tokens, state.index, context, state.cache)
         here = places == state.index  # (T,)
         scores, parents, tokens, eos_scores = _continuations(
@@ -154,11 +157,8 @@ def beam_search(
         )
         if config.stopping == "complete":
             final |= ended_scores[:, -1] > NEVER
-        # A plain tuple: outside a graph, while_loop takes no other type back.
-        return tuple(
-            _State(
-                state.index + 1, tokens, live_ids, scores, ended_ids, ended_scores, final, new_cache
-            )
+        return _State(
+            state.index + 1, tokens, live_ids, scores, ended_ids, ended_scores, final, new_cache
         )
 
     nothing = tf.fill([batch_size, beams, max_length], PAD)
@@ -174,23 +174,68 @@ def beam_search(
         final=tf.fill([batch_size], False),
         cache=cache,
     )
-    state = _State(
-        *tf.while_loop(
-            lambda *values: ~tf.reduce_all(_State(*values).final),
-            step,
-            tuple(state),
-            shape_invariants=loop_shapes(tuple(state)),
-            maximum_iterations=max_length,
-        )
-    )
-    ids = state.ended_ids[:, : config.n_best]
-    scores = state.ended_scores[:, : config.n_best]
+    if isinstance(max_length, int):
+        state = _until_few_live(step, state, context, limits, max_length, few=0)
+        ended_ids, ended_scores = state.ended_ids, state.ended_scores
+    else:
+        ended_ids, ended_scores = _dropping_final(step, state, context, limits, max_length)
+    ids = ended_ids[:, : config.n_best]
+    scores = ended_scores[:, : config.n_best]
     ids = tf.where(tf.math.is_inf(scores)[:, :, None], PAD, ids)
     lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
     penalty = length_penalty(
         tf.maximum(lengths, 1), config.length_penalty_name, config.length_penalty
     )
     return {"ids": ids, "scores": scores, "log_probs": scores * penalty, "lengths": lengths}
+
+
+def _until_few_live(
+    step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, few
+) -> _State:
+    """Steps until no more than a few sentences are not final."""
+    # Plain tuples: outside a graph, while_loop takes no other type back.
+    values = tf.while_loop(
+        lambda *values: tf.math.count_nonzero(~_State(*values).final, dtype=tf.int32) > few,
+        lambda *values: tuple(step(_State(*values), context, limits)),
+        tuple(state),
+        shape_invariants=loop_shapes(tuple(state)),
+        maximum_iterations=max_length,
+    )
+    return _State(*values)
+
+
+def _dropping_final(
+    step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Steps until all are final; the final ones are left out whenever they are a quarter.
+
+    Leaving them out moves all tensors once, which a step with a growing cache does twice.
+
+    Returns:
+        ended ids (B, K, T) and scores (B, K) of all sentences.
+    """
+
+    def part(rows, state, context, limits, ended_ids, ended_scores):
+        few = 3 * tf.size(rows) // 4
+        state = _until_few_live(step, _State(*state), context, limits, max_length, few)
+        ended_ids = tf.tensor_scatter_nd_update(ended_ids, rows[:, None], state.ended_ids)
+        ended_scores = tf.tensor_scatter_nd_update(ended_scores, rows[:, None], state.ended_scores)
+        live = tf.where(~state.final)[:, 0]
+        rows, others, context, limits = tf.nest.map_structure(
+            lambda x: tf.gather(x, live), (rows, tuple(state)[1:], context, limits)
+        )
+        return rows, (state.index, *others), context, limits, ended_ids, ended_scores
+
+    rows = tf.range(tf.size(state.final))
+    values = (rows, tuple(state), context, limits, state.ended_ids, state.ended_scores)
+
+    *_, ended_ids, ended_scores = tf.while_loop(
+        lambda rows, *_: tf.size(rows) > 0,
+        part,
+        values,
+        shape_invariants=loop_shapes(values, fixed_rows=False),
+    )
+    return ended_ids, ended_scores
 
 
 def _continuations(

@@ -135,6 +135,29 @@ def test_xla_agrees(beam_size):
     np.testing.assert_allclose(plain["scores"], compiled["scores"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_final_sentences_leave_the_batch(beam_size):
+    toy = Toy(5)
+    sources = toy.sources(12)
+    settings = {"beam_size": beam_size, "length_penalty": 1.0, "min_length": 20}
+    limits = [3, 9, 3, 4, 7, 3, 12, 2, 9, 3, 5, 2]
+    batches = []
+
+    def step(tokens, index, context, cache):
+        batches.append(tokens.shape[0])
+        return Toy.step(toy, tokens, index, context, cache)
+
+    whole = search(toy, sources, 12, jit=False, limits=limits, **settings)
+    toy.step = step
+    # Outside a graph every step shows its batch; the limit is a tensor, as from unknown shapes.
+    found = search(toy, sources, tf.constant(12), limits=limits, **settings)
+    # They leave when they are a quarter: 2 of 12 after two steps are fewer, 6 after three are not.
+    assert batches == 3 * [12] + 2 * [6] + 2 * [4] + 2 * [3] + 3 * [1]
+    np.testing.assert_array_equal(found["ids"], whole["ids"])
+    for name in ("scores", "log_probs", "lengths"):
+        np.testing.assert_allclose(found[name], whole[name], rtol=1e-5)
+
+
 def test_min_length_delays_the_end():
     toy = Toy(0)
     found = search(toy, toy.sources(6), 9, jit=False, beam_size=3, n_best=3, min_length=4)
