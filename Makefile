@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 PEERS := .venv-peers
+JOEY := .venv-joeynmt
 TPU := .venv-tpu
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
@@ -14,7 +15,8 @@ help:
 	@echo "make test       lint and the tests (minutes)"
 	@echo "make test-slow  the slow tests alone"
 	@echo "make test-peers parity with Hugging Face in PyTorch (installs it into .venv-peers)"
-	@echo "make bench      decoding speed against peers (installs PyTorch into .venv-peers)"
+	@echo "make bench      short forms of all benchmarks, against their peers (installs PyTorch into"
+	@echo "                .venv-peers; a quarter of an hour or so)"
 	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; an hour)"
 	@echo "make test-tpu   the tests of that check with the TPU's compiler"
 	@echo "make clean      remove .venv and runs/"
@@ -52,10 +54,18 @@ $(PEERS)/installed: $(STAMP) experiments/benchmarks/requirements.txt
 	@touch $@
 
 bench: $(PEERS)/installed
-	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m experiments.benchmarks.decoding
+	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m experiments.benchmarks
+
+# Joey NMT, for experiments.benchmarks.translation_training: it needs older packages than ours.
+$(JOEY)/installed: experiments/benchmarks/requirements-joeynmt.txt
+	$(PYTHON) -m venv $(JOEY)
+	$(JOEY)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/benchmarks/requirements-joeynmt.txt
+	@touch $@
+
+PEER_TESTS := $(addprefix tests/experiments/test_benchmark_,harness.py serving.py train_step.py)
 
 test-peers: $(PEERS)/installed
-	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest tests/models tests/experiments/test_benchmark_harness.py
+	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest tests/models $(PEER_TESTS)
 
 # As the peers': what compiles for a TPU, beside the pinned environment.
 $(TPU)/installed: $(STAMP) experiments/tpu/requirements.txt
@@ -76,4 +86,4 @@ test-tpu: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/experiments/test_tpu_check.py
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TPU) runs
+	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) runs

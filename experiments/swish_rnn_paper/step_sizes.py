@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
     table = [
         "Development scores times 100, mean over seeds ± deviation. Time: the reference's tokens a "
         "second over the row's, medians of runs one after another; `python -m "
-        "experiments.benchmarks.pretraining_step` times the steps in turn.",
+        "experiments.benchmarks.train_step` times the steps in turn.",
         "",
         f"| step size | loss | {' | '.join(options.tasks)} | time |",
         f"|---|---|{'---|' * len(options.tasks)}---|",

@@ -1,0 +1,78 @@
+"""What is compared in `train_step`: an encoder's shapes, and the batch that all contenders get."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class StepSetting:
+    """A BERT and its batch.
+
+    Attributes:
+        num_layers, hidden_dim, feed_forward_dim, num_heads: depth, D, F, H.
+        batch, length: B and L.
+        vocab_size: V.
+        dropout: everywhere: embeddings, attention weights, sub-layers' outputs.
+        bfloat16: matrix products in bfloat16, weights and optimizer in float32.
+        threads: of every contender.
+        seed: of weights, tokens and dropout.
+    """
+
+    num_layers: int
+    hidden_dim: int
+    feed_forward_dim: int
+    num_heads: int
+    batch: int
+    length: int
+    vocab_size: int = 8_000
+    dropout: float = 0.1
+    bfloat16: bool = False
+    threads: int = 2
+    seed: int = 1
+
+    @property
+    def masked(self) -> int:
+        """P, the positions asked for in a row: BERT's 15%."""
+        return max(1, round(0.15 * self.length))
+
+    @property
+    def tokens(self) -> int:
+        """Of a step: B L."""
+        return self.batch * self.length
+
+
+# small: BERT-mini's shapes; base: two of BERT-base's layers at its greatest length.
+SETTINGS = {
+    "small": StepSetting(4, 256, 1024, 4, 32, 128),
+    "base": StepSetting(2, 768, 3072, 12, 4, 512),
+}
+
+# Of every contender's AdamW. What each adds to the square root differs in ways that take no time.
+ADAMW = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-8}
+BETAS = (0.9, 0.98)
+# BERT's, of every LayerNorm, and the deviation that all matrices start with.
+EPSILON, INITIALIZER_RANGE = 1e-12, 0.02
+
+
+def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
+    """Random tokens without padding, P of each row's asked for.
+
+    Returns:
+        int32 `token_ids (B, L)`; `masked_positions` within rows, ascending, and `masked_labels`,
+        both `(B, P)`.
+    """
+    rng = np.random.default_rng(setting.seed)
+    rows, length, count = setting.batch, setting.length, setting.masked
+    positions = [rng.choice(length, count, replace=False) for _ in range(rows)]
+    return {
+        "token_ids": rng.integers(5, setting.vocab_size, (rows, length), dtype=np.int32),
+        "masked_positions": np.sort(positions).astype(np.int32),
+        "masked_labels": rng.integers(5, setting.vocab_size, (rows, count), dtype=np.int32),
+    }
+
+
+def flat_places(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """The masked positions in a batch laid out as `(B L,)`: int64 `(B P,)`."""
+    rows, length = batch["token_ids"].shape
+    return (batch["masked_positions"] + length * np.arange(rows)[:, None]).reshape(-1)

@@ -1,0 +1,128 @@
+"""What the scaling benchmark runs: stacks of blocks, and of one mixer alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.layers.block import Block, Mix
+from macaron_tf.layers.blocks import SwishRNNBlock
+from macaron_tf.models.stack import Stack
+
+# Whole blocks, with T5's bias as in the paper's comparison, then their mixers alone.
+BERT_RAB, SWISH_RNN = "BERT-rab", "SwishRNN"
+ATTENTION, RECURRENCE = "attention alone", "recurrence alone"
+MIXERS = (BERT_RAB, SWISH_RNN, ATTENTION, RECURRENCE)
+HEAD_DIM = 64
+
+
+@dataclass(frozen=True)
+class Point:
+    """The size of one step.
+
+    Attributes:
+        length: L. batch: B. width: D, a multiple of 64: the heads have 64 each.
+        layers: depth.
+    """
+
+    length: int
+    batch: int
+    width: int
+    layers: int
+
+    @property
+    def tokens(self) -> int:
+        """Of one step, B L."""
+        return self.batch * self.length
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """How a step is run.
+
+    Attributes:
+        dropout: on sub-layer outputs and attention weights, 0 to 1.
+        dtype_policy: `"float32"` or `"mixed_bfloat16"`.
+        jit: compile with XLA.
+        seed: of weights and inputs.
+    """
+
+    dropout: float = 0.1
+    dtype_policy: str = "float32"
+    jit: bool = False
+    seed: int = 1
+
+
+class _AttentionBlock(Block):
+    scheme = (Mix("tokens"),)
+
+
+class _RecurrenceBlock(SwishRNNBlock):
+    scheme = (Mix("channels"),)
+
+
+def make_stack(mixer: str, point: Point, config: StepConfig) -> keras.layers.Layer:
+    """The layers, built: `(B, L, D) -> (B, L, D)`.
+
+    Args:
+        mixer: one of `MIXERS`. The feed-forward has 3 D inner units and the recurrence 2 D: equal
+            parameters.
+        point: its width and layers count.
+        config: dropout, policy and seed.
+    """
+    keras.utils.set_random_seed(config.seed)
+    options = {
+        "num_heads": point.width // HEAD_DIM,
+        "feed_forward_dim": 3 * point.width,
+        "dropout": config.dropout,
+        "attention_dropout": config.dropout,
+        "activation": "gelu",
+        "norm": "post",
+    }
+    if mixer in (BERT_RAB, SWISH_RNN):
+        block = "transformer" if mixer == BERT_RAB else "swish_rnn"
+        stack = Stack(
+            point.layers, block, options, relative_bias="per_layer", dtype=config.dtype_policy
+        )
+    else:
+        block = _AttentionBlock if mixer == ATTENTION else _RecurrenceBlock
+        stack = keras.Sequential(
+            [block(**options, dtype=config.dtype_policy) for _ in range(point.layers)]
+        )
+    stack.build((point.batch, point.length, point.width))
+    return stack
+
+
+def make_step(mixer: str, point: Point, config: StepConfig) -> Callable[[], tuple]:
+    """A function that goes forward and backward through the layers, whole rows, no padding.
+
+    Args:
+        mixer, point, config: as of `make_stack`.
+
+    Returns:
+        A function that returns the output's mean and the gradients of the input and the weights,
+        when all are there.
+    """
+    stack = make_stack(mixer, point, config)
+    rng = np.random.default_rng(config.seed)
+    shape = (point.batch, point.length, point.width)
+    dtype = keras.DTypePolicy(config.dtype_policy).compute_dtype
+    x, output_gradient = (tf.constant(rng.normal(size=shape), dtype) for _ in range(2))
+
+    @tf.function(jit_compile=config.jit, autograph=False)
+    def step(x, output_gradient):
+        weights = [weight.value for weight in stack.trainable_variables]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = stack(x, training=True)
+        gradients = tape.gradient(y, [x, *weights], output_gradients=output_gradient)
+        # Returned, so that none is left out of the graph.
+        return tf.reduce_mean(tf.cast(y, tf.float32)), gradients
+
+    def run() -> tuple:
+        mean, gradients = step(x, output_gradient)
+        return mean.numpy(), gradients
+
+    return run

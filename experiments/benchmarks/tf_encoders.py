@@ -1,0 +1,158 @@
+"""BERT's training step in TensorFlow as others write it: KerasHub's layers, and Model Garden's.
+
+Post-norm, exact GELU, tied embeddings, the vocabulary product at masked positions only, AdamW, one
+`tf.function`, with and without XLA; in bfloat16, the policy `mixed_bfloat16`. There is no padding,
+hence no mask. Neither has segments here, which are 2 D numbers.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from experiments.benchmarks.encoder_step import (
+    ADAMW,
+    BETAS,
+    EPSILON,
+    INITIALIZER_RANGE,
+    StepSetting,
+    random_batch,
+)
+from experiments.benchmarks.workers import Contender
+
+
+def training_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
+    """AdamW steps on the setting's batch.
+
+    Args:
+        model: a Keras 3 or tf_keras model from token ids `(B, L)` and masked positions `(B, P)` to
+            logits `(B, P, V)`.
+        optimizer: of the same Keras.
+        jit: compile the step with XLA.
+    """
+    batch = {name: tf.constant(array) for name, array in random_batch(setting).items()}
+    weights = model.trainable_variables
+    # Keras 3 keeps TensorFlow's variables in its own.
+    variables = [weight if isinstance(weight, tf.Variable) else weight.value for weight in weights]
+    optimizer.build(weights)
+
+    @tf.function(jit_compile=jit)
+    def step(ids, positions, labels):
+        with tf.GradientTape() as tape:
+            logits = tf.cast(model([ids, positions], training=True), tf.float32)
+            nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (B, P)
+            loss = tf.reduce_mean(nll)
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return loss
+
+    def run(steps: int) -> float:
+        for _ in range(steps):
+            loss = step(batch["token_ids"], batch["masked_positions"], batch["masked_labels"])
+        return float(loss)
+
+    return Contender(run, sum(variable.shape.num_elements() for variable in variables))
+
+
+def keras_hub_model(setting: StepSetting):
+    """A stack of KerasHub's `TransformerEncoder` in a Keras model."""
+    import keras
+    import keras_hub
+
+    def initializer():
+        return keras.initializers.TruncatedNormal(stddev=INITIALIZER_RANGE)
+
+    ids = keras.Input((setting.length,), dtype="int32")
+    positions = keras.Input((setting.masked,), dtype="int32")
+    embedding = keras_hub.layers.TokenAndPositionEmbedding(
+        setting.vocab_size, setting.length, setting.hidden_dim, embeddings_initializer=initializer()
+    )
+    x = keras.layers.LayerNormalization(epsilon=EPSILON)(embedding(ids))  # (B, L, D)
+    x = keras.layers.Dropout(setting.dropout)(x)
+    for _ in range(setting.num_layers):
+        x = keras_hub.layers.TransformerEncoder(
+            setting.feed_forward_dim,
+            setting.num_heads,
+            setting.dropout,
+            activation="gelu",
+            layer_norm_epsilon=EPSILON,
+            kernel_initializer=initializer(),
+        )(x)
+    head = keras_hub.layers.MaskedLMHead(
+        token_embedding=embedding.token_embedding,
+        intermediate_activation="gelu",
+        layer_norm_epsilon=EPSILON,
+        kernel_initializer=initializer(),
+    )
+    return keras.Model([ids, positions], head(x, positions))  # (B, P, V)
+
+
+def model_garden_model(setting: StepSetting):
+    """A stack of Model Garden's `TransformerEncoderBlock` in a tf_keras model."""
+    import tf_keras
+    from official.nlp.modeling import layers
+
+    def initializer():
+        return tf_keras.initializers.TruncatedNormal(stddev=INITIALIZER_RANGE)
+
+    ids = tf_keras.Input((setting.length,), dtype="int32")
+    positions = tf_keras.Input((setting.masked,), dtype="int32")
+    tokens = layers.OnDeviceEmbedding(setting.vocab_size, setting.hidden_dim, initializer())
+    x = tokens(ids)  # (B, L, D)
+    x += layers.PositionEmbedding(setting.length, initializer())(x)
+    x = tf_keras.layers.LayerNormalization(epsilon=EPSILON)(x)
+    x = tf_keras.layers.Dropout(setting.dropout)(x)
+    for _ in range(setting.num_layers):
+        x = layers.TransformerEncoderBlock(
+            setting.num_heads,
+            setting.feed_forward_dim,
+            "gelu",
+            kernel_initializer=initializer(),
+            output_dropout=setting.dropout,
+            attention_dropout=setting.dropout,
+        )(x)
+    head = layers.MaskedLM(tokens.embeddings, activation="gelu", initializer=initializer())
+    return tf_keras.Model([ids, positions], head(x, positions))  # (B, P, V)
+
+
+def keras_hub_contenders(**options) -> dict[str, Contender]:
+    """KerasHub's, of a `StepSetting(**options)`."""
+    import keras
+
+    setting = StepSetting(**options)
+    set_threads(setting.threads)
+    keras.utils.set_random_seed(setting.seed)
+    keras.config.set_dtype_policy("mixed_bfloat16" if setting.bfloat16 else "float32")
+    return both(setting, "KerasHub", keras, keras_hub_model)
+
+
+def model_garden_contenders(**options) -> dict[str, Contender]:
+    """Model Garden's, of a `StepSetting(**options)`."""
+    import tf_keras
+
+    setting = StepSetting(**options)
+    set_threads(setting.threads)
+    tf_keras.utils.set_random_seed(setting.seed)
+    tf_keras.mixed_precision.set_global_policy("mixed_bfloat16" if setting.bfloat16 else "float32")
+    return both(setting, "Model Garden", tf_keras, model_garden_model)
+
+
+def set_threads(threads: int) -> None:
+    """Of TensorFlow; before its first operation."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+
+def both(setting: StepSetting, name: str, keras, make: Callable) -> dict[str, Contender]:
+    """Without and with XLA.
+
+    Args:
+        name: of the library.
+        keras: the module of the Keras that its layers are made for.
+        make: `setting -> model`.
+    """
+
+    def contender(jit: bool) -> Contender:
+        optimizer = keras.optimizers.AdamW(**ADAMW, beta_1=BETAS[0], beta_2=BETAS[1])
+        return training_step(setting, make(setting), optimizer, jit)
+
+    return {name: contender(jit=False), f"{name}, XLA": contender(jit=True)}

@@ -1,0 +1,112 @@
+import argparse
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.benchmarks import harness, mixers, scaling, scaling_memory, scaling_report
+from experiments.benchmarks.exponents import power_law, power_laws
+from macaron_tf.errors import UserError
+
+POINT = mixers.Point(length=8, batch=2, width=64, layers=2)
+
+
+def test_a_power_law_is_found_again():
+    sizes = [64, 128, 256, 512]
+    law = power_law(sizes, [3e-3 * size**1.5 for size in sizes])
+    assert law.exponent == pytest.approx(1.5) and law.factor == pytest.approx(3e-3)
+    assert law.r_squared == pytest.approx(1.0) and law.sizes == 4
+    scattered = power_law(sizes, [1.0, 8.0, 2.0, 16.0])
+    assert 0 < scattered.r_squared < 0.7
+
+
+def test_the_upper_half_is_nearer_to_the_law_that_a_constant_hides():
+    sizes = [1, 2, 4, 8, 16, 32]
+    laws = power_laws(sizes, [100 + size**2 for size in sizes])
+    assert laws["all"].exponent < laws["upper half"].exponent < 2
+    assert laws["upper half"].sizes == 3
+    two = power_laws([1, 2], [1, 4])["upper half"]
+    assert two.exponent == pytest.approx(2) and two.r_squared is None and "two points" in str(two)
+
+
+def test_the_blocks_have_equal_matrices_and_the_mixers_are_theirs():
+    def matrices(mixer: str) -> int:
+        stack = mixers.make_stack(mixer, POINT, mixers.StepConfig())
+        shapes = [weight.shape for weight in stack.trainable_variables]
+        # The relative bias has 32 rows.
+        return sum(np.prod(shape) for shape in shapes if len(shape) == 2 and shape[0] != 32)
+
+    bert, swish, attention, recurrence = map(matrices, mixers.MIXERS)
+    assert bert == swish == attention + recurrence
+    assert attention == 2 * 4 * 64 * 64
+
+
+@pytest.mark.parametrize("mixer", [mixers.BERT_RAB, mixers.RECURRENCE])
+def test_a_step_gives_the_gradient_of_every_weight(mixer):
+    config = mixers.StepConfig(dropout=0.0)
+    y, gradients = mixers.make_step(mixer, POINT, config)()
+    weights = mixers.make_stack(mixer, POINT, config).trainable_variables
+    assert np.isfinite(y) and len(gradients) == 1 + len(weights)
+    for weight, gradient in zip(weights, gradients[1:], strict=True):
+        assert gradient.shape == weight.shape and float(tf.reduce_max(tf.abs(gradient))) > 0
+
+
+def test_a_peak_is_what_lived_at_once():
+    def work():
+        for _ in range(3):
+            a, b = (np.ones(4 << 20) for _ in range(2))  # 32 MiB each
+            del a, b
+
+    work()
+    if not scaling_memory._CLEAR.exists():
+        pytest.skip("no /proc/self/clear_refs")
+    np.testing.assert_allclose(scaling_memory.peak_of(work), 64 << 20, rtol=0.1)
+
+
+@pytest.mark.slow
+def test_memory_of_the_recurrence_grows_with_l():
+    works = [("recurrence alone", mixers.Point(length, 2, 64, 1)) for length in (256, 1024)]
+    small, large = scaling_memory.peaks(works, mixers.StepConfig(), 1)
+    assert 3 < large / small < 5
+
+
+def test_points_of_an_axis_are_rising_and_keep_the_rest():
+    options = scaling._options(["--axes", "L", "D", "--lengths", "64", "16", "--tokens", "128"])
+    points = scaling.axis_points(options)
+    assert [(p.length, p.batch) for p in points["L"]] == [(16, 8), (64, 2)]
+    assert [p.width for p in points["D"]] == [64, 128, 256] and len(points) == 2
+
+
+def test_the_report_has_every_point_and_exponent(tmp_path):
+    points = {"L": [mixers.Point(length, 1, 64, 1) for length in (4, 8)]}
+    options = argparse.Namespace(rounds=1, memory=False, threads=1)
+    results = scaling.measured(options, points, mixers.StepConfig())
+    assert [one["at"] for one in results["L"]] == [4, 8]
+    for one in results["L"]:
+        for row in one["rows"]:
+            row["milliseconds"], row["mebibytes"] = [one["at"] ** 2] * 3, 2.0 * one["at"]
+    text = scaling_report.report(results, harness.machine(1, ()), "float32")
+    line = "| L 4 to 8 | attention alone | 2.00 (two points) | 2.00 (two points) | 1.00 (two"
+    assert line in text and "## L: B 1, D 64, layers 1" in text
+    assert text.count("| 64.0 (64.0 to 64.0) |") == len(mixers.MIXERS)
+    laws = json.loads(json.dumps(scaling_report.exponents(results)))
+    assert laws["L"]["SwishRNN"]["mebibytes"]["all"]["exponent"] == pytest.approx(1)
+    harness.save(tmp_path, {}, text, scaling_report.figure(results))
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--widths", "64", "100"], "a width of 100"),
+        (["--lengths", "64"], "--lengths: give two or more"),
+        (["--depths", "0", "1"], "--depths 0"),
+        (["--tokens", "512"], "--tokens 512"),
+        (["--dropout", "1"], "--dropout 1.0"),
+        (["--rounds", "0"], "--rounds 0"),
+    ],
+)
+def test_bad_options_are_one_sentence(arguments, words):
+    with pytest.raises(UserError, match=words):
+        scaling._options(arguments)

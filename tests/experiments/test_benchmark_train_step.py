@@ -1,0 +1,239 @@
+import dataclasses
+import importlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.benchmarks import train_step
+from experiments.benchmarks.encoder_step import (
+    SETTINGS,
+    StepSetting,
+    flat_places,
+    random_batch,
+)
+from experiments.benchmarks.harness import Samples
+from experiments.benchmarks.workers import Worker, worker_processes
+from macaron_tf.errors import UserError
+
+TINY = StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
+
+
+TOY = "tests.experiments.step_toy:contenders"
+OTHERS = "tests.experiments.step_toy:others"
+
+
+def test_a_worker_runs_its_contenders_and_counts_their_cpu_time():
+    with worker_processes([TOY, TOY], {"hidden_dim": 7}) as workers:
+        for worker in workers:
+            assert worker.parameters == {"toy": 7}
+            assert worker.run("toy", 3) == 1.5
+            assert 0 < worker.cpu_seconds < 60
+
+
+def test_a_worker_that_fails_is_one_sentence(capfd):
+    worker = Worker(OTHERS, {"hidden_dim": 7})
+    assert worker.run("other", 3) == 0.0
+    with pytest.raises(UserError, match="step_toy:others ended with status 1"):
+        worker.run("other", 4)
+    assert "RuntimeError: it fails" in capfd.readouterr().err
+    with pytest.raises(UserError, match="no_such_module.* ended with status 1"):
+        Worker("no_such_module:contenders", {})
+
+
+def test_the_batch_is_the_same_for_all_and_15_percent_masked():
+    setting = SETTINGS["small"]
+    batch = random_batch(setting)
+    assert batch["masked_positions"].shape == batch["masked_labels"].shape == (32, 19)
+    assert (np.diff(batch["masked_positions"], axis=1) > 0).all()
+    assert batch["token_ids"].min() >= 5
+    again = random_batch(dataclasses.replace(setting, bfloat16=True, dropout=0.0))
+    for name, array in batch.items():
+        np.testing.assert_array_equal(array, again[name])
+    picked = batch["token_ids"].reshape(-1)[flat_places(batch)].reshape(32, 19)
+    expected = np.take_along_axis(batch["token_ids"], batch["masked_positions"], axis=1)
+    np.testing.assert_array_equal(picked, expected)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_blocks_have_equal_matrices(name):
+    from experiments.benchmarks.our_encoders import block_configs
+
+    configs = block_configs(SETTINGS[name])
+    for config in configs.values():
+        assert 2 * config.feed_forward_dim % (3 * 64) == 0  # SwishRNN's width is not rounded up
+        assert config.num_layers == SETTINGS[name].num_layers
+        assert config.dropout == config.attention_dropout == 0.1
+    assert {config.feed_forward_dim for config in configs.values()} == {
+        {"small": 960, "base": 3072}[name]
+    }
+
+
+def test_sizes_that_differ_are_refused():
+    train_step.check_sizes({"ours": 1000, "a": 1010, "b": 990})
+    with pytest.raises(UserError, match="b has 1011 parameters and ours 1000"):
+        train_step.check_sizes({"ours": 1000, "a": 1000, "b": 1011})
+
+
+def test_the_reference_is_the_fastest_peer():
+    samples = {
+        name: Samples(1, seconds, seconds)
+        for name, seconds in {"ours": [1, 1, 1], "a": [3, 9, 3], "b": [2, 4, 4]}.items()
+    }
+    assert train_step.fastest(samples, {"ours"}) == "a"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [(["--steps", "0"], "--steps 0: give a whole number"), (["--dropout", "1"], "--dropout 1.0")],
+)
+def test_bad_options_are_one_sentence(arguments, sentence, capsys):
+    assert train_step.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sentence}")
+
+
+def test_our_step_learns_and_keras_peers_have_as_many_parameters():
+    import keras
+    import tf_keras
+
+    from experiments.benchmarks import our_encoders, tf_encoders
+
+    setting = dataclasses.replace(TINY, num_layers=1)
+
+    def check_learns(contender) -> None:
+        first, later = contender.run(1), [contender.run(5) for _ in range(4)][-1]
+        assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
+        assert later < first - 0.01
+
+    ours = our_encoders.training_step(setting, our_encoders.bert_config(setting), jit=False)
+    check_learns(ours)
+    for library, make in (
+        (keras, tf_encoders.keras_hub_model),
+        (tf_keras, tf_encoders.model_garden_model),
+    ):
+        plain, xla = tf_encoders.both(setting, "peer", library, make).values()
+        check_learns(plain)
+        # No segments.
+        assert plain.parameters == xla.parameters == ours.parameters - 2 * TINY.hidden_dim
+
+
+def test_blocks_take_turns_in_the_named_implementation(monkeypatch, capsys):
+    from experiments.benchmarks import our_encoders
+
+    swish_gate = importlib.import_module("macaron_tf.kernels.swish_gate")
+    configs = our_encoders.block_configs(TINY)
+    configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
+    monkeypatch.setattr(our_encoders, "block_configs", lambda setting: configs)
+    monkeypatch.setattr(our_encoders, "set_threads", lambda threads: None)  # TensorFlow has begun
+    monkeypatch.setitem(SETTINGS, "small", TINY)
+    asked, chosen = set(), swish_gate.chosen
+    monkeypatch.setattr(
+        swish_gate, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given)
+    )
+    rounds = ["--rounds", "1", "--steps", "1"]
+    assert train_step.main(["--implementation", "scan", *rounds]) == 0
+    assert asked == {"scan"}
+    printed = capsys.readouterr().out
+    assert "| BERT-rab |" in printed and "| SwishRNN k=1 |" in printed
+    assert "float32, scan" in printed
+
+
+def our_weights(model):
+    """The weights of an `SdpaEncoder` as `assign_bert` takes them."""
+    from macaron_tf.interop.bert_weights import (
+        BertLayerWeights,
+        BertWeights,
+        MaskedLanguageWeights,
+    )
+
+    def dense(linear, part=slice(None)):
+        return linear.weight.detach().numpy()[part].T, linear.bias.detach().numpy()[part]
+
+    def norm(layer):
+        return layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+    def layer_weights(layer):
+        width = layer.output.in_features
+        query, key, value = (
+            dense(layer.query_key_value, slice(i * width, (i + 1) * width)) for i in range(3)
+        )
+        return BertLayerWeights(
+            query=query,
+            key=key,
+            value=value,
+            output=dense(layer.output),
+            inner=dense(layer.inner),
+            outer=dense(layer.outer),
+            attention_norm=norm(layer.attention_norm),
+            feed_forward_norm=norm(layer.feed_forward_norm),
+        )
+
+    return BertWeights(
+        tokens=model.tokens.weight.detach().numpy(),
+        positions=model.positions.weight.detach().numpy(),
+        segments=model.segments.weight.detach().numpy(),
+        norm=norm(model.norm),
+        layers=[layer_weights(layer) for layer in model.layers],
+        masked_language=MaskedLanguageWeights(
+            dense(model.dense), norm(model.head_norm), model.bias.detach().numpy()
+        ),
+    )
+
+
+def test_losses_equal_pytorchs_on_the_same_weights():
+    torch = pytest.importorskip("torch")
+    from experiments.benchmarks import our_encoders, torch_encoders
+    from macaron_tf.interop.bert_weights import assign_bert
+    from macaron_tf.models import PretrainingEncoder
+
+    torch.manual_seed(0)
+    model = torch_encoders.SdpaEncoder(TINY)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape))  # no bias 0, no LayerNorm the identity
+    network = PretrainingEncoder(our_encoders.bert_config(TINY))
+    assign_bert(network, our_weights(model))
+    ours = our_encoders.training_step(TINY, network.config, jit=False, network=network)
+    theirs = torch_encoders.training_step(TINY, model, model)
+    assert ours.parameters == theirs.parameters
+    for _ in range(3):  # before the first update, and after AdamW's
+        assert ours.run(1) == pytest.approx(theirs.run(1), abs=1e-4)
+
+
+def test_hugging_faces_step_does_the_same_work():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from experiments.benchmarks import torch_encoders
+
+    by_hand = torch_encoders.SdpaEncoder(TINY)
+    model = torch_encoders.hugging_face(TINY)
+    places = torch.tensor([2, 17, 40])
+    ids = torch.from_numpy(random_batch(TINY)["token_ids"]).long()
+    step = torch_encoders.training_step(TINY, model, by_hand)
+    assert step.parameters == sum(weight.numel() for weight in by_hand.parameters())
+    logits = torch_encoders.hugging_face_logits(model, ids, places)
+    expected = model(ids).logits.flatten(0, 1)[places]
+    torch.testing.assert_close(logits, expected)
+
+
+def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
+    monkeypatch.setitem(SETTINGS, "small", TINY)
+    monkeypatch.setattr(train_step, "OURS", TOY)
+    monkeypatch.setitem(train_step.PEERS, "torch", OTHERS)
+    rounds = ["--rounds", "2", "--steps", "2", "--out", str(tmp_path)]
+    assert train_step.main(["--against", "peers", "--peers", "torch", *rounds]) == 0
+    written = json.loads((tmp_path / "results.json").read_text())
+    (rows,) = written["settings"].values()
+    assert [row["name"] for row in rows] == ["toy", "other"]
+    assert rows[0]["units"] == 2 * 3 * 16
+    assert rows[1]["ratio"] == [1.0, 1.0, 1.0]
+
+
+def test_pytorch_children_do_without_tensorflow():
+    code = (
+        "import sys; import experiments.benchmarks.workers, experiments.benchmarks.encoder_step\n"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,221 @@
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.benchmarks import joeynmt, translation_race, translation_training
+from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer
+from experiments.translation.run import build_network
+from macaron_tf.data import BatchingConfig, TranslationData, Vocabulary
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation import TranslationMetric
+from macaron_tf.special_ids import EOS
+from tests.conftest import number_pairs, number_settings
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    lines = [line for pair in number_pairs(200, seed=3) for line in pair]
+    return Vocabulary.train(lines, 40)
+
+
+@pytest.fixture
+def recipe(number_text):
+    settings = [*number_settings(number_text), "model.dropout=0.2"]
+    return translation_race.equal_recipe(settings, dropout=0.2)
+
+
+def test_the_configuration_is_the_recipes_and_yaml_reads_it_back(recipe, tmp_path):
+    yaml = pytest.importorskip("yaml")
+    config = joeynmt.config(recipe, tmp_path, tokens=4096, log_every=5, validate_every=10)
+    assert yaml.safe_load(json.dumps(config)) == config
+    training, model = config["training"], recipe.model_config()
+    assert (training["batch_type"], training["batch_size"]) == ("token", 4096)
+    assert training["normalization"] == "tokens"
+    assert training["learning_rate"] == recipe.training.learning_rate
+    assert training["learning_rate_warmup"] == recipe.training.warmup_steps
+    assert training["label_smoothing"] == recipe.label_smoothing
+    assert config["model"]["tied_embeddings"] and config["model"]["tied_softmax"]
+    for side, layers in (
+        ("encoder", model.num_encoder_layers),
+        ("decoder", model.num_decoder_layers),
+    ):
+        stack = config["model"][side]
+        assert (stack["num_layers"], stack["hidden_size"]) == (layers, model.hidden_dim)
+        assert (stack["ff_size"], stack["num_heads"]) == (model.feed_forward_dim, model.num_heads)
+        assert stack["dropout"] == stack["embeddings"]["dropout"] == 0.2
+        assert stack["layer_norm"] == "pre" and stack["embeddings"]["scale"]
+
+
+@pytest.mark.parametrize(
+    "setting", ["model.attention_dropout=0.0", "model=macaron_tiny", "training.schedule=constant"]
+)
+def test_a_model_that_joey_nmt_lacks_is_refused(number_text, tmp_path, setting):
+    settings = [*number_settings(number_text), "model.dropout=0.2", setting]
+    recipe = translation_race.equal_recipe(settings, dropout=0.2)
+    with pytest.raises(UserError, match="no equal model"):
+        joeynmt.config(recipe, tmp_path, 4096, 5, 10)
+
+
+def test_pieces_are_written_for_joey_nmt_and_read_back(vocabulary, tmp_path):
+    lines = ["one two three", "nine"]
+    rows = [[*ids, EOS] for ids in vocabulary.encode_lines(lines)]
+    joeynmt.write_pieces(tmp_path / "text", rows, vocabulary)
+    written = (tmp_path / "text").read_text(encoding="utf-8").splitlines()
+    assert [len(line.split(" ")) for line in written] == [len(row) - 1 for row in rows]
+    assert joeynmt.read_pieces(tmp_path / "text", vocabulary) == lines
+    joeynmt.write_vocabulary(tmp_path / "vocabulary", vocabulary)
+    names = (tmp_path / "vocabulary").read_text(encoding="utf-8").splitlines()
+    assert len(set(names)) == len(names) == vocabulary.size - 4
+    assert set(" ".join(written).split(" ")) <= set(names)
+
+
+def test_updates_are_counted_as_its_sampler_makes_them():
+    # Rows of 4 and of 8 reach 16 after four or two; mixed, the longest one counts.
+    assert joeynmt.updates_per_epoch(np.full(10, 4), tokens=16, seed=1) == 3
+    assert joeynmt.updates_per_epoch(np.full(10, 8), tokens=16, seed=1) == 5
+    mixed = joeynmt.updates_per_epoch(np.array([4, 8] * 50), tokens=16, seed=1)
+    assert 25 + 25 / 2 < mixed <= 50
+
+
+def test_updates_hold_equally_many_target_tokens(number_text, vocabulary):
+    pairs = number_pairs(500, seed=4)
+    data = TranslationData.from_pairs(pairs, vocabulary, batching=BatchingConfig(512, 2, 1, 1))
+    theirs = data.target_tokens / joeynmt.updates_per_epoch(data.row_lengths, 512, seed=1)
+    budget = translation_race.equal_budget(data, theirs)
+    ours = translation_race.mean_target_tokens(data, budget)
+    assert budget < 512  # Joey NMT pads more
+    assert ours == pytest.approx(theirs, rel=0.05)
+    again = TranslationData(data.tokens, BatchingConfig(budget, 2, 1, 1), data.lengths)
+    assert ours == data.target_tokens / again.steps_per_epoch
+
+
+def test_logs_are_read(tmp_path):
+    line = (
+        "2026-01-01 00:00:00,000 - INFO - joeynmt.training - Epoch   1, Step:     1240, Batch "
+        "Loss:     6.120, Batch Acc: 0.1, Tokens per Sec:     1360, Lr: 0.000312"
+    )
+    assert joeynmt.logged_update(line) == 1240
+    assert joeynmt.logged_update("... - Best validation result (greedy) at step 20: 1.0") is None
+    ours = OurTrainer([], tmp_path / "run", {})
+    assert ours.logged_update('{"step": 15, "kind": "train", "loss": 2.0}') == 15
+    assert ours.logged_update('{"step": 15, "kind": "validation", "bleu": 2.0}') is None
+
+
+# Stands for a training command: a line of log every 20 ms.
+TICKER = """
+import itertools, json, sys, time
+for step in itertools.count(5, 5):
+    time.sleep(0.02)
+    with open(sys.argv[1], "a") as log:
+        log.write(json.dumps({"step": step, "kind": "train"}) + "\\n")
+"""
+
+
+def test_a_trainer_runs_in_its_turns_only(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    command = [sys.executable, "-c", TICKER, str(run / "metrics.jsonl")]
+    trainer = OurTrainer(command, run, {})
+    try:
+        assert trainer.turn(10) >= 0.0
+        halted = trainer.updates
+        assert halted >= 10
+        before = (run / "metrics.jsonl").read_bytes()
+        subprocess.run(["sleep", "0.2"], check=True)
+        assert (run / "metrics.jsonl").read_bytes() == before
+        trainer.turn(5)
+        assert trainer.updates >= halted + 5
+    finally:
+        trainer.end()
+
+
+def test_a_command_that_ends_is_one_sentence(tmp_path):
+    trainer = OurTrainer([sys.executable, "-c", "print('no such thing')"], tmp_path / "run", {})
+    with pytest.raises(UserError, match="ended with exit status 0 .*: no such thing"):
+        trainer.turn(1)
+
+
+def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
+    references = ["eins zwei drei vier", "neun acht sieben sechs"]
+    trainer = JoeyTrainer([], tmp_path, {}, vocabulary, references, TranslationMetric())
+    rows = vocabulary.encode_lines(references)
+    joeynmt.write_pieces(tmp_path / "20.hyps", rows, vocabulary)
+    joeynmt.write_pieces(tmp_path / "10.hyps", rows[:1], vocabulary)
+    assert trainer.validated() == [20]
+    assert trainer.bleu(20) == pytest.approx(100.0)
+
+
+def test_curves_are_reported_and_kept(tmp_path, monkeypatch):
+    names = [*translation_race.OURS, translation_race.REFERENCE]
+    trainers, tokens = dict.fromkeys(names), dict.fromkeys(names, 1800.0)
+    race = translation_race.Race(trainers, tokens, dict.fromkeys(names, 4096))
+    point = {"updates": 500, "minutes": 2.5, "bleu": 7.0, "target_tokens": 900_000.0}
+    ran = []
+    monkeypatch.setattr(
+        translation_training, "bleu_curve", lambda race, name, minutes: ran.append(name) or [point]
+    )
+    facts = {"cpu": "c", "cpus": 2, "threads": 2, "load_at_start": 0.0, "versions": {}}
+
+    def report(minutes: str) -> str:
+        given = ["--data-dir", "none", "--out", str(tmp_path), "--bleu-minutes", minutes]
+        return translation_training.bleu_curves(race, translation_training._options(given), facts)
+
+    text = report("5")
+    for name in names:
+        assert f"| {name} | 500 | 900,000 | 2.5 | 7.0 |" in text
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert report("5") == text and ran == names
+    report("6")
+    assert ran == 2 * names
+
+
+@pytest.mark.parametrize(
+    "given, sentence",
+    [
+        (["--updates", "0"], "--updates 0: give a number above 0"),
+        (["--our-tokens", "-1"], "--our-tokens -1: give"),
+        (["--validate-every", "501"], "give a multiple of --updates 5"),
+    ],
+)
+def test_bad_options_are_one_sentence(given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        translation_training._options(["--data-dir", "none", *given])
+
+
+def test_a_missing_peer_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="no Python that can import joeynmt; run `make"):
+        translation_training.peer_versions(str(tmp_path / "python"))
+
+
+PARAMETERS = """
+import pathlib, sys
+from joeynmt.config import load_config, parse_global_args
+from joeynmt.prediction import prepare
+config = load_config(pathlib.Path(sys.argv[1]))
+pathlib.Path(config["model_dir"]).mkdir()
+model, *_ = prepare(parse_global_args(config, rank=0, mode="train"), rank=0, mode="train")
+print(sum(parameter.numel() for parameter in model.parameters()))
+"""
+
+
+def test_both_models_have_as_many_parameters(recipe, vocabulary, tmp_path):
+    python = pathlib.Path(".venv-joeynmt/bin/python").absolute()
+    if not python.exists():
+        pytest.skip("Joey NMT is not installed: make .venv-joeynmt/installed")
+    config = joeynmt.config(recipe, tmp_path, 512, 5, 10)
+    joeynmt.write_vocabulary(tmp_path / "vocabulary.txt", vocabulary)
+    sides = zip(*number_pairs(20, seed=5), strict=True)
+    for language, lines in zip(("en", "de"), sides, strict=True):
+        for name in ("train", "validation"):
+            rows = vocabulary.encode_lines(lines)
+            joeynmt.write_pieces(tmp_path / f"{name}.{language}", rows, vocabulary)
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    said = subprocess.run(
+        [python, "-c", PARAMETERS, str(tmp_path / "config.yaml")],
+        check=True, capture_output=True, text=True, env={},
+    )  # fmt: skip
+    assert int(said.stdout.split()[-1]) == build_network(recipe, vocabulary).count_params()
