@@ -5,6 +5,8 @@ from keras import ops
 
 from macaron_tf.checks import check_choice
 from macaron_tf.kernels import GATES, gated, swish_gate, swish_recurrence
+from macaron_tf.kernels.choice import chosen
+from macaron_tf.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -70,7 +72,7 @@ class SwishRNN(keras.layers.Layer):
         self.beta = self._vector("beta", "zeros", autocast=False)
         self.state_bias = self._vector("state_bias", "zeros")
         self.gate_bias = self._vector("gate_bias", "zeros")
-        self.drop = keras.layers.Dropout(self.activation_dropout, dtype=self.dtype_policy)
+        self.drop = Dropout(self.activation_dropout, dtype=self.dtype_policy)
         self.built = True
 
     def _vector(self, name: str, initializer: str, autocast: bool = True) -> keras.Variable:
@@ -79,9 +81,26 @@ class SwishRNN(keras.layers.Layer):
         )
 
     def call(self, x, mask=None, training=None):
+        if chosen("auto", self.compute_dtype) == "xla":
+            return self._over_turns(x, mask, training)
         vectors = (self.alpha, self.beta, self.state_bias, self.gate_bias)
         y = swish_gate(self.inner(x), *vectors, self.step_size, self.gate, mask)  # (B, L, R)
         return self.outer(self.drop(y, training=training))
+
+    def _over_turns(self, x, mask, training):
+        """`call` under XLA, in the loops' order from the first product to the last: D < R.
+
+        Two products, for the gradient of one that is split would be put together first.
+        """
+        from macaron_tf.kernels import xla  # it needs TensorFlow
+
+        batch, length, _ = ops.shape(x)
+        x = xla.in_turns(x, self.step_size)  # (n, S, D)
+        x1, x2 = (ops.matmul(x, part) for part in ops.split(self.inner.kernel, 2, axis=-1))
+        alpha, beta = (ops.convert_to_tensor(vector) for vector in (self.alpha, self.beta))
+        c = xla.over_turns(x1, length, alpha, beta, self.step_size, mask)
+        y = gated(c, x2, self.state_bias, self.gate_bias, self.gate)  # (n, S, R)
+        return xla.from_turns(self.outer(self.drop(y, training=training)), batch, length)
 
     def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
         """The state before the first token of K hypotheses: `(B, K, k, R)` float32.

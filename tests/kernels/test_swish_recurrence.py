@@ -164,11 +164,19 @@ def test_all_have_the_reference_s_gradients(implementation, step_size):
 
 
 @pytest.mark.parametrize("implementation", NAMES)
-def test_nan_and_infinity_pass_as_in_the_reference(implementation):
+@pytest.mark.parametrize("masked", [False, True])
+def test_nan_and_infinity_pass_as_in_the_reference(implementation, masked):
     x, alpha, beta = inputs(9)
     x[0, 3, 0], x[0, 4, 1], x[1, 2, 2], x[1, 5, 3] = np.nan, np.inf, -np.inf, 1e30
-    ours = numpy_of(swish_recurrence(x, alpha, beta, 2, implementation=implementation))
-    reference = numpy_of(swish_recurrence(x, alpha, beta, 2, implementation="scan"))
+    mask = np.ones((2, 9), bool) if masked else None
+    if masked:
+        x[0, 6:8], x[1, 0, 4] = np.nan, -np.inf
+        mask[0, 6:8], mask[1, 0] = False, False
+    options = {"step_size": 2, "mask": mask}
+    ours, reference = (
+        numpy_of(swish_recurrence(x, alpha, beta, **options, implementation=name))
+        for name in (implementation, "scan")
+    )
     np.testing.assert_array_equal(np.isnan(ours), np.isnan(reference))
     assert np.isnan(ours).any() and not np.isnan(ours).all()
     np.testing.assert_allclose(ours, reference, rtol=1e-5, atol=1e-5)

@@ -53,6 +53,30 @@ def test_it_is_equations_2_to_4_at_every_length_to_67(step_size):
         )
 
 
+@pytest.mark.parametrize("step_size", [1, 3])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_what_xla_compiles_gives_the_same_and_has_the_same_gradients(step_size, policy):
+    tf = pytest.importorskip("tensorflow")
+    x, mask = tf.constant(normal(2, 21, 6)), np.ones((2, 21), bool)
+    mask[0, 17:], mask[1, :3] = False, False
+    layer = randomized(SwishRNN(10, step_size=step_size, dtype=policy), x)
+    weight = normal(2, 21, 6, seed=5)
+
+    def outputs(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cast(layer(x, mask=tf.constant(mask)), "float32")
+            loss = tf.reduce_sum(y * weight)
+        return y, *tape.gradient(loss, [x, *layer.trainable_variables])
+
+    compiled = tf.function(outputs, jit_compile=True, autograph=False)
+    tolerance = 1e-5 if policy == "float32" else 5e-2
+    for ours, plain in zip(compiled(x), outputs(x), strict=True):
+        ours, plain = numpy_of(ours), numpy_of(plain)
+        largest = np.abs(plain).max()
+        np.testing.assert_allclose(ours, plain, rtol=0, atol=tolerance * largest)
+
+
 def test_the_gate_may_be_a_sigmoid():
     x = normal(2, 9, 6)
     layer = randomized(SwishRNN(10, gate="sigmoid"), x)
