@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import platform
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -230,13 +231,14 @@ def save(directory: str | os.PathLike, content: Mapping, text: str, figure) -> N
 def _plot(title: str, tables: Mapping[str, list[dict]], unit: str):
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.5 * len(tables), 3.2), layout="constrained")
+    bars = max(len(rows) for rows in tables.values())
+    figure = Figure(figsize=(6 * len(tables), 1.6 + 0.3 * bars), layout="constrained")
     for place, (setting, rows) in enumerate(tables.items(), 1):
         axes = figure.add_subplot(1, len(tables), place)
         low, middle, high = np.array([row["rate"] for row in rows]).T
         axes.barh([row["name"] for row in rows], middle, xerr=[middle - low, high - middle])
         axes.invert_yaxis()
-        axes.set_title(setting)
-        axes.set_xlabel(f"{unit} a second, median and quartiles")
+        axes.set_title(textwrap.fill(setting, 44), fontsize="medium")
+        axes.set_xlabel(f"{unit} a second")
     figure.suptitle(title)
     return figure
