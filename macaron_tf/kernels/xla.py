@@ -22,7 +22,7 @@ from tensorflow.compiler.tf2xla.python import xla
 
 from macaron_tf.kernels.loop import derivatives
 from macaron_tf.kernels.scan import one_step
-from macaron_tf.kernels.steps import count
+from macaron_tf.kernels.steps import count, from_steps, in_steps, start_in_steps
 
 TURN = 4  # steps in one turn of a loop
 # What x is at padding, where a mask of (S, 1) would cost a loop two thirds more; a real x of minus
@@ -42,18 +42,17 @@ def in_turns(x, step_size):
 
     The last turn is filled up with zeros, after which nothing comes.
     """
-    batch, length, width = ops.shape(x)  # numbers where they are known, else tensors
-    positions = TURN * step_size
-    turns = count(length, positions)
-    x = tf.pad(ops.transpose(x, (1, 0, 2)), ((0, turns * positions - length), (0, 0), (0, 0)))
-    return tf.reshape(x, (turns, positions * batch, width))
+    x = in_steps(x, TURN * step_size)
+    turns, positions, batch, width = ops.shape(x)  # numbers where they are known, else tensors
+    # (n, TURN k, B, W) -> (n, S, W)
+    return ops.reshape(x, (turns, positions * batch, width))
 
 
 def from_turns(x, batch, length):
     """`(n, S, W) -> (B, L, W)`: `in_turns` undone."""
-    # (n, S, W) -> (n S / B, B, W) -> (L, B, W)
-    x = tf.reshape(x, (-1, batch, x.shape[-1]))[:length]
-    return ops.transpose(x, (1, 0, 2))
+    turns, rows, width = ops.shape(x)
+    # (n, S, W) -> (n, S / B, B, W)
+    return from_steps(ops.reshape(x, (turns, rows // batch, batch, width)), length)
 
 
 def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
@@ -64,7 +63,7 @@ def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
     if start is None:
         start = tf.zeros((size, width))
     else:  # (B, k, R) -> (k B, R)
-        start = tf.reshape(ops.transpose(start, (1, 0, 2)), (size, width))
+        start = tf.reshape(start_in_steps(start), (size, width))
     steps = count(length, step_size)
     return _with_gradient(turns, steps, size, keep)(x, alpha, beta, start)
 
