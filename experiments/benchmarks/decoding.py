@@ -23,15 +23,19 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     # Both before the libraries start their pools.
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    import tensorflow as tf
-
-    from experiments.benchmarks.harness import interleave, machine, markdown, summary, write_report
+    from experiments.benchmarks.harness import (
+        interleave,
+        machine,
+        markdown,
+        set_threads,
+        summary,
+        write_report,
+    )
     from experiments.benchmarks.peers import HuggingFacePeer, require_peers
     from macaron_tf.models import catalog
 
     require_peers()
-    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
+    set_threads(options.threads, options.inter_op_threads)
     facts = machine(options.threads, PACKAGES)
     config = catalog.config(f"transformer_{options.size}", vocab_size=options.vocab_size)
     peer = HuggingFacePeer(config, options.threads)

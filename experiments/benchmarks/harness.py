@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import tensorflow as tf
 
 from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError
@@ -116,6 +117,17 @@ def percentiles(seconds) -> dict[str, float]:
     shares = (50, 95, 99)
     values = 1e3 * np.percentile(seconds, shares)
     return {f"p{share}": float(value) for share, value in zip(shares, values, strict=True)}
+
+
+def set_threads(within: int, between: int | None = None) -> None:
+    """TensorFlow's threads, before its first operation.
+
+    Args:
+        within: an operation.
+        between: operations that run at once; as many where it is None.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(within)
+    tf.config.threading.set_inter_op_parallelism_threads(within if between is None else between)
 
 
 def machine(threads: int, packages: tuple[str, ...]) -> dict:

@@ -39,12 +39,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Compares the rows, times all contenders and prints the tables."""
     options = _options(arguments)
     _stay_on_one_core()
-    import tensorflow as tf
+    from experiments.benchmarks.harness import (
+        interleave,
+        machine,
+        markdown,
+        set_threads,
+        summary,
+        write_report,
+    )
 
-    from experiments.benchmarks.harness import interleave, machine, markdown, summary, write_report
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    set_threads(1)
     facts = machine(1, PACKAGES)
     tables = {}
     with tempfile.TemporaryDirectory() as folder:

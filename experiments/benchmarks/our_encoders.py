@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.encoder_step import ADAMW, BETAS, StepSetting, random_batch
-from experiments.benchmarks.tf_encoders import set_threads
+from experiments.benchmarks.harness import set_threads
 from experiments.benchmarks.workers import Contender
 from macaron_tf.distribution import distributed
 from macaron_tf.models import EncoderConfig, PretrainingEncoder, catalog

@@ -13,7 +13,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import interleave, machine, markdown, summary, write_report
+from experiments.benchmarks.harness import (
+    interleave,
+    machine,
+    markdown,
+    set_threads,
+    summary,
+    write_report,
+)
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.kernels import swish_gate
 
@@ -97,8 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--seed", type=int, default=1)
     add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
     options = parser.parse_args(arguments)
-    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+    set_threads(options.threads)
     contenders = dict(CONTENDERS)
     from macaron_tf.kernels import native_library
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import interleave, machine, save, summary
+from experiments.benchmarks.harness import interleave, machine, save, set_threads, summary
 from experiments.benchmarks.mixers import (
     BERT_RAB,
     HEAD_DIM,
@@ -161,8 +161,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Measures all points and prints the report."""
     options = _options(arguments)
-    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+    set_threads(options.threads)
     # Every point is a function of its own, traced once; TensorFlow would warn of so many.
     tf.get_logger().setLevel("ERROR")
     facts = machine(options.threads, ("tensorflow", "keras"))

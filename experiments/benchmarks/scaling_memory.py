@@ -90,13 +90,11 @@ def peaks(works: Sequence[tuple], config, threads: int) -> Iterator[int]:
 
 def main() -> None:
     """The child: an order on stdin, a line of bytes for each work on stdout."""
-    import tensorflow as tf
-
+    from experiments.benchmarks.harness import set_threads
     from experiments.benchmarks.mixers import Point, StepConfig, make_step
 
     order = json.load(sys.stdin)
-    tf.config.threading.set_intra_op_parallelism_threads(order["threads"])
-    tf.config.threading.set_inter_op_parallelism_threads(order["threads"])
+    set_threads(order["threads"])
     for mixer, point in order["works"]:
         step = make_step(mixer, Point(**point), StepConfig(**order["config"]))
         step()

@@ -188,17 +188,14 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # No reaching out for files: the models are made here.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import tensorflow as tf
-
-    from experiments.benchmarks.harness import machine, markdown, write_report
+    from experiments.benchmarks.harness import machine, markdown, set_threads, write_report
     from experiments.benchmarks.peers import require_peers
 
     require_peers()
     import torch
 
     torch.set_num_threads(options.threads)
-    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+    set_threads(options.threads)
     facts = machine(options.threads, PACKAGES)
     tables = measured(options)
     print(markdown(TITLE, facts, tables, "rows"))

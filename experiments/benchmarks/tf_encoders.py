@@ -17,6 +17,7 @@ from experiments.benchmarks.encoder_step import (
     StepSetting,
     random_batch,
 )
+from experiments.benchmarks.harness import set_threads
 from experiments.benchmarks.workers import Contender
 
 
@@ -134,12 +135,6 @@ def model_garden_contenders(**options) -> dict[str, Contender]:
     tf_keras.utils.set_random_seed(setting.seed)
     tf_keras.mixed_precision.set_global_policy("mixed_bfloat16" if setting.bfloat16 else "float32")
     return both(setting, "Model Garden", tf_keras, model_garden_model)
-
-
-def set_threads(threads: int) -> None:
-    """Of TensorFlow; before its first operation."""
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
 def both(setting: StepSetting, name: str, keras, make: Callable) -> dict[str, Contender]:

@@ -22,6 +22,7 @@ from experiments.benchmarks.harness import (
     interleave,
     machine,
     markdown,
+    set_threads,
     summary,
     write_report,
 )
@@ -101,7 +102,7 @@ def against_blocks(setting: StepSetting, options: argparse.Namespace) -> list[di
     from experiments.benchmarks import our_encoders
     from macaron_tf.kernels import implementation_scope
 
-    our_encoders.set_threads(setting.threads)
+    set_threads(setting.threads)
     configs = our_encoders.block_configs(setting)
     contenders = {
         name: our_encoders.training_step(setting, config, options.jit)
@@ -124,7 +125,7 @@ def against_replicas(setting: StepSetting, options: argparse.Namespace) -> list[
     from experiments.benchmarks import our_encoders
     from macaron_tf.distribution import make_strategy
 
-    our_encoders.set_threads(setting.threads)
+    set_threads(setting.threads)
     config = our_encoders.block_configs(setting)[REFERENCE]
     strategies = {
         f"{REFERENCE}, one device": None,

@@ -4,6 +4,7 @@ Both systems are started by the commands that their users type, and watched from
 the logs that they write, so that what is timed is all that training does.
 """
 
+import abc
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ from macaron_tf.training.reporters import TRAIN, VALIDATION, read_lines
 _POLL_SECONDS = 0.01
 
 
-class Trainer:
+class Trainer(abc.ABC):
     """A training command that logs after every so many updates.
 
     Args:
@@ -103,17 +104,17 @@ class Trainer:
             self._process.kill()
             self._process.wait()
 
+    @abc.abstractmethod
     def logged_update(self, line: str) -> int | None:
         """The number of updates that a line of the log tells of; None = it tells of none."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def validated(self) -> list[int]:
         """The updates after which a greedy translation of the validation text is at hand."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def bleu(self, step: int) -> float:
         """The tokenized BLEU of that translation."""
-        raise NotImplementedError
 
     def _cpu_seconds(self) -> float:
         """Of all threads so far, from proc(5): utime and stime are fields 14 and 15."""

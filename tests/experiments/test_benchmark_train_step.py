@@ -126,7 +126,7 @@ def test_blocks_take_turns_in_the_named_implementation(monkeypatch, capsys):
     configs = our_encoders.block_configs(TINY)
     configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
     monkeypatch.setattr(our_encoders, "block_configs", lambda setting: configs)
-    monkeypatch.setattr(our_encoders, "set_threads", lambda threads: None)  # TensorFlow has begun
+    monkeypatch.setattr(train_step, "set_threads", lambda threads: None)  # TensorFlow has begun
     monkeypatch.setitem(SETTINGS, "small", TINY)
     asked, chosen = set(), swish_gate.chosen
     monkeypatch.setattr(
