@@ -3,6 +3,9 @@
     python -m experiments.finetune train rte runs/rte --init runs/bert --data-dir DIR
     python -m experiments.finetune evaluate runs/rte --data-dir DIR
     echo "Two men sleep.<TAB>Men sleep." | python -m experiments.finetune predict runs/rte
+    python -m experiments.finetune train squad runs/squad --init runs/bert --preset bert
+    echo "Who sleeps?<TAB>Two men sleep." | python -m experiments.finetune predict runs/squad
+    echo "Ann Lee saw Rome ." | python -m experiments.finetune predict runs/conll2003
     python -m experiments.finetune grid cola rte stsb runs/grid --init runs/bert runs/macaron \\
         --learning-rates 5e-5 3e-5 --batch-sizes 16 32 --seeds 1 2 3 --data-dir DIR
     python -m experiments.finetune submit runs/cola runs/rte glue/ --data-dir DIR
@@ -23,8 +26,8 @@ from experiments.command_line import (
 )
 from macaron_tf.errors import exit_on_user_error
 
-_FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE);
-`tasks` says more.
+_FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
+squad squad2 (questions whose answer stands in a text), conll2003 (entities); `tasks` says more.
 
 FROM, what to start with:
   RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task
@@ -37,6 +40,13 @@ sources of examples:
   tsv:FILE                      a table of one's own: a header naming the task's columns and
                                 `label`, tabs between; {split} in the name becomes train,
                                 validation or test; .gz too
+  squad:FILE                    questions in SQuAD's JSON, {split} as above
+  conll:FILE                    a word and its tag a line, empty lines between sentences, {split}
+                                train or dev
+
+lines for `predict`:
+  a text, or two with a tab between; of squad question and context, or a JSON object of both a
+  line; of conll2003 the words of a sentence, spaces between
 """
 
 _SETTINGS = "epochs=5, training.validate_every=100 or model.dropout=0"
@@ -93,16 +103,16 @@ def _parser() -> argparse.ArgumentParser:
     _data_options(evaluate)
     strategy_options(evaluate)
 
-    predict = command("predict", "classify lines, in order, one line out for one line in")
+    predict = command("predict", "answer lines, in order")
     predict.add_argument("run", help="folder of the run")
     _checkpoint_option(predict)
-    predict.add_argument(
-        "--input", metavar="FILE", help="lines, of two texts with a tab between; stdin by default"
-    )
+    predict.add_argument("--input", metavar="FILE", help="lines, as below; stdin by default")
     predict.add_argument(
         "--output",
         metavar="FILE",
-        help="the label and, after tabs, each class's probability; stdout by default",
+        help="a line each: the label and each class's probability; the score; the answer, its "
+        "probability and its first and last character's place; of tags a line a word; stdout by "
+        "default",
     )
 
     submit = command("submit", "answer the test sets, in the GLUE server's files")
@@ -111,7 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     _checkpoint_option(submit)
     tfds_options(submit)
 
-    baseline = command("baseline", "score TF-IDF and a linear model on a task, to compare with")
+    baseline = command(
+        "baseline", "score TF-IDF and a linear model (or each word's usual tag), to compare with"
+    )
     baseline.add_argument("task", help="name of a task")
     baseline.add_argument("--output", metavar="FILE", help="JSON of the metrics")
     _data_options(baseline)
@@ -125,7 +137,8 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
         "--preset",
         default="macaron",
         metavar="NAME",
-        help="macaron: 3 epochs, 5e-5 linearly to 0; swish_rnn: 1e-5 constant, the paper's steps "
+        help="macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
+        "spanbert: 2e-5, of questions 4 epochs; swish_rnn: 1e-5 constant, the paper's steps "
         "(default %(default)s)",
     )
     parser.add_argument("--model", metavar="NAME", help="of the model catalog, with --init none")

@@ -8,7 +8,7 @@ from macaron_tf.errors import UserError
 
 
 def read_kind(path: str | os.PathLike) -> str:
-    """The kind of a run's recipe: "translation", "pretraining" or "finetuning".
+    """The kind of a run's recipe: "translation", "pretraining", "finetuning" or "embedding".
 
     Args:
         path: the run's folder, `gs://` included.

@@ -31,6 +31,7 @@ _FORMS = """sources of text, in corpus.sources:
   text:GLOB[,GLOB...]             files, plain or .gz, each a document
   text-paragraphs:GLOB[,GLOB...]  files whose documents are separated by blank lines
   text-lines:GLOB[,GLOB...]       files with a document a line
+  homeassistant:LANG              the embedded default corpus, a part of the program a document
 """
 
 # Each command's module in experiments.pretraining, and its function.
@@ -85,6 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = command("evaluate", "loss and accuracy on a corpus's validation rows")
     evaluate.add_argument("run", help="folder of the run")
     evaluate.add_argument("--corpus", metavar="DIR", required=True, help="what `prepare` wrote")
+    evaluate.add_argument(
+        "--output", metavar="FILE", help="JSON of the scores; in RUN/scores by default"
+    )
     _checkpoint_option(evaluate)
     strategy_options(evaluate)
 

@@ -1,12 +1,8 @@
 """A fine-tuned classifier as a SavedModel: text in, label and probabilities out."""
 
-import os
-
 import tensorflow as tf
-from etils import epath
 
-from experiments.finetuning.run import FinetuningRun
-from export.versions import write_version
+from export.texts import checked_text
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary
 from macaron_tf.data.pair_encoding import encode_pairs
 from macaron_tf.data.tasks import Task
@@ -38,8 +34,8 @@ class ClassifierModule(tf.Module):
 
     def classify(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Texts `(B,)` to the outputs of `serving_default`."""
-        first = _checked(first)
-        second = None if second is None else _checked(second)
+        first = checked_text(first)
+        second = None if second is None else checked_text(second)
         inputs = encode_pairs(self.vocabulary, first, second, self.max_length)
         logits = tf.cast(self.network(inputs, training=False), tf.float32)  # (B, C)
         if self.task.regression:
@@ -65,47 +61,3 @@ class ClassifierModule(tf.Module):
 
         function = tf.function(of_two if self.task.second else of_one, autograph=False)
         return {"serving_default": function.get_concrete_function(*texts)}
-
-
-def _checked(texts: tf.Tensor) -> tf.Tensor:
-    """The texts, or an InvalidArgumentError where one is not UTF-8."""
-    mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    whole = tf.debugging.Assert(
-        tf.reduce_all(tf.equal(mended, texts)), ["a text is not UTF-8: send it as UTF-8"]
-    )
-    with tf.control_dependencies([whole]):
-        return tf.identity(texts)
-
-
-def export_classifier(
-    run: FinetuningRun,
-    out: str | os.PathLike,
-    checkpoint: str | None = None,
-    version: int | None = None,
-) -> epath.Path:
-    """Writes a run's classifier as a new version in a folder.
-
-    Args:
-        run: the run.
-        out: the model's folder, `gs://` included, one subfolder a version; made when absent.
-        checkpoint: which weights, see `FinetuningRun.checkpoint`.
-        version: number of the version; by default one more than the greatest there is.
-
-    Returns:
-        The version's folder. It appears under its name only when it is whole.
-
-    Raises:
-        UserError: the run has no such checkpoint, the version exists, or `out` cannot be written.
-    """
-    weights = run.checkpoint(checkpoint)
-    module = ClassifierModule(
-        run.load_network(weights), run.vocabulary, run.task, run.recipe.max_length
-    )
-    record = {
-        "run": run.path.name,
-        "checkpoint": weights.name,
-        "task": run.task.name,
-        "labels": list(run.task.labels),
-        "max_length": run.recipe.max_length,
-    }
-    return write_version(module, run.vocabulary, record, out, version)

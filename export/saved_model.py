@@ -2,9 +2,11 @@
 
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
-takes a translation run or a fine-tuning run (see `export.classifier` for its signature), and
-writes OUT/VERSION, the layout that TensorFlow Serving watches. A server needs tensorflow and
-tensorflow_text and nothing of this project.
+takes a translation run, a fine-tuning run (see `export.classifier`, `export.span_reader` and
+`export.tagger` for their signatures), a run of `experiments.embed` (see `export.embedder`), or as
+such `hugging-face:DIR`, the directory of a sentence-transformers model, and writes OUT/VERSION, the
+layout that TensorFlow Serving watches. A server needs tensorflow and tensorflow_text and nothing of
+this project.
 """
 
 import argparse
@@ -165,16 +167,21 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     changes = {"n_best": options.n_best, "beam_size": options.beam_size}
     changes = {name: value for name, value in changes.items() if value is not None}
-    if read_kind(options.run) == "finetuning":
-        if changes:
-            flag = next(iter(changes)).replace("_", "-")
-            raise UserError(f"--{flag}: {options.run} is a classifier, which searches nothing")
-        # Either kind of model is only loaded for its own runs.
+    kind = "embedding" if options.run.startswith("hugging-face:") else read_kind(options.run)
+    if kind in ("finetuning", "embedding") and changes:
+        flag = next(iter(changes)).replace("_", "-")
+        raise UserError(f"--{flag}: {options.run} is no translator, and searches nothing")
+    # Each kind of model is only loaded for its own runs.
+    if kind == "embedding":
+        from export.embedder import export_embedder
+
+        path = export_embedder(options.run, options.out, options.checkpoint, options.version)
+    elif kind == "finetuning":
         from experiments.finetuning.run import FinetuningRun
-        from export.classifier import export_classifier
+        from export.fine_tuned import export_fine_tuned
 
         run = FinetuningRun.open(options.run)
-        path = export_classifier(run, options.out, options.checkpoint, options.version)
+        path = export_fine_tuned(run, options.out, options.checkpoint, options.version)
     else:
         run = TranslationRun.open(options.run)
         path = export(run, options.out, options.checkpoint, options.version, **changes)

@@ -114,7 +114,7 @@ class Work:
 
         special = (self._vocabulary.cls_id, self._vocabulary.sep_id)
         for document in tokenized_documents(self._texts, self._vocabulary, None):
-            rows = pack_rows([document.ids], self._length, *special, cross_documents=False)
+            rows = pack_rows([document], self._length, *special, cross_documents=False)
             yield rows.token_ids
 
     def check(self) -> None:

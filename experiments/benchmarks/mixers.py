@@ -84,7 +84,10 @@ def make_stack(mixer: str, point: Point, config: StepConfig) -> keras.layers.Lay
     if mixer in (BERT_RAB, SWISH_RNN):
         block = "transformer" if mixer == BERT_RAB else "swish_rnn"
         stack = Stack(
-            point.layers, block, options, relative_bias="per_layer", dtype=config.dtype_policy
+            [{"block": block}] * point.layers,
+            options,
+            relative_bias="per_layer",
+            dtype=config.dtype_policy,
         )
     else:
         block = _AttentionBlock if mixer == ATTENTION else _RecurrenceBlock

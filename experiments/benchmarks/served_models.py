@@ -17,7 +17,7 @@ from macaron_tf.data.tasks import Task
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.data.wordpiece import WordPieceVocabulary
 from macaron_tf.decoding import BeamSearchConfig
-from macaron_tf.interop import read_bert
+from macaron_tf.interop import read_hugging_face
 from macaron_tf.interop.assign import assign_dense
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.classifier import EncoderClassifier
@@ -103,7 +103,7 @@ class HuggingFaceClassifier:
         self.vocabulary.save(directory)
         # Hugging Face's name of the same lines.
         (directory / "vocab.txt").write_bytes(self.vocabulary.contents())
-        read = read_bert(directory, lower_case=self.vocabulary.lower_case)
+        read = read_hugging_face(directory, lower_case=self.vocabulary.lower_case)
         copied = read.classifier(len(LABELS))
         network = EncoderClassifier(copied.config, len(LABELS), dtype=dtype)
         network.build()

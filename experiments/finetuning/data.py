@@ -1,10 +1,13 @@
 """A task's training and development sets, read once and tokenized once."""
 
+import functools
 import os
+from typing import Any
 
-from macaron_tf.data.classification_data import EncodedExamples, encode_examples
+from experiments.finetuning.kinds import Limits, kind_of
+from experiments.progress import track
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary
-from macaron_tf.data.task_data import Examples, read_examples
+from macaron_tf.data.example_batches import EncodedExamples
 from macaron_tf.data.tasks import Task
 from macaron_tf.errors import UserError
 
@@ -19,7 +22,7 @@ class TaskData:
         splits: "train" and the development sets, with labels.
     """
 
-    def __init__(self, task: Task, splits: dict[str, Examples]):
+    def __init__(self, task: Task, splits: dict[str, Any]):
         self.task = task
         self.splits = splits
         self._key: tuple | None = None
@@ -41,9 +44,9 @@ class TaskData:
         Raises:
             UserError: as `read_examples`; or a set's labels are secret.
         """
-        splits = {}
+        kind, splits = kind_of(task), {}
         for split in (TRAIN, *task.validation_splits):
-            splits[split] = read_examples(task, split, data_dir, download, source)
+            splits[split] = kind.read(split, data_dir, download, source)
             if splits[split].labels is None:
                 raise UserError(
                     f"the labels of split {split!r} of {source or task.source} are secret: "
@@ -52,20 +55,25 @@ class TaskData:
         return cls(task, splits)
 
     @property
-    def validation(self) -> dict[str, Examples]:
+    def validation(self) -> dict[str, Any]:
         """The development sets."""
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
-    def encoded(self, split: str, vocabulary: PieceVocabulary, max_length: int) -> EncodedExamples:
+    def encoded(self, split: str, vocabulary: PieceVocabulary, limits: Limits) -> EncodedExamples:
         """A split, tokenized; the last vocabulary's rows are kept.
 
         Args:
             split: one of `splits`.
-            vocabulary, max_length: as for `encode_examples`.
+            vocabulary, limits: as for `TaskKind.encode`.
         """
-        key = (vocabulary.hash, max_length)
+        key = (vocabulary.hash, limits)
         if key != self._key:
             self._key, self._encoded = key, {}
         if split not in self._encoded:
-            self._encoded[split] = encode_examples(vocabulary, self.splits[split], max_length)
+            tracked = functools.partial(
+                track, what=f"tokenizing {self.task.name} {split}", unit="examples"
+            )
+            self._encoded[split] = kind_of(self.task).encode(
+                vocabulary, self.splits[split], limits, tracked
+            )
         return self._encoded[split]

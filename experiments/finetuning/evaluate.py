@@ -5,32 +5,31 @@ import hashlib
 import json
 import re
 import time
+from typing import Any
 
+from experiments.finetuning.kinds import kind_of
 from experiments.finetuning.prediction import measure
 from experiments.finetuning.run import FinetuningRun
 from macaron_tf.data import storage
-from macaron_tf.data.task_data import Examples, read_examples
 from macaron_tf.data.tasks import Task
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.glue import decide
 from macaron_tf.training.checkpoints import read_manifest
 
 
 def run(options: argparse.Namespace) -> None:
     """Predicts, scores, prints, and writes metrics and predictions."""
     opened = FinetuningRun.open(options.run)
-    task = opened.task
+    task, kind = opened.task, kind_of(opened.task)
     source = options.source or opened.recipe.source
     splits = [options.split] if options.split else _default_splits(task, source)
     examples = {
-        split: read_examples(task, split, options.data_dir, options.download, source)
-        for split in splits
+        split: kind.read(split, options.data_dir, options.download, source) for split in splits
     }
     for split, found in examples.items():
         if found.labels is None:
             raise UserError(
                 f"split {split!r} of {source} has no labels to score against: "
-                "`submit` or `predict` answers it"
+                "`predict` (or `submit`) answers it"
             )
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
@@ -53,7 +52,9 @@ def run(options: argparse.Namespace) -> None:
         "step": step,
         "seconds": round(seconds, 2),
         "metrics": metrics,
-        "predictions": {split: decide(task, found).tolist() for split, found in outputs.items()},
+        "predictions": {
+            split: kind.answers(found, examples[split]) for split, found in outputs.items()
+        },
     }
     folder = storage.as_path(options.output) if options.output else opened.path / "scores"
     words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{source}-{'-'.join(splits)}")[-100:].strip("-.")
@@ -65,15 +66,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _default_splits(task: Task, source: str) -> list[str]:
     """The development sets; all of a file that is not cut into splits."""
-    if source.startswith("tsv:") and "{split}" not in source:
+    if not source.startswith("tfds:") and "{split}" not in source:
         return ["all"]
     return list(task.validation_splits)
 
 
-def _digest(files: dict, examples: dict[str, Examples]) -> str:
+def _digest(files: dict, examples: dict[str, Any]) -> str:
     """Eight hex digits over weights and texts: another evaluation has another name."""
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode())
     for split, found in examples.items():
-        texts = [split, found.first, found.second, found.labels.tolist()]
-        digest.update(json.dumps(texts).encode())
+        values = [split, *vars(found).values()]
+        digest.update(json.dumps(values, default=lambda array: array.tolist()).encode())
     return digest.hexdigest()[:8]

@@ -29,7 +29,7 @@ from experiments.finetuning.train import (
 )
 from experiments.recipe import override
 from macaron_tf.data import storage
-from macaron_tf.data.classification_data import ClassificationData
+from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.training.checkpoints import CheckpointDirectory
@@ -101,10 +101,9 @@ def run(options: argparse.Namespace) -> None:
     }
     if options.baseline:
         for task, examples in data.items():
-            print(f"{task}: bag of words", flush=True)
-            record["baselines"][task] = score_baseline(
-                get_task(task), examples.splits[TRAIN], examples.validation
-            )
+            print(f"{task}: baseline", flush=True)
+            if (metrics := score_baseline(examples)) is not None:
+                record["baselines"][task] = metrics
     for number, cell in enumerate(cells, 1):
         what = f"[{number}/{len(cells)}] {cell.path.relative_to(out)}"
         result = _complete(cell, data[cell.recipe.task])
@@ -183,8 +182,8 @@ def _complete(cell: Cell, data: TaskData) -> FinetuningResult | None:
     opened = open_same(cell.path, cell.recipe, cell.init)
     result = opened.result() if opened and opened.recipe == cell.recipe else None
     if result is not None:
-        encoded = data.encoded(TRAIN, cell.init.vocabulary, cell.recipe.max_length)
-        opened.check_data(ClassificationData(encoded, cell.recipe.batch_size).fingerprint())
+        encoded = data.encoded(TRAIN, cell.init.vocabulary, cell.recipe.limits)
+        opened.check_data(ExampleBatches(encoded, cell.recipe.batch_size).fingerprint())
     return result
 
 

@@ -99,8 +99,9 @@ def markdown(record: dict) -> str:
         )
     baselines = record["baselines"]
     if baselines:
-        scores = [baselines[task]["score"] for task in tasks]
-        text.append(_row("bag of words", [f"{100 * score:.1f}" for score in scores], scores))
+        scores = [baselines.get(task, {}).get("score") for task in tasks]
+        cells = ["" if score is None else f"{100 * score:.1f}" for score in scores]
+        text.append(_row("bag of words", cells, scores))
     text += ["", "The score is the mean of: " + "; ".join(map(_metrics, tasks)) + ".", ""]
     text += [
         "| task | model | learning rate | batch | epochs | seeds | score | metrics |",

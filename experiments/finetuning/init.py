@@ -18,7 +18,7 @@ from macaron_tf.data.encoder_vocabulary import PieceVocabulary, load_encoder_voc
 from macaron_tf.data.vocabulary import check_vocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign
-from macaron_tf.models import EncoderClassifier, EncoderConfig, catalog
+from macaron_tf.models import EncoderConfig, catalog
 
 NOTHING = "none"
 # Settings of the encoder that the weights do not depend on.
@@ -105,8 +105,11 @@ class Init:
                 file=sys.stderr,
             )
 
-    def copy_to(self, network: EncoderClassifier) -> None:
-        """Gives a classifier these weights; its head, and a pooler that is not here, stay drawn.
+    def copy_to(self, network: keras.Model) -> None:
+        """Gives a network these weights; its head, and a pooler that is not here, stay drawn.
+
+        Args:
+            network: with an `encoder`, and a `pooler` or None: one that has none takes none.
 
         Raises:
             UserError: a shape differs.
@@ -115,7 +118,7 @@ class Init:
             return
         for weight, value in zip(network.encoder.weights, self.weights.encoder, strict=True):
             assign(weight, value)
-        if self.weights.pooler is not None:
+        if network.pooler and self.weights.pooler is not None:
             for weight, value in zip(network.pooler.weights, self.weights.pooler, strict=True):
                 assign(weight, value)
 
@@ -148,9 +151,9 @@ def read_init(
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
     kind, _, place = given.partition(":")
     if kind == "hugging-face" and place:
-        from macaron_tf.interop.hugging_face_bert import read_bert
+        from macaron_tf.interop.hugging_face_encoders import read_hugging_face
 
-        init = _imported(given, read_bert(_folder(given, place), lower_case))
+        init = _imported(given, read_hugging_face(_folder(given, place), lower_case))
     elif kind == "keras-hub" and place:
         from macaron_tf.interop.keras_hub_bert import read_keras_hub_bert
 
@@ -204,7 +207,12 @@ def _of_run(given: str) -> Init:
 
 
 def _imported(given: str, imported) -> Init:
-    """A `BertImport`, its shapes as options of bert_base."""
+    """An `EncoderImport`, its shapes as options of bert_base."""
+    if imported.vocabulary is None:
+        raise UserError(
+            f"--init {given}: its tokenizer has no counterpart here, so no text can be read for "
+            "it; models of BERT, RoBERTa, XLM-R, ALBERT and ELECTRA can be fine-tuned"
+        )
     config: EncoderConfig = imported.model.config
     base = catalog.config("bert_base", vocab_size=config.vocab_size)
     options = tuple(

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from experiments.finetuning.kinds import Limits, SpanLimits, kind_of
 from experiments.recipe import Recipe
 from macaron_tf.data.tasks import Task, get_task
 from macaron_tf.errors import UserError
@@ -19,14 +20,18 @@ class FinetuningRecipe(Recipe):
 
     Attributes: those of `Recipe`, and
         task: name of a task, see `macaron_tf.data.tasks`.
-        source: where its examples come from, see `macaron_tf.data.task_data.read_examples`.
+        source: where its examples come from, see `read_examples`, `read_questions` and
+            `read_tagged` of `macaron_tf.data`.
         init: where the weights come from, see `experiments.finetuning.init.read_init`.
         batch_size: examples of a micro-batch.
-        epochs: passes over the training set; None = `training.max_steps` says.
+        epochs: passes over the training set; None = `training.max_steps` says. As in BERT's
+            released code it counts examples, where long ones may have several rows.
         warmup_fraction: part of the updates that is warm-up; None = `training.warmup_steps` says.
         validate_epochs: passes between validations; None = `training.validate_every` says.
-        max_length: greatest length of a row, special ids included; longer texts are cut.
-        head_dropout: on the pooled vector before the classifier.
+        max_length: greatest length of a row, special ids included. Longer texts of a
+            classification are cut; contexts and tagged sentences are read through windows.
+        head_dropout: on what is classified, the pooled vector or the positions'; spans have none.
+        spans: how questions are read, see its class.
     """
 
     kind = "finetuning"
@@ -41,6 +46,7 @@ class FinetuningRecipe(Recipe):
     validate_epochs: float | None = 1.0
     max_length: int = 128
     head_dropout: float = 0.1
+    spans: SpanLimits = SpanLimits()
 
     def __post_init__(self):
         get_task(self.task)
@@ -56,7 +62,7 @@ class FinetuningRecipe(Recipe):
             )
         if not 0 <= self.head_dropout < 1:
             raise UserError(f"head_dropout is {self.head_dropout}: it must lie in [0, 1)")
-        least = 5 if self.described.second else 3
+        least = kind_of(self.described).least_length(self.spans)
         if self.max_length < least:
             raise UserError(
                 f"max_length is {self.max_length}: a row of {self.task} needs {least} or more"
@@ -66,6 +72,11 @@ class FinetuningRecipe(Recipe):
     def described(self) -> Task:
         """The task that `task` names."""
         return get_task(self.task)
+
+    @property
+    def limits(self) -> Limits:
+        """What of a text reaches the model."""
+        return Limits(self.max_length, self.spans)
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
         config = super().model_config(vocab_size)

@@ -4,15 +4,17 @@ import dataclasses
 import json
 import os
 
+import keras
 from etils import epath
 
+from experiments.finetuning.kinds import kind_of
 from experiments.finetuning.prediction import Predictor
 from experiments.finetuning.recipe import FinetuningRecipe
 from experiments.run import Run
 from macaron_tf.data import storage
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.data.tasks import Task
-from macaron_tf.models import EncoderClassifier
+from macaron_tf.training.checkpoints import read_manifest
 
 RESULT = "result.json"
 
@@ -37,8 +39,8 @@ class FinetuningResult:
     seconds: float | None
 
 
-def build_network(recipe: FinetuningRecipe, vocab_size: int) -> EncoderClassifier:
-    """The recipe's classifier, in the recipe's dtype policy.
+def build_network(recipe: FinetuningRecipe, vocab_size: int) -> keras.Model:
+    """The recipe's encoder with the head of its task's kind, in the recipe's dtype policy.
 
     Args:
         recipe: names the model, its options and the task.
@@ -47,11 +49,8 @@ def build_network(recipe: FinetuningRecipe, vocab_size: int) -> EncoderClassifie
     Raises:
         UserError: see `FinetuningRecipe.model_config`.
     """
-    network = EncoderClassifier(
-        recipe.model_config(vocab_size),
-        recipe.described.num_classes,
-        recipe.head_dropout,
-        dtype=recipe.training.dtype_policy,
+    network = kind_of(recipe.described).network(
+        recipe.model_config(vocab_size), recipe.head_dropout, recipe.training.dtype_policy
     )
     network.build()
     return network
@@ -59,7 +58,7 @@ def build_network(recipe: FinetuningRecipe, vocab_size: int) -> EncoderClassifie
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningRun(Run):
-    """A finished or running fine-tuning of a classifier."""
+    """A finished or running fine-tuning."""
 
     recipe_class = FinetuningRecipe
 
@@ -67,7 +66,7 @@ class FinetuningRun(Run):
     def load_vocabulary(directory: epath.Path) -> PieceVocabulary:
         return load_encoder_vocabulary(directory)
 
-    def build_network(self) -> EncoderClassifier:
+    def build_network(self) -> keras.Model:
         return build_network(self.recipe, self.vocabulary.size)
 
     @property
@@ -81,12 +80,25 @@ class FinetuningRun(Run):
         Args:
             checkpoint: see `load_network`.
         """
+        if not isinstance(checkpoint, os.PathLike):
+            checkpoint = self.checkpoint(checkpoint)
         return Predictor(
             self.load_network(checkpoint),
             self.vocabulary,
-            self.recipe.max_length,
+            self.task,
+            self.recipe.limits,
             self.recipe.batch_size,
+            self.tuned(checkpoint),
         )
+
+    @staticmethod
+    def tuned(checkpoint: os.PathLike) -> dict[str, float]:
+        """Metrics of the validation of a checkpoint's weights; none where there was none.
+
+        Args:
+            checkpoint: its folder.
+        """
+        return read_manifest(checkpoint).get("metrics") or {}
 
     def write_result(self, result: FinetuningResult) -> None:
         """Records how the run ended."""

@@ -5,7 +5,6 @@ import argparse
 from experiments.finetuning.run import FinetuningRun
 from macaron_tf.data.task_data import read_examples
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.submission import write_submission
 
 
@@ -14,6 +13,11 @@ def run(options: argparse.Namespace) -> None:
     runs: dict[str, FinetuningRun] = {}
     for path in options.runs:
         opened = FinetuningRun.open(path)
+        if not opened.task.submissions:
+            raise UserError(
+                f"{path} is of {opened.task.name}, of which no server takes files: `evaluate` "
+                "scores it"
+            )
         if opened.task.name in runs:
             raise UserError(
                 f"{runs[opened.task.name].path} and {path} are both of {opened.task.name}: "
@@ -32,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     checkpoints = {name: opened.checkpoint(options.checkpoint) for name, opened in runs.items()}
     predictors = {name: opened.predictor(checkpoints[name]) for name, opened in runs.items()}
     answers = [
-        decide(opened.task, predictors[opened.task.name].of_examples(examples))
+        predictors[opened.task.name].kind.decide(predictors[opened.task.name].of_examples(examples))
         for opened, _, examples in test_sets
     ]
     out = options.out

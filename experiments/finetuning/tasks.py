@@ -2,14 +2,13 @@
 
 import argparse
 
+from experiments.finetuning.kinds import kind_of
 from macaron_tf.data.tasks import TASKS
 
 
 def run(options: argparse.Namespace) -> None:
     """Prints each task's columns, classes and metrics."""
-    print(f"{'task':8} {'columns of a table, with `label`':38} {'classes':40} metrics")
+    print(f"{'task':9} {'columns of a table, with `label`':38} {'classes':40} metrics")
     for task in TASKS.values():
         columns = " ".join((*task.first, *task.second))
-        low, high = task.score_range or (None, None)
-        classes = " ".join(task.labels) or f"a number from {low:g} to {high:g}"
-        print(f"{task.name:8} {columns:38} {classes:40} {' '.join(task.metrics)}")
+        print(f"{task.name:9} {columns:38} {kind_of(task).answer:40} {' '.join(task.metrics)}")

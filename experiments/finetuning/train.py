@@ -1,4 +1,4 @@
-"""`finetune train`: from pre-trained weights to a classifier."""
+"""`finetune train`: from pre-trained weights to a fine-tuned network."""
 
 import argparse
 
@@ -8,19 +8,19 @@ from etils import epath
 
 from experiments.finetuning.data import TRAIN, TaskData
 from experiments.finetuning.init import Init, read_init
+from experiments.finetuning.kinds import kind_of
 from experiments.finetuning.prediction import Predictor
 from experiments.finetuning.presets import preset
 from experiments.finetuning.recipe import FinetuningRecipe
 from experiments.finetuning.run import RESULT, FinetuningResult, FinetuningRun, build_network
 from experiments.finetuning.validation import FinetuningValidation, metric_names
 from experiments.recipe import MAY_CHANGE, check_same, override
-from macaron_tf.data.classification_data import ClassificationData
+from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.storage import as_path
 from macaron_tf.data.tasks import get_task
 from macaron_tf.data.vocabulary import check_vocabulary
 from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
-from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
@@ -48,12 +48,13 @@ def run(options: argparse.Namespace) -> None:
     if result.best_step is not None:
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
         print(f"best on the development set at step {result.best_step:,}: {metrics}")
+    submitted = bool(task.submissions)
     where = f" --data-dir {options.data_dir}" if options.data_dir else ""
     print(
         f"next: python -m experiments.finetune evaluate {path}{where}\n"
         f"      python -m experiments.finetune predict {path} --input FILE\n"
-        f"      python -m experiments.finetune submit {path} OUT{where}\n"
-        f"      python -m export.saved_model {path} served/{task.name}"
+        + (f"      python -m experiments.finetune submit {path} OUT{where}\n" * submitted)
+        + f"      python -m export.saved_model {path} served/{task.name}"
     )
 
 
@@ -122,8 +123,8 @@ def train_recipe(
     opened = open_same(path, recipe, init)
     strategy = strategy or tf.distribute.get_strategy()
     shapes = 1 if is_tpu(strategy) else 4
-    rows = ClassificationData(
-        data.encoded(TRAIN, vocabulary, recipe.max_length), recipe.batch_size, shapes=shapes
+    rows = ExampleBatches(
+        data.encoded(TRAIN, vocabulary, recipe.limits), recipe.batch_size, shapes=shapes
     )
     print(f"{task.name}: {rows.summary()}", flush=True)
     if opened:
@@ -131,16 +132,16 @@ def train_recipe(
     # Head, dropout and batches all follow from the one seed.
     keras.utils.set_random_seed(recipe.training.seed)
     held_out = {
-        split: ClassificationData(
-            data.encoded(split, vocabulary, recipe.max_length), recipe.batch_size, shapes=shapes
+        split: ExampleBatches(
+            data.encoded(split, vocabulary, recipe.limits), recipe.batch_size, shapes=shapes
         )
         for split in data.validation
     }
     with strategy.scope():
         network = build_network(recipe, vocabulary.size)
         init.copy_to(network)
-        predictor = Predictor(network, vocabulary, recipe.max_length, recipe.batch_size)
-        model = build_fit_model(network, ClassificationObjective(task.num_classes), recipe.training)
+        predictor = Predictor(network, vocabulary, task, recipe.limits, recipe.batch_size)
+        model = build_fit_model(network, kind_of(task).objective, recipe.training)
     print(f"{recipe.model}: {network.count_params():,} parameters, from {init.given}", flush=True)
     validation = FinetuningValidation(task, predictor, held_out, data.validation)
     run = FinetuningRun(path, recipe, vocabulary)

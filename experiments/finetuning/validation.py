@@ -1,13 +1,13 @@
 """What a fine-tuning is judged by while it trains."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from experiments.finetuning.prediction import Predictor, measure
-from macaron_tf.data.classification_data import ClassificationData
-from macaron_tf.data.task_data import Examples
+from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tasks import Task
-from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training import FitModel
 
 
@@ -23,35 +23,41 @@ class FinetuningValidation:
         task: the task.
         predictor: of the network that is being trained.
         data: each development set, tokenized; the first one decides.
-        examples: the same, with labels and groups.
+        examples: the same, with labels.
     """
 
     def __init__(
         self,
         task: Task,
         predictor: Predictor,
-        data: dict[str, ClassificationData],
-        examples: dict[str, Examples],
+        data: dict[str, ExampleBatches],
+        examples: dict[str, Any],
     ):
         self.task = task
         self.predictor = predictor
         self.data = data
         self.examples = examples
-        self.objective = ClassificationObjective(task.num_classes)
 
     def __call__(self, model: FitModel, step: int) -> dict[str, float]:
         """The metrics, as `train` asks of a validation."""
-        outputs = {split: self.predictor.outputs(data) for split, data in self.data.items()}
-        first = next(iter(outputs))
-        loss = self._loss(outputs[first], self.examples[first].labels)
+        logits = {split: self.predictor.logits(data) for split, data in self.data.items()}
+        first = next(iter(logits))
+        outputs = {
+            split: self.predictor.outputs(self.data[split], self.examples[split], found)
+            for split, found in logits.items()
+        }
+        loss = self._loss(logits[first], self.data[first])
         return {"loss": loss, **measure(self.task, outputs, self.examples)}
 
-    def _loss(self, outputs: np.ndarray, labels: np.ndarray) -> float:
+    def _loss(self, logits: np.ndarray, data: ExampleBatches) -> float:
+        rows = np.arange(len(data))
         batch = {
-            "token_ids": tf.ones((len(labels), 1), tf.int32),
-            "label": tf.constant(labels),
-            "weight": tf.ones(len(labels)),
+            "token_ids": tf.ones((len(data), 1), tf.int32),
+            "label": tf.constant(data.labels(rows, data.lengths[-1])),
+            "weight": tf.ones(len(data)),
         }
         # The outputs are there already: a network that returns them.
-        sums = self.objective(lambda inputs, training: tf.constant(outputs), batch, training=False)
+        sums = self.predictor.kind.objective(
+            lambda inputs, training: tf.constant(logits), batch, training=False
+        )
         return float(sums["loss_sum"] / sums["weight"])

@@ -1,6 +1,7 @@
 """`pretrain prepare` and `pretrain vocabulary`: from documents to rows that a training streams."""
 
 import argparse
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -12,8 +13,10 @@ from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipe import override
 from macaron_tf.cache import cache_directory
 from macaron_tf.data import storage
-from macaron_tf.data.documents import documents
+from macaron_tf.data.corpus_mixture import corpus_mixture
+from macaron_tf.data.corpus_sources import open_source
 from macaron_tf.data.encoder_vocabulary import (
+    BytePairVocabulary,
     PieceVocabulary,
     SentencePieceEncoderVocabulary,
     WordPieceVocabulary,
@@ -39,22 +42,48 @@ def train_vocabulary(
     """
     config = recipe.vocabulary
 
-    def lines() -> Iterator[str]:
-        sources = [
-            itertools.islice(
-                documents(source.source, source.split, data_dir, download), config.max_documents
-            )
-            for source in recipe.corpus.sources
-        ]
-        # In turn: the trainer reads so many lines, and all sources shall be among them.
-        for group in itertools.zip_longest(*sources, fillvalue=""):
-            for document in group:
-                yield from filter(str.strip, document.splitlines())
-
+    lines = vocabulary_lines(recipe, data_dir, download)
     if config.kind == "wordpiece":
-        return WordPieceVocabulary.train(lines(), config.size, lower_case=config.lower_case)
-    normalization = NormalizationConfig(lower_case=config.lower_case)
-    return SentencePieceEncoderVocabulary.train(lines(), config.size, normalization=normalization)
+        return WordPieceVocabulary.train(lines, config.size, lower_case=config.lower_case)
+    if config.kind == "byte_bpe":
+        return BytePairVocabulary.train(lines, config.size, lower_case=config.lower_case)
+    return SentencePieceEncoderVocabulary.train(
+        lines,
+        config.size,
+        normalization=NormalizationConfig(lower_case=config.lower_case),
+        fold_accents=config.kind == "unigram" and config.lower_case,
+        model_type="unigram" if config.kind == "unigram" else "bpe",
+    )
+
+
+def vocabulary_lines(
+    recipe: PretrainingRecipe, data_dir: str | None = None, download: bool = False
+) -> Iterator[str]:
+    """The lines that a recipe's vocabulary is learnt from, all sources in turn.
+
+    With `corpus.language_alpha` the monolingual sources are drawn as for the corpus instead, so
+    that no language's words are cut into letters (Conneau and Lample 2019, section 3.1).
+
+    Args:
+        recipe, data_dir, download: as for `train_vocabulary`.
+
+    Yields:
+        Lines, none blank.
+
+    Raises:
+        UserError: the text cannot be read.
+    """
+    corpus, most = recipe.corpus, recipe.vocabulary.max_documents
+    sources = [open_source(source, data_dir, download, most) for source in corpus.sources]
+    if corpus.language_alpha is None:
+        # In turn: the trainer reads so many lines, and all sources shall be among them.
+        texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
+    else:
+        monolingual = [source for source in corpus.sources if not source.is_translation]
+        corpus = dataclasses.replace(corpus, sources=tuple(monolingual) or corpus.sources)
+        texts = (document.text for document in corpus_mixture(corpus, data_dir, most))
+    for text in texts:
+        yield from filter(str.strip, text.splitlines() if isinstance(text, str) else text)
 
 
 def prepare_corpus(
@@ -94,7 +123,10 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
     """What a vocabulary is, in a recipe's words; `max_documents` it cannot tell."""
     settings = vocabulary.settings()
     lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
-    return VocabularyConfig(vocabulary.kind, vocabulary.pieces, lower_case)
+    kind = vocabulary.kind
+    if isinstance(vocabulary, SentencePieceEncoderVocabulary) and vocabulary.model_type != "bpe":
+        kind = vocabulary.model_type
+    return VocabularyConfig(kind, vocabulary.pieces, lower_case)
 
 
 def _check_vocabulary(config: VocabularyConfig, vocabulary: PieceVocabulary, where) -> None:

@@ -6,9 +6,10 @@ from experiments.recipe import Recipe
 from macaron_tf.data.pretraining_corpus import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, catalog
-from macaron_tf.objectives.masking import MaskingConfig
+from macaron_tf.objectives import MaskingConfig
 
-VOCABULARIES = ("wordpiece", "sentencepiece")
+OBJECTIVES = ("masked_language", "span_boundary", "replaced_tokens", "causal_language")
+VOCABULARIES = ("wordpiece", "sentencepiece", "unigram", "byte_bpe")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,9 +17,10 @@ class VocabularyConfig:
     """The vocabulary that is trained on a corpus that has none.
 
     Attributes:
-        kind: `"wordpiece"` (BERT's) or `"sentencepiece"` (BPE).
+        kind: `"wordpiece"` (BERT's), `"sentencepiece"` (BPE: XLM's), `"unigram"` (SentencePiece's
+            other model: ALBERT's) or `"byte_bpe"` (RoBERTa's).
         size: pieces, the special ones included.
-        lower_case: fold case; with WordPiece accents go too, as in BERT.
+        lower_case: fold case; with WordPiece and unigram accents go too, as in BERT and ALBERT.
         max_documents: documents read at most, the first of each source.
     """
 
@@ -29,7 +31,7 @@ class VocabularyConfig:
 
     def __post_init__(self):
         if self.kind not in VOCABULARIES:
-            raise UserError(f"vocabulary.kind is {self.kind!r}: give {' or '.join(VOCABULARIES)}")
+            raise UserError(f"vocabulary.kind is {self.kind!r}: give {', '.join(VOCABULARIES)}")
         if self.size < 8:
             raise UserError(f"vocabulary.size is {self.size}: it must be 8 or more")
         if self.max_documents is not None and self.max_documents < 1:
@@ -43,8 +45,16 @@ class PretrainingRecipe(Recipe):
     """Every setting of a pre-training run.
 
     Attributes: those of `Recipe`, and
-        corpus, vocabulary, masking: see their classes. With `corpus.next_sentence` the rows are
-            pairs of segments and whether they belong together is learnt too.
+        corpus, vocabulary, masking: see their classes. With `corpus.pairs` the rows are
+            pairs of segments and whether they belong together is learnt too; a model with
+            language embeddings has one for each of `corpus.languages`.
+        objective: `"masked_language"`; `"span_boundary"`, masked spans from their neighbours
+            besides (SpanBERT); `"replaced_tokens"` (ELECTRA); or `"causal_language"`, the next
+            token (with `model.causal=True`).
+        generator_width: of `"replaced_tokens"`, the generator's part of the encoder's width;
+            discriminator_weight: of the discriminator's loss.
+        head_transform: whether the head over masked tokens has a layer of its own before the
+            table (BERT's), or is the table alone (XLM's).
         batch_size: rows of a micro-batch.
         static_shapes: score unused places for masked positions too, so that all shapes are static
             (XLA, TPU); the result is the same.
@@ -57,11 +67,25 @@ class PretrainingRecipe(Recipe):
     corpus: CorpusConfig
     vocabulary: VocabularyConfig = VocabularyConfig()
     masking: MaskingConfig = MaskingConfig()
+    objective: str = "masked_language"
+    generator_width: float = 0.25
+    discriminator_weight: float = 50.0
+    head_transform: bool = True
     batch_size: int = 32
     static_shapes: bool = False
     validation_batches: int | None = None
 
     def __post_init__(self):
+        if self.objective not in OBJECTIVES:
+            raise UserError(f"objective is {self.objective!r}: give {', '.join(OBJECTIVES)}")
+        if self.objective != "masked_language" and self.corpus.paired:
+            raise UserError(
+                f"objective {self.objective!r} reads running text: set corpus.pairs=none"
+            )
+        if self.objective == "span_boundary" and self.masking.choice != "spans":
+            raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
+        if not 0 < self.generator_width <= 1:
+            raise UserError(f"generator_width is {self.generator_width}: it must lie in (0, 1]")
         if self.batch_size < 1:
             raise UserError(f"batch_size is {self.batch_size}: it must be 1 or more")
         if self.validation_batches is not None and self.validation_batches < 1:
@@ -74,13 +98,25 @@ class PretrainingRecipe(Recipe):
         if not isinstance(config, EncoderConfig):
             known = ", ".join(catalog.names(EncoderConfig))
             raise UserError(f"model: {self.model} is no encoder; there are {known}")
-        if config.positions == "learned" and config.max_length < self.corpus.sequence_length:
+        if config.longest is not None and config.longest < self.corpus.sequence_length:
             raise UserError(
                 f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
                 f"{self.corpus.sequence_length}: raise it or take shorter rows"
             )
-        if self.corpus.next_sentence and config.num_segments < 2:
+        if self.corpus.paired and config.num_segments < 2:
             raise UserError(
-                "corpus.next_sentence needs model.num_segments of 2 or more: pairs have 2 segments"
+                "corpus.pairs needs model.num_segments of 2 or more: pairs have 2 segments"
             )
+        if config.causal != (self.objective == "causal_language"):
+            raise UserError(
+                f"objective {self.objective!r} with model.causal={config.causal}: a causal model "
+                "learns 'causal_language', and nothing else does"
+            )
+        if config.num_languages and not self.corpus.languages:
+            raise UserError(
+                f"{self.model} has language embeddings but no source of the corpus has a language: "
+                "give each its own, (NAME, SPLIT, None, LANGUAGE), or --set model.num_languages=0"
+            )
+        if config.num_languages:
+            config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
         return config

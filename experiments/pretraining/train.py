@@ -10,8 +10,9 @@ from etils import epath
 
 from experiments import recipes
 from experiments.pretraining.corpus import described, prepare_corpus
+from experiments.pretraining.learning import build_network, pretraining_objective
 from experiments.pretraining.recipe import PretrainingRecipe
-from experiments.pretraining.run import PretrainingRun, build_network
+from experiments.pretraining.run import PretrainingRun
 from experiments.recipe import MAY_CHANGE, check_same, override
 from macaron_tf.data.corpus_reading import process_seed
 from macaron_tf.data.pretraining_corpus import PretrainingCorpus
@@ -19,12 +20,8 @@ from macaron_tf.data.service import check_address, service_error, through_servic
 from macaron_tf.data.storage import as_path
 from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
-from macaron_tf.objectives import MaskedLanguageObjective
-from macaron_tf.objectives.masking import masked_dataset
 from macaron_tf.training import FitModel, TrainingResult, build_fit_model, train
 
-METRICS = ("loss", "nll", "perplexity", "accuracy")
-_NEXT_SENTENCE = ("next_sentence", "next_sentence_accuracy")
 _MAY_CHANGE = (*MAY_CHANGE, "validation_batches")
 
 
@@ -114,7 +111,7 @@ def train_recipe(
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         network = build_network(recipe, vocabulary.size)
-        objective = masked_language_objective(recipe, is_tpu(strategy))
+        objective = pretraining_objective(recipe, is_tpu(strategy))
         model = build_fit_model(network, objective, recipe.training)
     print(f"{recipe.model}: {network.count_params():,} parameters; {corpus.summary()}", flush=True)
 
@@ -125,7 +122,7 @@ def train_recipe(
             batches,
             recipe.training,
             path,
-            validate=MaskedLanguageValidation(recipe, corpus),
+            validate=PretrainingValidation(recipe, corpus),
             vocabulary_hash=vocabulary.hash,
             on_start=lambda: PretrainingRun(path, recipe, vocabulary).write(
                 corpus.fingerprint, rows=corpus.rows("train")
@@ -142,8 +139,9 @@ def train_recipe(
 def _batches(
     recipe: PretrainingRecipe, corpus: PretrainingCorpus, model: FitModel, options: InputOptions
 ) -> Callable[[int], tf.data.Dataset]:
-    """Masked batches from a micro-batch on."""
+    """Batches to learn from, from a micro-batch on."""
     workers = Workers(model.updates.strategy)
+    numbered = recipe.masking.duplicates is not None
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if options.own_shards and workers.several:
         if size % workers.count:
@@ -152,20 +150,23 @@ def _batches(
                 "--own-shards wants: --set batch_size=..."
             )
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
-        mask_seed = process_seed(seed, workers.number)
+        if not numbered:  # a static mask is the row's own, whoever reads it
+            mask_seed = process_seed(seed, workers.number)
         model.per_worker_data = True
 
+    objective = pretraining_objective(recipe)
+
     def batches(start: int) -> tf.data.Dataset:
-        rows = corpus.dataset("train", size, seed, start)
-        masked = masked_dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)
+        rows = corpus.dataset("train", size, seed, start, numbered=numbered)
+        made = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)
         if options.data_service:
-            return through_service(masked, options.data_service, workers.number)
-        return masked.prefetch(tf.data.AUTOTUNE)
+            return through_service(made, options.data_service, workers.number)
+        return made.prefetch(tf.data.AUTOTUNE)
 
     return batches
 
 
-class MaskedLanguageValidation:
+class PretrainingValidation:
     """Loss and accuracy on the rows held out, under masks that stay the same.
 
     Args:
@@ -176,30 +177,21 @@ class MaskedLanguageValidation:
     def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
         self.names = metric_names(recipe)
         rows = corpus.dataset(
-            "validation", recipe.batch_size, None, repeat=False, drop_remainder=False
+            "validation",
+            recipe.batch_size,
+            None,
+            repeat=False,
+            drop_remainder=False,
+            numbered=recipe.masking.duplicates is not None,
         )
-        masked = masked_dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
-        self.dataset = masked.take(recipe.validation_batches or -1)
+        objective = pretraining_objective(recipe)
+        batches = objective.dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
+        self.dataset = batches.take(recipe.validation_batches or -1)
 
     def __call__(self, model: FitModel, step: int) -> dict:
         """The metrics by name, as `train` asks of a validation."""
         metrics = model.evaluate(self.dataset, verbose=0, return_dict=True)
         return {name: metrics[name] for name in self.names}
-
-
-def masked_language_objective(
-    recipe: PretrainingRecipe, static_shapes: bool = False
-) -> MaskedLanguageObjective:
-    """What a recipe's model learns.
-
-    Args:
-        recipe: every setting.
-        static_shapes: take static shapes even where the recipe does not ask for them.
-    """
-    return MaskedLanguageObjective(
-        next_sentence=recipe.corpus.next_sentence,
-        skip_padding=not (recipe.static_shapes or static_shapes),
-    )
 
 
 def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:
@@ -208,7 +200,7 @@ def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:
     Raises:
         UserError: the recipe's `best_metric` is none of it.
     """
-    known = METRICS + (_NEXT_SENTENCE if recipe.corpus.next_sentence else ())
+    known = pretraining_objective(recipe).metric_names
     if recipe.training.best_metric not in known:
         raise UserError(
             f"training.best_metric is {recipe.training.best_metric!r}: give one of "
@@ -217,13 +209,17 @@ def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:
     return known
 
 
-def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> None:
+def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str = "pairs") -> None:
     """Refuses a corpus whose rows are of another length or kind than the recipe's.
+
+    Args:
+        recipe, corpus: to compare.
+        same: `"pairs"`, or `"paired"` where rows of the other kind of pairs will do.
 
     Raises:
         UserError: they are; the sentence names the setting.
     """
-    for name in ("sequence_length", "next_sentence"):
+    for name in ("sequence_length", same):
         mine, theirs = getattr(recipe.corpus, name), getattr(corpus.config, name)
         if mine != theirs:
             raise UserError(

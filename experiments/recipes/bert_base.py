@@ -15,7 +15,7 @@ Measured: not run at this size.
 
 from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus_config import CorpusConfig
-from macaron_tf.objectives.masking import MaskingConfig
+from macaron_tf.objectives import MaskingConfig
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = PretrainingRecipe(

@@ -22,7 +22,7 @@ from macaron_tf.training.config import TrainingConfig
 RECIPE = PretrainingRecipe(
     model="macaron_bert_base",
     corpus=CorpusConfig(
-        ("tfds:wikipedia/20230601.en", "tfds:pg19"), sequence_length=512, next_sentence=True
+        ("tfds:wikipedia/20230601.en", "tfds:pg19"), sequence_length=512, pairs="next_sentence"
     ),
     vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000),
     batch_size=8,

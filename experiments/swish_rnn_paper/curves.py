@@ -4,7 +4,7 @@ import argparse
 import pathlib
 
 from experiments.figures import mean_curves
-from experiments.swish_rnn_paper.runs import cell, pretrained, write
+from experiments.studies import cell, pretrained, write
 from macaron_tf.training.reporters import VALIDATION
 
 

@@ -5,7 +5,7 @@ import pathlib
 import statistics
 
 from experiments.figures import mean_curves
-from experiments.swish_rnn_paper.runs import cell, grid, write
+from experiments.studies import cell, grid, write
 
 
 def run(options: argparse.Namespace) -> None:

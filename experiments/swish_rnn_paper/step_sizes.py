@@ -5,7 +5,7 @@ import pathlib
 import statistics
 
 from experiments.figures import mean_bars
-from experiments.swish_rnn_paper.runs import cell, grid, pretrained, write
+from experiments.studies import cell, grid, pretrained, write
 from macaron_tf.errors import UserError
 from macaron_tf.training.reporters import TRAIN, VALIDATION, read_lines
 

@@ -4,17 +4,19 @@ import dataclasses
 import types
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from experiments import recipes
+from experiments.pretraining.learning import build_network as build_encoder
+from experiments.pretraining.learning import pretraining_objective
 from experiments.pretraining.recipe import PretrainingRecipe
-from experiments.pretraining.run import build_network as build_encoder
-from experiments.pretraining.train import masked_language_objective
 from experiments.recipe import Recipe, override
 from experiments.tpu.sources import Problem, Sources, of_exception, refused
 from experiments.translation.recipe import TranslationRecipe
 from experiments.translation.run import build_network as build_translator
 from macaron_tf.data.bucketing import Buckets
+from macaron_tf.data.corpus_files import RecordFormat
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.training import FitModel, build_fit_model
@@ -92,18 +94,22 @@ def batch_specs(recipe: Recipe, shape: Shape) -> dict[str, tf.TensorSpec]:
     if isinstance(recipe, TranslationRecipe):
         shapes = {"source": (rows, length), "target": (rows, length)}
         return {name: tf.TensorSpec(each, tf.int32) for name, each in shapes.items()}
-    places = (rows, recipe.masking.positions(length))
-    specs = {
-        "token_ids": tf.TensorSpec((rows, length), tf.int32),
-        "masked_positions": tf.TensorSpec(places, tf.int32),
-        "masked_labels": tf.TensorSpec(places, tf.int32),
-        "masked_weights": tf.TensorSpec(places, tf.float32),
-    }
-    if recipe.corpus.next_sentence:
-        specs["segment_ids"] = tf.TensorSpec((rows, length), tf.int32)
-        specs["next_sentence"] = tf.TensorSpec((rows,), tf.int32)
-        specs["next_sentence_weights"] = tf.TensorSpec((rows,), tf.float32)
-    return specs
+    size = recipe.vocabulary.size
+    record = RecordFormat.of(
+        dataclasses.replace(recipe.corpus, sequence_length=length), _rounded(size, 8)
+    )
+    table = tf.data.Dataset.from_tensors(np.zeros((rows, record.numbers), np.int32))
+    vocabulary = types.SimpleNamespace(
+        pieces=size,
+        mask_id=4,
+        special_ids=(0, 1, 2, 3, 4),
+        word_starts=lambda: np.ones(_rounded(size, 8), bool),
+    )
+    objective = pretraining_objective(recipe, static_shapes=True)
+    # Static masks look the same, but want the rows' numbers.
+    masking = dataclasses.replace(recipe.masking, duplicates=None)
+    batches = objective.dataset(table.map(record.features), masking, vocabulary, seed=0)
+    return dict(batches.element_spec)
 
 
 def build_model(recipe: Recipe) -> FitModel:
@@ -115,7 +121,7 @@ def build_model(recipe: Recipe) -> FitModel:
         objective = TranslationObjective(recipe.label_smoothing, skip_padding=False)
     else:
         network = build_encoder(recipe, _rounded(recipe.vocabulary.size, 8))
-        objective = masked_language_objective(recipe, static_shapes=True)
+        objective = pretraining_objective(recipe, static_shapes=True)
     model = build_fit_model(network, objective, recipe.training)
     model.prepare()
     return model

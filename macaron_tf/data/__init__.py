@@ -6,6 +6,7 @@ from macaron_tf.data.classification_data import ClassificationData
 from macaron_tf.data.cleaning import CleaningConfig, clean_pairs
 from macaron_tf.data.documents import documents
 from macaron_tf.data.encoder_vocabulary import (
+    BytePairVocabulary,
     SentencePieceEncoderVocabulary,
     WordPieceVocabulary,
     load_encoder_vocabulary,
@@ -18,9 +19,11 @@ from macaron_tf.data.pretraining_corpus import (
     PretrainingCorpus,
     prepare,
 )
+from macaron_tf.data.question_data import Questions, read_questions
 from macaron_tf.data.sentencepiece_training import interleave
 from macaron_tf.data.sources import read_pairs, source_fingerprint
 from macaron_tf.data.storage import write_aside
+from macaron_tf.data.tagging_data import TaggedSentences, read_tagged
 from macaron_tf.data.task_data import Examples, read_examples
 from macaron_tf.data.tasks import TASKS, Task, get_task
 from macaron_tf.data.tokenization import SamplingConfig
@@ -32,6 +35,7 @@ from macaron_tf.data.vocabulary import (
 __all__ = [
     "TASKS",
     "BatchingConfig",
+    "BytePairVocabulary",
     "ClassificationData",
     "CleaningConfig",
     "CorpusConfig",
@@ -39,8 +43,10 @@ __all__ = [
     "Examples",
     "NormalizationConfig",
     "PretrainingCorpus",
+    "Questions",
     "SamplingConfig",
     "SentencePieceEncoderVocabulary",
+    "TaggedSentences",
     "Task",
     "TranslationData",
     "Vocabulary",
@@ -58,6 +64,8 @@ __all__ = [
     "prepare",
     "read_examples",
     "read_pairs",
+    "read_questions",
+    "read_tagged",
     "source_fingerprint",
     "write_aside",
 ]

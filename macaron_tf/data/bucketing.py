@@ -119,6 +119,19 @@ class Buckets:
             yield Batch(np.concatenate([carried, filling]), self.lengths[bucket])
 
 
+class EqualRows(Buckets):
+    """Buckets of equal numbers of rows: the papers' batch size counts examples, not tokens.
+
+    Args:
+        lengths: lengths of the buckets.
+        rows: of each batch.
+    """
+
+    def __init__(self, lengths: Sequence[int], rows: int):
+        super().__init__(lengths, max_tokens=rows * max(lengths))
+        self.rows = (rows,) * len(self.lengths)
+
+
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     """The lengths that waste the least padding, by dynamic programming over their histogram.
 

@@ -23,7 +23,7 @@ from macaron_tf.errors import UserError
 HOMEASSISTANT_VERSION = "2026.2.3"
 HOMEASSISTANT_SHA256 = "8167820cac4b8defe895fd2c36ac23402a445d1fe6028e8cde24caabb935282c"
 SPLITS = ("train", "validation", "test")
-FORMAT = 1  # raise it when the pairs or their splits change: caches are keyed by it
+FORMAT = 1  # raise it when the pairs, the documents or their splits change: caches are keyed by it
 
 _WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
 _MEGABYTES = 51
@@ -49,8 +49,7 @@ def read_homeassistant(
     Raises:
         UserError: unknown language or split, English on neither side, the wheel cannot be had.
     """
-    if split not in SPLITS:
-        raise UserError(f"homeassistant has no split {split!r}: it has {', '.join(SPLITS)}")
+    _check_split(split)
     if (source_lang == "en") == (target_lang == "en"):
         raise UserError(
             f"homeassistant pairs English with another language, not {source_lang!r} with "
@@ -64,6 +63,23 @@ def read_homeassistant(
         )
     pairs = wheel_pairs(fetch_homeassistant(), other)[split]
     return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
+
+
+def read_homeassistant_documents(language: str, split: str) -> list[str]:
+    """Reads a split of the default corpus in one language, fetching its wheel at the first time.
+
+    Args:
+        language: its code, "en" included.
+        split: "train" (96%), "validation" (2%) or "test" (2%).
+
+    Returns:
+        The documents of `wheel_documents`.
+
+    Raises:
+        UserError: unknown language or split, the wheel cannot be had.
+    """
+    _check_split(split)
+    return wheel_documents(fetch_homeassistant(), language)[split]
 
 
 def fetch_homeassistant(cache_dir: str | os.PathLike | None = None) -> pathlib.Path:
@@ -131,31 +147,77 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
     Raises:
         UserError: no such language; the list of those that exist.
     """
+    if language == "en":
+        raise _no_language(wheel, language)
     counts: dict[str, collections.Counter] = {}
+    for texts in _components(wheel, language):
+        for pair in texts:
+            if _is_translation(*pair):
+                counts.setdefault(pair[0].casefold(), collections.Counter())[pair] += 1
+    splits: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    for key, group in counts.items():
+        split = _split_of(key)
+        splits[split].extend(group if split == "train" else [group.most_common(1)[0][0]])
+    return splits
+
+
+def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[str]]:
+    """The texts of a wheel in one language, as documents.
+
+    Args:
+        wheel: its path.
+        language: the code of a language, such as "en", "de" or "pt-BR".
+
+    Returns:
+        For each of `SPLITS` its documents, one a component (a part of the program): its texts in
+        the file's order, one a line. A text lies in the split of its English one, as in
+        `wheel_pairs`, and what was left in English is left out of the other languages.
+
+    Raises:
+        UserError: no such language; the list of those that exist.
+    """
+    splits: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for texts in _components(wheel, language):
+        lines: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for english, text in texts:
+            if _has_words(text) if language == "en" else _is_translation(english, text):
+                lines[_split_of(english.casefold())].append(text)
+        for split, found in lines.items():
+            if found:
+                splits[split].append("\n".join(found))
+    return splits
+
+
+def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[str, str]]]:
+    """The (English, other) texts of each component, in the order of the other's file."""
+    found = False
     with zipfile.ZipFile(wheel) as archive:
         members = set(archive.namelist())
-        found = False
         for name in sorted(members):
             match = _MEMBER.fullmatch(name)
             english_name = f"{name.rpartition('/')[0]}/en.json"
             if not match or match[2] != language or english_name not in members:
                 continue
             found = True
-            english_texts = dict(_flatten(json.loads(archive.read(english_name))))
-            for key, text in _flatten(json.loads(archive.read(name))):
-                pair = (_one_line(english_texts.get(key, "")), _one_line(text))
-                if _is_translation(*pair):
-                    counts.setdefault(pair[0].casefold(), collections.Counter())[pair] += 1
-    if not found or language == "en":
-        raise UserError(
-            f"homeassistant has no language {language!r} beside English: "
-            f"it has {', '.join(wheel_languages(wheel))}"
-        )
-    splits: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
-    for key, group in counts.items():
-        split = _split_of(key)
-        splits[split].extend(group if split == "train" else [group.most_common(1)[0][0]])
-    return splits
+            english = dict(_flatten(json.loads(archive.read(english_name))))
+            yield [
+                (_one_line(english.get(key, "")), _one_line(text))
+                for key, text in _flatten(json.loads(archive.read(name)))
+            ]
+    if not found:
+        raise _no_language(wheel, language)
+
+
+def _no_language(wheel: str | os.PathLike, language: str) -> UserError:
+    return UserError(
+        f"homeassistant has no language {language!r} beside English: "
+        f"it has {', '.join(wheel_languages(wheel))}"
+    )
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise UserError(f"homeassistant has no split {split!r}: it has {', '.join(SPLITS)}")
 
 
 def _split_of(key: str) -> str:
@@ -169,9 +231,11 @@ def _is_translation(english: str, other: str) -> bool:
 
     903 of 25,579 German pairs are the same on both sides: product names, units, "RSSI".
     """
-    return english != other and all(
-        any(map(str.isalpha, _UNTRANSLATED.sub("", text))) for text in (english, other)
-    )
+    return english != other and _has_words(english) and _has_words(other)
+
+
+def _has_words(text: str) -> bool:
+    return any(map(str.isalpha, _UNTRANSLATED.sub("", text)))
 
 
 def _one_line(text: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data import storage
+from macaron_tf.data.corpus_config import CorpusConfig
 from macaron_tf.data.packing import Rows
 
 FORMAT = 1  # raise it when the files' layout or meaning changes
@@ -17,56 +18,68 @@ SPLITS = ("train", "validation")
 
 @dataclasses.dataclass(frozen=True)
 class RecordFormat:
-    """How a row lies in a record: L ids, and for pairs the boundary and the label behind them.
+    """How a row lies in a record: L ids, and behind them the numbers that the corpus's rows have.
 
     Args:
         sequence_length: L.
-        next_sentence: whether rows are pairs.
+        columns: names of those numbers: "boundary", where the second half begins, "pair_label",
+            "language" and "second_language".
         wide: four bytes a number instead of two.
     """
 
     sequence_length: int
-    next_sentence: bool
+    columns: tuple[str, ...]
     wide: bool
 
     @classmethod
-    def of(cls, sequence_length: int, next_sentence: bool, vocabulary_size: int) -> "RecordFormat":
+    def of(cls, config: CorpusConfig, vocabulary_size: int) -> "RecordFormat":
         """The format of a corpus: two bytes a number where that suffices.
 
         Args:
-            sequence_length: L.
-            next_sentence: whether rows are pairs.
+            config: the corpus.
             vocabulary_size: V.
 
         Returns:
             The format.
         """
-        wide = max(sequence_length, vocabulary_size) > 1 << 16
-        return cls(sequence_length, next_sentence, wide)
+        wanted = {
+            "boundary": config.paired or config.has_translations,
+            "pair_label": config.paired,
+            "language": bool(config.languages),
+            "second_language": config.has_translations,
+        }
+        columns = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+        wide = max(config.sequence_length + 1, vocabulary_size) > 1 << 16
+        return cls(config.sequence_length, columns, wide)
 
     @property
     def numbers(self) -> int:
         """Numbers of a record."""
-        return self.sequence_length + 2 * self.next_sentence
+        return self.sequence_length + len(self.columns)
 
     @property
     def file_bytes(self) -> int:
         """Bytes that a record takes in its file; TFRecord adds 16 of length and checksums."""
         return self.numbers * (4 if self.wide else 2) + 16
 
-    def encoded(self, rows: Rows) -> list[bytes]:
+    def encoded(self, rows: Rows, languages: np.ndarray) -> list[bytes]:
         """Rows as records.
 
         Args:
             rows: N rows.
+            languages: (N, 2) the languages of the halves.
 
         Returns:
             N records.
         """
-        columns = [rows.token_ids]
-        if self.next_sentence:
-            columns += [rows.boundaries[:, None], rows.next_sentence[:, None]]
-        table = np.concatenate(columns, axis=1)  # (N, numbers)
+        known = {
+            "boundary": rows.boundaries,
+            "pair_label": rows.pair_label,
+            "language": languages[:, 0],
+            "second_language": languages[:, 1],
+        }
+        columns = [known[name][:, None] for name in self.columns]
+        table = np.concatenate([rows.token_ids, *columns], axis=1)  # (N, numbers)
         return [row.tobytes() for row in table.astype("<i4" if self.wide else "<u2")]
 
     def table(self, records: tf.Tensor) -> tf.Tensor:
@@ -88,20 +101,29 @@ class RecordFormat:
             table: (B, numbers) of `table`.
 
         Returns:
-            {"token_ids": (B, L) int32, "segment_ids": (B, L) int32} and, of pairs,
-            "next_sentence" (B,) int32.
+            {"token_ids": (B, L) int32, "segment_ids": (B, L) int32, 1 in the second half} and, of
+            pairs, "pair_label" (B,) int32; of several languages "language_ids" (B, L) int32; with
+            translation pairs "position_ids" (B, L) int32, which begin at 0 again in the second
+            half (Conneau and Lample 2019, section 3.4).
         """
         table = tf.cast(table, tf.int32)
-        token_ids = table[:, : self.sequence_length]
-        if not self.next_sentence:
-            return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids)}
-        boundaries = table[:, self.sequence_length]  # (B,)
-        second = tf.range(self.sequence_length) >= boundaries[:, None]  # (B, L)
-        return {
+        token_ids, *columns = tf.split(table, [self.sequence_length, *[1] * len(self.columns)], 1)
+        column = dict(zip(self.columns, columns, strict=True))  # each (B, 1)
+        places = tf.range(self.sequence_length)
+        boundaries = column.get("boundary", self.sequence_length)
+        second = (places >= boundaries) & tf.ones_like(token_ids, tf.bool)  # (B, L)
+        batch = {
             "token_ids": token_ids,
             "segment_ids": tf.cast(second & (token_ids != 0), tf.int32),
-            "next_sentence": table[:, self.sequence_length + 1],
         }
+        if "pair_label" in column:
+            batch["pair_label"] = column["pair_label"][:, 0]
+        if "language" in column:
+            first = column["language"]
+            batch["language_ids"] = tf.where(second, column.get("second_language", first), first)
+        if "second_language" in column:
+            batch["position_ids"] = places - tf.where(second, boundaries, 0)
+        return batch
 
 
 @dataclasses.dataclass(frozen=True)

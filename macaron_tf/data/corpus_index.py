@@ -3,7 +3,7 @@
 import json
 
 from macaron_tf.data import storage
-from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus_config import config_from_record
 from macaron_tf.data.corpus_files import FORMAT, INDEX, PROGRESS, SPLITS, Shard
 from macaron_tf.errors import UserError
 
@@ -35,10 +35,8 @@ def read_index(folder: str) -> dict:
                 f"{path} is of format {record['format']}, not {FORMAT}: prepare the corpus again"
             )
         settings = record["settings"]
-        config = dict(settings["config"])
-        config["sources"] = tuple(CorpusSource(**source) for source in config["sources"])
         return {
-            "config": CorpusConfig(**config),
+            "config": config_from_record(settings["config"]),
             "vocabulary": settings["vocabulary"],
             "settings": settings,
             "shards": {

@@ -23,12 +23,14 @@ class RowOrder:
     Args:
         paths: of the shards, none of them empty.
         rows: number of records of each.
+        first_rows: number of the first row of each, which no shuffling changes.
         shuffled_rows: greatest number of rows of a group, a single larger shard excepted.
         seed: two numbers that decide the order; None takes the shards and rows as they lie.
     """
 
     paths: tuple[str, ...]
     rows: tuple[int, ...]
+    first_rows: tuple[int, ...]
     shuffled_rows: int
     seed: tuple[int, int] | None
 
@@ -58,7 +60,8 @@ class RowOrder:
             drop_remainder: leave out a last batch that is not full.
 
         Returns:
-            Dataset of `(B, ...)` tensors. It raises a tf.errors.OpError where a shard is missing,
+            Dataset of a tensor `(B, ...)`, the numbers of its rows `(B,)` int64 and their epochs
+            `(B,)` int64. It raises a tf.errors.OpError where a shard is missing,
             damaged, or has another number of records than it should.
         """
         epoch, offset = divmod(start_row, sum(self.rows))
@@ -75,27 +78,40 @@ class RowOrder:
         else:
             numbers = tf.data.Dataset.range(first, (epoch + 1) * self.groups)
 
-        def rows(number: tf.Tensor) -> tf.Tensor:
-            return self._group(number, decode)[tf.where(number == first, passed, 0) :]
+        def rows(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            start = tf.where(number == first, passed, 0)
+            return tuple(column[start:] for column in self._group(number, decode))
 
         # The next group is read while this one is used.
         groups = numbers.map(rows, num_parallel_calls=1).prefetch(1)
         return groups.rebatch(batch_size, drop_remainder)
 
-    def _group(self, number: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-        """The rows, `(N, ...)`, of a group; groups count on from epoch to epoch."""
+    def _group(
+        self, number: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tuple[tf.Tensor, ...]:
+        """The rows `(N, ...)` of a group, their numbers and epochs, `(N,)` int64.
+
+        Groups count on from epoch to epoch.
+        """
         epoch, group = number // self.groups, number % self.groups
         members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
         paths = tf.gather(tf.constant(self.paths), members)
-        expected = tf.reduce_sum(tf.gather(tf.constant(self.rows, tf.int64), members))
+        counts = tf.gather(tf.constant(self.rows, tf.int64), members)
+        expected = tf.reduce_sum(counts)
         records = tf.data.TFRecordDataset(paths).batch(tf.int64.max).get_single_element()
         # A file cut between two records is whole to TFRecord.
         found = tf.size(records, tf.int64)
         with tf.control_dependencies([tf.debugging.assert_equal(found, expected)]):
             rows = decode(records)
+        # Of each shard: its first row's number, less its first row's place in the group.
+        shifts = tf.gather(tf.constant(self.first_rows, tf.int64), members)
+        shifts -= tf.cumsum(counts, exclusive=True)
+        row_numbers = tf.range(expected) + tf.repeat(shifts, counts)  # (N,)
+        epochs = tf.fill([expected], epoch)
         if self.seed is None:
-            return rows
-        return tf.gather(rows, _permutation(expected, _mixed(self._epoch_seed(epoch), group)))
+            return rows, row_numbers, epochs
+        order = _permutation(expected, _mixed(self._epoch_seed(epoch), group))
+        return tf.gather(rows, order), tf.gather(row_numbers, order), epochs
 
     def _first_shard(self, group):
         """Where a group begins in the epoch's order of shards."""

@@ -49,6 +49,12 @@ class CorpusProgress:
         if self._bar and self._done % 100 == 0:
             self._bar.update(self._task, completed=self._done, description="going on")
 
+    def counted(self) -> None:
+        """Counts a document that is only looked at, to know how many there are."""
+        self._done += 1
+        if self._done % 100 == 0:
+            self._show("counting lines")
+
     def written(self, count: int, rows: int, tokens: int, before: int) -> None:
         """Counts the documents of a shard.
 
@@ -59,9 +65,11 @@ class CorpusProgress:
             before: ids of the shards that earlier runs have written.
         """
         self._done += count
+        rate = (tokens - before) / max(time.monotonic() - self._began, 1e-9)
+        self._show(f"{rows:,} rows  {tokens:,} tokens  {rate:,.0f} tokens/s")
+
+    def _show(self, text: str) -> None:
         now = time.monotonic()
-        rate = (tokens - before) / max(now - self._began, 1e-9)
-        text = f"{rows:,} rows  {tokens:,} tokens  {rate:,.0f} tokens/s"
         if self._bar:
             self._bar.update(self._task, completed=self._done, description=text)
         elif now - self._last >= _SECONDS:

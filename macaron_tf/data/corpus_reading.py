@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 
@@ -41,6 +42,7 @@ class PretrainingCorpus:
         vocabulary: what it was cut with.
         shards: of each split.
         shuffled_rows: greatest number of rows, about, that are shuffled among each other.
+        whole: the corpus that this is a part of, None = itself: rows are numbered in the whole.
     """
 
     def __init__(
@@ -50,13 +52,15 @@ class PretrainingCorpus:
         vocabulary: PieceVocabulary,
         shards: dict[str, tuple[Shard, ...]],
         shuffled_rows: int = _SHUFFLED_ROWS,
+        whole: "PretrainingCorpus | None" = None,
     ):
         self.folder = folder
         self.config = config
         self.vocabulary = vocabulary
         self.shards = shards
         self.shuffled_rows = shuffled_rows
-        self.record = RecordFormat.of(config.sequence_length, config.next_sentence, vocabulary.size)
+        self.whole = whole or self
+        self.record = RecordFormat.of(config, vocabulary.size)
 
     @classmethod
     def open(cls, folder: str | os.PathLike, verify: bool | None = None) -> "PretrainingCorpus":
@@ -116,7 +120,9 @@ class PretrainingCorpus:
 
     def summary(self) -> str:
         """One line for the log: rows, lengths, what a row is."""
-        kind = "sentence pairs" if self.config.next_sentence else "running text"
+        kind = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
+        if self.config.languages:
+            kind += f" in {', '.join(self.config.languages)}"
         return (
             f"{self.rows('train'):,} training and {self.rows('validation'):,} validation rows of "
             f"{self.sequence_length} ids, {kind}, {self.vocabulary.pieces:,} pieces"
@@ -136,8 +142,7 @@ class PretrainingCorpus:
             count: number of processes.
 
         Returns:
-            A corpus of some training shards and all validation shards. Its fingerprint is the
-            part's: a run records that of the whole.
+            A corpus of some training shards and all validation shards, with its own fingerprint.
 
         Raises:
             UserError: fewer files than processes.
@@ -162,6 +167,7 @@ class PretrainingCorpus:
             self.vocabulary,
             {**self.shards, "train": tuple(parts[index])},
             self.shuffled_rows,
+            self.whole,
         )
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
@@ -179,7 +185,7 @@ class PretrainingCorpus:
         for shard in self.shards["train"] + self.shards["validation"]:
             if not is_whole(self.folder, shard, self.record, verify):
                 return self._damaged(shard)
-        if self._whole_folder() not in error.message:
+        if self._absolute_folder() not in error.message:
             return None
         return UserError(
             f"the corpus in {self.folder} cannot be read ({storage.reason(error)}): see that it "
@@ -194,6 +200,7 @@ class PretrainingCorpus:
         start_step: int = 0,
         repeat: bool = True,
         drop_remainder: bool = True,
+        numbered: bool = False,
     ) -> tf.data.Dataset:
         """The batches from a global step on; of those before it at most one group is read.
 
@@ -206,10 +213,12 @@ class PretrainingCorpus:
                 end with the first one.
             drop_remainder: leave out a last batch that is not full; otherwise B is None in the
                 dataset's specification.
+            numbered: add "row_number" (B,) int64, a row's number in the split, the same in every
+                order and in a part of `shard`, and "epoch" (B,) int64, how often all rows have
+                come before: a mask drawn from the two does not depend on the step.
 
         Returns:
-            Dataset of {"token_ids": (B, L) int32, "segment_ids": (B, L) int32} and, of pairs,
-            "next_sentence" (B,) int32; its cardinality is known.
+            Dataset of the batches of `RecordFormat.features`; its cardinality is known.
 
         Raises:
             UserError: no such split, no row in it, or fewer than a batch where none may be
@@ -237,9 +246,12 @@ class PretrainingCorpus:
         tables = self._order(split, seed).batches(
             start_row, batch_size, self.record.table, repeat, drop_remainder
         )
-        dataset = tables.map(
-            self.record.features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-        )
+
+        def features(table: tf.Tensor, row_number: tf.Tensor, epoch: tf.Tensor):
+            numbers = {"row_number": row_number, "epoch": epoch} if numbered else {}
+            return {**self.record.features(table), **numbers}
+
+        dataset = tables.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         if not steps:
             dataset = dataset.take(0)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
@@ -247,15 +259,19 @@ class PretrainingCorpus:
 
     def _order(self, split: str, seed: int | None) -> RowOrder:
         shards = [shard for shard in self.shards[split] if shard.rows]
-        folder = self._whole_folder()
+        folder = self._absolute_folder()
+        whole = self.whole.shards[split]
+        counts = itertools.accumulate((shard.rows for shard in whole), initial=0)
+        first_rows = {shard.name: count for shard, count in zip(whole, counts, strict=False)}
         return RowOrder(
             tuple(storage.join(folder, shard.name) for shard in shards),
             tuple(shard.rows for shard in shards),
+            tuple(first_rows[shard.name] for shard in shards),
             self.shuffled_rows,
             None if seed is None else (seed, SPLITS.index(split)),
         )
 
-    def _whole_folder(self) -> str:
+    def _absolute_folder(self) -> str:
         """Another process reads the files where batches come through a service."""
         return self.folder if storage.is_remote(self.folder) else os.path.abspath(self.folder)
 

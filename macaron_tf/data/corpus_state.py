@@ -5,9 +5,9 @@ import json
 import os
 
 from macaron_tf.data import storage
-from macaron_tf.data.corpus_config import CorpusConfig
+from macaron_tf.data.corpus_config import CorpusConfig, config_from_record
 from macaron_tf.data.corpus_files import FORMAT, PROGRESS, RecordFormat, Shard, is_whole
-from macaron_tf.data.documents import source_identity
+from macaron_tf.data.corpus_sources import identify_source
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 
@@ -55,11 +55,11 @@ def corpus_settings(
     record = {
         "config": dataclasses.asdict(config),
         "vocabulary": vocabulary.hash,
-        "sources": [
-            source_identity(source.source, source.split, data_dir) for source in config.sources
-        ],
+        "sources": [identify_source(source, data_dir) for source in config.sources],
     }
-    if config.next_sentence:
+    if config.languages:
+        record["languages"] = config.languages  # a place is an id
+    if config.paired:
         record["held_out"] = "documents"  # rows, as of running text, in corpora of earlier versions
     return json.loads(json.dumps(record))
 
@@ -81,11 +81,13 @@ def check_settings(found: dict, wanted: dict, out: str) -> None:
             f"{str(found.get('vocabulary'))[:12]} but this one is {wanted['vocabulary'][:12]}; "
             "take the vocabulary saved there or another folder"
         )
-    config = found.get("config", {})
+    # In this version's words, as JSON has them.
+    theirs = dataclasses.asdict(config_from_record(found["config"]))
+    theirs = json.loads(json.dumps(theirs))
     for name, value in wanted["config"].items():
-        if config.get(name) != value:
+        if theirs[name] != value:
             raise UserError(
-                f"the corpus in {out} has {name} {config.get(name)!r}, not {value!r}: "
+                f"the corpus in {out} has {name} {theirs[name]!r}, not {value!r}: "
                 "take another folder or remove that one"
             )
     if found.get("held_out") != wanted.get("held_out"):

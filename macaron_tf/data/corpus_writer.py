@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from macaron_tf.data import storage
-from macaron_tf.data.cache import TokenRows
-from macaron_tf.data.corpus_blocks import CorpusDocument
+from macaron_tf.data.corpus_blocks import CorpusDocument, running_rows
 from macaron_tf.data.corpus_config import CorpusConfig
 from macaron_tf.data.corpus_files import (
     FORMAT,
@@ -19,9 +18,22 @@ from macaron_tf.data.corpus_files import (
     write_shard,
 )
 from macaron_tf.data.corpus_state import PreparationState, remove_leftovers, write_state
-from macaron_tf.data.packing import Rows, pack_pairs, pack_rows
+from macaron_tf.data.packing import Rows
+from macaron_tf.data.pair_packing import pack_pairs
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
+
+_TOO_FEW = {
+    "next_sentence": (
+        "sentence pairs need four documents or more with text, two of them to hold out: "
+        "half of the pairs take their second segment from another document of their split; "
+        "give more documents, or separate them (text-paragraphs:, text-lines:)"
+    ),
+    "sentence_order": (
+        "sentence pairs need two documents or more with text, one of them to hold out: "
+        "give more documents, or separate them (text-paragraphs:)"
+    ),
+}
 
 
 class CorpusWriter:
@@ -50,15 +62,15 @@ class CorpusWriter:
         state: PreparationState,
     ):
         self._config = config
-        self._ids = (config.sequence_length, vocabulary.cls_id, vocabulary.sep_id)
+        self._special = (vocabulary.cls_id, vocabulary.sep_id)
         self._out = out
         self._settings = settings
         self._record = record
         self.state = state
-        self._kept_documents: list[TokenRows] = []
+        self._kept_documents: list[CorpusDocument] = []
         # Only documents that come again can bring a validation row into the training rows.
         self._kept_rows: set[bytes] | None = None
-        if config.weights is not None:
+        if config.repeats:
             self._kept_rows = set(read_records(out, state.validation))
 
     def hold_out(self, documents: Iterable[CorpusDocument]) -> None:
@@ -68,9 +80,7 @@ class CorpusWriter:
             documents: these and others, in their order.
         """
         self._kept_documents += [
-            document.sentences
-            for document in documents
-            if document.held_out and not document.repeated
+            document for document in documents if document.held_out and not document.repeated
         ]
 
     def write(self, block: Sequence[CorpusDocument]) -> None:
@@ -80,17 +90,15 @@ class CorpusWriter:
             block: documents.
 
         Raises:
-            UserError: the folder cannot be written, or fewer than two documents to pair.
+            UserError: the folder cannot be written, or too few documents to pair.
         """
         state, number = self.state, len(self.state.train)
         counted, held_out = 0, None
-        if self._config.next_sentence:
+        if self._config.paired:
             self.hold_out(block)
-            rows = self._pairs([d.sentences for d in block if not d.held_out], [number])
-            kept = self._record.encoded(rows)
+            rows, kept = self._pairs([d for d in block if not d.held_out], [number])
         else:
-            texts = [document.sentences.ids for document in block]
-            rows = pack_rows(texts, *self._ids, cross_documents=self._config.cross_documents)
+            rows = running_rows(block, self._config, *self._special)
             kept, held_out, counted = self._divided(block, rows)
         train = (*state.train, write_shard(self._out, f"train-{number:05d}.tfrecord", kept))
         validation = state.validation
@@ -110,13 +118,13 @@ class CorpusWriter:
         """Writes the validation rows and the index, which makes the corpus valid.
 
         Raises:
-            UserError: no text at all, or fewer than two documents to pair.
+            UserError: no text at all, or too few documents to pair.
         """
         tokens = self.state.tokens
-        if self._config.next_sentence:
+        if self._config.paired:
             # The training shards' numbers have no second part.
-            rows = self._pairs(self._kept_documents, [0, 1])
-            records, tokens = iter(self._record.encoded(rows)), tokens + _tokens(rows)
+            rows, held_out = self._pairs(self._kept_documents, [0, 1])
+            records, tokens = iter(held_out), tokens + _tokens(rows)
         elif self.state.rows:
             records = read_records(self._out, self.state.validation)
         else:
@@ -140,7 +148,7 @@ class CorpusWriter:
         self, block: Sequence[CorpusDocument], rows: Rows
     ) -> tuple[list[bytes], list[bytes], int]:
         """Training records, validation records, and how many of them were counted for that."""
-        records = self._record.encoded(rows)
+        records = self._encoded(block, rows)
         repeated = np.array([document.repeated for document in block])[rows.owners]
         places = self.state.counted + np.cumsum(~repeated) - 1
         chosen = ~repeated & (places % self._config.validation_every == 0)
@@ -156,15 +164,27 @@ class CorpusWriter:
             ]
         return kept, held_out, int((~repeated).sum())
 
-    def _pairs(self, documents: Sequence[TokenRows], numbers: list[int]) -> Rows:
-        if sum(len(document.ids) > 0 for document in documents) < 2:
-            raise UserError(
-                "sentence pairs need four documents or more with text, two of them to hold out: "
-                "half of the pairs take their second segment from another document of their split; "
-                "give more documents, or separate them (text-paragraphs:, text-lines:)"
-            )
-        rng = np.random.default_rng([self._config.seed, *numbers])
-        return pack_pairs(documents, *self._ids, rng)
+    def _pairs(
+        self, documents: Sequence[CorpusDocument], numbers: list[int]
+    ) -> tuple[Rows, list[bytes]]:
+        """Rows of pairs and their records."""
+        pairs = self._config.pairs
+        least = 2 if pairs == "next_sentence" else 1
+        if sum(len(document.sentences.ids) > 0 for document in documents) < least:
+            raise UserError(_TOO_FEW[pairs])
+        rows = pack_pairs(
+            [document.sentences for document in documents],
+            self._config.sequence_length,
+            *self._special,
+            np.random.default_rng([self._config.seed, *numbers]),
+            pairs,
+            single_sentences=self._config.row_packing == "sentence_pair",
+        )
+        return rows, self._encoded(documents, rows)
+
+    def _encoded(self, documents: Sequence[CorpusDocument], rows: Rows) -> list[bytes]:
+        languages = np.array([document.languages for document in documents])  # (documents, 2)
+        return self._record.encoded(rows, languages[rows.owners])
 
 
 def _tokens(rows: Rows) -> int:

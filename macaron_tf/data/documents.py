@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.data import storage, text_files, tfds_sets
+from macaron_tf.data import corpora, storage, text_files, tfds_sets
 from macaron_tf.data.tfds_sets import (
     PreparedSet,
     first_line,
@@ -26,6 +26,7 @@ FORMS = {
     "text:GLOB[,GLOB...]": "files, plain or .gz, each a document",
     "text-paragraphs:GLOB[,GLOB...]": "files whose documents are separated by blank lines",
     "text-lines:GLOB[,GLOB...]": "files with a document a line",
+    "homeassistant:LANG": "the embedded default corpus, a part of the program a document",
 }
 _TEXT_KINDS = ("text", "text-paragraphs", "text-lines")
 _TEXT_FIELDS = ("text", "book_text")  # Wikipedia's and PG-19's
@@ -47,7 +48,10 @@ def documents(
             `text:GLOB[,GLOB...]`: files, plain or `.gz`, in the order of their names, each a
                 document;
             `text-paragraphs:GLOB[,GLOB...]`: the same, with a document up to each blank line;
-            `text-lines:GLOB[,GLOB...]`: the same, with a document on each line.
+            `text-lines:GLOB[,GLOB...]`: the same, with a document on each line;
+            `homeassistant:LANG`: the embedded default corpus in one language, "en" included; a
+                document is the texts of a part of the program in their order. Its splits are
+                those of the translation pairs.
             `{split}` in a glob stands for the split; files without it have only the split
             "train", also called "all".
         split: a split, or a slice such as "train[:10%]" of a TFDS set.
@@ -65,6 +69,8 @@ def documents(
     kind, rest = _parse(source)
     if kind == "tfds":
         return _tfds_documents(_tfds_set(rest, split, data_dir, download))
+    if is_embedded(source):
+        return iter(corpora.read_homeassistant_documents(rest, split))
     return _file_documents(kind, _paths(kind, rest, split))
 
 
@@ -77,7 +83,7 @@ def count_documents(
         source, split, data_dir: as for `documents`.
 
     Returns:
-        The number; None for files that hold several documents.
+        The number; None for files that hold several documents, and for the embedded corpus.
 
     Raises:
         UserError: as `documents`.
@@ -98,7 +104,8 @@ def source_identity(
         source, split, data_dir: as for `documents`.
 
     Returns:
-        Name, size in bytes and time of change in nanoseconds of each of its files.
+        Name, size in bytes and time of change in nanoseconds of each of its files; of the embedded
+        corpus its SHA-256, 0 and the version of its cutting.
 
     Raises:
         UserError: as `documents`.
@@ -106,12 +113,43 @@ def source_identity(
     kind, rest = _parse(source)
     if kind == "tfds":
         return tfds_sets.identity(rest, data_dir)
+    if is_embedded(source):
+        return [(corpora.HOMEASSISTANT_SHA256, 0, corpora.FORMAT)]
     return text_files.identity(_paths(kind, rest, split))
+
+
+def check_language(source: str, language: str | None) -> None:
+    """Refuses a language for a source that names another one itself.
+
+    Args:
+        source: as for `documents`.
+        language: what its text is taken for; None where that is not asked.
+
+    Raises:
+        UserError: it is of another; or as `documents` for what is no source.
+    """
+    _, rest = _parse(source)
+    if is_embedded(source) and language not in (None, rest):
+        raise UserError(f"{source} is not in {language!r}: give it the language {rest!r}")
+
+
+def is_embedded(source: str) -> bool:
+    """Whether a source is the embedded corpus, which is read as a whole.
+
+    Args:
+        source: as for `documents`.
+    """
+    return source.partition(":")[0] == "homeassistant"
 
 
 def _parse(source: str) -> tuple[str, str]:
     kind, _, rest = source.partition(":")
-    if kind not in ("tfds", *_TEXT_KINDS) or not rest:
+    if kind == "tsv":
+        raise UserError(
+            f"{source} holds translation pairs: name its two languages, as in "
+            f"({source!r}, 'train', None, ('en', 'de'))"
+        )
+    if kind not in ("tfds", *_TEXT_KINDS, "homeassistant") or not rest:
         *forms, last = FORMS
         raise UserError(
             f"unknown source of documents {source!r}: give {', '.join(forms)} or {last}"

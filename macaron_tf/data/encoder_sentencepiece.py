@@ -2,13 +2,15 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
+from sentencepiece import sentencepiece_model_pb2
 
+from macaron_tf.data.aligned_text import LocatedPieces, locate
 from macaron_tf.data.cache import TokenRows
 from macaron_tf.data.normalization import (
     NormalizationConfig,
@@ -22,7 +24,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.special_ids import PAD, UNK
 
 CLS, SEP, MASK = 2, 3, 4
-_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
+CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _WORD_START = "\u2581"
 
 
@@ -33,6 +35,8 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         proto: the serialized model.
         normalization: what is done to a line before it is cut.
         language: whose punctuation rules the normalization applies.
+        fold_accents: before all else, take accents off and write LaTeX's quotation marks as `"`,
+            as ALBERT does.
 
     Attributes:
         processor: SentencePiece's own processor of the model.
@@ -50,10 +54,12 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         proto: bytes,
         normalization: NormalizationConfig | None = None,
         language: str = "en",
+        fold_accents: bool = False,
     ):
         self.proto = bytes(proto)
         self.normalization = normalization or NormalizationConfig()
         self.language = language
+        self.fold_accents = fold_accents
         self.processor = sentencepiece.SentencePieceProcessor()
         try:
             self.processor.LoadFromSerializedProto(self.proto)
@@ -61,14 +67,14 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
             raise UserError(
                 "the vocabulary's model is not a SentencePiece model: train the vocabulary again"
             ) from error
-        numbers = self.processor.piece_to_id(list(_CONTROL))
+        numbers = self.processor.piece_to_id(list(CONTROL))
         found = (self.processor.pad_id(), self.processor.unk_id(), *numbers)
         control = all(self.processor.is_control(i) for i in numbers)
         if found != (PAD, UNK, CLS, SEP, MASK) or not control:
             raise UserError(
                 "the SentencePiece model does not hold PAD, UNK, [CLS], [SEP] and [MASK] as its "
                 f"control pieces 0 to 4: train it with pad_id={PAD} unk_id={UNK} bos_id=-1 "
-                f"eos_id=-1 control_symbols={','.join(_CONTROL)}"
+                f"eos_id=-1 control_symbols={','.join(CONTROL)}"
             )
         self._tokenizer = None
 
@@ -80,6 +86,7 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         *,
         normalization: NormalizationConfig | None = None,
         language: str = "en",
+        fold_accents: bool = False,
         model_type: str = "bpe",
         character_coverage: float = 0.9999,
         unicode_rule: str = "nmt_nfkc",
@@ -90,7 +97,7 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         Args:
             lines: lines of text.
             size: number of pieces, the 5 special ones included.
-            normalization, language: as for the class.
+            normalization, language, fold_accents: as for the class.
             model_type: "bpe" or "unigram".
             character_coverage: part of the text's characters that become pieces: all but one in
                 10,000, for an encyclopedia holds thousands of characters that occur once.
@@ -104,6 +111,8 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
         """
         normalization = normalization or NormalizationConfig()
+        if fold_accents:
+            lines = _folded_lines(lines)
         proto = train_pieces(
             normalized_text(lines, normalization, [language], max_lines),
             size,
@@ -114,9 +123,9 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
             unk_id=UNK,
             bos_id=-1,
             eos_id=-1,
-            control_symbols=list(_CONTROL),
+            control_symbols=list(CONTROL),
         )
-        return cls(proto, normalization, language)
+        return cls(proto, normalization, language, fold_accents)
 
     @property
     def pieces(self) -> int:
@@ -126,22 +135,42 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         return self.proto
 
     def settings(self) -> dict:
-        return {
+        settings = {
             "normalization": dataclasses.asdict(self.normalization),
             "language": self.language,
         }
+        # Left out where it is not so: vocabularies from before it have that hash.
+        return {**settings, "fold_accents": True} if self.fold_accents else settings
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "SentencePieceEncoderVocabulary":
         normalization = NormalizationConfig(**settings["normalization"])
-        return cls(contents, normalization, settings["language"])
+        fold_accents = settings.get("fold_accents", False)
+        return cls(contents, normalization, settings["language"], fold_accents)
+
+    @property
+    def model_type(self) -> str:
+        """The trainer's: "bpe" or "unigram", or another of SentencePiece's."""
+        model = sentencepiece_model_pb2.ModelProto()
+        model.ParseFromString(self.proto)
+        kinds = sentencepiece_model_pb2.TrainerSpec.ModelType
+        return kinds.Name(model.trainer_spec.model_type).lower()
 
     def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
+        strings = _folded(strings) if self.fold_accents else strings
         return self.tokenizer.tokenize(normalize(strings, self.normalization, self.language))
+
+    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
+        def normalized(lines: tf.Tensor) -> tf.Tensor:
+            lines = _folded(lines) if self.fold_accents else lines
+            return normalize(lines, self.normalization, self.language)
+
+        return locate(strings, normalized, self.tokenizer)
 
     def encode_rows(self, lines: Iterable[str]) -> TokenRows:
         """As the base's, through SentencePiece's own threads."""
         rows = []
+        lines = _folded_lines(lines) if self.fold_accents else lines
         for chunk in in_chunks(lines):
             text = normalize_lines(chunk, self.normalization, self.language)
             rows += self.processor.encode(text, num_threads=os.cpu_count() or 1)
@@ -159,10 +188,19 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
 
     @property
     def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
-        """The in-graph tokenizer, made at its first use."""
-        if self._tokenizer is None:
-            # A graph may be under construction: the resource has to outlive it.
-            with tf.init_scope():
+        """The in-graph tokenizer, made at its first use, and again where TensorFlow dropped it.
+
+        The resource belongs to the kernel that made it, which TensorFlow lets go of whenever a
+        seed is set (`keras.utils.set_random_seed`).
+        """
+        # A graph may be under construction: the resource has to outlive it.
+        with tf.init_scope():
+            if self._tokenizer is not None:
+                try:
+                    self._tokenizer.tokenize([""])
+                except tf.errors.NotFoundError:
+                    self._tokenizer = None
+            if self._tokenizer is None:
                 self._tokenizer = tensorflow_text.SentencepieceTokenizer(
                     model=self.proto, out_type=tf.int32
                 )
@@ -170,3 +208,18 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
 
     def trackables(self) -> list:
         return [self.tokenizer]
+
+
+def _folded(strings: tf.Tensor) -> tf.Tensor:
+    """ALBERT's text cleaning but for its case: `(B,)` strings to `(B,)` strings."""
+    lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
+    lines = tf.strings.regex_replace(lines, "``|''", '"')
+    return tf.strings.regex_replace(tensorflow_text.normalize_utf8(lines, "NFKD"), r"\pM+", "")
+
+
+def _folded_lines(lines: Iterable[str]) -> Iterator[str]:
+    for chunk in in_chunks(lines):
+        with tf.device("CPU"):
+            raw = [line.encode("utf-8", "surrogatepass") for line in chunk]
+            folded = _folded(tf.constant(raw)).numpy().tolist()
+        yield from (line.decode("utf-8") for line in folded)

@@ -2,6 +2,7 @@
 
 import os
 
+from macaron_tf.data.byte_pairs import BytePairVocabulary
 from macaron_tf.data.encoder_sentencepiece import SentencePieceEncoderVocabulary
 from macaron_tf.data.piece_vocabulary import RECORD, PieceVocabulary, read_record
 from macaron_tf.data.storage import join
@@ -9,17 +10,21 @@ from macaron_tf.data.wordpiece import WordPieceVocabulary
 from macaron_tf.errors import UserError
 
 __all__ = [
+    "BytePairVocabulary",
     "PieceVocabulary",
     "SentencePieceEncoderVocabulary",
     "WordPieceVocabulary",
     "load_encoder_vocabulary",
 ]
 
-_KINDS = {kind.kind: kind for kind in (WordPieceVocabulary, SentencePieceEncoderVocabulary)}
+_KINDS = {
+    kind.kind: kind
+    for kind in (WordPieceVocabulary, SentencePieceEncoderVocabulary, BytePairVocabulary)
+}
 
 
 def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
-    """Reads a vocabulary of either class; `vocabulary.json` says which.
+    """Reads a vocabulary of any class; `vocabulary.json` says which.
 
     Args:
         directory: the folder that `save` wrote, `gs://` included.

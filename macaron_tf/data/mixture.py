@@ -10,18 +10,20 @@ class MixedDocument(NamedTuple):
     """A document of a mixture.
 
     Args:
-        text: its text.
+        text: its text, or the two halves of a translation pair.
         repeated: whether its source has been read to its end before.
         held_out: whether all of it is for validation.
+        source: number of its source.
     """
 
-    text: str
+    text: str | tuple[str, str]
     repeated: bool
     held_out: bool
+    source: int
 
 
 def mixed_documents(
-    readers: Sequence[Callable[[], Iterator[str]]],
+    readers: Sequence[Callable[[], Iterator[str | tuple[str, str]]]],
     weights: Sequence[float] | None,
     seed: int,
     hold_out_every: int | None = None,
@@ -59,7 +61,7 @@ def mixed_documents(
             if hold_out_every and (count % hold_out_every == 0 or count == 2):
                 source.held_out.add(place)
             count += 1
-        yield MixedDocument(text, source.repeated, place in source.held_out)
+        yield MixedDocument(text, source.repeated, place in source.held_out, number)
         if source.ended:
             unread.discard(number)
             source.again()
@@ -68,16 +70,16 @@ def mixed_documents(
 class _Ahead:
     """An iterator that knows when it has given its last item, and at which place that stands."""
 
-    def __init__(self, reader: Callable[[], Iterator[str]]):
+    def __init__(self, reader: Callable[[], Iterator]):
         self._reader = reader
-        self._items: Iterator[str] | None = None
-        self._next: str | None = None
+        self._items: Iterator | None = None
+        self._next: str | tuple[str, str] | None = None
         self.place = -1
         self.held_out: set[int] = set()  # places
         self.ended = False
         self.repeated = False
 
-    def __next__(self) -> str:
+    def __next__(self) -> str | tuple[str, str]:
         if self._items is None:
             self._items = self._reader()
             self._next = next(self._items)

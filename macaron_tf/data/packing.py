@@ -1,4 +1,4 @@
-"""From documents of ids to rows of a fixed length: pure functions."""
+"""From documents of ids to rows of a fixed length, of running text: pure functions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,49 +14,65 @@ class Rows(NamedTuple):
 
     Args:
         token_ids: (N, L) int32, filled up with PAD.
-        boundaries: (N,) int32: the column where segment 1 begins; L in a row of one segment.
-        next_sentence: (N,) int32: 0 where segment 1 follows segment 0 in its document, 1 where it
-            comes from another one (BERT's order); 0 in rows of one segment.
+        boundaries: (N,) int32: the column where the second half begins; L in a row of one.
+        pair_label: (N,) int32: 0 where the halves stand as they do in the text, 1 where the second
+            one comes from another document or the two are swapped; 0 in rows of one.
         owners: (N,) int64: number of the document that a row begins with.
     """
 
     token_ids: np.ndarray
     boundaries: np.ndarray
-    next_sentence: np.ndarray
+    pair_label: np.ndarray
     owners: np.ndarray
 
 
 def pack_rows(
-    documents: Sequence[np.ndarray], length: int, cls_id: int, sep_id: int, cross_documents: bool
+    documents: Sequence[TokenRows],
+    length: int,
+    cls_id: int,
+    sep_id: int,
+    cross_documents: bool,
+    whole_sentences: bool = False,
 ) -> Rows:
-    """Rows `[CLS] ids [SEP]`, every one full but the last one of a document; no id is lost.
+    """Rows `[CLS] ids [SEP]` of running text; no id is lost.
 
-    A sentence that does not fit goes on in the next row. Across documents (RoBERTa's
-    FULL-SENTENCES, Liu et al. 2019, section 4.2) only the very last row is not full, and a [SEP]
-    stands between two documents of a row; where just one column is left for it, it stays PAD.
+    A row takes as many ids as fit, and a sentence that does not fit goes on in the next row. With
+    whole sentences it takes as many of these as fit, so that it ends where a sentence ends; one
+    that is longer than a row begins a row of its own and is cut. Across documents a row goes on
+    with the next one behind a [SEP] (where just one column is left for it, it stays PAD).
+
+    Liu et al. 2019 (RoBERTa), section 4.2: whole sentences are its FULL-SENTENCES across documents
+    and its DOC-SENTENCES within them; the latter's batches, which it enlarges to the former's
+    number of ids, are left at their number of rows.
 
     Args:
-        documents: the ids of each document, (n,).
+        documents: the sentences of each document.
         length: L, 3 or more.
         cls_id, sep_id: the special ids.
         cross_documents: let a row go on with the next document.
+        whole_sentences: end rows at the ends of sentences.
 
     Returns:
         The rows, in the documents' order; a document without ids gives none.
     """
+    room = length - 2
     parts: list[list[np.ndarray]] = []  # of each row: the ids of its documents
     owners: list[int] = []
     left = 0  # columns of the last row that are free
-    for number, ids in enumerate(documents):
+    for number, document in enumerate(documents):
         start = 0
-        if cross_documents and left > 1 and len(ids):
-            start = min(left - 1, len(ids))  # a [SEP] goes before it
-            parts[-1].append(ids[:start])
-            left -= start + 1
-        for begin in range(start, len(ids), length - 2):
-            parts.append([ids[begin : begin + length - 2]])
+        if cross_documents and left > 1:
+            start = _reach(document, 0, left - 1, whole_sentences)  # a [SEP] goes before it
+            if start:
+                parts[-1].append(document.ids[:start])
+                left -= start + 1
+        while start < len(document.ids):
+            end = _reach(document, start, room, whole_sentences)
+            end = end if end > start else start + room  # a sentence longer than a row
+            parts.append([document.ids[start:end]])
             owners.append(number)
-            left = length - 2 - len(parts[-1][0])
+            left = room - (end - start)
+            start = end
     token_ids = np.full((len(parts), length), PAD, np.int32)
     for row, pieces in zip(token_ids, parts, strict=True):
         row[0] = cls_id
@@ -74,102 +90,9 @@ def pack_rows(
     )
 
 
-def pack_pairs(
-    documents: Sequence[TokenRows],
-    length: int,
-    cls_id: int,
-    sep_id: int,
-    rng: np.random.Generator,
-    short_probability: float = 0.1,
-) -> Rows:
-    """BERT's sentence pairs `[CLS] a [SEP] b [SEP]`.
-
-    Devlin et al. 2019, appendix A.2, as its released `create_pretraining_data` does it: sentences
-    are taken up to a target length and cut in two at random; in half of the pairs `b` is replaced
-    by a stretch of another document and the sentences it replaces are used again. A single
-    sentence has no second half, so that its `b` is always another document's: with short
-    documents more than half of the pairs are random ones. Of a pair that is too long the longer
-    segment is trimmed first, at either end.
-
-    Args:
-        documents: the sentences of each document; two documents or more that have any.
-        length: L, 5 or more.
-        cls_id, sep_id: the special ids.
-        rng: decides targets, cuts and replacements.
-        short_probability: part of the rows whose target is not L - 3 ids but any from 2 on.
-
-    Returns:
-        The rows, in the documents' order.
-
-    Raises:
-        ValueError: fewer than two documents have a sentence.
-    """
-    usable = [number for number, document in enumerate(documents) if len(document.ids)]
-    if len(usable) < 2:
-        raise ValueError("next-sentence pairs need two documents or more")
-    room = length - 3
-    rows: list[tuple[np.ndarray, np.ndarray, int, int]] = []
-    for place, number in enumerate(usable):
-        ids, offsets = documents[number].ids, documents[number].offsets
-        first, count = 0, len(offsets) - 1
-        while first < count:
-            target = room
-            if rng.random() < short_probability:
-                target = int(rng.integers(2, room + 1))
-            # The sentences first to end - 1: the fewest that reach the target.
-            reach = np.searchsorted(offsets, offsets[first] + target, side="left")
-            end = min(max(int(reach), first + 1), count)
-            cut = first + 1 if end - first < 2 else int(rng.integers(first + 1, end))
-            a = ids[offsets[first] : offsets[cut]]
-            is_random = end - first < 2 or rng.random() < 0.5
-            if is_random:
-                other = int(rng.integers(len(usable) - 1))
-                b = _stretch(documents[usable[other + (other >= place)]], target - len(a), rng)
-                first = cut  # the sentences that b replaces come again
-            else:
-                b = ids[offsets[cut] : offsets[end]]
-                first = end
-            rows.append((*_trimmed(a, b, room, rng), int(is_random), number))
-    return _pair_rows(rows, length, cls_id, sep_id)
-
-
-def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.ndarray:
-    """Whole sentences from a random one on, until they reach the target; at least one."""
-    offsets = document.offsets
-    start = int(rng.integers(len(offsets) - 1))
-    reach = int(np.searchsorted(offsets, offsets[start] + target, side="left"))
-    return document.ids[offsets[start] : offsets[min(max(reach, start + 1), len(offsets) - 1)]]
-
-
-def _trimmed(
-    a: np.ndarray, b: np.ndarray, room: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """The longer segment loses an id, at one end or the other, until both fit; of two equal ones
-    the second. In closed form, for a segment may be a book without a full stop."""
-    keep_a = min(len(a), max(room - len(b), (room + 1) // 2))
-    kept = []
-    for ids, keep in ((a, keep_a), (b, min(len(b), room - keep_a))):
-        excess = len(ids) - keep
-        front = int(rng.binomial(excess, 0.5)) if excess else 0
-        kept.append(ids[front : front + keep])
-    return kept[0], kept[1]
-
-
-def _pair_rows(rows, length: int, cls_id: int, sep_id: int) -> Rows:
-    token_ids = np.full((len(rows), length), PAD, np.int32)
-    boundaries = np.zeros(len(rows), np.int32)
-    for number, (a, b, _, _) in enumerate(rows):
-        boundary = len(a) + 2
-        row = token_ids[number]
-        row[0] = cls_id
-        row[1 : boundary - 1] = a
-        row[boundary - 1] = sep_id
-        row[boundary : boundary + len(b)] = b
-        row[boundary + len(b)] = sep_id
-        boundaries[number] = boundary
-    return Rows(
-        token_ids,
-        boundaries,
-        np.array([is_random for _, _, is_random, _ in rows], np.int32),
-        np.array([owner for _, _, _, owner in rows], np.int64),
-    )
+def _reach(document: TokenRows, start: int, room: int, whole_sentences: bool) -> int:
+    """Where a stretch from `start` ends: `start` itself where no whole sentence fits."""
+    if not whole_sentences:
+        return min(start + room, len(document.ids))
+    ends = document.offsets
+    return max(start, int(ends[np.searchsorted(ends, start + room, side="right") - 1]))

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data import storage
+from macaron_tf.data.aligned_text import LocatedPieces
 from macaron_tf.data.cache import TokenRows
 from macaron_tf.data.normalization import in_chunks
 from macaron_tf.data.vocabulary import check_vocabulary
@@ -94,6 +95,24 @@ class PieceVocabulary(abc.ABC):
         Returns:
             (B, None) int32 ragged tensor; a line without text gives an empty row.
         """
+
+    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
+        """`encode`, in-graph, and where in the text each piece lies.
+
+        Args:
+            strings: (B,) string tensor of UTF-8.
+
+        Returns:
+            The pieces. What the vocabulary does to a text with an eye on more than one character
+            (punctuation rules, BERT's limit of 100 characters a word) is left out.
+
+        Raises:
+            UserError: this kind of vocabulary cannot say.
+        """
+        raise UserError(
+            f"a {self.kind} vocabulary cannot say where in a text its pieces lie: take a model "
+            "with a WordPiece or SentencePiece vocabulary"
+        )
 
     def encode_rows(self, lines: Iterable[str]) -> TokenRows:
         """`encode` for a corpus: the same ids, packed.

@@ -1,6 +1,5 @@
 """Preparing a pre-training corpus: text to shards of packed rows, resumable at any moment."""
 
-import functools
 import itertools
 import os
 from collections.abc import Iterator
@@ -10,8 +9,10 @@ from macaron_tf.data.corpus_blocks import blocks, corpus_documents
 from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus_files import INDEX, RecordFormat
 from macaron_tf.data.corpus_index import read_index
+from macaron_tf.data.corpus_mixture import corpus_mixture
 from macaron_tf.data.corpus_progress import CorpusProgress
 from macaron_tf.data.corpus_reading import PretrainingCorpus
+from macaron_tf.data.corpus_sources import count_source, open_source
 from macaron_tf.data.corpus_state import (
     begun_state,
     check_settings,
@@ -19,9 +20,8 @@ from macaron_tf.data.corpus_state import (
     remove_leftovers,
 )
 from macaron_tf.data.corpus_writer import CorpusWriter
-from macaron_tf.data.documents import count_documents, documents
 from macaron_tf.data.folder_lock import only_writer
-from macaron_tf.data.mixture import MixedDocument, mixed_documents
+from macaron_tf.data.mixture import MixedDocument
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 
 __all__ = ["CorpusConfig", "CorpusSource", "PretrainingCorpus", "prepare"]
@@ -44,7 +44,8 @@ def prepare(
 
     A row of a document that is read again (see `mixed_documents`) is never a validation row, and
     where it equals one of them it is left out. Pairs hold out whole documents, which are kept
-    out of the training rows whenever they are read.
+    out of the training rows whenever they are read. The halves of a translation pair that is held
+    out may stand in the running text of their languages.
 
     Args:
         config: what it is made of.
@@ -59,12 +60,13 @@ def prepare(
     Raises:
         UserError: a source that cannot be read; a folder that cannot be written, that another
             process is writing (on disk: a bucket has no locks), or that holds a corpus of other
-            settings, sources or vocabulary; no text; pairs of fewer than four documents.
+            settings, sources or vocabulary; no text; next-sentence pairs of fewer than four
+            documents, sentence-order pairs of fewer than two.
     """
     out = os.fspath(out).rstrip("/") or "/"
     if download:
         for source in config.sources:
-            documents(source.source, source.split, data_dir, download)
+            open_source(source, data_dir, download)
     settings = corpus_settings(config, vocabulary, data_dir)
     # A finished corpus needs no lock: it may lie where nothing can be written.
     if not _finished(out, settings):
@@ -86,16 +88,11 @@ def _finished(out: str, settings: dict) -> bool:
 
 
 def _write(config, vocabulary, out: str, settings: dict, data_dir, stream) -> None:
-    record = RecordFormat.of(config.sequence_length, config.next_sentence, vocabulary.size)
+    record = RecordFormat.of(config, vocabulary.size)
     state = begun_state(out, settings, record)
     if not state.documents:
         vocabulary.save(out)
-    readers = [
-        functools.partial(documents, source.source, source.split, data_dir)
-        for source in config.sources
-    ]
-    every = config.validation_every if config.next_sentence else None
-    mixture = mixed_documents(readers, config.weights, config.seed, every)
+    mixture = corpus_mixture(config, data_dir, stream=stream)
     writer = CorpusWriter(config, vocabulary, out, settings, record, state)
     with CorpusProgress(_total(config, data_dir), stream) as progress:
 
@@ -114,7 +111,7 @@ def _write(config, vocabulary, out: str, settings: dict, data_dir, stream) -> No
 
 
 def _total(config: CorpusConfig, data_dir) -> int | None:
-    if config.weights is not None:
+    if config.repeats:
         return None
-    counts = [count_documents(s.source, s.split, data_dir) for s in config.sources]
+    counts = [count_source(source, data_dir) for source in config.sources]
     return None if None in counts else sum(counts)

@@ -1,7 +1,8 @@
-"""What each classification task asks: its texts, its classes, its metrics, its server's files."""
+"""What each task asks: its texts, its classes, its metrics, its server's files."""
 
 import dataclasses
 
+from macaron_tf.checks import check_choice
 from macaron_tf.errors import UserError
 
 
@@ -22,20 +23,30 @@ class SubmissionFile:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A classification or regression task on one text or two.
+    """A task on one text or two.
 
     Args:
         name: what commands call it.
-        first: fields of a record that make up the first text, joined by a space.
-        second: fields of the second text; none for a task on one text.
-        labels: names of the classes, class 0 first; empty for regression.
+        first: fields of a record that make up the first text, joined by a space; the question, or
+            the words of a sentence.
+        second: fields of the second text, such as a question's context; none for a task on one
+            text.
+        labels: names of the classes, class 0 first; empty for regression. Of tags, in IOB2, "O" is
+            the first.
         metrics: the papers' metrics; their mean is the main score.
         more_metrics: others worth reporting.
-        source: where its examples come from, as for `read_examples`; None = always named.
+        kind: what is asked: `"classification"` (or regression) of a text or two, `"spans"`, an
+            answer to a question that stands in a context, or `"tags"`, a class for each word.
+        source: where its examples come from, as for `read_examples`, `read_questions` or
+            `read_tagged`; None = always named.
         validation_splits: the development sets, the one that decides first.
         score_range: least and greatest score of a regression task; None = any.
+        unanswerable: whether a question may have no answer in its context.
         submissions: the files of its test sets.
         server_labels: how the server spells the classes; empty = by their numbers.
+
+    Raises:
+        ValueError: no such kind.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
@@ -47,11 +58,16 @@ class Task:
     labels: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy",)
     more_metrics: tuple[str, ...] = ()
+    kind: str = "classification"
     source: str | None = None
     validation_splits: tuple[str, ...] = ("validation",)
     score_range: tuple[float, float] | None = None
+    unanswerable: bool = False
     submissions: tuple[SubmissionFile, ...] = ()
     server_labels: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        check_choice("kind", self.kind, ("classification", "spans", "tags"))
 
     @property
     def num_classes(self) -> int:
@@ -61,7 +77,7 @@ class Task:
     @property
     def regression(self) -> bool:
         """Whether labels are scores."""
-        return not self.labels
+        return self.kind == "classification" and not self.labels
 
     @property
     def grouped(self) -> bool:
@@ -172,12 +188,54 @@ TASKS = {
             source="tfds:super_glue/multirc",
             submissions=(SubmissionFile("MultiRC.jsonl", "tfds:super_glue/multirc"),),
         ),
+        # Rajpurkar et al. 2016 and 2018; F1 decides, of 2.0 with the threshold that suits it best.
+        Task(
+            "squad",
+            first=("question",),
+            second=("context",),
+            metrics=("f1",),
+            more_metrics=("exact",),
+            kind="spans",
+            source="tfds:squad/v1.1",
+        ),
+        Task(
+            "squad2",
+            first=("question",),
+            second=("context",),
+            metrics=("best_f1",),
+            more_metrics=(
+                "best_exact",
+                "f1",
+                "exact",
+                "HasAns_f1",
+                "HasAns_exact",
+                "NoAns_f1",
+                "NoAns_exact",
+            ),
+            kind="spans",
+            source="tfds:squad/v2.0",
+            unanswerable=True,
+        ),
+        # Tjong Kim Sang and De Meulder 2003.
+        Task(
+            "conll2003",
+            first=("tokens",),
+            labels=(
+                "O",
+                *(f"{begins}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for begins in "BI"),
+            ),
+            metrics=("f1",),
+            more_metrics=("precision", "recall", "conlleval_f1"),
+            kind="tags",
+            source="tfds:conll2003_ner",
+            validation_splits=("dev",),
+        ),
     )
 }
 
 
 def get_task(name: str) -> Task:
-    """A task of GLUE or SuperGLUE.
+    """A task of GLUE or SuperGLUE, SQuAD or CoNLL-2003.
 
     Args:
         name: one of `TASKS`.

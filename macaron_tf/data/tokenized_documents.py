@@ -15,12 +15,15 @@ _LONGEST = 1 << 16  # characters of a line; the sentence breakers are slow on lo
 
 
 def tokenized_documents(
-    documents: Iterable[str], vocabulary: PieceVocabulary, splitter: str | None
+    documents: Iterable[str | tuple[str, ...]],
+    vocabulary: PieceVocabulary,
+    splitter: str | None,
 ) -> Iterator[TokenRows]:
     """Cuts documents into lines, lines into sentences, and those into ids.
 
     Args:
-        documents: texts.
+        documents: texts; or tuples of lines that count as a sentence each, such as the two halves
+            of a translation pair.
         vocabulary: cuts sentences into ids.
         splitter: of `split_sentences`; a whole line counts as a sentence when None.
 
@@ -28,18 +31,21 @@ def tokenized_documents(
         For each document the ids of its sentences, none empty.
     """
     lines: list[str] = []
+    whole: list[bool] = []  # of each line: not to be split
     counts: list[int] = []  # lines of each document
     characters = 0
     for document in documents:
-        found = cut_lines(document)
+        is_text = isinstance(document, str)
+        found = cut_lines(document) if is_text else document
         lines += found
+        whole += [not is_text] * len(found)
         counts.append(len(found))
-        characters += len(document)
+        characters += len(document) if is_text else sum(map(len, document))
         if characters >= _GROUP:
-            yield from _tokenized(lines, counts, vocabulary, splitter)
-            lines, counts, characters = [], [], 0
+            yield from _tokenized(lines, whole, counts, vocabulary, splitter)
+            lines, whole, counts, characters = [], [], [], 0
     if counts:
-        yield from _tokenized(lines, counts, vocabulary, splitter)
+        yield from _tokenized(lines, whole, counts, vocabulary, splitter)
 
 
 def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
@@ -65,23 +71,26 @@ def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
     return [line for line in lines if line]
 
 
-def _batches(lines: list[str]) -> Iterator[list[str]]:
-    batch, characters = [], 0
-    for line in lines:
-        batch.append(line)
+def _batches(lines: list[str]) -> Iterator[slice]:
+    start = characters = 0
+    for number, line in enumerate(lines, start=1):
         characters += len(line)
-        if characters >= _GROUP:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+        if characters >= _GROUP or number == len(lines):
+            yield slice(start, number)
+            start, characters = number, 0
 
 
-def _tokenized(lines, counts, vocabulary, splitter) -> Iterator[TokenRows]:
+def _tokenized(lines, whole, counts, vocabulary, splitter) -> Iterator[TokenRows]:
     ids, lengths, sentences = [], [], []  # `sentences` of each line
-    for batch in _batches(lines):
+    for part in _batches(lines):
+        batch = lines[part]
         if splitter is not None:
-            split = split_sentences(batch, splitter)
+            split = [
+                [line] if is_whole else found
+                for line, is_whole, found in zip(
+                    batch, whole[part], split_sentences(batch, splitter), strict=True
+                )
+            ]
             sentences += map(len, split)
             batch = [sentence for found in split for sentence in found]
         else:

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.data import storage
+from macaron_tf.data.aligned_text import LocatedPieces, locate
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.data.wordpiece_text import CONTINUES, LONG_WORD_BYTES, clean
 from macaron_tf.data.wordpiece_training import train_wordpiece
@@ -135,6 +136,9 @@ class WordPieceVocabulary(PieceVocabulary):
 
     def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
         return self.tokenizer.tokenize(clean(strings, self.lower_case))
+
+    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
+        return locate(strings, lambda lines: clean(lines, self.lower_case), self.tokenizer)
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
         lines = []

@@ -2,13 +2,13 @@
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.bert_weights import Dense, Norm
+from macaron_tf.interop.encoder_weights import Dense, Norm
 
 # Ours, by their names.
 ACTIVATIONS = {
@@ -32,24 +32,24 @@ def read_json(file: pathlib.Path, kind: type = dict) -> Any:
     return value
 
 
-def read_config(directory: pathlib.Path, model_type: str, name: str) -> dict:
+def read_config(directory: pathlib.Path, model_types: Collection[str]) -> dict:
     """The fields of `config.json`.
 
     Args:
         directory: holds it.
-        model_type: what its field must be.
-        name: of such models.
+        model_types: what its field `model_type` may be.
 
     Raises:
         UserError: there is no such file, or it is of another model.
     """
     file = directory / "config.json"
     if not file.is_file():
-        raise UserError(f"{directory} is no {name} directory: it has no config.json.")
+        raise UserError(f"{directory} is no Hugging Face directory: it has no config.json.")
     config = read_json(file)
-    if config.get("model_type") != model_type:
+    if config.get("model_type") not in model_types:
         raise UserError(
-            f"{file} has model_type {config.get('model_type')!r}: only {model_type!r} can be read."
+            f"{file} has model_type {config.get('model_type')!r}: only "
+            f"{', '.join(map(repr, model_types))} can be read."
         )
     return config
 

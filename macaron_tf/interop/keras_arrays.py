@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.bert_weights import Dense, Norm
+from macaron_tf.interop.encoder_weights import Dense, Norm
 from macaron_tf.layers.activations import activation
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "linear")

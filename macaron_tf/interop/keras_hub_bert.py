@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.bert_import import BertImport, import_bert
 from macaron_tf.interop.bert_vocabulary import read_keras_hub_vocabulary
-from macaron_tf.interop.bert_weights import (
-    BertPaths,
-    BertWeights,
+from macaron_tf.interop.encoder_import import EncoderImport, import_encoder
+from macaron_tf.interop.encoder_weights import (
+    EncoderPaths,
+    EncoderWeights,
     MaskedLanguageWeights,
-    assign_bert,
+    assign_encoder,
     read_weights,
 )
 from macaron_tf.interop.hugging_face import read_json
@@ -22,7 +22,7 @@ from macaron_tf.models.pretraining import PretrainingEncoder
 if TYPE_CHECKING:
     import keras_hub
 
-_PATHS = BertPaths(
+_PATHS = EncoderPaths(
     tokens="token_embedding/embeddings",
     positions="position_embedding/embeddings",
     segments="segment_embedding/embeddings",
@@ -65,10 +65,10 @@ def copy_keras_hub_bert(
         head = model.masked_language
         ours = {"activation": activation_name(head.activation), "epsilon": head.epsilon}
         _check_settings(ours, masked_language.options, "masked language head")
-    assign_bert(model, _read(backbone, masked_language=masked_language))
+    assign_encoder(model, _read(backbone, masked_language=masked_language))
 
 
-def read_keras_hub_bert(directory: str | pathlib.Path) -> BertImport:
+def read_keras_hub_bert(directory: str | pathlib.Path) -> EncoderImport:
     """Reads a BERT preset's folder as KerasHub's `save_to_preset` writes it.
 
     The head of a `BertMaskedLM` is read, another task's is left behind. Text is cut as BERT's
@@ -115,7 +115,7 @@ def read_keras_hub_bert(directory: str | pathlib.Path) -> BertImport:
         "attention_dropout": backbone.dropout,
         **_activation_and_epsilon(backbone),
     }
-    return import_bert(settings, _read(backbone, **heads), vocabulary)
+    return import_encoder(settings, _read(backbone, **heads), vocabulary)
 
 
 def _is_masked_lm(directory: pathlib.Path) -> bool:
@@ -125,7 +125,7 @@ def _is_masked_lm(directory: pathlib.Path) -> bool:
     return read_json(task).get("class_name") == "BertMaskedLM"
 
 
-def _read(backbone: "keras_hub.models.BertBackbone", **heads) -> BertWeights:
+def _read(backbone: "keras_hub.models.BertBackbone", **heads) -> EncoderWeights:
     arrays = KerasArrays.of_layer(backbone)
     pooler = arrays.dense("pooled_dense")
     return read_weights(arrays, _PATHS, backbone.num_layers, pooler=pooler, **heads)

@@ -57,7 +57,7 @@ def read_marian(directory: str | pathlib.Path) -> MarianImport:
         UserError: a file is missing, or the model has what ours has no place for.
     """
     directory = pathlib.Path(directory)
-    config = read_config(directory, "marian", "MarianMT")
+    config = read_config(directory, ("marian",))
     return _read(read_state(directory), config, str(directory / "config.json"))
 
 

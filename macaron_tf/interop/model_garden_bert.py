@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from macaron_tf.data.wordpiece import WordPieceVocabulary
 from macaron_tf.errors import UserError
-from macaron_tf.interop.bert_import import BertImport, import_bert
-from macaron_tf.interop.bert_weights import (
-    BertPaths,
-    BertWeights,
+from macaron_tf.interop.encoder_import import EncoderImport, import_encoder
+from macaron_tf.interop.encoder_weights import (
+    EncoderPaths,
+    EncoderWeights,
     MaskedLanguageWeights,
-    assign_bert,
+    assign_encoder,
     read_weights,
 )
 from macaron_tf.interop.hugging_face import read_choice, read_json, read_number
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import tf_keras
 
 # Names of variables.
-_VARIABLES = BertPaths(
+_VARIABLES = EncoderPaths(
     tokens="word_embeddings/embeddings",
     positions="position_embedding/embeddings",
     segments="type_embeddings/embeddings",
@@ -43,7 +43,7 @@ _VARIABLES = BertPaths(
 )
 # Paths of attributes in a checkpoint of `BertEncoderV2`, and in one of `BertEncoder`, which as a
 # functional model has numbers for layers.
-_ATTRIBUTES = BertPaths(
+_ATTRIBUTES = EncoderPaths(
     tokens="_embedding_layer/embeddings",
     positions="_position_embedding_layer/embeddings",
     segments="_type_embedding_layer/embeddings",
@@ -133,10 +133,10 @@ def copy_model_garden_bert(
         pooler=arrays.dense("pooler_transform"),
         masked_language=masked_language,
     )
-    assign_bert(model, weights)
+    assign_encoder(model, weights)
 
 
-def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> BertImport:
+def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> EncoderImport:
     """Reads a folder of Model Garden's BERT for TensorFlow 2, as it is published.
 
     Args:
@@ -156,7 +156,7 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> B
     settings = _our_settings(read_json(file), str(file))
     vocabulary = WordPieceVocabulary.from_file(directory / "vocab.txt", lower_case=lower_case)
     arrays = KerasArrays(_read_checkpoint(directory))
-    return import_bert(settings, _checkpoint_weights(arrays, settings["num_layers"]), vocabulary)
+    return import_encoder(settings, _checkpoint_weights(arrays, settings["num_layers"]), vocabulary)
 
 
 def _arrays(layer: "tf_keras.layers.Layer") -> KerasArrays:
@@ -203,7 +203,7 @@ def _read_checkpoint(directory: pathlib.Path) -> dict:
     }
 
 
-def _checkpoint_weights(arrays: KerasArrays, num_layers: int) -> BertWeights:
+def _checkpoint_weights(arrays: KerasArrays, num_layers: int) -> EncoderWeights:
     paths, pooler = _ATTRIBUTES, "_pooler_layer"
     if any(arrays.found(_NUMBERS.positions)):
         paths, pooler = _NUMBERS, f"layer_with_weights-{_NUMBERS.first_layer + num_layers}"

@@ -5,6 +5,8 @@ from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.block import Block, Mix
 from macaron_tf.layers.blocks import (
     BLOCKS,
+    AttentionGatedMLPBlock,
+    GatedMLPBlock,
     MacaronBlock,
     SwishRNNBlock,
     TransformerBlock,
@@ -13,7 +15,14 @@ from macaron_tf.layers.blocks import (
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
 from macaron_tf.layers.feed_forward import FeedForward
-from macaron_tf.layers.heads import ClassificationHead, MaskedLanguageHead, Pooler, SpanHead
+from macaron_tf.layers.gating import GatedMLP, SpatialGating
+from macaron_tf.layers.heads import ClassificationHead, Pooler, SpanHead
+from macaron_tf.layers.language_heads import (
+    MaskedLanguageHead,
+    ReplacedTokenHead,
+    SpanBoundaryHead,
+)
+from macaron_tf.layers.pooling import Pooling
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
 from macaron_tf.layers.relative_bias import RelativePositionBias
 from macaron_tf.layers.residual import Residual
@@ -21,20 +30,27 @@ from macaron_tf.layers.swish_rnn import SwishRNN
 
 __all__ = [
     "BLOCKS",
+    "AttentionGatedMLPBlock",
     "Block",
     "ClassificationHead",
     "EncoderEmbeddings",
     "FeedForward",
+    "GatedMLP",
+    "GatedMLPBlock",
     "LearnedPositions",
     "MacaronBlock",
     "MaskedLanguageHead",
     "Mix",
     "MultiHeadAttention",
     "Pooler",
+    "Pooling",
     "RelativePositionBias",
+    "ReplacedTokenHead",
     "Residual",
     "SinusoidalPositions",
+    "SpanBoundaryHead",
     "SpanHead",
+    "SpatialGating",
     "SwishRNN",
     "SwishRNNBlock",
     "TiedEmbedding",

@@ -61,6 +61,7 @@ class MultiHeadAttention(keras.layers.Layer):
         causal: position t attends positions 0 to t only (self-attention).
         cross: keys and values come from a memory given at call time.
         use_bias: whether the four projections have a bias.
+        output_dim: width of the output; D by default.
         kernel_initializer: for all projections. Query, key and value (self) or key and value
             (cross) are one fused matrix, whose fan-out the initializer sees: Xavier-uniform is
             then 1/sqrt(2) (self) or sqrt(2/3) (cross) as wide as that of separate matrices.
@@ -69,7 +70,7 @@ class MultiHeadAttention(keras.layers.Layer):
     attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's own padding masks count
     besides it: `mask` (or `x_mask`) of x in self-attention, `memory_mask` across.
     `attention_bias`, added to the float32 scores as it is given: any float that broadcasts to
-    `(B, H, T, S)`. Returns `(B, T, D)`.
+    `(B, H, T, S)`. Returns `(B, T, D)`, or `output_dim` wide.
 
     Cached decoding: `start` makes what is constant (the memory's keys and values) and `step`
     attends one new token for each of K hypotheses.
@@ -89,6 +90,7 @@ class MultiHeadAttention(keras.layers.Layer):
         causal: bool = False,
         cross: bool = False,
         use_bias: bool = True,
+        output_dim: int | None = None,
         kernel_initializer="glorot_uniform",
         **kwargs,
     ):
@@ -103,6 +105,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.causal = causal
         self.cross = cross
         self.use_bias = use_bias
+        self.output_dim = output_dim
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, memory_shape=None):
@@ -119,7 +122,7 @@ class MultiHeadAttention(keras.layers.Layer):
         else:
             self.query_key_value = self._projection("query_key_value", 3 * width)
             self.query_key_value.build(x_shape)
-        self.output_projection = self._projection("output", hidden_dim)
+        self.output_projection = self._projection("output", self.output_dim or hidden_dim)
         self.output_projection.build((*x_shape[:-1], width))
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.built = True
@@ -240,7 +243,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return self.output_projection(y)
 
     def compute_output_shape(self, x_shape, memory_shape=None):
-        return tuple(x_shape)
+        return (*x_shape[:-1], self.output_dim or x_shape[-1])
 
     def get_config(self):
         return {
@@ -251,6 +254,7 @@ class MultiHeadAttention(keras.layers.Layer):
             "causal": self.causal,
             "cross": self.cross,
             "use_bias": self.use_bias,
+            "output_dim": self.output_dim,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 

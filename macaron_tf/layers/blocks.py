@@ -5,6 +5,7 @@ import keras
 from macaron_tf.checks import check_choice
 from macaron_tf.kernels import GATES
 from macaron_tf.layers.block import Block, Mix
+from macaron_tf.layers.gating import GatedMLP
 from macaron_tf.layers.swish_rnn import SwishRNN
 
 
@@ -77,10 +78,79 @@ class SwishRNNBlock(Block):
         }
 
 
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class GatedMLPBlock(Block):
+    """gMLP: one operator that mixes channels, positions and channels again, by fixed weights.
+
+    Args:
+        max_length: greatest L, the number of positions that are mixed.
+        toeplitz: the weight between two positions depends on their distance only.
+        tiny_attention_dim: width of a head of attention added to the gate; None for none.
+        The others: as `Block`. `feed_forward_dim` is the width F before the gate halves it, and
+            `num_heads` is of the attention to a memory only. There is no cached decoding.
+
+    References: Liu et al. 2021, "Pay Attention to MLPs", figure 1.
+    """
+
+    scheme = (Mix("tokens"),)
+
+    def __init__(
+        self,
+        *args,
+        max_length: int = 512,
+        toeplitz: bool = False,
+        tiny_attention_dim: int | None = None,
+        **kwargs,
+    ):
+        # Before the parent's, which makes the sub-layers.
+        self.max_length = max_length
+        self.toeplitz = toeplitz
+        self.tiny_attention_dim = tiny_attention_dim
+        super().__init__(*args, **kwargs)
+
+    def token_mixer(self) -> keras.layers.Layer:
+        return GatedMLP(
+            self.feed_forward_dim,
+            self.max_length,
+            causal=self.causal,
+            toeplitz=self.toeplitz,
+            tiny_attention_dim=self.tiny_attention_dim,
+            activation=self.activation,
+            activation_dropout=self.activation_dropout,
+            attention_dropout=self.attention_dropout,
+            epsilon=self.epsilon,
+            affine=self.affine,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name="gated_mlp",
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "toeplitz": self.toeplitz,
+            "tiny_attention_dim": self.tiny_attention_dim,
+        }
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class AttentionGatedMLPBlock(GatedMLPBlock):
+    """aMLP: a `GatedMLPBlock` with a tiny attention, 64 wide (128 in the paper's large model).
+
+    References: Liu et al. 2021, "Pay Attention to MLPs", section 4.3 and figure 6.
+    """
+
+    def __init__(self, *args, tiny_attention_dim: int = 64, **kwargs):
+        super().__init__(*args, tiny_attention_dim=tiny_attention_dim, **kwargs)
+
+
 BLOCKS: dict[str, type[Block]] = {
     "transformer": TransformerBlock,
     "macaron": MacaronBlock,
     "swish_rnn": SwishRNNBlock,
+    "gmlp": GatedMLPBlock,
+    "amlp": AttentionGatedMLPBlock,
 }
 
 

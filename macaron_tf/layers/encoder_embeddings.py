@@ -1,4 +1,4 @@
-"""What an encoder reads: tokens, their positions and their segments."""
+"""What an encoder reads: tokens, their positions, segments and languages."""
 
 import keras
 from keras import ops
@@ -14,30 +14,33 @@ POSITIONS = ("learned", "sinusoidal", "none")
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class EncoderEmbeddings(keras.layers.Layer):
-    """Token, position and segment vectors added up, normalized and dropped out, as BERT does.
+    """Token, position, segment and language vectors added up, normalized and dropped out.
 
     Args:
-        vocab_size: V. hidden_dim: D.
+        vocab_size: V. embedding_dim: E, the encoder's D where it is not factorized.
         positions: `"learned"`, `"sinusoidal"` or `"none"`.
         max_length: greatest L, of learned positions.
-        num_segments: 0 for none.
+        num_segments, num_languages: 0 for none.
         dropout: 0 to 1.
         epsilon, affine: of the LayerNorm.
         initializer_range: standard deviation of all tables, cut off at two of them.
 
-    Call arguments: `token_ids (B, L)` int and `segment_ids (B, L)` int, 0 everywhere by default.
-    Returns `(B, L, D)`.
+    Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 everywhere
+    by default; `position_ids (B, L)` int, where positions do not simply count up. Returns
+    `(B, L, E)`.
 
-    References: Devlin et al. 2018 (BERT), figure 2.
+    References: Devlin et al. 2018 (BERT), figure 2; languages and positions that restart: Conneau
+    and Lample 2019 (XLM), figure 1.
     """
 
     def __init__(
         self,
         vocab_size: int,
-        hidden_dim: int,
+        embedding_dim: int,
         positions: str = "learned",
         max_length: int = 512,
         num_segments: int = 2,
+        num_languages: int = 0,
         dropout: float = 0.1,
         epsilon: float = 1e-12,
         affine: bool = True,
@@ -46,39 +49,42 @@ class EncoderEmbeddings(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.vocab_size = vocab_size
-        self.hidden_dim = hidden_dim
+        self.embedding_dim = embedding_dim
         self.positions = check_choice("positions", positions, POSITIONS)
         self.max_length = max_length
         self.num_segments = num_segments
+        self.num_languages = num_languages
         self.dropout = dropout
         self.epsilon = epsilon
         self.affine = affine
         self.initializer_range = initializer_range
 
-    def build(self, input_shape=None, segment_shape=None):
-        policy, shape = self.dtype_policy, (None, None, self.hidden_dim)
+    def build(self, input_shape=None, **shapes):
+        policy, shape = self.dtype_policy, (None, None, self.embedding_dim)
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         self.tokens = TiedEmbedding(
             self.vocab_size,
-            self.hidden_dim,
+            self.embedding_dim,
             scale=False,
             initializer=initializer.clone(),
             dtype=policy,
             name="tokens",
         )
-        self.position_layer = self.segments = None
+        self.position_layer = None
         if self.positions == "learned":
             self.position_layer = LearnedPositions(
                 self.max_length, initializer=initializer.clone(), dtype=policy, name="positions"
             )
         elif self.positions == "sinusoidal":
             self.position_layer = SinusoidalPositions(dtype=policy, name="positions")
-        if self.num_segments:
-            self.segments = self.add_weight(
-                name="segments",
-                shape=(self.num_segments, self.hidden_dim),
-                initializer=initializer.clone(),
+        self.segments, self.languages = (
+            self.add_weight(
+                name=name, shape=(rows, self.embedding_dim), initializer=initializer.clone()
             )
+            if rows
+            else None
+            for name, rows in (("segments", self.num_segments), ("languages", self.num_languages))
+        )
         self.tokens.build()
         if self.position_layer:
             self.position_layer.build(shape)
@@ -93,28 +99,32 @@ class EncoderEmbeddings(keras.layers.Layer):
         self.drop = Dropout(self.dropout, dtype=policy, name="dropout")
         self.built = True
 
-    def call(self, token_ids, segment_ids=None, training=None):
-        x = self.tokens(token_ids)  # (B, L, D)
-        if self.num_segments:
-            segment_ids = ops.zeros_like(token_ids) if segment_ids is None else segment_ids
-            # A product with one-hot rows: the gradient of a gather would add up B L rows singly.
-            one_hot = ops.one_hot(segment_ids, self.num_segments, dtype=x.dtype)  # (B, L, 2)
-            x = ops.add(x, ops.matmul(one_hot, ops.cast(self.segments, x.dtype)))
+    def call(
+        self, token_ids, segment_ids=None, language_ids=None, position_ids=None, training=None
+    ):
+        x = self.tokens(token_ids)  # (B, L, E)
+        for table, ids in ((self.segments, segment_ids), (self.languages, language_ids)):
+            if table is not None:
+                ids = ops.zeros_like(token_ids) if ids is None else ids
+                # A product with one-hot rows: a gather's gradient would add up B L rows singly.
+                one_hot = ops.one_hot(ids, table.shape[0], dtype=x.dtype)  # (B, L, rows)
+                x = ops.add(x, ops.matmul(one_hot, ops.cast(table, x.dtype)))
         if self.position_layer:
-            x = self.position_layer(x)
+            x = self.position_layer(x, position_ids=position_ids)
         return self.drop(self.norm(x), training=training)
 
-    def compute_output_shape(self, input_shape, segment_shape=None):
-        return (*input_shape, self.hidden_dim)
+    def compute_output_shape(self, input_shape, **shapes):
+        return (*input_shape, self.embedding_dim)
 
     def get_config(self):
         return {
             **super().get_config(),
             "vocab_size": self.vocab_size,
-            "hidden_dim": self.hidden_dim,
+            "embedding_dim": self.embedding_dim,
             "positions": self.positions,
             "max_length": self.max_length,
             "num_segments": self.num_segments,
+            "num_languages": self.num_languages,
             "dropout": self.dropout,
             "epsilon": self.epsilon,
             "affine": self.affine,

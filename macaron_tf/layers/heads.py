@@ -3,13 +3,11 @@
 import keras
 from keras import ops
 
-from macaron_tf.layers.activations import activation as activation_named
-from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.dropout import Dropout
-from macaron_tf.layers.layer_norm import LayerNormalization
 
 
-def _initializer(stddev: float) -> keras.initializers.Initializer:
+def truncated_normal(stddev: float) -> keras.initializers.Initializer:
+    """BERT's: normal, cut off at two standard deviations."""
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
@@ -34,7 +32,7 @@ class Pooler(keras.layers.Layer):
         self.dense = keras.layers.Dense(
             input_shape[-1],
             activation="tanh",
-            kernel_initializer=_initializer(self.initializer_range),
+            kernel_initializer=truncated_normal(self.initializer_range),
             dtype=self.dtype_policy,
             name="dense",
         )
@@ -52,69 +50,6 @@ class Pooler(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "initializer_range": self.initializer_range}
-
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class MaskedLanguageHead(keras.layers.Layer):
-    """Scores of every token: `LayerNorm(activation(x W + b)) E^T + bias`, E the embedding table.
-
-    Args:
-        vocab_size: V.
-        activation: of the transformation.
-        epsilon: of its LayerNorm.
-        initializer_range: standard deviation of W, cut off at two of them.
-
-    Call arguments: `x (..., D)` and `table (V, D)`, the token embeddings; returns `(..., V)`.
-
-    References: Devlin et al. 2018 (BERT), section 3.1 and its released code.
-    """
-
-    def __init__(
-        self,
-        vocab_size: int,
-        activation="gelu",
-        epsilon: float = 1e-12,
-        initializer_range: float = 0.02,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-        self.vocab_size = vocab_size
-        self.activation = activation_named(activation)
-        self.epsilon = epsilon
-        self.initializer_range = initializer_range
-
-    def build(self, x_shape, table_shape=None):
-        self.dense = Dense(
-            x_shape[-1],
-            activation=self.activation,
-            kernel_initializer=_initializer(self.initializer_range),
-            dtype=self.dtype_policy,
-            name="dense",
-        )
-        self.dense.build(x_shape)
-        self.norm = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="norm")
-        self.norm.build(x_shape)
-        self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
-        self.built = True
-
-    def call(self, x, table):
-        x = self.norm(self.dense(x))  # (..., D)
-        # (..., D) x (D, V) -> (..., V)
-        logits = ops.matmul(x, ops.transpose(ops.cast(table, x.dtype)))
-        return ops.add(logits, self.bias)
-
-    def compute_output_shape(self, x_shape, table_shape=None):
-        return (*x_shape[:-1], self.vocab_size)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "activation": keras.activations.serialize(self.activation),
-            "epsilon": self.epsilon,
-            "initializer_range": self.initializer_range,
-        }
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -142,7 +77,7 @@ class ClassificationHead(keras.layers.Layer):
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.dense = keras.layers.Dense(
             self.num_classes,
-            kernel_initializer=_initializer(self.initializer_range),
+            kernel_initializer=truncated_normal(self.initializer_range),
             dtype=self.dtype_policy,
             name="dense",
         )
@@ -187,7 +122,7 @@ class SpanHead(keras.layers.Layer):
     def build(self, input_shape):
         self.dense = keras.layers.Dense(
             2 * self.num_spans,
-            kernel_initializer=_initializer(self.initializer_range),
+            kernel_initializer=truncated_normal(self.initializer_range),
             dtype=self.dtype_policy,
             name="dense",
         )

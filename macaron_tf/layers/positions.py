@@ -21,8 +21,9 @@ class SinusoidalPositions(keras.layers.Layer):
         layout: `"interleaved"`: sin, cos, sin, cos, ... as Vaswani et al. and KerasHub;
             `"concatenated"`: all sines, then all cosines, as Marian.
 
-    Call arguments: `x (B, L, D)` with an even D, and `start_index`, the position of `x[:, 0]` (an
-    int or a scalar tensor: cached decoding gives the position of its one token).
+    Call arguments: `x (B, L, D)` with an even D; `start_index`, the position of `x[:, 0]` (an
+    int or a scalar tensor: cached decoding gives the position of its one token); or instead
+    `position_ids (B, L)` int, where positions do not simply count up.
 
     Raises:
         ValueError: an odd D, or an unknown layout.
@@ -41,18 +42,21 @@ class SinusoidalPositions(keras.layers.Layer):
             raise ValueError(f"sinusoidal positions need an even hidden size, got {input_shape}")
         self.built = True
 
-    def call(self, x, start_index=0):
+    def call(self, x, start_index=0, position_ids=None):
         half = x.shape[-1] // 2
         frequencies = self.max_wavelength ** (-np.arange(half, dtype="float64") / half)
         # Angles in float32 whatever the policy: bfloat16 cannot tell position 256 from 257.
-        positions = ops.cast(ops.arange(ops.shape(x)[1], dtype="int32") + start_index, "float32")
-        angles = positions[:, None] * frequencies.astype("float32")  # (L, D/2)
+        if position_ids is None:
+            position_ids = ops.arange(ops.shape(x)[1], dtype="int32") + start_index  # (L,)
+        positions = ops.cast(position_ids, "float32")[..., None]
+        angles = positions * frequencies.astype("float32")  # (L, D/2) or (B, L, D/2)
         pair = [ops.sin(angles), ops.cos(angles)]
         if self.layout == "interleaved":
-            # (L, D/2, 2) -> (L, D)
-            encoding = ops.reshape(ops.stack(pair, axis=-1), (-1, 2 * half))
+            # (..., L, D/2, 2) -> (..., L, D)
+            shape = (*ops.shape(angles)[:-1], 2 * half)
+            encoding = ops.reshape(ops.stack(pair, axis=-1), shape)
         else:
-            encoding = ops.concatenate(pair, axis=-1)  # (L, D)
+            encoding = ops.concatenate(pair, axis=-1)  # (..., L, D)
         return ops.add(x, ops.cast(encoding, x.dtype))
 
     def compute_output_shape(self, input_shape):
@@ -74,7 +78,7 @@ class LearnedPositions(keras.layers.Layer):
         max_length: the number of positions; a longer input is refused.
         initializer: of the table `(max_length, D)`.
 
-    Call arguments: `x (B, L, D)` and `start_index` (see `SinusoidalPositions`).
+    Call arguments: `x (B, L, D)`, `start_index` and `position_ids` (see `SinusoidalPositions`).
 
     Raises:
         ValueError: where L, known when the graph is made, exceeds `max_length`.
@@ -96,7 +100,7 @@ class LearnedPositions(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, x, start_index=0):
+    def call(self, x, start_index=0, position_ids=None):
         length = ops.shape(x)[1]
         known = isinstance(length, int) and isinstance(start_index, int)
         if known and start_index + length > self.max_length:
@@ -104,8 +108,9 @@ class LearnedPositions(keras.layers.Layer):
                 f"a sequence of {start_index + length} positions is longer than the "
                 f"{self.max_length} learned ones: shorten it or raise max_length"
             )
-        positions = ops.arange(length, dtype="int32") + start_index
-        return ops.add(x, ops.take(ops.convert_to_tensor(self.table), positions, axis=0))
+        if position_ids is None:
+            position_ids = ops.arange(length, dtype="int32") + start_index  # (L,)
+        return ops.add(x, ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0))
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

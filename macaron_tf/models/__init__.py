@@ -6,8 +6,12 @@ from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.generator_discriminator import GeneratorDiscriminator, generator_config
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.siamese import SiameseEncoder
+from macaron_tf.models.span_reader import EncoderSpanReader
 from macaron_tf.models.stack import Stack
+from macaron_tf.models.tagger import EncoderTagger
 
 __all__ = [
     "Encoder",
@@ -15,7 +19,12 @@ __all__ = [
     "EncoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
+    "EncoderSpanReader",
+    "EncoderTagger",
+    "GeneratorDiscriminator",
     "PretrainingEncoder",
+    "SiameseEncoder",
     "Stack",
     "catalog",
+    "generator_config",
 ]

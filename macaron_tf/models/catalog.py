@@ -6,6 +6,7 @@ import keras
 
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.encoder_catalog import ENCODERS
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 
@@ -26,42 +27,13 @@ _TRANSLATORS = {
     "big": EncoderDecoderConfig(_WMT_VOCABULARY, 1024, 4096, 16, 6, 6, dropout=0.3),
 }  # fmt: skip
 
-# base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
-# tiny and mini are made for two cores; F = 3 D, for two thirds of it are a multiple of 64 and all
-# blocks count the same. tiny has a layer for each of the step sizes 1, 2 and 4, and matrices that
-# start as base's do for its width: 0.02 sqrt(768 / 128) = 0.05.
-_ENCODERS = {
-    "tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05),
-    "mini": EncoderConfig(8_000, 256, 768, 4, 4),
-    "base": EncoderConfig(30_528, 768, 3072, 12, 12),
-    "large": EncoderConfig(30_528, 1024, 4096, 16, 24),
-}
-
-# What each family changes in BERT. BERT-rab and the SwishRNN model have T5's bias beside the
-# learned positions (Lei et al. 2022, section 3: it "adds" the bias to each attention layer);
-# the released Macaron runs are all pre-norm.
-_FAMILIES = {
-    "bert": {},
-    "bert_rab": {"relative_bias": "per_layer"},
-    "swish_rnn": {
-        "relative_bias": "per_layer",
-        "block": "swish_rnn",
-        "rnn_step_sizes": (1, 2, 4),
-    },
-    "macaron_bert": {"block": "macaron", "norm": "pre"},
-}
-
 CONFIGS: dict[str, EncoderDecoderConfig | EncoderConfig] = {
     **{
         f"{block}_{size}": dataclasses.replace(config, block=block)
         for block in ("transformer", "macaron")
         for size, config in _TRANSLATORS.items()
     },
-    **{
-        f"{family}_{size}": dataclasses.replace(config, **changes)
-        for family, changes in _FAMILIES.items()
-        for size, config in _ENCODERS.items()
-    },
+    **ENCODERS,
 }
 
 

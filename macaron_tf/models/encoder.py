@@ -5,10 +5,34 @@ import dataclasses
 import keras
 from keras import ops
 
+from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
+
+_EMBEDDING_OPTIONS = (
+    "positions",
+    "max_length",
+    "num_segments",
+    "num_languages",
+    "dropout",
+    "epsilon",
+    "affine",
+    "initializer_range",
+)
+_BLOCK_OPTIONS = (
+    "num_heads",
+    "feed_forward_dim",
+    "causal",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "activation",
+    "norm",
+    "epsilon",
+    "affine",
+)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -17,74 +41,83 @@ class Encoder(keras.Model):
 
     Args:
         config: shapes and parts.
+        embeddings: those of another encoder, to be shared; made where there are none.
 
     Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, which no real position sees,
-    and optionally `segment_ids (B, L)` int. Returns `(B, L, D)`.
+    and optionally `segment_ids`, `language_ids` and `position_ids`, all `(B, L)` int. Returns
+    `(B, L, D)`.
+
+    Raises:
+        ValueError: embeddings of another width than the configuration's.
 
     Example:
         encoder = Encoder(EncoderConfig(1000, 128, 384, 2, 2, block="macaron"))
         hidden = encoder({"token_ids": token_ids})
 
     References: Devlin et al. 2018 (BERT); with Macaron blocks, Lu et al. 2019; with recurrences
-    for feed-forwards and T5's bias, Lei et al. 2022.
+    for feed-forwards and T5's bias, Lei et al. 2022; embeddings of another width, and layers that
+    share weights, Lan et al. 2020 (ALBERT), section 3.1; gated MLPs, Liu et al. 2021.
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "encoder", **kwargs):
+    def __init__(
+        self,
+        config: EncoderConfig,
+        embeddings: EncoderEmbeddings | None = None,
+        name: str = "encoder",
+        **kwargs,
+    ):
         super().__init__(name=name, **kwargs)
         self.config = config
-        policy = self.dtype_policy
-        self.embeddings = EncoderEmbeddings(
+        policy, width = self.dtype_policy, config.embedding_width
+        initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+        self.embeddings = embeddings or EncoderEmbeddings(
             config.vocab_size,
-            config.hidden_dim,
-            positions=config.positions,
-            max_length=config.max_length,
-            num_segments=config.num_segments,
-            dropout=config.dropout,
-            epsilon=config.epsilon,
-            affine=config.affine,
-            initializer_range=config.initializer_range,
+            width,
+            **_options(config, *_EMBEDDING_OPTIONS),
             dtype=policy,
             name="embeddings",
         )
-        options = {
-            name: getattr(config, name)
-            for name in (
-                "num_heads",
-                "feed_forward_dim",
-                "dropout",
-                "attention_dropout",
-                "activation_dropout",
-                "activation",
-                "norm",
-                "epsilon",
-                "affine",
+        if self.embeddings.embedding_dim != width:
+            raise ValueError(
+                f"the embeddings are {self.embeddings.embedding_dim} wide, the configuration says "
+                f"{width}: set embedding_dim"
             )
-        }
-        options["kernel_initializer"] = keras.initializers.TruncatedNormal(
-            stddev=config.initializer_range
-        )
-        layer_options = [{}]
-        if config.block == "swish_rnn":
-            options["rnn_gate"] = config.rnn_gate
-            layer_options = [{"rnn_step_size": k} for k in config.rnn_step_sizes]
+        self.projection = None
+        if width != config.hidden_dim:
+            self.projection = Dense(
+                config.hidden_dim,
+                kernel_initializer=initializer.clone(),
+                dtype=policy,
+                name="projection",
+            )
         self.stack = Stack(
-            config.num_layers,
-            config.block,
-            options,
-            layer_options,
+            [_layer(config, number) for number in range(config.num_layers)],
+            {**_options(config, *_BLOCK_OPTIONS), "kernel_initializer": initializer},
+            config.sharing,
             relative_bias=config.relative_bias,
             dtype=policy,
             name="stack",
         )
 
     def build(self, input_shape=None):
-        self.embeddings.build()
+        if not self.embeddings.built:
+            self.embeddings.build()
+        if self.projection:
+            self.projection.build((None, None, self.config.embedding_width))
         self.stack.build((None, None, self.config.hidden_dim))
         self.built = True
 
     def call(self, inputs, training=None):
         token_ids = inputs["token_ids"]
-        x = self.embeddings(token_ids, inputs.get("segment_ids"), training=training)
+        x = self.embeddings(
+            token_ids,
+            segment_ids=inputs.get("segment_ids"),
+            language_ids=inputs.get("language_ids"),
+            position_ids=inputs.get("position_ids"),
+            training=training,
+        )  # (B, L, E)
+        if self.projection:
+            x = self.projection(x)  # (B, L, D)
         return self.stack(x, mask=ops.not_equal(token_ids, PAD), training=training)
 
     def compute_output_shape(self, input_shape):
@@ -97,3 +130,23 @@ class Encoder(keras.Model):
     def from_config(cls, config):
         config = dict(config)
         return cls(EncoderConfig(**config.pop("config")), **config)
+
+
+def _options(config: EncoderConfig, *names: str) -> dict:
+    return {name: getattr(config, name) for name in names}
+
+
+def _layer(config: EncoderConfig, number: int) -> dict:
+    """The block of a layer, and the options that other blocks do not have."""
+    block = config.blocks[number % len(config.blocks)]
+    if block == "swish_rnn":
+        step_size = config.rnn_step_sizes[number % len(config.rnn_step_sizes)]
+        return {"block": block, "rnn_step_size": step_size, "rnn_gate": config.rnn_gate}
+    if block == "gmlp":
+        return {"block": block, **_options(config, "max_length", "toeplitz")}
+    if block == "amlp":
+        return {
+            "block": block,
+            **_options(config, "max_length", "toeplitz", "tiny_attention_dim"),
+        }
+    return {"block": block}

@@ -8,7 +8,7 @@ from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.encoder_embeddings import POSITIONS
 from macaron_tf.layers.residual import NORM_PLACEMENTS
 from macaron_tf.layers.swish_rnn import GATES
-from macaron_tf.models.stack import RELATIVE_BIASES
+from macaron_tf.models.stack import RELATIVE_BIASES, SHARING
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,21 @@ class EncoderConfig:
         vocab_size: V. hidden_dim: D. num_heads: H. num_layers: depth.
         feed_forward_dim: F of a whole layer; a Macaron layer halves it, a SwishRNN takes two
             thirds of it (see `SwishRNNBlock`).
-        block: `"transformer"`, `"macaron"` or `"swish_rnn"`.
+        block: name of the layers' block, see `macaron_tf.layers.BLOCKS`, or several, layer by layer
+            in turn.
+        sharing: which weights all layers have in common: `"none"`, `"all"`, `"attention"` (what
+            mixes tokens) or `"feed_forward"` (what mixes channels), each with its LayerNorm; of
+            layers that differ in their block or step size, those that are alike (ALBERT).
+        embedding_dim: E, width of the embeddings, which a matrix then brings to D; None = D.
         rnn_step_sizes: k of the recurrences, layer by layer in turn: (1,), (2,) or (1, 2, 4).
         rnn_gate: of the recurrences.
         positions: `"learned"`, `"sinusoidal"` or `"none"`.
         relative_bias: T5's, `"none"`, `"shared"` or `"per_layer"`.
-        max_length: greatest L, of learned positions.
-        num_segments: 0 for no segment embeddings.
+        toeplitz: whether gated MLPs have one weight for each distance of two positions, not for
+            each pair of them. tiny_attention_dim: width of the attention of `"amlp"` blocks.
+        max_length: greatest L, of learned positions and of gated MLPs.
+        num_segments, num_languages: 0 for no such embeddings.
+        causal: no position sees a later one, as in a language model.
         dropout: on embeddings and sub-layer outputs, 0 to 1; attention_dropout: on attention
             weights; activation_dropout: on inner activations.
         activation: of feed-forwards and of the masked language head.
@@ -44,13 +52,19 @@ class EncoderConfig:
     feed_forward_dim: int
     num_heads: int
     num_layers: int
-    block: str = "transformer"
+    block: str | tuple[str, ...] = "transformer"
+    sharing: str = "none"
+    embedding_dim: int | None = None
     rnn_step_sizes: tuple[int, ...] = (1,)
     rnn_gate: str = "gelu"
     positions: str = "learned"
     relative_bias: str = "none"
+    toeplitz: bool = True
+    tiny_attention_dim: int = 64
     max_length: int = 512
     num_segments: int = 2
+    num_languages: int = 0
+    causal: bool = False
     dropout: float = 0.1
     attention_dropout: float = 0.1
     activation_dropout: float = 0.0
@@ -68,13 +82,19 @@ class EncoderConfig:
             "num_heads",
             "num_layers",
             "max_length",
+            "tiny_attention_dim",
         ):
             check_count(name, getattr(self, name))
-        check_count("num_segments", self.num_segments, least=0)
+        for name in ("num_segments", "num_languages"):
+            check_count(name, getattr(self, name), least=0)
+        if self.embedding_dim is not None:
+            check_count("embedding_dim", self.embedding_dim)
         # JSON and the command line give lists.
         steps = self.rnn_step_sizes
         steps = tuple(steps) if isinstance(steps, list | tuple) else (steps,)
         object.__setattr__(self, "rnn_step_sizes", steps)
+        if isinstance(self.block, list):
+            object.__setattr__(self, "block", tuple(self.block))
         if not self.rnn_step_sizes:
             raise ValueError("rnn_step_sizes is empty: give one or more, such as (1, 2, 4)")
         for step_size in self.rnn_step_sizes:
@@ -85,12 +105,33 @@ class EncoderConfig:
             value = getattr(self, name)
             if type(value) is not float or not 0.0 < value < 1.0:
                 raise ValueError(f"{name}={value!r} must be a number between 0 and 1")
-        if type(self.affine) is not bool:
-            raise ValueError(f"affine={self.affine!r} must be True or False")
+        for name in ("affine", "causal", "toeplitz"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
         check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
         activation(self.activation)
-        check_choice("block", self.block, tuple(BLOCKS))
+        if not self.blocks:
+            raise ValueError("block is empty: give a name, or several for the layers in turn")
+        for block in self.blocks:
+            check_choice("block", block, tuple(BLOCKS))
+        check_choice("sharing", self.sharing, tuple(SHARING))
         check_choice("rnn_gate", self.rnn_gate, GATES)
         check_choice("positions", self.positions, POSITIONS)
         check_choice("relative_bias", self.relative_bias, RELATIVE_BIASES)
         check_choice("norm", self.norm, NORM_PLACEMENTS)
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the blocks, layer by layer in turn."""
+        return (self.block,) if isinstance(self.block, str) else self.block
+
+    @property
+    def longest(self) -> int | None:
+        """Greatest L; None = any."""
+        bound = self.positions == "learned" or {"gmlp", "amlp"} & set(self.blocks)
+        return self.max_length if bound else None
+
+    @property
+    def embedding_width(self) -> int:
+        """E, of the embeddings."""
+        return self.embedding_dim or self.hidden_dim

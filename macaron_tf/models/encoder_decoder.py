@@ -57,12 +57,12 @@ class EncoderDecoder(keras.Model):
                 "epsilon",
             )
         }
+        layer = {"block": config.block}
         self.encoder = Stack(
-            config.num_encoder_layers, config.block, options, dtype=policy, name="encoder"
+            [layer] * config.num_encoder_layers, options, dtype=policy, name="encoder"
         )
         self.decoder = Stack(
-            config.num_decoder_layers,
-            config.block,
+            [layer] * config.num_decoder_layers,
             {**options, "causal": True, "cross_attention": True},
             dtype=policy,
             name="decoder",

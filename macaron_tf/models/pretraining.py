@@ -7,75 +7,97 @@ from typing import Any
 import keras
 from keras import ops
 
-from macaron_tf.layers.heads import ClassificationHead, MaskedLanguageHead, Pooler
+from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
+from macaron_tf.layers.heads import ClassificationHead, Pooler
+from macaron_tf.layers.language_heads import MaskedLanguageHead, SpanBoundaryHead
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class PretrainingEncoder(keras.Model):
-    """An encoder that predicts masked tokens and, if asked, whether two segments follow each other.
+    """An encoder that predicts masked tokens, and what else it is asked for.
 
     Args:
         config: of the encoder.
-        next_sentence: add the pooler and the head of two classes: 0 = the second segment follows
-            the first, 1 = it is from elsewhere.
-        head_options: `activation` and `epsilon` of the masked language head, where they are not
-            the encoder's.
+        sentence_pair: add the pooler and the head of two classes: 0 = two segments stand as they
+            did in the text, 1 = the second is from elsewhere, or they are swapped.
+        span_boundary: add the head that predicts masked spans from what is around them.
+        head_options: `activation`, `epsilon` and `transform` of the masked language head, where
+            they are not the encoder's.
+        embeddings: those of another encoder, to be shared; made where there are none.
 
-    Call arguments: a dict of `token_ids (B, L)`, optionally `segment_ids (B, L)` and
-    `masked_positions (B, P)`. Returns a dict: `masked_language`, logits `(B, P, V)` at those
-    positions (`(B, L, V)` at all without them), and `next_sentence (B, 2)` if asked.
+    Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally `masked_positions
+    (B, P)`, with which `left_boundaries`, `right_boundaries` and `span_places (B, P)` may come.
+    Returns a dict: `masked_language`, logits `(B, P, V)` at those positions (`(B, L, V)` at all
+    without them); if asked, `sentence_pair (B, 2)`; and, of boundaries, `span_boundary (B, P, V)`.
 
-    References: Devlin et al. 2018 (BERT), section 3.1.
+    References: Devlin et al. 2018 (BERT), section 3.1; Lan et al. 2020 (ALBERT); Joshi et al. 2020
+    (SpanBERT).
     """
 
     def __init__(
         self,
         config: EncoderConfig,
-        next_sentence: bool = False,
+        sentence_pair: bool = False,
         head_options: Mapping[str, Any] | None = None,
+        span_boundary: bool = False,
+        embeddings: EncoderEmbeddings | None = None,
         name: str = "pretraining_encoder",
         **kwargs,
     ):
         super().__init__(name=name, **kwargs)
         self.config = config
-        self.has_next_sentence = next_sentence
+        self.has_sentence_pair = sentence_pair
+        self.has_span_boundary = span_boundary
         self.head_options = dict(head_options or {})
         policy = self.dtype_policy
-        self.encoder = Encoder(config, dtype=policy)
+        self.encoder = Encoder(config, embeddings, dtype=policy)
+        own = {
+            "activation": config.activation,
+            "epsilon": config.epsilon,
+            "initializer_range": config.initializer_range,
+            "dtype": policy,
+        }
         self.masked_language = MaskedLanguageHead(
-            config.vocab_size,
-            **{"activation": config.activation, "epsilon": config.epsilon, **self.head_options},
-            initializer_range=config.initializer_range,
-            dtype=policy,
-            name="masked_language",
+            config.vocab_size, **{**own, **self.head_options}, name="masked_language"
         )
-        self.pooler = self.next_sentence = None
-        if next_sentence:
+        self.pooler = self.sentence_pair = self.span_boundary = None
+        if sentence_pair:
             self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
-            self.next_sentence = ClassificationHead(
-                2, initializer_range=config.initializer_range, dtype=policy, name="next_sentence"
+            self.sentence_pair = ClassificationHead(
+                2, initializer_range=config.initializer_range, dtype=policy, name="sentence_pair"
             )
+        if span_boundary:
+            self.span_boundary = SpanBoundaryHead(config.vocab_size, **own, name="span_boundary")
 
     def build(self, input_shape=None):
-        width = self.config.hidden_dim
+        one = (None, self.config.hidden_dim)
+        table = (self.config.vocab_size, self.config.embedding_width)
         self.encoder.build()
-        self.masked_language.build((None, width), (self.config.vocab_size, width))
-        if self.next_sentence:
-            self.pooler.build((None, None, width))
-            self.next_sentence.build((None, width))
+        self.masked_language.build(one, table)
+        if self.sentence_pair:
+            self.pooler.build((None, None, self.config.hidden_dim))
+            self.sentence_pair.build(one)
+        if self.span_boundary:
+            self.span_boundary.build(one, one, (None,), table)
         self.built = True
 
     def call(self, inputs, training=None):
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
-        at = hidden
-        if "masked_positions" in inputs:
+
+        def at(name):
             # (B, L, D) at (B, P, 1) -> (B, P, D)
-            at = ops.take_along_axis(hidden, inputs["masked_positions"][..., None], axis=1)
-        outputs = {"masked_language": self.masked_logits(at)}
-        if self.next_sentence:
-            outputs["next_sentence"] = self.next_sentence_logits(hidden, training=training)
+            return ops.take_along_axis(hidden, inputs[name][..., None], axis=1)
+
+        masked = at("masked_positions") if "masked_positions" in inputs else hidden
+        outputs = {"masked_language": self.masked_logits(masked)}
+        if self.sentence_pair:
+            outputs["sentence_pair"] = self.pair_logits(hidden, training=training)
+        if self.span_boundary and "span_places" in inputs:
+            outputs["span_boundary"] = self.span_boundary_logits(
+                at("left_boundaries"), at("right_boundaries"), inputs["span_places"]
+            )
         return outputs
 
     def hidden_states(self, inputs, training=None):
@@ -84,31 +106,47 @@ class PretrainingEncoder(keras.Model):
 
     def masked_logits(self, hidden):
         """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
-        table = ops.convert_to_tensor(self.encoder.embeddings.tokens.table)
-        return self.masked_language(hidden, table)
+        return self.masked_language(hidden, self._table())
 
-    def next_sentence_logits(self, hidden, training=None):
-        """Scores of "follows" and "from elsewhere": `(B, L, D) -> (B, 2)`.
+    def span_boundary_logits(self, left, right, places):
+        """Scores of every token from a span's outer boundaries `(..., D)` and `places (...,)`.
 
         Raises:
             ValueError: the model has no such head.
         """
-        if not self.next_sentence:
-            raise ValueError("the model was made without next_sentence=True")
-        return self.next_sentence(self.pooler(hidden), training=training)
+        if not self.span_boundary:
+            raise ValueError("the model was made without span_boundary=True")
+        return self.span_boundary(left, right, places, self._table())
+
+    def pair_logits(self, hidden, training=None):
+        """Scores of 0, "as in the text", and 1: `(B, L, D) -> (B, 2)`.
+
+        Raises:
+            ValueError: the model has no such head.
+        """
+        if not self.sentence_pair:
+            raise ValueError("the model was made without sentence_pair=True")
+        return self.sentence_pair(self.pooler(hidden), training=training)
 
     def compute_output_shape(self, input_shape):
         asked = input_shape.get("masked_positions", input_shape["token_ids"])
         shapes = {"masked_language": (*asked, self.config.vocab_size)}
-        if self.next_sentence:
-            shapes["next_sentence"] = (asked[0], 2)
+        if self.sentence_pair:
+            shapes["sentence_pair"] = (asked[0], 2)
+        if self.span_boundary and "span_places" in input_shape:
+            shapes["span_boundary"] = (*input_shape["span_places"], self.config.vocab_size)
         return shapes
+
+    def _table(self):
+        """The token embeddings `(V, E)`."""
+        return ops.convert_to_tensor(self.encoder.embeddings.tokens.table)
 
     def get_config(self):
         return {
             **super().get_config(),
             "config": dataclasses.asdict(self.config),
-            "next_sentence": self.has_next_sentence,
+            "sentence_pair": self.has_sentence_pair,
+            "span_boundary": self.has_span_boundary,
             "head_options": self.head_options,
         }
 

@@ -7,24 +7,32 @@ from keras import ops
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.attention import all_of, combine_masks
+from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.layer_norm import LayerNormalization
 from macaron_tf.layers.relative_bias import RelativePositionBias
 
 RELATIVE_BIASES = ("none", "shared", "per_layer")
+# The operators that layers have in common.
+SHARING: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "all": ("tokens", "memory", "channels"),
+    "attention": ("tokens", "memory"),
+    "feed_forward": ("channels",),
+}
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Stack(keras.layers.Layer):
-    """`num_layers` blocks of one kind, and a final LayerNorm where they are pre-norm.
+    """Blocks one after the other, and a final LayerNorm where they are pre-norm.
 
     Args:
-        num_layers: depth.
-        block: name of the block, see `macaron_tf.layers.BLOCKS`.
-        block_options: keyword arguments of every block, `num_heads`, `feed_forward_dim`,
-            `causal`, `cross_attention`, `norm` and the rest.
-        layer_options: further ones that change from layer to layer, taken in turn:
-            `[{"rnn_step_size": 1}, {"rnn_step_size": 2}]` alternates.
+        layers: of each layer the name of its block, `"block"` (see `macaron_tf.layers.BLOCKS`), and
+            the options that are its own: `[{"block": "swish_rnn", "rnn_step_size": 1}, ...]`.
+        block_options: those of every block, `num_heads`, `feed_forward_dim`, `causal`,
+            `cross_attention`, `norm` and the rest.
+        sharing: one of `SHARING`: the operators whose weights, LayerNorms included, are one and
+            the same in all layers with equal entries of `layers`.
         relative_bias: T5's bias on the scores of every attention to the sequence itself:
             `"none"`, `"shared"` (one table for all layers) or `"per_layer"`.
         relative_buckets, relative_max_distance: of that bias.
@@ -32,15 +40,16 @@ class Stack(keras.layers.Layer):
     Call arguments: those of a block, `x (B, T, D)` first; returns `(B, T, D)`.
 
     Raises:
-        ValueError: an unknown block or kind of bias.
+        ValueError: an unknown block, sharing or kind of bias.
+
+    References: sharing across layers: Lan et al. 2020 (ALBERT), section 3.1.
     """
 
     def __init__(
         self,
-        num_layers: int,
-        block: str,
+        layers: Sequence[dict],
         block_options: dict,
-        layer_options: Sequence[dict] = ({},),
+        sharing: str = "none",
         relative_bias: str = "none",
         relative_buckets: int = 32,
         relative_max_distance: int = 128,
@@ -48,22 +57,22 @@ class Stack(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.num_layers = num_layers
-        self.block = block
+        self.layers = [dict(layer) for layer in layers]
         self.block_options = dict(block_options)
-        self.layer_options = [dict(options) for options in layer_options]
+        self.sharing = check_choice("sharing", sharing, tuple(SHARING))
         self.relative_bias = check_choice("relative_bias", relative_bias, RELATIVE_BIASES)
         self.relative_buckets = relative_buckets
         self.relative_max_distance = relative_max_distance
-        self.blocks = [
-            block_class(block)(
-                **self.block_options,
-                **self.layer_options[i % len(self.layer_options)],
-                dtype=self.dtype_policy,
-                name=f"block_{i}",
+        self.blocks: list[Block] = []
+        for number, layer in enumerate(self.layers):
+            own = {name: value for name, value in layer.items() if name != "block"}
+            block = block_class(layer["block"])(
+                **self.block_options, **own, dtype=self.dtype_policy, name=f"block_{number}"
             )
-            for i in range(num_layers)
-        ]
+            first = self.layers.index(layer)
+            if first < number and SHARING[sharing]:
+                block.share(self.blocks[first], SHARING[sharing])
+            self.blocks.append(block)
         self.biases = [
             RelativePositionBias(
                 self.blocks[0].num_heads,
@@ -73,7 +82,7 @@ class Stack(keras.layers.Layer):
                 dtype=self.dtype_policy,
                 name=f"relative_bias_{i}",
             )
-            for i in range({"none": 0, "shared": 1, "per_layer": num_layers}[relative_bias])
+            for i in range({"none": 0, "shared": 1, "per_layer": len(layers)}[relative_bias])
         ]
         self.final_norm = None
         if self.blocks[0].norm == "pre":
@@ -150,10 +159,9 @@ class Stack(keras.layers.Layer):
     def get_config(self):
         return {
             **super().get_config(),
-            "num_layers": self.num_layers,
-            "block": self.block,
+            "layers": [dict(layer) for layer in self.layers],
             "block_options": self.block_options,
-            "layer_options": self.layer_options,
+            "sharing": self.sharing,
             "relative_bias": self.relative_bias,
             "relative_buckets": self.relative_buckets,
             "relative_max_distance": self.relative_max_distance,

@@ -1,9 +1,12 @@
-"""Which tokens of a row are asked for: any, or whole words."""
+"""Which tokens of a row are asked for: any, or whole words.
+
+Every choice is `(B, L)` int32: 0 where a token is left alone, and otherwise a number, the same for
+all that were chosen together, which stand side by side.
+"""
 
 import tensorflow as tf
 
-# Named, so that every device draws the same numbers from a seed.
-ALGORITHM = "philox"
+from macaron_tf.objectives import draws
 
 
 def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -14,26 +17,25 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
     sorting a random number for each token.
 
     Args:
-        maskable: `(B, L)` bool.
+        maskable: `(B, L)` bool, L static.
         counts: `(B,)` int32, how many to choose; no more than there are.
-        seed: `(2,)` int.
+        seed: `(2,)` or `(B, 2)` int.
 
     Returns:
-        `(B, L)` bool, `counts` of them True in each row.
+        `(B, L)` int32, `counts` of them above 0 in each row.
     """
     rows, length = tf.unstack(tf.shape(maskable))
-    draws = max(8, maskable.shape[1] // 4)  # a round; at 15% one round nearly always suffices
+    number_drawn = max(8, maskable.shape[1] // 4)  # a round; at 15% one nearly always suffices
     # Columns are drawn up to each row's last maskable one: padding would only be passed over.
     span = tf.reduce_max(tf.where(maskable, tf.range(length) + 1, 0), axis=-1, keepdims=True)
     span = tf.cast(span, tf.float32)  # (B, 1)
     starts = length * tf.range(rows)[:, None]  # (B, 1), of the rows among the B L tokens
 
     def round_(number, missing, used, first):
-        seeds = tf.random.experimental.stateless_fold_in(seed, number, ALGORITHM)
-        uniform = tf.random.stateless_uniform([rows, draws], seeds, alg=ALGORITHM)
+        uniform = draws.uniform(draws.fold_in(seed, number), rows, number_drawn)
         drawn = starts + tf.cast(uniform * span, tf.int32)  # (B, N)
-        order = number * draws + tf.range(draws)  # (N,)
-        orders = tf.broadcast_to(order, [rows, draws])
+        order = number * number_drawn + tf.range(number_drawn)  # (N,)
+        orders = tf.broadcast_to(order, [rows, number_drawn])
         first = tf.minimum(first, tf.math.unsorted_segment_min(orders, drawn, rows * length))
         new = tf.cast(tf.gather(first, drawn) == order, tf.int32)  # (B, N)
         needed = tf.cumsum(new, axis=-1, exclusive=True) < missing[:, None]
@@ -48,7 +50,8 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
         round_,
         (0, counts, tf.zeros_like(counts), first),
     )
-    return maskable & (tf.reshape(first, [rows, length]) < used[:, None])
+    chosen = maskable & (tf.reshape(first, [rows, length]) < used[:, None])
+    return tf.where(chosen, tf.range(length) + 1, 0)
 
 
 def choose_words(
@@ -60,39 +63,49 @@ def choose_words(
     exists; where all words are longer than that, the row keeps fewer, or none.
 
     Args:
-        maskable: `(B, L)` bool. A word never reaches across a token that is not.
+        maskable: `(B, L)` bool, L static. A word never reaches across a token that is not.
         starts: `(B, L)` bool, True where a token begins a word.
         counts: `(B,)` int32, the greatest number of tokens to choose.
-        seed: `(2,)` int.
+        seed: `(2,)` or `(B, 2)` int.
 
     Returns:
-        `(B, L)` bool, True for all tokens of a word or for none.
+        `(B, L)` int32, one number for all tokens of a word.
     """
-    # A token that is not maskable opens a word of its own; pieces that go on after it stay in it.
-    begins = tf.cast(starts | ~maskable, tf.int32)
-    words = tf.cumsum(begins, axis=-1) - begins[:, :1]  # (B, L), the first is 0
-    sizes = _sizes(words, maskable)  # (B, L), of word 0, 1, ... of each row; 0 = no word
+    words, sizes = words_of(maskable, starts)  # (B, L) each
     order = _random_order(sizes > 0, seed)  # (B, L), of words
     chosen = _fill(tf.gather(sizes, order, batch_dims=1), counts)
     # (B, L) in random order -> (B, L) by word -> (B, L) by token
     chosen = tf.gather(chosen, tf.argsort(order, axis=-1), batch_dims=1)
-    return maskable & tf.gather(chosen, words, batch_dims=1)
+    return tf.where(maskable & tf.gather(chosen, words, batch_dims=1), words + 1, 0)
+
+
+def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The words of each row: which one each token is in, and how many tokens each has.
+
+    Args:
+        maskable: `(B, L)` bool. A token that is not is a word of size 0 by itself.
+        starts: `(B, L)` bool, True where a token begins a word.
+
+    Returns:
+        `(B, L)` int32, the number of each token's word from 0 on, and `(B, L)` int32, the sizes of
+        word 0, 1, ...; 0 where there is no such word.
+    """
+    rows, length = tf.unstack(tf.shape(maskable))
+    after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
+    begins = tf.cast(starts | ~maskable | after_special, tf.int32)
+    words = tf.cumsum(begins, axis=-1) - 1  # (B, L)
+    # (B, L) -> (B L,), a word being counted apart in each row, -> (B, L)
+    segments = tf.reshape(words + length * tf.range(rows)[:, None], [-1])
+    ones = tf.reshape(tf.cast(maskable, tf.int32), [-1])
+    sizes = tf.math.unsorted_segment_sum(ones, segments, rows * length)
+    return words, tf.reshape(sizes, [rows, length])
 
 
 def _random_order(eligible: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Indices `(B, L)` of each row in random order, those not eligible last."""
-    scores = tf.random.stateless_uniform(tf.shape(eligible), seed, alg=ALGORITHM)
+    scores = draws.uniform(seed, tf.shape(eligible)[0], eligible.shape[1])
     scores = tf.where(eligible, scores, -1.0)
     return tf.argsort(scores, axis=-1, direction="DESCENDING", stable=True)
-
-
-def _sizes(words: tf.Tensor, maskable: tf.Tensor) -> tf.Tensor:
-    """Number of maskable tokens of each word, `(B, L)`, from the word of each token `(B, L)`."""
-    rows, length = tf.unstack(tf.shape(words))
-    # (B, L) -> (B L,), a word being counted apart in each row, -> (B, L)
-    segments = tf.reshape(words + length * tf.range(rows)[:, None], [-1])
-    ones = tf.reshape(tf.cast(maskable, tf.int32), [-1])
-    return tf.reshape(tf.math.unsorted_segment_sum(ones, segments, rows * length), [rows, length])
 
 
 def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:

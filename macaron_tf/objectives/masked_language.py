@@ -5,89 +5,83 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
+from macaron_tf.objectives.masking import masked_dataset
+from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
+from macaron_tf.objectives.pretraining import MaskedPlaces, hits, token_sums
 from macaron_tf.special_ids import PAD
 
 
 @dataclass(frozen=True)
 class MaskedLanguageObjective:
-    """Cross-entropy of the masked tokens, plus that of the next sentence where asked for.
+    """Cross-entropy of the masked tokens, plus that of the sentence pair where asked for.
 
     Only masked positions reach the vocabulary projection: at 15% a seventh of its work. The two
     losses are means, each over its own count, and are added: BERT's loss. Over several
-    micro-batches the mean of the next sentence weights each by its masked tokens.
+    micro-batches the mean of the pairs weights each by its masked tokens. On rows of a sentence
+    and its translation it is XLM's translation language modelling.
 
     Attributes:
-        next_sentence: learn the label `next_sentence` as well.
+        sentence_pair: learn `pair_label` as well: next sentences, or the order of sentences.
         skip_padding: leave out the unused ones of the P positions before the projection. The
             number of rows is then dynamic: set False where shapes must be static (XLA, TPU); the
             result is the same.
 
-    Call arguments: `network`, a `PretrainingEncoder`; `batch` of `token_ids (B, L)`, optionally
-    `segment_ids (B, L)`, `masked_positions`, `masked_labels` and `masked_weights (B, P)`, and
-    with `next_sentence` also `next_sentence (B,)`, 0 = follows, 1 = from elsewhere, and
-    `next_sentence_weights (B,)` (see `mask_tokens`); `training`.
+    Call arguments: `network`, a `PretrainingEncoder`; `batch` of `encoder_inputs`,
+    `masked_positions`, `masked_labels` and `masked_weights (B, P)`, and with `sentence_pair` also
+    `pair_label (B,)`, 0 = follows, 1 = from elsewhere or swapped, and `pair_weights (B,)` (see
+    `mask_tokens`); `training`.
     Returns float32 sums over the batch: `loss_sum`, `weight` (the number of masked tokens),
     `nll_sum` (nats, of the masked tokens alone), `input_tokens` (real tokens), outside training
-    `correct_sum` (masked tokens predicted right), and with `next_sentence` also
-    `next_sentence_sum` (nats) and `next_sentence_accuracy_sum`, each with its `_weight`, the
+    `correct_sum` (masked tokens predicted right), and with `sentence_pair` also
+    `pair_loss_sum` (nats) and `pair_accuracy_sum`, each with its `_weight`, the
     number of rows that are not all padding.
 
-    References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.2.
+    References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.2; Lan et al. 2020 (ALBERT),
+    section 3.1, for the order of sentences; Conneau and Lample 2019 (XLM), section 3.3.
     """
 
-    next_sentence: bool = False
+    sentence_pair: bool = False
     skip_padding: bool = True
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What an evaluation measures."""
+        pair = ("pair_loss", "pair_accuracy") if self.sentence_pair else ()
+        return ("loss", "nll", "perplexity", "accuracy", *pair)
+
+    def dataset(
+        self,
+        rows: tf.data.Dataset,
+        masking: MaskingConfig,
+        vocabulary: MaskingVocabulary,
+        seed: int,
+        start_step: int = 0,
+    ) -> tf.data.Dataset:
+        """Masked batches: see `masked_dataset`."""
+        return masked_dataset(rows, masking, vocabulary, seed, start_step)
 
     def __call__(
         self, network, batch: dict[str, tf.Tensor], training: bool
     ) -> dict[str, tf.Tensor]:
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
-        real = batch["token_ids"] != PAD  # (B, L)
-        masked, labels, weights = self._masked(hidden, batch)
-        logits = tf.cast(network.masked_logits(masked), tf.float32)  # (N, V)
-        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (N,)
-        nll_sum, weight = tf.reduce_sum(nll * weights), tf.reduce_sum(weights)
-        sums = {
-            "loss_sum": nll_sum,
-            "weight": weight,
-            "nll_sum": nll_sum,
-            "input_tokens": tf.reduce_sum(tf.cast(real, tf.float32)),
-        }
-        if not training:
-            sums["correct_sum"] = tf.reduce_sum(_hits(logits, labels) * weights)
-        if self.next_sentence:
-            logits = tf.cast(network.next_sentence_logits(hidden), tf.float32)  # (B, 2)
-            labels = batch["next_sentence"]
-            weights = batch["next_sentence_weights"]  # (B,)
+        masked = MaskedPlaces.of(batch, self.skip_padding)
+        sums = token_sums(
+            network.masked_logits(masked.vectors(hidden, batch["masked_positions"])),  # (N, V)
+            masked.flat(batch["masked_labels"]),
+            masked.weights,
+            real=batch["token_ids"] != PAD,
+            training=training,
+        )
+        if self.sentence_pair:
+            logits = tf.cast(network.pair_logits(hidden), tf.float32)  # (B, 2)
+            labels = batch["pair_label"]
+            weights = batch["pair_weights"]  # (B,)
             rows = tf.cast(weights > 0, tf.float32)
             nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (B,)
-            sums["next_sentence_sum"] = tf.reduce_sum(nll * rows)
-            sums["next_sentence_accuracy_sum"] = tf.reduce_sum(_hits(logits, labels) * rows)
-            sums["next_sentence_weight"] = tf.reduce_sum(rows)
-            sums["next_sentence_accuracy_weight"] = tf.reduce_sum(rows)
+            sums["pair_loss_sum"] = tf.reduce_sum(nll * rows)
+            sums["pair_accuracy_sum"] = tf.reduce_sum(hits(logits, labels) * rows)
+            sums["pair_loss_weight"] = tf.reduce_sum(rows)
+            sums["pair_accuracy_weight"] = tf.reduce_sum(rows)
             # `loss_sum` will be divided by the batch's masked tokens, which the weights add up to.
             sums["loss_sum"] += tf.reduce_sum(nll * weights)
         return sums
-
-    def _masked(self, hidden: tf.Tensor, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        """The masked positions' `hidden (N, D)`, labels `(N,)` and weights `(N,)`."""
-        rows, length = tf.unstack(tf.shape(batch["token_ids"]))
-        # Positions in their rows (B, P) -> in the batch laid out as (B L,)
-        places = batch["masked_positions"] + length * tf.range(rows)[:, None]
-        flat = [
-            tf.reshape(tensor, (-1,))  # (B, P) -> (N,), N = B P
-            for tensor in (places, batch["masked_labels"], batch["masked_weights"])
-        ]
-        if self.skip_padding:
-            used = tf.where(flat[-1] > 0)[:, 0]
-            flat = [tf.gather(tensor, used) for tensor in flat]
-        places, labels, weights = flat
-        # (B, L, D) -> (B L, D) -> (N, D)
-        hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
-        return tf.gather(hidden, places), labels, weights
-
-
-def _hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """1 where the largest of `(N, C)` logits is at the label, `(N,)` float32."""
-    best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-    return tf.cast(best == labels, tf.float32)

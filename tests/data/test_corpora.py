@@ -50,6 +50,32 @@ def test_parsing(wheel):
     assert sum(map(len, corpora.wheel_pairs(wheel, "pt-BR").values())) == 1
 
 
+def test_documents_of_one_language(wheel, monkeypatch):
+    monkeypatch.setattr(corpora, "fetch_homeassistant", lambda: wheel)
+    texts = {}
+    for language in ("en", "de"):
+        splits = corpora.wheel_documents(wheel, language)
+        texts[language] = sorted(text for found in splits.values() for text in found)
+        assert corpora.read_homeassistant_documents(language, "train") == splits["train"]
+    assert texts["de"] == ["{name} jetzt einrichten\nEin\nEin"] * 2  # in the order of the file
+    assert texts["en"] == ["Set up {name} now\nAlone\nOn\nRSSI\nOn"] * 2
+    with pytest.raises(UserError, match="no language 'xx' beside English: it has de, pt"):
+        corpora.wheel_documents(wheel, "xx")
+    with pytest.raises(UserError, match="no split 'dev': it has train"):
+        corpora.read_homeassistant_documents("de", "dev")
+
+
+def test_a_text_is_in_one_split_whatever_the_language(tmp_path):
+    english = {str(number): f"Sentence number {number}" for number in range(300)}
+    german = {str(number): f"Satz {number}" for number in range(300)}
+    wheel = make_wheel(tmp_path / "w.whl", {"one": {"en": english, "de": german}})
+    pairs, splits = corpora.wheel_pairs(wheel, "de"), corpora.wheel_documents(wheel, "de")
+    for split in corpora.SPLITS:
+        (document,) = splits[split]
+        assert document.split("\n") == [other for _, other in pairs[split]]
+    assert len(pairs["test"]) > 1
+
+
 @pytest.mark.parametrize("language", ["xx", "en"])
 def test_unknown_language_lists_the_known(wheel, language):
     with pytest.raises(UserError, match=f"no language '{language}' beside English: it has de, pt"):

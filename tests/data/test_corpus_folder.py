@@ -32,11 +32,13 @@ def test_nothing_is_done_twice(texts, vocabulary, tmp_path, monkeypatch):
     "settings",
     [
         {},
-        {"next_sentence": True, "rows_per_shard": 12},
+        {"pairs": "next_sentence", "rows_per_shard": 12},
+        {"pairs": "sentence_order", "rows_per_shard": 6},
+        {"packing": "full_sentences"},
         {"weights": (1.0, 2.0), "rows_per_shard": 40},
-        {"weights": (1.0, 2.0), "rows_per_shard": 25, "next_sentence": True},
+        {"weights": (1.0, 2.0), "rows_per_shard": 25, "pairs": "next_sentence"},
     ],
-    ids=["text", "pairs", "mixture", "mixture of pairs"],
+    ids=["text", "pairs", "order", "sentences", "mixture", "mixture of pairs"],
 )
 def test_a_kill_at_any_moment_leaves_the_same_bytes(
     texts, vocabulary, tmp_path, monkeypatch, settings
@@ -198,7 +200,7 @@ def test_a_folder_that_cannot_be_written(texts, vocabulary, tmp_path):
 
 
 def test_pairs_of_an_earlier_version_open_but_are_not_gone_on_with(texts, vocabulary, tmp_path):
-    config = config_of(texts, next_sentence=True)
+    config = config_of(texts, pairs="next_sentence")
     whole = prepare(config, vocabulary, tmp_path)
     index = json.loads((tmp_path / "corpus.json").read_text())
     assert index["settings"].pop("held_out") == "documents"
@@ -206,6 +208,23 @@ def test_pairs_of_an_earlier_version_open_but_are_not_gone_on_with(texts, vocabu
     assert PretrainingCorpus.open(tmp_path).fingerprint == whole.fingerprint
     with pytest.raises(UserError, match="an earlier version, which held out rows"):
         prepare(config, vocabulary, tmp_path)
+
+
+def test_a_corpus_in_the_words_of_an_earlier_version(texts, vocabulary, tmp_path):
+    config = config_of(texts)
+    whole = prepare(config, vocabulary, tmp_path)
+    index = json.loads((tmp_path / "corpus.json").read_text())
+    recorded = index["settings"]["config"]
+    for name in ("pairs", "packing", "language_alpha"):
+        del recorded[name]
+    recorded |= {"next_sentence": False, "cross_documents": False}
+    for source in recorded["sources"]:
+        del source["language"]
+    (tmp_path / "corpus.json").write_text(json.dumps(index))
+    assert PretrainingCorpus.open(tmp_path).config == config
+    assert prepare(config, vocabulary, tmp_path).fingerprint == whole.fingerprint
+    with pytest.raises(UserError, match="has pairs 'none', not 'sentence_order'"):
+        prepare(config_of(texts, pairs="sentence_order"), vocabulary, tmp_path)
 
 
 def test_a_second_process_waits_for_its_turn(texts, vocabulary, tmp_path, monkeypatch):

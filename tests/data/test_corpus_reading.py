@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.data import storage
-from macaron_tf.data.corpus_config import CorpusConfig
+from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus_files import RecordFormat, Shard
 from macaron_tf.data.corpus_reading import process_seed
 from macaron_tf.data.packing import Rows
@@ -175,6 +175,38 @@ def test_a_folder_that_cannot_be_reached_is_named(corpus):
     )
 
 
+def test_a_row_keeps_its_number(corpus, monkeypatch):
+    """Over epochs, after a restart and in a part of the files: what static masks are drawn from."""
+    monkeypatch.setattr(corpus, "shuffled_rows", 30)
+
+    def numbered(corpus, **settings):
+        dataset = corpus.dataset("train", 7, seed=5, numbered=True, **settings)
+        assert dataset.element_spec["row_number"] == tf.TensorSpec([7], tf.int64)
+        assert dataset.element_spec["epoch"] == tf.TensorSpec([7], tf.int64)
+        for batch in dataset.take(30).as_numpy_iterator():
+            yield from zip(
+                batch["epoch"].tolist(),
+                batch["row_number"].tolist(),
+                (batch["token_ids"][:, 1] - len(SPECIAL)).tolist(),
+                strict=True,
+            )
+
+    through = list(numbered(corpus))
+    # Rows 0, 10, 20, ... are held out: row n of the others is of number n + n // 9 + 1.
+    assert all(text == row + row // 9 + 1 for _, row, text in through)
+    assert [epoch for epoch, _, _ in through] == [place // ROWS for place in range(210)]
+    assert sorted(row for epoch, row, _ in through if epoch == 1) == list(range(ROWS))
+    assert list(numbered(corpus, start_step=9))[: 210 - 63] == through[63:]
+    for part in (corpus.shard(0, 3), corpus.shard(2, 3).shard(0, 1)):
+        found = list(numbered(part))
+        assert all(text == row + row // 9 + 1 for _, row, text in found)
+        epochs = [epoch for epoch, _, _ in found]
+        assert epochs == [place // part.rows("train") for place in range(210)]
+    validation = corpus.dataset("validation", 10, None, repeat=False, numbered=True)
+    (batch,) = validation.as_numpy_iterator()
+    assert batch["row_number"].tolist() == list(range(10)) and not batch["epoch"].any()
+
+
 def test_a_corpus_in_a_bucket(corpus, tmp_path):
     remote = PretrainingCorpus.open(ram_paths.put(corpus.folder, ram_paths.folder(tmp_path)))
     assert remote.folder.startswith("ram://")
@@ -200,16 +232,49 @@ def test_what_cannot_be_asked_for(corpus):
 
 @pytest.mark.parametrize("vocabulary_size", [1 << 16, 70_000])
 def test_a_record_comes_back(vocabulary_size):
-    record = RecordFormat.of(6, True, vocabulary_size)
+    config = CorpusConfig(("text:a",), sequence_length=8, pairs="next_sentence")
+    record = RecordFormat.of(config, vocabulary_size)
     top = vocabulary_size - 1
-    token_ids = np.array([[2, 5, 3, top, 3, 0], [2, top, top, 3, 6, 3]], np.int32)
+    token_ids = np.array([[2, 5, 3, top, 3, 0, 0, 0], [2, top, top, 3, 6, 3, 0, 0]], np.int32)
     rows = Rows(token_ids, np.array([3, 4]), np.array([1, 0]), np.array([0, 0]))
-    encoded = record.encoded(rows)
+    encoded = record.encoded(rows, np.zeros((2, 2), int))
     assert {len(r) + 16 for r in encoded} == {record.file_bytes}
     found = record.features(record.table(tf.constant(encoded)))
     assert found["token_ids"].numpy().tolist() == token_ids.tolist()
-    assert found["segment_ids"].numpy().tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
-    assert found["next_sentence"].numpy().tolist() == [1, 0]
+    assert found["segment_ids"].numpy().tolist() == [
+        [0, 0, 0, 1, 1, 0, 0, 0],
+        [0, 0, 0, 0, 1, 1, 0, 0],
+    ]
+    assert found["pair_label"].numpy().tolist() == [1, 0]
+    assert set(found) == {"token_ids", "segment_ids", "pair_label"}
+
+
+def test_a_record_of_several_languages_comes_back():
+    sources = (
+        CorpusSource("text:a", language="de"),
+        CorpusSource("text:b", language="en"),
+        CorpusSource("tsv:c", language=("en", "de")),
+    )
+    config = CorpusConfig(sources, sequence_length=8)
+    record = RecordFormat.of(config, 100)
+    assert record.columns == ("boundary", "language", "second_language")
+    token_ids = np.array([[2, 5, 3, 6, 7, 3, 0, 0], [2, 5, 6, 7, 8, 9, 10, 3]], np.int32)
+    rows = Rows(token_ids, np.array([3, 8]), np.array([0, 0]), np.array([0, 1]))
+    encoded = record.encoded(rows, np.array([[1, 0], [0, 0]]))
+    found = record.features(record.table(tf.constant(encoded)))
+    found = {name: value.numpy().tolist() for name, value in found.items()}
+    assert found == {
+        "token_ids": token_ids.tolist(),
+        "segment_ids": [[0, 0, 0, 1, 1, 1, 0, 0], [0] * 8],
+        "language_ids": [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8],
+        "position_ids": [[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))],
+    }
+    config = CorpusConfig(sources[:2], sequence_length=8, pairs="sentence_order")
+    record = RecordFormat.of(config, 100)
+    encoded = record.encoded(rows, np.array([[1, 1], [0, 0]]))
+    found = record.features(record.table(tf.constant(encoded)))
+    assert found["language_ids"].numpy().tolist() == [[1] * 8, [0] * 8]
+    assert set(found) == {"token_ids", "segment_ids", "pair_label", "language_ids"}
 
 
 def test_the_fingerprint_is_of_the_rows(corpus, tmp_path):

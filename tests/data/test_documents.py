@@ -58,6 +58,8 @@ def test_real_sets(tfds_dir):
     [
         ("novels", "unknown source of documents 'novels'"),
         ("text:", "unknown source of documents"),
+        ("homeassistant:", "unknown source of documents"),
+        ("tsv:pairs.tsv", "holds translation pairs: name its two languages, as in .'tsv:pairs"),
         ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
         ("tfds:glue/mrpc", "has no field 'text'.*sentence1, sentence2"),
         ("tfds:glue", "several configurations"),

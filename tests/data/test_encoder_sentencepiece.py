@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -59,6 +60,14 @@ def test_in_graph_equals_outside_and_comes_back(lines, vocabulary):
     ]
 
 
+def test_the_tokenizer_outlives_a_seed(lines, vocabulary):
+    before = vocabulary.encode(tf.constant(lines[:3])).to_list()
+    keras.utils.set_random_seed(3)
+    assert vocabulary.encode(tf.constant(lines[:3])).to_list() == before
+    keras.utils.set_random_seed(4)
+    assert tf.function(vocabulary.encode)(tf.constant(lines[:3])).to_list() == before
+
+
 def test_word_starts(vocabulary):
     starts = vocabulary.word_starts()
     assert starts.shape == (64,) and starts.dtype == bool and starts[:5].all()
@@ -103,3 +112,20 @@ def test_training_errors_are_sentences(lines):
         SentencePieceEncoderVocabulary.train(lines, 5000)
     with pytest.raises(UserError, match="no text to train a vocabulary on"):
         SentencePieceEncoderVocabulary.train([" "], 100)
+
+
+def test_accents_and_quotes_are_folded_as_in_albert(lines, vocabulary):
+    options = {"normalization": NormalizationConfig(lower_case=True), "fold_accents": True}
+    folded = SentencePieceEncoderVocabulary.train(
+        [*lines, "``Café'' naïve"], 44, model_type="unigram", **options
+    )
+    assert (folded.model_type, vocabulary.model_type) == ("unigram", "bpe")
+    text = ["``Café'' naïve", "a\ud800b", ""]
+    rows = folded.encode_lines(text)
+    assert rows[0] == folded.encode_lines(['"cafe" naive'])[0]
+    assert folded.encode(tf.constant(text[:1])).to_list() == rows[:1]
+    again = SentencePieceEncoderVocabulary.from_contents(folded.contents(), folded.settings())
+    assert again.hash == folded.hash and again.encode_lines(text) == rows
+    plain = SentencePieceEncoderVocabulary(folded.proto, folded.normalization)
+    assert plain.encode_lines(text[:1]) != rows[:1]
+    assert plain.hash != folded.hash and "fold_accents" not in plain.settings()

@@ -35,6 +35,7 @@ def test_weights_are_shares_until_every_source_was_read(seed):
     assert max(times.values()) - min(times[f"a{n}"] for n in range(20)) <= 1
     seen = set()
     for document in mixed:
+        assert document.text[0] == "ab"[document.source]
         assert document.repeated == (document.text in seen)
         seen.add(document.text)
 

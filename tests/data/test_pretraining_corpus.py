@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
 from macaron_tf.data.pretraining_corpus import prepare
 from macaron_tf.errors import UserError
 from tests.data.number_corpus import (
@@ -42,7 +41,7 @@ def test_every_token_once_and_one_row_in_ten_held_out(texts, vocabulary, tmp_pat
 
 
 def test_rows_across_documents(texts, vocabulary, tmp_path):
-    corpus = prepare(config_of(texts, cross_documents=True), vocabulary, tmp_path)
+    corpus = prepare(config_of(texts, packing="full_text"), vocabulary, tmp_path)
     rows = np.concatenate([rows_of(corpus, "train"), rows_of(corpus, "validation")])
     assert ((rows != 0).sum(axis=1) >= 15).mean() > 0.9
     assert sorted(numbers_of(corpus, rows)) == list(range(600))
@@ -51,7 +50,7 @@ def test_rows_across_documents(texts, vocabulary, tmp_path):
 
 
 def test_pairs(texts, vocabulary, tmp_path):
-    corpus = prepare(config_of(texts, next_sentence=True), vocabulary, tmp_path)
+    corpus = prepare(config_of(texts, pairs="next_sentence"), vocabulary, tmp_path)
     labels = []
     for batch in corpus.dataset("train", 1, seed=None, repeat=False):
         ids, segments = batch["token_ids"].numpy()[0], batch["segment_ids"].numpy()[0]
@@ -59,16 +58,70 @@ def test_pairs(texts, vocabulary, tmp_path):
         assert segments.tolist() == [0] * (first + 1) + [1] * (second - first) + [0] * (15 - second)
         a, b = numbers_of(corpus, ids[:first]), numbers_of(corpus, ids[first:])
         same = not a or not b or a[0] // 50 == b[0] // 50
-        assert same == (batch["next_sentence"].numpy()[0] == 0)
+        assert same == (batch["pair_label"].numpy()[0] == 0)
         labels.append(not same)
     assert 0.35 < np.mean(labels) < 0.75
+
+
+def test_sentence_order(texts, vocabulary, tmp_path):
+    config = config_of(texts, pairs="sentence_order", sequence_length=32, validation_every=4)
+    corpus = prepare(config, vocabulary, tmp_path)
+    documents = {"train": set(), "validation": set()}
+    labels = []
+    for split, found in documents.items():
+        for batch in corpus.dataset(split, 1, seed=None, repeat=False):
+            ids, label = batch["token_ids"].numpy()[0], batch["pair_label"].numpy()[0]
+            first, _ = np.flatnonzero(ids == 3)
+            a, b = numbers_of(corpus, ids[:first]), numbers_of(corpus, ids[first:])
+            assert len({number // 50 for number in a + b}) == 1
+            if a and b:  # a half may be a full stop
+                assert (a[-1] < b[0]) == (label == 0)
+            labels.append(label)
+            found.update(number // 50 for number in a + b)
+    assert documents == {"train": {1, 3, 5, 6, 7, 9, 10, 11}, "validation": {0, 2, 4, 8}}
+    assert 0.25 < np.mean(labels) < 0.75
+
+
+def test_sentence_order_needs_one_document_on_either_side(texts, vocabulary, tmp_path):
+    for count in (1, 2):
+        sources = ",".join(f"{texts}/a/0{number}.txt" for number in range(count))
+        config = config_of(texts, pairs="sentence_order", sources=(f"text:{sources}",))
+        if count == 1:
+            with pytest.raises(UserError, match="two documents or more with text, one of them"):
+                prepare(config, vocabulary, tmp_path / "one")
+        else:
+            corpus = prepare(config, vocabulary, tmp_path / "two")
+            assert corpus.rows("train") and corpus.rows("validation")
+
+
+def test_a_last_document_that_is_held_out_alone(texts, vocabulary, tmp_path):
+    # Shards of a document; of twelve, numbers 0, 2 and 11 are held out.
+    config = config_of(texts, pairs="sentence_order", validation_every=11, rows_per_shard=1)
+    corpus = prepare(config, vocabulary, tmp_path)
+    assert len(corpus.shards["train"]) == 9
+    held_out = numbers_of(corpus, rows_of(corpus, "validation"))
+    assert {number // 50 for number in held_out} == {0, 2, 11}
+
+
+@pytest.mark.parametrize("packing", ["doc_sentences", "full_sentences"])
+def test_rows_of_sentences(texts, vocabulary, tmp_path, packing):
+    config = config_of(texts, packing=packing, sequence_length=22)
+    corpus = prepare(config, vocabulary, tmp_path)
+    rows = np.concatenate([rows_of(corpus, "train"), rows_of(corpus, "validation")])
+    assert sorted(numbers_of(corpus, rows)) == list(range(600))
+    stop = corpus.vocabulary.pieces - 1
+    for row in rows:  # three sentences of 6 ids fit
+        last = np.flatnonzero(row == 3)[-1]
+        assert row[last - 1] == stop and (row == stop).sum() <= 3
+    inner = (rows == 3).sum(axis=1) - 1
+    assert (len(rows), inner.sum()) == ((48, 0) if packing == "doc_sentences" else (42, 6))
 
 
 def test_a_last_document_that_is_alone_finds_another(texts, vocabulary, tmp_path):
     # 9 documents of 5 rows to train on and one of one: the last shard would hold that one alone.
     (tmp_path / "z.txt").write_text("701 702 703. 704 705 706.\n707 708 709.")
     sources = (f"text:{texts}/a/*.txt,{tmp_path}/z.txt",)
-    config = config_of(texts, next_sentence=True, sources=sources, rows_per_shard=15)
+    config = config_of(texts, pairs="next_sentence", sources=sources, rows_per_shard=15)
     corpus = prepare(config, vocabulary, tmp_path / "out")
     assert {701, 709} <= set(numbers_of(corpus, rows_of(corpus, "train")))
     assert len(corpus.shards["train"]) == 3
@@ -77,7 +130,9 @@ def test_a_last_document_that_is_alone_finds_another(texts, vocabulary, tmp_path
 @pytest.mark.parametrize("weights", [None, (1.0, 1.0)], ids=["once", "again"])
 def test_no_text_of_a_validation_pair_is_trained_on(texts, vocabulary, tmp_path, weights):
     changes = {"sources": weighted(texts, *weights)} if weights else {}
-    config = config_of(texts, next_sentence=True, validation_every=4, sequence_length=48, **changes)
+    config = config_of(
+        texts, pairs="next_sentence", validation_every=4, sequence_length=48, **changes
+    )
     corpus = prepare(config, vocabulary, tmp_path)
     train = [ids.tolist() for ids in rows_of(corpus, "train")]
     trained = {tuple(row[i : i + 8]) for row in train for i in range(41)}
@@ -97,7 +152,7 @@ def test_no_text_of_a_validation_pair_is_trained_on(texts, vocabulary, tmp_path,
         times = np.bincount(numbers_of(corpus, rows_of(corpus, "train")), minlength=750)
         assert times[600:].max() > 3  # the second source's were read again
     labels = [
-        batch["next_sentence"].numpy()
+        batch["pair_label"].numpy()
         for batch in corpus.dataset("validation", 1, seed=None, repeat=False)
     ]
     assert 0.3 < np.mean(labels) < 0.8
@@ -106,7 +161,7 @@ def test_no_text_of_a_validation_pair_is_trained_on(texts, vocabulary, tmp_path,
 def test_pairs_need_two_documents_on_either_side(texts, vocabulary, tmp_path):
     for count in range(1, 5):
         sources = ",".join(f"{texts}/a/0{number}.txt" for number in range(count))
-        config = config_of(texts, next_sentence=True, sources=(f"text:{sources}",))
+        config = config_of(texts, pairs="next_sentence", sources=(f"text:{sources}",))
         out = tmp_path / str(count)
         if count < 4:
             with pytest.raises(UserError, match="need four documents or more with text, two of"):
@@ -153,29 +208,6 @@ def test_a_line_of_ten_megabytes(texts, vocabulary, tmp_path):
     config = config_of(texts, sources=(f"text:{tmp_path}/long.txt",), sequence_length=512)
     corpus = prepare(config, vocabulary, tmp_path / "out")
     assert corpus.rows("train") + corpus.rows("validation") == -(-(10_000_000 // 9 * 3) // 510)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sequence_length": 7}, "sequence_length is 7: it must be 8 or more"),
-        ({"validation_every": 1}, "validation_every is 1"),
-        ({"rows_per_shard": 0}, "rows_per_shard is 0"),
-        ({"sources": ()}, "needs a source"),
-        ({"next_sentence": True, "cross_documents": True}, "exclude each other"),
-        ({"sentence_splitter": "axe"}, "sentence_splitter is 'axe'"),
-        ({"sources": ("text:a", CorpusSource("text:b", weight=1.0))}, "text:a has no weight"),
-    ],
-)
-def test_settings_that_cannot_be(settings, message):
-    with pytest.raises(UserError, match=message):
-        CorpusConfig(**{"sources": ("text:a",), **settings})
-
-
-def test_a_weight_that_cannot_be():
-    for weight in (0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(UserError, match="it must be a number above 0"):
-            CorpusSource("text:a", weight=weight)
 
 
 def test_progress_is_shown(texts, vocabulary, tmp_path, monkeypatch):

@@ -5,9 +5,11 @@ import pytest
 from macaron_tf.data.tasks import TASKS, Task, get_task
 from macaron_tf.errors import UserError
 
+CLASSIFICATION = {name: task for name, task in TASKS.items() if task.kind == "classification"}
+
 
 def test_glue_and_superglue():
-    assert set(TASKS) == {
+    assert set(CLASSIFICATION) == {
         "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "boolq", "multirc",
     }  # fmt: skip
     files = {file.name for task in TASKS.values() for file in task.submissions}
@@ -17,7 +19,7 @@ def test_glue_and_superglue():
     }  # fmt: skip
     assert [name for name, task in TASKS.items() if task.regression] == ["stsb"]
     assert [name for name, task in TASKS.items() if task.grouped] == ["multirc"]
-    classes = {name: task.num_classes for name, task in TASKS.items()}
+    classes = {name: task.num_classes for name, task in CLASSIFICATION.items()}
     assert classes["stsb"] == 1 and classes["mnli"] == 3
     assert all(count == 2 for name, count in classes.items() if name not in ("stsb", "mnli"))
 
@@ -30,7 +32,7 @@ def test_the_classes_are_those_of_the_official_builders():
         for name, builder in (("glue", glue.Glue), ("super_glue", super_glue.SuperGlue))
         for config in builder.BUILDER_CONFIGS
     }
-    for task in TASKS.values():
+    for task in CLASSIFICATION.values():
         config = configs[task.source]
         assert tuple(config.label_classes or ()) == task.labels, task.name
         features = getattr(config, "text_features", None) or config.features
@@ -39,12 +41,22 @@ def test_the_classes_are_those_of_the_official_builders():
 
 
 def test_main_metrics():
-    metrics = {name: task.metrics for name, task in TASKS.items()}
+    metrics = {name: task.metrics for name, task in CLASSIFICATION.items()}
     assert metrics.pop("cola") == ("matthews",)
     assert metrics.pop("stsb") == ("pearson", "spearman")
     assert metrics.pop("mrpc") == metrics.pop("qqp") == ("f1", "accuracy")
     assert metrics.pop("multirc") == ("f1a", "em")
     assert set(metrics.values()) == {("accuracy",)}
+
+
+def test_questions_and_tags():
+    kinds = {name: task.kind for name, task in TASKS.items() if name not in CLASSIFICATION}
+    assert kinds == {"squad": "spans", "squad2": "spans", "conll2003": "tags"}
+    assert TASKS["squad2"].unanswerable and not TASKS["squad"].unanswerable
+    labels = TASKS["conll2003"].labels
+    assert labels[:3] == ("O", "B-PER", "I-PER") and labels[-1] == "I-MISC" and len(labels) == 9
+    with pytest.raises(ValueError, match="kind='span' is not one of"):
+        Task("mine", first=("question",), kind="span")
 
 
 def test_a_task_of_ones_own():

@@ -112,8 +112,8 @@ def _parts(kind: str, dropout: float):
             VOCABULARY, 16, 24, 2, 1, block="swish_rnn", relative_bias="per_layer",
             dropout=dropout, attention_dropout=dropout,
         )  # fmt: skip
-        network = PretrainingEncoder(config, next_sentence=True)
-        objective = MaskedLanguageObjective(next_sentence=True)
+        network = PretrainingEncoder(config, sentence_pair=True)
+        objective = MaskedLanguageObjective(sentence_pair=True)
     network.build()
     return network, objective
 
@@ -162,7 +162,7 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
         signature = {
             "token_ids": rows,
             "segment_ids": rows,
-            "next_sentence": tf.TensorSpec((None,), tf.int32),
+            "pair_label": tf.TensorSpec((None,), tf.int32),
         }
     batches = tf.data.Dataset.from_generator(
         lambda: (_batch(kind, index) for index in itertools.count(start)),
@@ -185,7 +185,7 @@ def _batch(kind: str, index: int) -> dict[str, np.ndarray]:
     return {
         "token_ids": ids,
         "segment_ids": (np.arange(length) >= 3).astype(np.int32) * (ids > 0),
-        "next_sentence": rng.integers(0, 2, rows, dtype=np.int32),
+        "pair_label": rng.integers(0, 2, rows, dtype=np.int32),
     }
 
 

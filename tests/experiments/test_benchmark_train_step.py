@@ -141,10 +141,10 @@ def test_blocks_take_turns_in_the_named_implementation(monkeypatch, capsys):
 
 
 def our_weights(model):
-    """The weights of an `SdpaEncoder` as `assign_bert` takes them."""
-    from macaron_tf.interop.bert_weights import (
-        BertLayerWeights,
-        BertWeights,
+    """The weights of an `SdpaEncoder` as `assign_encoder` takes them."""
+    from macaron_tf.interop.encoder_weights import (
+        EncoderLayerWeights,
+        EncoderWeights,
         MaskedLanguageWeights,
     )
 
@@ -159,7 +159,7 @@ def our_weights(model):
         query, key, value = (
             dense(layer.query_key_value, slice(i * width, (i + 1) * width)) for i in range(3)
         )
-        return BertLayerWeights(
+        return EncoderLayerWeights(
             query=query,
             key=key,
             value=value,
@@ -170,7 +170,7 @@ def our_weights(model):
             feed_forward_norm=norm(layer.feed_forward_norm),
         )
 
-    return BertWeights(
+    return EncoderWeights(
         tokens=model.tokens.weight.detach().numpy(),
         positions=model.positions.weight.detach().numpy(),
         segments=model.segments.weight.detach().numpy(),
@@ -185,7 +185,7 @@ def our_weights(model):
 def test_losses_equal_pytorchs_on_the_same_weights():
     torch = pytest.importorskip("torch")
     from experiments.benchmarks import our_encoders, torch_encoders
-    from macaron_tf.interop.bert_weights import assign_bert
+    from macaron_tf.interop.encoder_weights import assign_encoder
     from macaron_tf.models import PretrainingEncoder
 
     torch.manual_seed(0)
@@ -194,7 +194,7 @@ def test_losses_equal_pytorchs_on_the_same_weights():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn(weight.shape))  # no bias 0, no LayerNorm the identity
     network = PretrainingEncoder(our_encoders.bert_config(TINY))
-    assign_bert(network, our_weights(model))
+    assign_encoder(network, our_weights(model))
     ours = our_encoders.training_step(TINY, network.config, jit=False, network=network)
     theirs = torch_encoders.training_step(TINY, model, model)
     assert ours.parameters == theirs.parameters

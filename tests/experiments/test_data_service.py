@@ -56,10 +56,10 @@ def address():
         process.kill()
 
 
-@pytest.mark.parametrize(("start", "whole_words"), [(0, False), (11, True)])
-def test_batches_through_the_service_are_the_same(corpus, address, start, whole_words):
+@pytest.mark.parametrize(("start", "choice"), [(0, "tokens"), (11, "spans")])
+def test_batches_through_the_service_are_the_same(corpus, address, start, choice):
     rows = corpus.dataset("train", 8, seed=3, start_step=start)
-    masking = MaskingConfig(whole_words=whole_words)
+    masking = MaskingConfig(choice=choice)
     masked = masked_dataset(rows, masking, corpus.vocabulary, 3, start)
     served = through_service(masked, address)
     assert served.element_spec == masked.element_spec

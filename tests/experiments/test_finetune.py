@@ -8,12 +8,12 @@ import pytest
 
 from experiments.finetune import main
 from experiments.finetuning import submit
-from experiments.finetuning.predict import _columns
+from experiments.finetuning.kinds import kind_of
 from experiments.finetuning.prediction import measure
 from experiments.finetuning.presets import preset
 from experiments.finetuning.run import FinetuningRun
 from experiments.recipe import override
-from export.classifier import export_classifier
+from export.fine_tuned import export_fine_tuned
 from macaron_tf.data.task_data import Examples, read_examples
 from macaron_tf.data.tasks import TASKS, get_task
 from macaron_tf.errors import UserError
@@ -125,7 +125,7 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ca
         kept = CheckpointDirectory(tmp_path / "sst2" / "bert_tiny" / name).steps()
         assert kept == ([] if run["best_step"] is None else [run["best_step"]])
     winner = FinetuningRun.open(tmp_path / "sst2" / "bert_tiny" / "lr0.01-batch16-steps40-seed1")
-    assert (export_classifier(winner, tmp_path / "served") / "saved_model.pb").is_file()
+    assert (export_fine_tuned(winner, tmp_path / "served") / "saved_model.pb").is_file()
     assert main(["evaluate", str(winner.path), "--output", str(tmp_path)]) == 0
     assert f"score {scores[0]:.4f}" in capsys.readouterr().out
 
@@ -222,7 +222,8 @@ def test_a_diverged_models_outputs_score_nan():
 
 
 def test_a_pair_needs_its_tab():
-    rte = get_task("rte")
-    assert _columns(rte, ["a b\tc", "\t"], 1) == (["a b", ""], ["c", ""])
+    rte = kind_of(get_task("rte"))
+    pairs = rte.parse(["a b\tc", "\t"], 1)
+    assert (pairs.first, pairs.second, len(pairs)) == (["a b", ""], ["c", ""], 2)
     with pytest.raises(UserError, match="line 6: 1 columns, not 2"):
-        _columns(rte, ["a\tb", "a"], 5)
+        rte.parse(["a\tb", "a"], 5)

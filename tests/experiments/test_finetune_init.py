@@ -29,7 +29,7 @@ def pretraining_run(path, vocabulary):
         model="macaron_bert_tiny",
         model_options=(("hidden_dim", 16), ("num_layers", 1), ("max_length", 16)),
         training=TrainingConfig(max_steps=1),
-        corpus=CorpusConfig(sources="text:nowhere", sequence_length=12, next_sentence=True),
+        corpus=CorpusConfig(sources="text:nowhere", sequence_length=12, pairs="next_sentence"),
     )
     run = PretrainingRun(path, recipe, vocabulary)
     network = run.build_network()
@@ -83,8 +83,8 @@ def test_another_tasks_run_gives_its_encoder(toy_run):
 
 
 def test_another_librarys_bert_is_a_recipe_of_ours(toy, tmp_path, monkeypatch):
-    from macaron_tf.interop import hugging_face_bert
-    from macaron_tf.interop.bert_import import BertImport
+    from macaron_tf.interop import hugging_face_encoders
+    from macaron_tf.interop.encoder_import import EncoderImport
     from macaron_tf.models import EncoderConfig, PretrainingEncoder
 
     vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
@@ -93,9 +93,9 @@ def test_another_librarys_bert_is_a_recipe_of_ours(toy, tmp_path, monkeypatch):
     model.build()
     pooler = (np.full((16, 16), 0.5, np.float32), np.ones(16, np.float32))
     monkeypatch.setattr(
-        hugging_face_bert,
-        "read_bert",
-        lambda folder, lower_case: BertImport(model, vocabulary, pooler, False),
+        hugging_face_encoders,
+        "read_hugging_face",
+        lambda folder, lower_case: EncoderImport(model, vocabulary, pooler, False),
     )
     init = read_init(f"hugging-face:{tmp_path}")
     recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=64"]))

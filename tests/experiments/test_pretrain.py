@@ -69,7 +69,10 @@ def test_fill_is_a_command_too(trained, capsys):
     assert lines[0] == "a [MASK] a" and lines[1].count("%") == 2
 
 
-@pytest.mark.parametrize("recipe", ["bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny"])
+@pytest.mark.parametrize(
+    "recipe",
+    ["bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny", "span_bert_tiny", "gmlp_tiny"],
+)
 def test_one_command_pre_trains_every_family(recipe, source, tmp_path):
     """Without --corpus the recipe's own is prepared, in the cache."""
     run = tmp_path / "run"
@@ -80,20 +83,31 @@ def test_one_command_pre_trains_every_family(recipe, source, tmp_path):
 
 def test_next_sentences_are_learnt_besides(source, tmp_path):
     run = tmp_path / "run"
-    settings = [*toy_settings(source), "corpus.next_sentence=True", "masking.mask=0.8"]
+    settings = [*toy_settings(source), "corpus.pairs=next_sentence", "masking.mask=0.8"]
     settings += ["masking.random=0.1", "corpus.sequence_length=32"]
     assert main(["train", "macaron_bert_tiny", str(run), *flags(settings)]) == 0
     last = read_lines(run / "metrics.jsonl")[-1]
-    assert last["loss"] == pytest.approx(last["nll"] + last["next_sentence"], rel=0.05)
-    assert 0.3 < last["next_sentence_accuracy"] <= 1.0
+    assert last["loss"] == pytest.approx(last["nll"] + last["pair_loss"], rel=0.05)
+    assert 0.3 < last["pair_accuracy"] <= 1.0
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(source, corpus, tmp_path):
-    """To the bit: weights and metrics, with dropout, masks drawn anew and shuffled rows."""
+def test_the_order_of_sentences_is_learnt_besides(source, tmp_path):
+    run = tmp_path / "run"
+    settings = [*toy_settings(source), "corpus.sequence_length=32", "model.embedding_dim=16"]
+    assert main(["train", "albert_tiny", str(run), *flags(settings)]) == 0
+    last = read_lines(run / "metrics.jsonl")[-1]
+    assert last["loss"] == pytest.approx(last["nll"] + last["pair_loss"], rel=0.05)
+    assert 0.2 < last["pair_accuracy"] <= 1.0
+
+
+@pytest.mark.parametrize("recipe", ["swish_rnn_tiny", "electra_tiny"])
+def test_a_resumed_run_is_the_uninterrupted_one(recipe, source, corpus, tmp_path):
+    """To the bit: weights and metrics, with dropout, masks drawn anew, tokens sampled by a
+    generator and shuffled rows."""
     settings = [*toy_settings(source), "model.dropout=0.1", "training.schedule=inverse_sqrt"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train = lambda run, *more: main(  # noqa: E731
-        ["train", "swish_rnn_tiny", str(run), "--corpus", corpus, *flags([*settings, *more])]
+        ["train", recipe, str(run), "--corpus", corpus, *flags([*settings, *more])]
     )
     assert train(whole) == 0
     assert train(parts, "training.max_steps=20") == 0
@@ -155,10 +169,14 @@ def bad(name, source, corpus, trained, tmp_path):
         ),
         "option": (train("model.rnn_step_sizes=(0,)"), "rnn_step_sizes=0 must be"),
         "length": (train("corpus.sequence_length=32"), "prepared with sequence_length=16"),
-        "kind": (train("corpus.next_sentence=True"), "prepared with next_sentence=False"),
+        "kind": (train("corpus.pairs=next_sentence"), "prepared with pairs='none'"),
         "positions": (train("model.max_length=8"), "model.max_length is 8"),
         "batch": (train("batch_size=100000"), "less than one batch of 100000"),
         "metric": (train("training.best_metric=bleu"), "best_metric is 'bleu'"),
+        "objective": (train("objective=guessing"), "objective is 'guessing': give masked_language"),
+        "spans": (train("objective=span_boundary"), "set masking.choice=spans"),
+        "causal": (train("model.causal=True"), "with model.causal=True"),
+        "generator": (train("generator_width=0"), "generator_width is 0.0: it must lie in (0, 1]"),
         "corpus": (train(where=str(tmp_path / "none")), "no corpus in"),
         "vocabulary": (train(where=other), "vocabulary"),
         "masking": (train("masking.rate=0"), "rate must be above 0"),
@@ -197,6 +215,10 @@ def bad(name, source, corpus, trained, tmp_path):
         "positions",
         "batch",
         "metric",
+        "objective",
+        "spans",
+        "causal",
+        "generator",
         "corpus",
         "vocabulary",
         "masking",

@@ -28,13 +28,37 @@ def test_the_papers_numbers_of_pre_training():
             assert (training.max_steps, training.schedule) == (300_000, "linear")
             assert (training.beta_1, training.beta_2, training.weight_decay) == (0.9, 0.98, 0.01)
             assert (recipe.masking.rate, recipe.masking.mask) == (0.15, 1.0)
-            assert recipe.corpus.sequence_length == 512 and not recipe.corpus.next_sentence
+            assert recipe.corpus.sequence_length == 512 and not recipe.corpus.paired
     macaron = recipes.load("macaron_bert_base")
     rows = macaron.batch_size * macaron.training.accumulation_steps
     assert rows * macaron.corpus.sequence_length == 128 * 1024
     assert (macaron.training.max_steps, macaron.training.epsilon) == (800_000, 1e-6)
     assert (macaron.masking.mask, macaron.masking.random) == (0.8, 0.1)
-    assert macaron.corpus.next_sentence and macaron.model_config().norm == "pre"
+    assert macaron.corpus.pairs == "next_sentence" and macaron.model_config().norm == "pre"
+
+
+def test_the_slides_numbers_of_pre_training():
+    """The papers': rows an update, peak, warm-up, updates."""
+    for name, rows, rate, warm_up, steps in (
+        ("roberta_base", 2048, 5e-4, 10_000, 125_000),
+        ("span_bert_base", 256, 1e-4, 10_000, 2_400_000),
+        ("electra_small", 128, 5e-4, 10_000, 1_000_000),
+        ("electra_base", 256, 2e-4, 10_000, 766_000),
+        ("gmlp_base", 256, 7e-4, 10_000, 1_000_000),
+    ):
+        recipe = recipes.load(name)
+        training = recipe.training
+        assert recipe.batch_size * training.accumulation_steps == rows
+        found = (training.learning_rate, training.warmup_steps, training.max_steps)
+        assert found == (rate, warm_up, steps)
+    assert recipes.load("roberta_base").corpus.packing == "full_sentences"
+    albert = recipes.load("albert_base")
+    assert albert.corpus.pairs == "sentence_order" and albert.masking.choice == "ngrams"
+    span = recipes.load("span_bert_base").masking
+    assert (span.choice, span.fate, span.round_up) == ("spans", "span", True)
+    electra = recipes.load("electra_base")
+    assert (electra.masking.mask, electra.discriminator_weight) == (1.0, 50.0)
+    assert recipes.load("xlm_xnli").corpus.language_alpha == 0.5
 
 
 def test_the_papers_numbers():
@@ -130,7 +154,7 @@ def test_a_recipe_of_another_kind_says_its_command():
 
 
 def test_unknown_recipe_lists_the_known_ones():
-    with pytest.raises(UserError, match="no recipe is called 'demi'; there are bert_base, "):
+    with pytest.raises(UserError, match="no recipe is called 'demi'; there are albert_base, "):
         recipes.load("demi")
 
 

@@ -6,8 +6,8 @@ import pytest
 
 import experiments.finetune
 import experiments.pretrain
+from experiments import studies
 from experiments.swish_rnn import main
-from experiments.swish_rnn_paper import runs
 from macaron_tf.errors import UserError
 from tests.experiments.finetuning_toy import write_toy
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
@@ -32,12 +32,12 @@ def in_this_process(monkeypatch):
     """Each run's own process takes ten seconds to start; counts the commands."""
     calls = []
 
-    def command(script, *words):
+    def command(script, *words, log=None):
         calls.append((script, *words))
         if getattr(experiments, script).main(list(words)):
             raise UserError("failed")
 
-    monkeypatch.setattr(runs, "command", command)
+    monkeypatch.setattr(studies, "command", command)
     return calls
 
 

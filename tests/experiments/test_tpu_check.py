@@ -341,7 +341,7 @@ def test_translation_is_checked_at_its_longest_static_shape():
     pretraining = step.tpu_recipe("macaron_bert_base", [])
     assert not step.build_model(step.tpu_recipe("bert_tiny", [])).objective.skip_padding
     specs = step.batch_specs(pretraining, step.shape_of(pretraining))
-    assert specs["next_sentence"].shape == (8,) and specs["masked_labels"].shape == (8, 80)
+    assert specs["pair_label"].shape == (8,) and specs["masked_labels"].shape == (8, 80)
 
 
 def test_ops_inside_of_loops_are_found():

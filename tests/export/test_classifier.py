@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.finetuning.prediction import probabilities
+from experiments.finetuning.kinds.classification import probabilities
 from experiments.finetuning.run import FinetuningRun
 from export.saved_model import main
 from macaron_tf.evaluation.glue import decide

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 
@@ -12,6 +13,8 @@ from tests.harness import check_layer, normal
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 16}
 DECODER = {**OPTIONS, "causal": True, "cross_attention": True}
+ATTENTIVE = ["macaron", "swish_rnn", "transformer"]
+GATED = ["amlp", "gmlp"]
 
 
 def residuals(block):
@@ -63,7 +66,7 @@ def test_no_future_leaks_through_a_causal_block(name):
         np.testing.assert_array_equal(np.asarray(block(changed))[:, : t + 1], y[:, : t + 1])
 
 
-@pytest.mark.parametrize("name", sorted(BLOCKS))
+@pytest.mark.parametrize("name", ATTENTIVE)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_cached_steps_equal_the_whole_sequence(name, norm):
     x, memory = normal(2, 6, 8), normal(2, 4, 8, seed=1)
@@ -76,12 +79,22 @@ def test_cached_steps_equal_the_whole_sequence(name, norm):
         np.testing.assert_allclose(np.asarray(y)[:, 0], whole[:, t], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(BLOCKS))
-def test_contract(name):
-    check_layer(block_class(name)(**OPTIONS, dropout=0.1), normal(2, 3, 8))
+@pytest.mark.parametrize("name", GATED)
+def test_a_gated_block_refuses_cached_decoding(name):
+    block = block_class(name)(**DECODER)
+    block.build((None, None, 8), (None, None, 8))
+    for call in (lambda: block.empty_cache(1, 1, 4), lambda: block.step(None, 0, [], [])):
+        with pytest.raises(ValueError, match=f"{type(block).__name__}.*whole sequence"):
+            call()
 
 
 @pytest.mark.parametrize("name", sorted(BLOCKS))
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_contract(name, norm):
+    check_layer(block_class(name)(**OPTIONS, norm=norm, dropout=0.1), normal(2, 3, 8))
+
+
+@pytest.mark.parametrize("name", ATTENTIVE)
 def test_padding_mask_of_keras_counts(name):
     x, block = normal(2, 4, 8), block_class(name)(**OPTIONS)
     mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
@@ -91,7 +104,20 @@ def test_padding_mask_of_keras_counts(name):
 
 
 @pytest.mark.parametrize("name", sorted(BLOCKS))
-def test_masks_of_an_embedding_reach_the_attention(name):
+def test_no_real_position_sees_padding(name):
+    x, block = normal(2, 4, 8), block_class(name)(**OPTIONS)
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
+    block.build(x.shape)
+    # Drawn anew, for a gMLP's weights between positions start near 0.
+    block.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(block.get_weights())])
+    y, changed = np.asarray(block(x, mask=mask)), x.copy()
+    changed[~mask] -= 2.0
+    np.testing.assert_array_equal(np.asarray(block(changed, mask=mask))[mask], y[mask])
+    assert np.abs(np.asarray(block(changed))[0, 0] - y[0, 0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_masks_of_an_embedding_reach_the_token_mixer(name):
     """Keras hands the mask on by itself, also where a memory is given too."""
     tokens = np.array([[5, 6, 0, 0], [7, 8, 9, 4]])
     embedding = TiedEmbedding(12, 8, mask_zero=True)
@@ -99,22 +125,102 @@ def test_masks_of_an_embedding_reach_the_attention(name):
     encoder, decoder = block_class(name)(**OPTIONS), block_class(name)(**DECODER)
     plain = np.asarray(x)
     real = tokens != 0
-    expected = np.asarray(encoder(plain, attention_mask=real))
+    expected = np.asarray(encoder(plain, mask=real))
     np.testing.assert_array_equal(np.asarray(encoder(x))[real], expected[real])
-    expected = np.asarray(decoder(plain, memory=memory, attention_mask=real))
+    expected = np.asarray(decoder(plain, memory=memory, mask=real))
     np.testing.assert_array_equal(np.asarray(decoder(x, memory=memory))[real], expected[real])
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_a_memory_is_attended_but_for_its_padding(name):
+    x, memory, block = normal(2, 3, 8), normal(2, 4, 8, seed=1), block_class(name)(**DECODER)
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
+    y = np.asarray(block(x, memory=memory, memory_mask=mask))
+    hidden, seen = memory.copy(), memory.copy()
+    hidden[0, 2:] -= 2.0
+    seen[0, :2] -= 2.0
+    np.testing.assert_array_equal(block(x, memory=hidden, memory_mask=mask), y)
+    assert np.abs(np.asarray(block(x, memory=seen, memory_mask=mask))[0] - y[0]).max() > 1e-3
 
 
 def test_blocks_hold_equal_matrices():
     # A SwishRNN's two thirds are whole at multiples of 192.
     options = {**DECODER, "feed_forward_dim": 192}
-    blocks = [block_class(name)(**options) for name in BLOCKS]
+    blocks = [block_class(name)(**options) for name in ATTENTIVE]
     for block in blocks:
         block.build((None, None, 8), (None, None, 8))
     matrices = [
         sum(int(np.prod(w.shape)) for w in block.weights if len(w.shape) == 2) for block in blocks
     ]
     assert len(set(matrices)) == 1
+
+
+class Pair(keras.Model):
+    """Two blocks in a row, the second of which uses the first one's sub-layers."""
+
+    def __init__(self, name, operators, options):
+        super().__init__()
+        self.first = block_class(name)(**options, name="first")
+        self.second = block_class(name)(**options, name="second")
+        self.second.share(self.first, operators)
+
+    def build(self, x_shape):
+        self.first.build(x_shape)
+        self.second.build(x_shape)
+        self.built = True
+
+    def call(self, x, mask=None, training=None):
+        x = self.first(x, mask=mask, training=training)
+        return self.second(x, mask=mask, training=training)
+
+
+@pytest.mark.parametrize(
+    "operators", [("tokens",), ("channels",), ("tokens", "channels")], ids="+".join
+)
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_shared_sublayers_are_one(name, operators, tmp_path):
+    options = {**OPTIONS, "dropout": 0.1, "activation_dropout": 0.1}
+    x, pair = normal(2, 5, 8), Pair(name, operators, options)
+    pair.build(x.shape)
+    sizes = {"tokens": 0, "channels": 0}
+    for (operator, ours), (_, theirs) in zip(
+        pair.second._sublayers, pair.first._sublayers, strict=True
+    ):
+        assert (ours is theirs) == (operator in operators)
+        sizes[operator] += ours.count_params()
+    own = sum(size for operator, size in sizes.items() if operator not in operators)
+    assert pair.count_params() == sum(sizes.values()) + own
+    # The seeds of dropout are counted once too: none is left of the sub-layers thrown away.
+    copies = len({id(v) for v in pair.variables})
+    alone = block_class(name)(**options)
+    alone.build(x.shape)
+    kept = sum(len(r.variables) for o, r in alone._sublayers if o not in operators)
+    assert len(pair.variables) == copies == len(alone.variables) + kept
+
+    pair.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(pair.get_weights())])
+    y = np.asarray(pair(x))
+    np.testing.assert_array_equal(y, pair.second(pair.first(x)))
+    if kept == 0:
+        np.testing.assert_array_equal(y, pair.first(pair.first(x)))
+    pair.save_weights(tmp_path / "pair.weights.h5")
+    loaded = Pair(name, operators, options)
+    loaded.build(x.shape)
+    loaded.load_weights(tmp_path / "pair.weights.h5")
+    np.testing.assert_array_equal(loaded(x), y)
+
+
+def test_what_cannot_be_shared_is_refused():
+    block = TransformerBlock(**OPTIONS)
+    with pytest.raises(ValueError, match="other options"):
+        block.share(TransformerBlock(2, 32), ("channels",))
+    block.share(TransformerBlock(2, 32), ("tokens",))
+    with pytest.raises(ValueError, match="other options"):
+        block.share(block_class("gmlp")(**OPTIONS))
+    with pytest.raises(ValueError, match="operators='attention'"):
+        block.share(TransformerBlock(**OPTIONS), ("attention",))
+    block.build((None, None, 8))
+    with pytest.raises(ValueError, match="before build"):
+        block.share(TransformerBlock(**OPTIONS))
 
 
 def test_unknown_block_lists_the_known_ones():

@@ -1,13 +1,12 @@
 import numpy as np
 
-from macaron_tf.layers import ClassificationHead, MaskedLanguageHead, Pooler, SpanHead
+from macaron_tf.layers import ClassificationHead, Pooler, SpanHead
 from tests.harness import check_layer, normal, numpy_of
 
 
 def test_contracts():
     check_layer(Pooler(), normal(2, 5, 8))
     check_layer(ClassificationHead(3, dropout=0.5), normal(2, 8))
-    check_layer(MaskedLanguageHead(11), normal(2, 5, 8), normal(11, 8, seed=1))
 
 
 def test_pooler_is_tanh_of_the_first_position():
@@ -15,15 +14,6 @@ def test_pooler_is_tanh_of_the_first_position():
     pooled = numpy_of(pooler(x))
     expected = np.tanh(x[:, 0] @ numpy_of(pooler.dense.kernel) + numpy_of(pooler.dense.bias))
     np.testing.assert_allclose(pooled, expected, atol=1e-6)
-
-
-def test_masked_language_head_scores_with_the_embedding_table():
-    x, table, head = normal(3, 8), normal(11, 8, seed=1), MaskedLanguageHead(11)
-    head(x, table)
-    head.bias.assign(normal(11, seed=2))
-    inner = numpy_of(head.norm(head.dense(x)))
-    expected = inner @ table.T + numpy_of(head.bias)
-    np.testing.assert_allclose(numpy_of(head(x, table)), expected, atol=1e-5)
 
 
 def test_span_head_scores_starts_and_ends_where_allowed():

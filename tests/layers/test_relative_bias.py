@@ -111,7 +111,11 @@ def test_it_starts_at_0_in_float32_and_is_made_again_from_its_config():
 def test_it_reaches_the_scores_in_float32_under_bfloat16(block, relative_bias, monkeypatch):
     options = {"num_heads": 2, "feed_forward_dim": 12}
     stack = Stack(
-        2, block, options, relative_bias=relative_bias, relative_buckets=8, dtype="mixed_bfloat16"
+        [{"block": block}] * 2,
+        options,
+        relative_bias=relative_bias,
+        relative_buckets=8,
+        dtype="mixed_bfloat16",
     )
     x = normal(2, 5, 6)
     stack.build(x.shape)

@@ -153,8 +153,8 @@ def test_24_layers_start_finite_and_of_unit_scale(dtype):
         "norm": "post",
         "kernel_initializer": keras.initializers.TruncatedNormal(stddev=0.02),
     }
-    steps = [{"rnn_step_size": k} for k in (1, 2, 4)]
-    stack = Stack(24, "swish_rnn", options, steps, relative_bias="per_layer", dtype=dtype)
+    layers = [{"block": "swish_rnn", "rnn_step_size": k} for k in (1, 2, 4)] * 8
+    stack = Stack(layers, options, relative_bias="per_layer", dtype=dtype)
     assert [block.rnn_step_size for block in stack.blocks[:4]] == [1, 2, 4, 1]
     x = normal(2, 33, 64)
     y = numpy_of(stack(x))

@@ -63,7 +63,7 @@ def test_dynamic_lengths_need_no_new_trace(family):
 def test_a_saved_model_is_the_same_one(family, tmp_path):
     tokens = ids(2, 7)
     models = [
-        built(PretrainingEncoder(tiny(family), next_sentence=True)),
+        built(PretrainingEncoder(tiny(family), sentence_pair=True)),
         built(EncoderClassifier(tiny(family), 3)),
     ]
     for i, model in enumerate(models):
@@ -83,17 +83,6 @@ def test_segments_count_and_are_0_by_default():
     np.testing.assert_array_equal(numpy_of(model(zeros)), plain)
     ones = {"token_ids": tokens, "segment_ids": np.ones_like(tokens)}
     assert np.abs(numpy_of(model(ones)) - plain).max() > 1e-3
-
-
-def test_only_masked_positions_are_scored():
-    model, tokens = built(PretrainingEncoder(tiny("bert"))), ids(2, 7)
-    everywhere = numpy_of(model({"token_ids": tokens})["masked_language"])
-    at = np.array([[1, 4, 6], [0, 2, 2]])
-    some = model({"token_ids": tokens, "masked_positions": at})["masked_language"]
-    expected = np.take_along_axis(everywhere, at[..., None], axis=1)
-    np.testing.assert_allclose(numpy_of(some), expected, atol=1e-6)
-    with pytest.raises(ValueError, match="next_sentence=True"):
-        model.next_sentence_logits(everywhere)
 
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "base"])
@@ -166,6 +155,6 @@ def test_one_step_size_may_be_given_alone():
 def test_cached_decoding_refuses_a_relative_bias():
     """It would be left out of every step, silently."""
     options = {"num_heads": 2, "feed_forward_dim": 16, "causal": True}
-    stack = Stack(1, "transformer", options, relative_bias="shared")
+    stack = Stack([{"block": "transformer"}], options, relative_bias="shared")
     with pytest.raises(ValueError, match="relative bias is not supported"):
         stack.empty_cache(1, 1, 4)

@@ -99,7 +99,7 @@ def test_jax_gives_tensorflows_logits(block, tmp_path):
         np.testing.assert_allclose(found["cached"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bert_tiny", "bert_rab_tiny", "swish_rnn_tiny"])
+@pytest.mark.parametrize("name", ["bert_rab_tiny", "swish_rnn_tiny", "albert_tiny", "amlp_tiny"])
 def test_encoders_give_the_same_on_jax(name, tmp_path):
     pytest.importorskip("jax")
     model = Encoder(catalog.config(name, vocab_size=24))

@@ -137,6 +137,9 @@ def test_a_preset_of_another_task_is_read_without_its_head(backbone, tmp_path):
         ({"num_segments": 0}, "num_segments=0"),
         ({"block": "macaron"}, "a model with block='macaron'"),
         ({"norm": "pre"}, "a model with norm='pre'"),
+        ({"sharing": "all"}, "a model with sharing='all'"),
+        ({"num_languages": 2}, "have 0 languages and the model has num_languages=2"),
+        ({"embedding_dim": 16}, r"tokens/table has shape \(48, 16\)"),
     ],
 )
 def test_another_model_is_refused(backbone, options, reason):

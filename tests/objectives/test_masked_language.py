@@ -36,7 +36,7 @@ class ToyNetwork:
         self.projected = int(hidden.shape[0])
         return hidden @ self.table
 
-    def next_sentence_logits(self, hidden):
+    def pair_logits(self, hidden):
         return hidden[:, 0] @ self.pair
 
 
@@ -48,7 +48,7 @@ def batch_of(lengths, length=24, seed=SEED):
     batch = {
         "token_ids": tf.constant(ids),
         "segment_ids": tf.constant((np.cumsum(ids == 3, axis=1) == 1).astype("int32")),
-        "next_sentence": tf.constant(rng.integers(0, 2, len(lengths)).astype("int32")),
+        "pair_label": tf.constant(rng.integers(0, 2, len(lengths)).astype("int32")),
     }
     return mask_tokens(batch, seed, MaskingConfig(rate=0.3), ToyVocabulary())
 
@@ -59,7 +59,7 @@ def nll_of(logits, labels):
     return log_total - np.take_along_axis(logits, np.asarray(labels)[..., None], -1)[..., 0]
 
 
-def expected_sums(batch, hidden, masked_logits, next_sentence_logits):
+def expected_sums(batch, hidden, masked_logits, pair_logits):
     """The sums in NumPy, one masked token after the other."""
     batch = {name: tensor.numpy() for name, tensor in batch.items()}
     nll = weight = correct = 0.0
@@ -70,18 +70,18 @@ def expected_sums(batch, hidden, masked_logits, next_sentence_logits):
         correct += np.argmax(logits[0]) == label
         weight += 1
     real = (batch["token_ids"] != 0).any(axis=1)
-    logits = np.asarray(next_sentence_logits(hidden))
-    pair_nll = nll_of(logits, batch["next_sentence"])[real].sum()
+    logits = np.asarray(pair_logits(hidden))
+    pair_nll = nll_of(logits, batch["pair_label"])[real].sum()
     return {
         "loss_sum": nll + weight / real.sum() * pair_nll,
         "weight": weight,
         "nll_sum": nll,
         "correct_sum": correct,
         "input_tokens": (batch["token_ids"] != 0).sum(),
-        "next_sentence_sum": pair_nll,
-        "next_sentence_weight": real.sum(),
-        "next_sentence_accuracy_sum": (logits.argmax(-1) == batch["next_sentence"])[real].sum(),
-        "next_sentence_accuracy_weight": real.sum(),
+        "pair_loss_sum": pair_nll,
+        "pair_loss_weight": real.sum(),
+        "pair_accuracy_sum": (logits.argmax(-1) == batch["pair_label"])[real].sum(),
+        "pair_accuracy_weight": real.sum(),
     }
 
 
@@ -90,18 +90,18 @@ def test_sums_are_those_of_numpy(skip):
     batch, network = batch_of([20, 9, 1, None, 15]), ToyNetwork(5, 24)
     sums = MaskedLanguageObjective(True, skip)(network, batch, training=False)
     expected = expected_sums(
-        batch, network.hidden.numpy(), network.masked_logits, network.next_sentence_logits
+        batch, network.hidden.numpy(), network.masked_logits, network.pair_logits
     )
     assert {name: float(value) for name, value in sums.items()} == pytest.approx(expected, rel=1e-5)
     assert all(value.dtype == tf.float32 for value in sums.values())
     metrics = metrics_from_sums({name: float(value) for name, value in sums.items()})
     mean = expected["nll_sum"] / expected["weight"]
     assert metrics["nll"] == pytest.approx(mean, rel=1e-5)
-    assert metrics["loss"] == pytest.approx(mean + expected["next_sentence_sum"] / 4, rel=1e-5)
-    assert metrics["next_sentence_accuracy"] == expected["next_sentence_accuracy_sum"] / 4
+    assert metrics["loss"] == pytest.approx(mean + expected["pair_loss_sum"] / 4, rel=1e-5)
+    assert metrics["pair_accuracy"] == expected["pair_accuracy_sum"] / 4
 
 
-def test_without_next_sentence_the_loss_is_that_of_the_masked_tokens():
+def test_without_sentence_pair_the_loss_is_that_of_the_masked_tokens():
     sums = MaskedLanguageObjective()(ToyNetwork(2, 24), batch_of([20, 9]), training=True)
     assert set(sums) == {"loss_sum", "weight", "nll_sum", "input_tokens"}
     assert float(sums["loss_sum"]) == float(sums["nll_sum"]) > 0
@@ -137,7 +137,7 @@ def network():
     config = EncoderConfig(
         V, D, 32, 2, 1, dropout=0.0, attention_dropout=0.0, initializer_range=0.2
     )
-    model = PretrainingEncoder(config, next_sentence=True)
+    model = PretrainingEncoder(config, sentence_pair=True)
     model.build()
     return model
 
@@ -147,7 +147,7 @@ def test_the_pretraining_encoder_learns_by_it(network):
     sums = MaskedLanguageObjective(True)(network, batch, training=False)
     hidden = network.hidden_states(batch, training=False).numpy()
     expected = expected_sums(
-        batch, hidden, network.masked_logits, lambda hidden: network.next_sentence_logits(hidden)
+        batch, hidden, network.masked_logits, lambda hidden: network.pair_logits(hidden)
     )
     assert {name: float(value) for name, value in sums.items()} == pytest.approx(expected, rel=1e-4)
     with tf.GradientTape() as tape:
@@ -158,7 +158,7 @@ def test_the_pretraining_encoder_learns_by_it(network):
 
 def test_static_shapes_compile_under_xla(network):
     batch = batch_of([20, 9, 1, None])
-    objective = MaskedLanguageObjective(next_sentence=True, skip_padding=False)
+    objective = MaskedLanguageObjective(sentence_pair=True, skip_padding=False)
     compiled = tf.function(
         lambda batch: objective(network, batch, training=True)["loss_sum"], jit_compile=True
     )
@@ -214,14 +214,14 @@ def test_uneven_micro_batches_equal_the_batch_that_joins_them(network):
     sums = [MaskedLanguageObjective(True)(network, part, training=True) for part in parts]
     weights = [float(one["weight"]) for one in sums]
     assert weights[0] > 2 * weights[1]
-    means = [float(one["next_sentence_sum"] / one["next_sentence_weight"]) for one in sums]
+    means = [float(one["pair_loss_sum"] / one["pair_loss_weight"]) for one in sums]
     loss = sum(float(one["loss_sum"]) for one in sums) / sum(weights)
     nll = sum(float(one["nll_sum"]) for one in sums) / sum(weights)
     assert loss == pytest.approx(nll + np.average(means, weights=weights), rel=1e-5)
 
 
 def test_fits_on_a_masked_dataset_in_one_trace(network):
-    rows = {"token_ids": ragged_rows([20] * 4, 24), "next_sentence": np.array([0, 1, 0, 1])}
+    rows = {"token_ids": ragged_rows([20] * 4, 24), "pair_label": np.array([0, 1, 0, 1])}
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(2, drop_remainder=True).repeat()
     dataset = masked_dataset(dataset, MaskingConfig(), ToyVocabulary(), seed=0)
     before = network.get_weights()

@@ -3,8 +3,8 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskingConfig, mask_tokens, masked_dataset
+from macaron_tf.objectives.masking_config import CHOICES
 from tests.objectives.masking_toy import MASK, SPECIAL, ToyVocabulary, full_rows, ragged_rows
 
 SEED = (3, 7)
@@ -105,6 +105,12 @@ def test_the_number_masked_is_exact_and_never_a_special_token(rate):
             assert count == (max(1, round(rate * n)) if n else 0)
 
 
+def test_the_number_masked_may_be_rounded_up():
+    config = MaskingConfig(round_up=True)
+    counts = chosen(masked(ragged_rows(range(1, 41), 43), config)).sum(axis=1)
+    assert counts.tolist() == [-(-15 * n // 100) for n in range(1, 41)]
+
+
 def test_padding_and_the_mask_are_special_even_if_the_vocabulary_forgets_them():
     original = ragged_rows([10, 20], 30)
     original[1, 5] = MASK
@@ -125,7 +131,8 @@ def test_same_seed_same_mask_other_seed_other_mask():
 
 def test_in_a_graph_as_outside_it():
     original = full_rows(8, 64)
-    for config in (MaskingConfig(), MaskingConfig(whole_words=True)):
+    for choice in CHOICES:
+        config = MaskingConfig(choice=choice, fate="span")
         graph = tf.function(
             lambda ids, seed, config=config: mask_tokens(
                 {"token_ids": ids}, seed, config, VOCABULARY
@@ -167,26 +174,53 @@ def test_a_length_that_is_not_static_is_refused():
         function(tf.constant(full_rows(2, 8)))
 
 
-@pytest.mark.parametrize(
-    "settings, field",
-    [
-        ({"rate": 0.0}, "rate"),
-        ({"rate": 1.5}, "rate"),
-        ({"rate": float("nan")}, "rate"),
-        ({"mask": -0.1}, "mask"),
-        ({"random": "0.1"}, "random"),
-        ({"mask": 0.9, "random": 0.2}, "mask and random"),
-        ({"whole_words": 1}, "whole_words"),
-    ],
-)
-def test_settings_out_of_range_are_refused_by_name(settings, field):
-    with pytest.raises(UserError, match=f"masking: {field} "):
-        MaskingConfig(**settings)
+def test_a_span_has_one_fate_and_random_pieces_of_its_own():
+    """On more than 10^5 tokens, each random piece being the one before once in 29,995."""
+    vocabulary = ToyVocabulary(pieces=30_000)
+    original = full_rows(1400, 512, pieces=30_000)
+    config = MaskingConfig(choice="spans", fate="span", round_up=True)
+    batch = masked(original, config, vocabulary=vocabulary)
+    real = batch["masked_weights"] > 0
+    assert real.sum() > 100_000
+    rows, columns = np.nonzero(real)[0], batch["masked_positions"][real]
+    now, before = batch["token_ids"][rows, columns], original[rows, columns]
+    firsts = np.flatnonzero(batch["span_places"][real] == 0)
+
+    def of_spans(tokens):
+        """Per span: whether all of its tokens are such, and whether any is."""
+        counts = np.add.reduceat(tokens.astype(int), firsts)
+        return counts == np.diff([*firsts, len(tokens)]), counts > 0
+
+    hidden, any_hidden = of_spans(now == MASK)
+    kept, _ = of_spans(now == before)
+    other = ~hidden & ~kept
+    np.testing.assert_array_equal(hidden, any_hidden)
+    assert of_spans(now == before)[1][other].mean() < 0.005
+    assert_share(hidden.sum(), len(firsts), 0.8, "[MASK]")
+    assert_share(kept.sum(), len(firsts), 0.1, "kept")
+    assert_share(other.sum(), len(firsts), 0.1, "random")
+    drawn = now[np.repeat(other, np.diff([*firsts, len(now)]))]
+    assert len(np.unique(drawn)) > 0.8 * len(drawn)  # 12,000 of 29,995, drawn singly
 
 
-def test_shares_that_add_up_to_one_in_decimals_are_accepted():
-    for mask in range(11):
-        MaskingConfig(mask=mask / 10, random=round(1 - mask / 10, 1))
+def test_spans_say_what_is_around_them():
+    original = full_rows(40, 64)
+    original[:, 30:33] = SPECIAL[1]
+    batch = masked(original, MaskingConfig(rate=0.3, choice="spans"))
+    where = chosen(batch)
+    for row in range(40):
+        count = int(batch["masked_weights"][row].sum())
+        for name in ("left_boundaries", "right_boundaries", "span_places"):
+            assert batch[name].dtype == np.int32 and not batch[name][row, count:].any()
+        for place in range(count):
+            left, right = (
+                batch["left_boundaries"][row, place],
+                batch["right_boundaries"][row, place],
+            )
+            assert where[row, left + 1 : right].all() and not where[row, [left, right]].any()
+            assert (
+                batch["masked_positions"][row, place] == left + 1 + batch["span_places"][row, place]
+            )
 
 
 def corpus(start, rows=6):

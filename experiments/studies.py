@@ -1,6 +1,7 @@
 """Pre-training and fine-tuning runs by the same commands that a person would type."""
 
 import argparse
+import contextlib
 import json
 import pathlib
 import shlex
@@ -17,7 +18,13 @@ from macaron_tf.errors import UserError
 from macaron_tf.training.reporters import VALIDATION, read_lines
 
 
-def pretrained(name: str, run: pathlib.Path, corpus: str, settings: Sequence[str]) -> list[dict]:
+def pretrained(
+    name: str,
+    run: pathlib.Path,
+    corpus: str,
+    settings: Sequence[str],
+    log: pathlib.Path | None = None,
+) -> list[dict]:
     """A recipe's run, trained unless it is complete.
 
     Args:
@@ -25,6 +32,7 @@ def pretrained(name: str, run: pathlib.Path, corpus: str, settings: Sequence[str
         run: its folder.
         corpus: what `pretrain prepare` wrote.
         settings: replaced ones, `path=value`.
+        log: where the training's output goes; None = where this process's goes.
 
     Returns:
         The lines of its `metrics.jsonl`.
@@ -40,7 +48,7 @@ def pretrained(name: str, run: pathlib.Path, corpus: str, settings: Sequence[str
         check_same(theirs, recipe, run, ("corpus.", "vocabulary."))  # those are the corpus's own
     if not _validated(run, recipe.training.max_steps):
         chosen = [word for setting in settings for word in ("--set", setting)]
-        command("pretrain", "train", name, str(run), "--corpus", corpus, *chosen)
+        command("pretrain", "train", name, str(run), "--corpus", corpus, *chosen, log=log)
     if not _validated(run, recipe.training.max_steps):
         raise UserError(f"{run} stopped before step {recipe.training.max_steps:,}: see its output")
     lines = read_lines(run / "metrics.jsonl")
@@ -76,14 +84,24 @@ def grid(options: argparse.Namespace, out: pathlib.Path, *more: str) -> list[dic
     return json.loads((out / "grid.json").read_text(encoding="utf-8"))["combinations"]
 
 
-def command(script: str, *words: str) -> None:
-    """Runs a script of experiments in a process of its own: nothing but its seed decides."""
-    status = subprocess.run(
-        [sys.executable, "-m", f"experiments.{script}", *words], check=False
-    ).returncode
+def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
+    """Runs a script of experiments in a process of its own: nothing but its seed decides.
+
+    Args:
+        script: name of the module.
+        words: of its command line.
+        log: file that its output is appended to; None = shown.
+
+    Raises:
+        UserError: it failed.
+    """
+    line = [sys.executable, "-m", f"experiments.{script}", *words]
+    with open(log, "ab") if log else contextlib.nullcontext() as output:
+        status = subprocess.run(line, check=False, stdout=output, stderr=output).returncode
     if status:
+        where = f"in {log}" if log else "above"
         raise UserError(
-            f"`python -m experiments.{script} {shlex.join(words)}` failed: read its message above"
+            f"`python -m experiments.{script} {shlex.join(words)}` failed: read its message {where}"
         )
 
 
@@ -96,7 +114,13 @@ def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
 
 
 def write(
-    out: pathlib.Path, name: str, options: argparse.Namespace, title: str, table: list[str], **rest
+    out: pathlib.Path,
+    name: str,
+    options: argparse.Namespace,
+    title: str,
+    table: list[str],
+    script: str = "swish_rnn",
+    **rest,
 ) -> None:
     """Writes OUT/NAME.md and OUT/NAME.json, and prints the table.
 
@@ -106,12 +130,13 @@ def write(
         options: with `arguments`, the command's own words.
         title: heading.
         table: lines of Markdown.
+        script: whose command it is.
         rest: what the JSON holds besides the command and the commit.
     """
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
-    line = shlex.join(["python", "-m", "experiments.swish_rnn", *options.arguments])
+    line = shlex.join(["python", "-m", f"experiments.{script}", *options.arguments])
     record = {"command": line, "commit": commit, **rest}
     write_aside(out / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
     text = [f"# {title}", "", f"`{line}` at commit {commit}.", "", *table, ""]

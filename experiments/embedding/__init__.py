@@ -1,0 +1,1 @@
+"""Sentence-BERT: encoders of sentences, trained, judged, and searched with."""

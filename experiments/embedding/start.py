@@ -1,0 +1,134 @@
+"""Where a sentence encoder comes from: a run of any kind, or another library's directory."""
+
+import dataclasses
+import pathlib
+
+from etils import epath
+
+from experiments.embedding.recipe import longest_row
+from experiments.embedding.run import EmbeddingRun
+from experiments.embedding.sentence_encoder import SentenceEncoder
+from experiments.finetuning.init import Init, Weights, read_init
+from experiments.kind import read_kind
+from macaron_tf.data import storage
+from macaron_tf.errors import UserError
+from macaron_tf.interop.sentence_transformers import read_sentence_transformer
+from macaron_tf.models import catalog
+from macaron_tf.models.siamese import SiameseEncoder
+
+_LONGEST = 128  # of a model that does not say what it was trained on
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Start:
+    """An encoder's weights, and how it makes one vector of a sentence, where that is known.
+
+    Attributes:
+        init: model, vocabulary and weights.
+        pooling: None = it never pooled.
+        normalize: whether its vectors are of length 1.
+        max_length: longest row it is meant for; None = not said.
+    """
+
+    init: Init
+    pooling: str | None = None
+    normalize: bool = False
+    max_length: int | None = None
+
+
+def read_start(
+    given: str,
+    model: str | None = None,
+    vocabulary: str | None = None,
+    lower_case: bool | None = None,
+) -> Start:
+    """Reads what `--init` names.
+
+    Args:
+        given: as for `read_init`; or the folder of a run of this kind, with `@CHECKPOINT` where the
+            checkpoint is not to be the default one; or `hugging-face:DIR` of a
+            sentence-transformers directory.
+        model, vocabulary, lower_case: as for `read_init`.
+
+    Raises:
+        UserError: as `read_init`.
+    """
+    found = _embedding_run(given)
+    if not found or model or vocabulary:
+        init = read_init(given, model, vocabulary, lower_case)
+        kind, _, place = given.partition(":")
+        if kind == "hugging-face" and (pathlib.Path(place).expanduser() / "modules.json").is_file():
+            _, *pooling = read_sentence_transformer(pathlib.Path(place).expanduser())
+            return Start(init, *pooling)
+        return Start(init)
+    path, checkpoint = found
+    run = EmbeddingRun.open(path)
+    weights, recipe = run.checkpoint(checkpoint), run.recipe
+    init = Init(
+        given,
+        recipe.model,
+        recipe.model_options,
+        run.vocabulary,
+        None,
+        lambda: Weights.of(run.load_network(weights)),
+    )
+    return Start(init, recipe.pooling, recipe.normalize, recipe.max_length)
+
+
+def open_encoder(
+    given: str,
+    pooling: str | None = None,
+    max_length: int | None = None,
+    lower_case: bool | None = None,
+) -> tuple[SentenceEncoder, EmbeddingRun | None]:
+    """A sentence encoder that is ready to use; of a run of this kind its classifier too.
+
+    Args:
+        given: as for `read_start`, but for `none`.
+        pooling: instead of its own; `"mean"` for one that never pooled.
+        max_length: instead of its own.
+        lower_case: as for `read_init`.
+
+    Returns:
+        The encoder, and the run, where it is one of this kind.
+
+    Raises:
+        UserError: as `read_start`; there is no such checkpoint, or the model has fewer positions.
+    """
+    found = _embedding_run(given)
+    if found:
+        run, checkpoint = EmbeddingRun.open(found[0]), found[1]
+        if pooling:
+            recipe = dataclasses.replace(run.recipe, pooling=pooling)
+            run = dataclasses.replace(run, recipe=recipe)
+        network, vocabulary = run.load_network(checkpoint), run.vocabulary
+        own_length = run.recipe.max_length
+    else:
+        run, start = None, read_start(given, lower_case=lower_case)
+        vocabulary, trained_length = start.init.vocabulary, start.init.trained_length
+        options = {**dict(start.init.model_options), "vocab_size": vocabulary.size}
+        config = catalog.config(start.init.model, **options)
+        network = SiameseEncoder(config, pooling or start.pooling or "mean", start.normalize)
+        network.build()
+        start.init.copy_to(network)
+        own_length = start.max_length or trained_length or min(_LONGEST, config.max_length)
+    longest = longest_row(network.config)
+    if max_length is not None and longest is not None and longest < max_length:
+        raise UserError(
+            f"--max-length {max_length}: {given} has {longest} positions: give as many or less"
+        )
+    max_length = own_length if max_length is None else max_length
+    return SentenceEncoder(network, vocabulary, max_length), run
+
+
+def _embedding_run(given: str) -> tuple[epath.Path, str | None] | None:
+    """The folder of a run of this kind and the checkpoint's name, if it is one."""
+    if given.partition(":")[0] in ("hugging-face", "keras-hub"):
+        return None
+    path, checkpoint = storage.as_path(given), None
+    if not path.exists() and "@" in given:
+        folder, _, checkpoint = given.rpartition("@")
+        path = storage.as_path(folder)
+    if not (path / "recipe.json").is_file() or read_kind(path) != EmbeddingRun.recipe_class.kind:
+        return None
+    return path, checkpoint

@@ -1,0 +1,71 @@
+"""Recipes whose numbers of updates follow from the number of training examples."""
+
+import dataclasses
+import typing
+
+from experiments.recipe import Recipe
+from macaron_tf.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochRecipe(Recipe):
+    """A recipe that counts in passes over its training set.
+
+    What is given in epochs or fractions follows from the number of training examples; a run's
+    recipe.json holds the updates they came to as well, in `training`. Setting one of
+    `training.max_steps`, `training.warmup_steps` and `training.validate_every` by hand turns its
+    counterpart off.
+
+    Attributes: those of `Recipe`, and
+        batch_size: examples of a micro-batch.
+        epochs: passes over the training set; None = `training.max_steps` says.
+        warmup_fraction: part of the updates that is warm-up; None = `training.warmup_steps` says.
+        validate_epochs: passes between validations; None = `training.validate_every` says.
+    """
+
+    # Settings that may differ in a run that goes on: what they come to in updates is compared.
+    may_change: typing.ClassVar[tuple[str, ...]] = ("epochs", "warmup_fraction", "validate_epochs")
+
+    batch_size: int = 32
+    epochs: float | None = 3.0
+    warmup_fraction: float | None = 0.1
+    validate_epochs: float | None = 1.0
+
+    def __post_init__(self):
+        if self.batch_size < 1:
+            raise UserError(f"batch_size is {self.batch_size}: it must be 1 or more")
+        for name in ("epochs", "validate_epochs"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1e6:
+                raise UserError(f"{name} is {value}: it must be above 0, or None")
+        if self.warmup_fraction is not None and not 0 <= self.warmup_fraction < 1:
+            raise UserError(
+                f"warmup_fraction is {self.warmup_fraction}: it must lie in [0, 1), or be None"
+            )
+
+    def follow(self, path: str) -> "EpochRecipe":
+        """A number of updates that is set by hand is not computed any more."""
+        computed = {
+            "training.max_steps": "epochs",
+            "training.warmup_steps": "warmup_fraction",
+            "training.validate_every": "validate_epochs",
+        }
+        return dataclasses.replace(self, **{computed[path]: None}) if path in computed else self
+
+    def resolved(self, examples: int) -> "EpochRecipe":
+        """The recipe with its numbers of updates for a training set.
+
+        Args:
+            examples: of the training set.
+        """
+        training = self.training
+        updates = -(-examples // self.batch_size) / training.accumulation_steps  # of an epoch
+        changes = {"max_steps": training.max_steps}
+        if self.epochs is not None:
+            changes["max_steps"] = max(round(self.epochs * updates), 1)
+        last = changes["max_steps"]
+        if self.warmup_fraction is not None:
+            changes["warmup_steps"] = min(round(self.warmup_fraction * last), last - 1)
+        if self.validate_epochs is not None:
+            changes["validate_every"] = min(max(round(self.validate_epochs * updates), 1), last)
+        return dataclasses.replace(self, training=dataclasses.replace(training, **changes))

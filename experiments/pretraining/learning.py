@@ -1,0 +1,94 @@
+"""What a recipe's `objective` stands for: the network and what it learns."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+
+from experiments.pretraining.recipe import PretrainingRecipe
+from macaron_tf.models import GeneratorDiscriminator, PretrainingEncoder
+from macaron_tf.models.generator_discriminator import generator_config
+from macaron_tf.objectives import (
+    CausalLanguageObjective,
+    MaskedLanguageObjective,
+    PretrainingObjective,
+    ReplacedTokenObjective,
+    SpanBoundaryObjective,
+)
+
+
+class Learning(NamedTuple):
+    """An objective and the network for it.
+
+    Attributes:
+        network: of a recipe and the size of its vocabulary, not yet built.
+        objective: of a recipe and whether padding is skipped, see `MaskedLanguageObjective`.
+    """
+
+    network: Callable[[PretrainingRecipe, int], keras.Model]
+    objective: Callable[[PretrainingRecipe, bool], PretrainingObjective]
+
+
+def _encoder(recipe: PretrainingRecipe, vocab_size: int, **heads) -> PretrainingEncoder:
+    return PretrainingEncoder(
+        recipe.model_config(vocab_size),
+        sentence_pair=recipe.corpus.paired,
+        head_options=None if recipe.head_transform else {"transform": False},
+        dtype=recipe.training.dtype_policy,
+        **heads,
+    )
+
+
+def _electra(recipe: PretrainingRecipe, vocab_size: int) -> GeneratorDiscriminator:
+    config = recipe.model_config(vocab_size)
+    generator = generator_config(config, recipe.generator_width)
+    return GeneratorDiscriminator(config, generator, dtype=recipe.training.dtype_policy)
+
+
+_LEARNING = {
+    "masked_language": Learning(
+        _encoder,
+        lambda recipe, skip: MaskedLanguageObjective(
+            sentence_pair=recipe.corpus.paired, skip_padding=skip
+        ),
+    ),
+    "span_boundary": Learning(
+        lambda recipe, vocab_size: _encoder(recipe, vocab_size, span_boundary=True),
+        lambda recipe, skip: SpanBoundaryObjective(skip_padding=skip),
+    ),
+    "replaced_tokens": Learning(
+        _electra,
+        lambda recipe, skip: ReplacedTokenObjective(recipe.discriminator_weight, skip),
+    ),
+    "causal_language": Learning(
+        _encoder, lambda recipe, skip: CausalLanguageObjective(skip_padding=skip)
+    ),
+}
+
+
+def build_network(recipe: PretrainingRecipe, vocab_size: int) -> keras.Model:
+    """The recipe's encoder and its heads, in the recipe's dtype policy, built.
+
+    Args:
+        recipe: names the model, its options and the objective.
+        vocab_size: rows of the embedding.
+
+    Raises:
+        UserError: see `PretrainingRecipe.model_config`.
+    """
+    network = _LEARNING[recipe.objective].network(recipe, vocab_size)
+    network.build()
+    return network
+
+
+def pretraining_objective(
+    recipe: PretrainingRecipe, static_shapes: bool = False
+) -> PretrainingObjective:
+    """What a recipe's network learns.
+
+    Args:
+        recipe: every setting.
+        static_shapes: take static shapes even where the recipe does not ask for them.
+    """
+    skip_padding = not (recipe.static_shapes or static_shapes)
+    return _LEARNING[recipe.objective].objective(recipe, skip_padding)

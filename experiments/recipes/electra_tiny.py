@@ -1,0 +1,23 @@
+"""ELECTRA, tiny: which tokens has a small generator replaced?
+
+    python -m experiments.pretrain train electra_tiny runs/electra --data-dir DIR
+
+Clark et al. 2020 in `bert_tiny`'s shapes, tokens and schedule, the discriminator's that is: the
+generator is a quarter as wide, reads the same embeddings and learns masked tokens, 15% of them and
+all masked; the discriminator judges every token, with weight 50.
+
+Measured: see `experiments/results/slides_encoders`.
+"""
+
+import dataclasses
+
+from experiments.recipes import bert_tiny
+from macaron_tf.objectives import MaskingConfig
+
+RECIPE = dataclasses.replace(
+    bert_tiny.RECIPE,
+    model="electra_tiny",
+    objective="replaced_tokens",
+    generator_width=0.25,
+    masking=MaskingConfig(mask=1.0, random=0.0, round_up=True),
+)

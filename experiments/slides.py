@@ -1,0 +1,64 @@
+"""The systems of the slides beside each other, at one small size and as many tokens.
+
+    python -m experiments.slides encoders study --data-dir DIR
+
+encoders: BERT, RoBERTa, ALBERT, SpanBERT, XLM, ELECTRA, gMLP and aMLP: what each learns, and how it
+does when it is fine-tuned; three seeds where the slides compare two ways: the order of sentences
+or next sentences or neither, static or dynamic masks, replaced or masked tokens.
+
+Writes OUT/NAME.md, .json and .png. What is complete is not trained again: an interrupted command
+goes on when it is given again.
+"""
+
+import argparse
+import importlib
+import sys
+
+from macaron_tf.errors import UserError, exit_on_user_error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.slides",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    encoders = commands.add_parser("encoders", help="the encoders: about three hours on two cores")
+    add = encoders.add_argument
+    add("out", help="folder of corpora, runs and results")
+    add("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
+    add("--systems", nargs="+", metavar="NAME", help="rows of the table (default: all)")
+    add("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N", help="default 1 2 3")
+    add("--jobs", type=int, default=2, help="trainings at once (default %(default)s)")
+    add(
+        "--tasks",
+        nargs="+",
+        default=["sst2", "stsb", "conll2003"],
+        help="default sst2 stsb conll2003",
+    )
+    for flag, what in (("--set", "pre-training"), ("--finetune-set", "fine-tuning")):
+        add(
+            flag,
+            action="append",
+            default=[],
+            metavar="PATH=VALUE",
+            help=f"a setting of every {what}, such as training.max_steps=500",
+        )
+    return parser
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one command; see `--help`."""
+    options = _parser().parse_args(arguments)
+    options.arguments = list(arguments or sys.argv[1:])
+    options.source = None
+    if options.jobs < 1:
+        raise UserError(f"--jobs {options.jobs}: give 1 or more")
+    # Each command imports what it needs: `--help` answers without TensorFlow.
+    importlib.import_module(f"experiments.slides_study.{options.command}").run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

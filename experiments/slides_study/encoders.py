@@ -1,0 +1,125 @@
+"""`slides encoders`: every encoder of the slides, pre-trained and fine-tuned alike."""
+
+import argparse
+import concurrent.futures
+import itertools
+import json
+import os
+import pathlib
+import queue
+import re
+import time
+
+from experiments.slides_study import encoders_report
+from experiments.slides_study.systems import CORPORA, SYSTEMS, System
+from experiments.studies import command, grid, pretrained
+from macaron_tf.errors import UserError
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prepares, trains and fine-tunes what is missing, then writes the table and the figure."""
+    out = pathlib.Path(options.out)
+    systems = _chosen(options.systems)
+    corpora = _corpora(options, systems, out / "corpora")
+    runs = [
+        (system, seed)
+        for system in systems
+        for seed in (options.seeds if system.compared else options.seeds[:1])
+    ]
+    _train(options, runs, corpora, out)
+    grids = out / "finetuned"
+    inits = [f"{folder(*run)}={out / 'runs' / folder(*run)}" for run in runs]
+    combinations = grid(options, grids, "--init", *inits)
+    scores = {(found["model"], found["task"]): found["mean"] for found in combinations}
+    rows = []
+    for system, seed in runs:
+        name = folder(system, seed)
+        more = {task: scores.get((name, task)) for task in options.tasks}
+        if system.corpus in encoders_report.CROSSED:
+            more |= _crossed(name, corpora, out)
+        rows.append(encoders_report.row(system.name, seed, out / "runs" / name, more))
+    encoders_report.write(options, out, rows)
+
+
+def folder(system: System, seed: int) -> str:
+    """A run's name: letters, digits and dashes."""
+    return f"{re.sub('[^A-Za-z]+', '-', system.name)}-{seed}"
+
+
+def _chosen(names: list[str] | None) -> list[System]:
+    known = {system.name: system for system in SYSTEMS}
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"--systems {name!r}: there are {'; '.join(known)}")
+    return [known[name] for name in names or known]
+
+
+def _corpora(
+    options: argparse.Namespace, systems: list[System], out: pathlib.Path
+) -> dict[str, str]:
+    """Folders of the corpora, by name; those that lack are prepared."""
+    wanted = {system.corpus for system in systems}
+    wanted |= {CORPORA[name].vocabulary for name in wanted} - {None}
+    for name, corpus in CORPORA.items():
+        if name not in wanted:
+            continue
+        words = ["prepare", corpus.recipe, str(out / name), *_settings(corpus.settings)]
+        if corpus.vocabulary:
+            words += ["--vocabulary", str(out / corpus.vocabulary)]
+        if options.data_dir:
+            words += ["--data-dir", options.data_dir]
+        command("pretrain", *words)
+    return {name: str(out / name) for name in wanted}
+
+
+def _settings(settings: tuple[str, ...]) -> list[str]:
+    return list(itertools.chain.from_iterable(("--set", setting) for setting in settings))
+
+
+def _train(options: argparse.Namespace, runs: list, corpora: dict, out: pathlib.Path) -> None:
+    """Pre-trains, `options.jobs` at once, each with its share of the CPUs."""
+    cpus = sorted(os.sched_getaffinity(0))
+    shares = queue.SimpleQueue()
+    for number in range(options.jobs):
+        shares.put(cpus[number :: options.jobs] or cpus)
+    began, done = time.monotonic(), 0
+
+    def take_share() -> None:
+        # Of this thread alone; the processes that it starts inherit it.
+        os.sched_setaffinity(0, shares.get())
+
+    def one(system: System, seed: int) -> str:
+        name = folder(system, seed)
+        settings = [*system.settings, *options.set, f"training.seed={seed}"]
+        log = out / "logs" / f"{name}.log"
+        pretrained(system.recipe, out / "runs" / name, corpora[system.corpus], settings, log)
+        return name
+
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs, initializer=take_share) as pool:
+        waiting = [pool.submit(one, *run) for run in runs]
+        try:
+            for finished in concurrent.futures.as_completed(waiting):
+                done += 1
+                minutes = (time.monotonic() - began) / 60
+                print(
+                    f"[{done}/{len(runs)}] {finished.result()}: pre-trained; {minutes:.0f} min, "
+                    f"{minutes / done * (len(runs) - done):.0f} left",
+                    flush=True,
+                )
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _crossed(name: str, corpora: dict[str, str], out: pathlib.Path) -> dict[str, float]:
+    """What a model of pairs knows of both kinds of pairs: its accuracy on each corpus."""
+    found = {}
+    for corpus in encoders_report.CROSSED:
+        scores = out / "crossed" / f"{name}-{corpus}.json"
+        if corpus in corpora and not scores.exists():
+            where = ["--corpus", corpora[corpus], "--output", str(scores)]
+            command("pretrain", "evaluate", str(out / "runs" / name), *where)
+        if corpus in corpora:
+            found[corpus] = json.loads(scores.read_text(encoding="utf-8"))["pair_accuracy"]
+    return found

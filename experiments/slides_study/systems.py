@@ -1,0 +1,74 @@
+"""The encoders that are compared: every system of the slides, at one size and as many tokens."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Rows that systems share.
+
+    Attributes:
+        recipe: whose rows they are.
+        settings: replaced ones, `path=value`.
+        vocabulary: of which other corpus; None = its own.
+    """
+
+    recipe: str
+    settings: tuple[str, ...] = ()
+    vocabulary: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """A row of the table.
+
+    Attributes:
+        name: what the table calls it.
+        recipe: what is pre-trained, and on which of `CORPORA`.
+        settings: replaced ones, `path=value`.
+        compared: trained with all seeds, for a comparison that the slides make; else with one.
+    """
+
+    name: str
+    recipe: str
+    corpus: str
+    settings: tuple[str, ...] = ()
+    compared: bool = False
+
+
+# A 40th of the tokens that are read, so that ten masks a row are seen four times each, as in
+# BERT's released data (Liu et al. 2019, section 4.1).
+_FEW = 'corpus.sources=(("tfds:wikipedia/20230601.en", "train[:12%]"),)'
+
+CORPORA = {
+    "text": Corpus("bert_tiny"),
+    "next_sentence": Corpus("bert_tiny", ("corpus.pairs=next_sentence",), "text"),
+    "sentence_order": Corpus("albert_tiny", (), "text"),
+    "bytes": Corpus("roberta_tiny"),
+    "few_bytes": Corpus("roberta_tiny", (_FEW,), "bytes"),
+    "languages": Corpus("xlm_tiny"),
+}
+_BERT = ("masking.mask=0.8", "masking.random=0.1")
+_NONE = ("corpus.pairs=none",)
+_NEXT = ("corpus.pairs=next_sentence",)
+
+SYSTEMS = (
+    System("BERT", "bert_tiny", "text", _BERT, compared=True),
+    System("ELECTRA", "electra_tiny", "text", compared=True),
+    System("ALBERT", "albert_tiny", "sentence_order", compared=True),
+    System("ALBERT, next sentences", "albert_tiny", "next_sentence", _NEXT, compared=True),
+    System("ALBERT, neither", "albert_tiny", "text", _NONE, compared=True),
+    System("RoBERTa", "roberta_tiny", "bytes"),
+    System("RoBERTa, few, dynamic", "roberta_tiny", "few_bytes", (_FEW,), compared=True),
+    System(
+        "RoBERTa, few, static",
+        "roberta_tiny",
+        "few_bytes",
+        (_FEW, "masking.duplicates=10"),
+        compared=True,
+    ),
+    System("SpanBERT", "span_bert_tiny", "text"),
+    System("XLM", "xlm_tiny", "languages"),
+    System("gMLP", "gmlp_tiny", "text"),
+    System("aMLP", "amlp_tiny", "text"),
+)

@@ -1,0 +1,260 @@
+"""A byte-level BPE vocabulary, GPT-2's and RoBERTa's kind: no text has an unknown piece."""
+
+import json
+import os
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data import storage
+from macaron_tf.data.aligned_text import LocatedPieces, locate
+from macaron_tf.data.byte_pairs_merging import ByteMerges
+from macaron_tf.data.byte_pairs_text import byte_alphabet, clean, words
+from macaron_tf.data.byte_pairs_training import cleaned, train_byte_pairs
+from macaron_tf.data.cache import TokenRows
+from macaron_tf.data.normalization import in_chunks
+from macaron_tf.data.piece_vocabulary import PieceVocabulary
+from macaron_tf.errors import UserError
+from macaron_tf.special_ids import UNK
+
+CLS, SEP, MASK = 2, 3, 4
+SPECIAL = 5
+
+
+class BytePairVocabulary(PieceVocabulary):
+    """Pieces of bytes: 0 to 4 are PAD, UNK (which no text gives), [CLS], [SEP] and [MASK].
+
+    Text is cut as GPT-2's tokenizer does it, to the same pieces. A word brings the space before it
+    along: a piece that begins with white space begins a word.
+
+    Args:
+        units: the pieces from id 5 on, each byte written as its character of `byte_alphabet`.
+        merges: `"left right"`, in the order of learning.
+        lower_case: lower-case the text.
+        add_prefix_space: begin each line with a space, so that its first word is as any other;
+            RoBERTa and GPT-2 do not.
+
+    Raises:
+        UserError: a piece occurs twice, a byte is no piece, or a merge is not of pieces.
+
+    References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
+    """
+
+    kind = "byte_bpe"
+    contents_name = "vocabulary.bpe"
+    unk_id, cls_id, sep_id, mask_id = UNK, CLS, SEP, MASK
+
+    def __init__(
+        self,
+        units: Sequence[str],
+        merges: Sequence[str],
+        lower_case: bool = False,
+        add_prefix_space: bool = False,
+    ):
+        self.units = tuple(units)
+        self.merges = tuple(merges)
+        self.lower_case = lower_case
+        self.add_prefix_space = add_prefix_space
+        numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
+        if len(numbers) < len(self.units):
+            twice = next(u for n, u in enumerate(self.units, SPECIAL) if numbers[u] != n)
+            raise UserError(f"the vocabulary holds the piece {twice!r} twice: remove one of them")
+        missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in numbers]
+        if missing:
+            raise UserError(
+                f"the vocabulary has no piece for the byte {missing[0]}: give a byte-level one"
+            )
+        for merge in self.merges:
+            left, _, right = merge.partition(" ")
+            if not {left, right, left + right} <= numbers.keys():
+                raise UserError(
+                    f"the vocabulary merges {merge!r}, and not all of that are pieces: the merges "
+                    "are another vocabulary's"
+                )
+        self._numbers = numbers
+        self._merging = self._fast = None
+
+    @classmethod
+    def from_files(
+        cls,
+        numbers: str | os.PathLike,
+        merges: str | os.PathLike,
+        left_out: Collection[str] = (),
+        **options: Any,
+    ) -> "BytePairVocabulary":
+        """Reads the two files that GPT-2 and RoBERTa are published with.
+
+        Args:
+            numbers: `encoder.json` or `vocab.json`: an object of pieces and their ids.
+            merges: `vocab.bpe` or `merges.txt`: a merge a line.
+            left_out: names of special pieces among them, which ours stand for.
+            options: further arguments of the class.
+
+        Returns:
+            The vocabulary; the pieces follow each other as their ids do, from 5 on.
+
+        Raises:
+            UserError: a file cannot be read, or they are no such vocabulary's.
+        """
+        found = _json_object(os.fspath(numbers))
+        kept = sorted(found.keys() - set(left_out), key=found.__getitem__)
+        lines = storage.read_bytes(os.fspath(merges)).decode("utf-8").splitlines()
+        # The first line may say which version of the format it is.
+        lines = [line for line in lines if line and not line.startswith("#version")]
+        return cls(kept, lines, **options)
+
+    @classmethod
+    def train(
+        cls,
+        lines: Iterable[str],
+        size: int,
+        lower_case: bool = False,
+        add_prefix_space: bool = True,
+        max_lines: int = 10_000_000,
+    ) -> "BytePairVocabulary":
+        """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
+
+        Args:
+            lines: lines of text.
+            size: number of pieces, the 5 special ones and the 256 bytes included.
+            lower_case, add_prefix_space: as for the class.
+            max_lines: lines read at most; the first ones are taken.
+
+        Returns:
+            The vocabulary.
+
+        Raises:
+            UserError: as `train_byte_pairs`.
+        """
+        options = {"lower_case": lower_case, "add_prefix_space": add_prefix_space}
+        learnt = train_byte_pairs(lines, size, special=SPECIAL, max_lines=max_lines, **options)
+        return cls(*learnt, **options)
+
+    @property
+    def pieces(self) -> int:
+        return SPECIAL + len(self.units)
+
+    def contents(self) -> bytes:
+        record = {"pieces": self.units, "merges": self.merges}
+        return json.dumps(record, ensure_ascii=False, indent=0).encode()
+
+    def settings(self) -> dict:
+        return {"lower_case": self.lower_case, "add_prefix_space": self.add_prefix_space}
+
+    @classmethod
+    def from_contents(cls, contents: bytes, settings: dict) -> "BytePairVocabulary":
+        try:
+            record = json.loads(contents)
+            pieces, merges = record["pieces"], record["merges"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError("it is not a byte-level BPE vocabulary's file") from error
+        return cls(pieces, merges, settings["lower_case"], settings["add_prefix_space"])
+
+    def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
+        return self._cut(clean(strings, self.lower_case, self.add_prefix_space))
+
+    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
+        # A space before each single character would be no help to `locate`.
+        return locate(strings, lambda lines: clean(lines, self.lower_case, False), self)
+
+    def tokenize_with_offsets(
+        self, lines: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Pieces of cleaned lines, and the bytes at which each begins and ends.
+
+        Args:
+            lines: (B,) string tensor.
+
+        Returns:
+            (B, None) ids, starts and ends.
+        """
+        spaced = clean(lines, False, self.add_prefix_space)
+        ids = self._cut(spaced)  # (B, None)
+        lengths = np.array([0] * SPECIAL + [len(unit) for unit in self.units], np.int64)
+        ends = tf.cumsum(tf.gather(lengths, ids.values))
+        # Bytes before a line, the space that it was given among them.
+        sizes = tf.cast(tf.strings.length(spaced), tf.int64)
+        added = sizes - tf.cast(tf.strings.length(lines), tf.int64)
+        before = tf.gather(tf.cumsum(sizes, exclusive=True) + added, ids.value_rowids())
+        ends = ends - before
+        starts = tf.maximum(ends - tf.gather(lengths, ids.values), 0)
+        return ids, ids.with_values(starts), ids.with_values(ends)
+
+    def _cut(self, cleaned_lines: tf.Tensor) -> tf.RaggedTensor:
+        lines = words(cleaned_lines)  # (B, None)
+        # A text has few words that it does not repeat.
+        different, places = tf.unique(lines.values)
+        pieces = tf.gather(self.merging(different), places)  # (words, None)
+        # (B, None, None) -> (B, None)
+        return lines.with_values(pieces).merge_dims(1, 2)
+
+    def encode_rows(self, lines: Iterable[str]) -> TokenRows:
+        """As the base's, by the tokenizers package where it is installed."""
+        fast = self._fast_tokenizer()
+        if fast is None:
+            return super().encode_rows(lines)
+        rows = []
+        for chunk in in_chunks(cleaned(lines, self.lower_case, self.add_prefix_space)):
+            rows += [found.ids for found in fast.encode_batch_fast(chunk, add_special_tokens=False)]
+        return TokenRows.from_lists(rows, self.size)
+
+    def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        values = {unit: byte for byte, unit in enumerate(byte_alphabet())}
+        lines = []
+        for row in self._text_ids(rows):
+            letters = "".join(self.units[i - SPECIAL] for i in row)
+            # A piece that is none of bytes, such as GPT-2's <|endoftext|>, stands for itself.
+            raw = b"".join(
+                bytes([values[letter]]) if letter in values else letter.encode()
+                for letter in letters
+            )
+            line = raw.decode("utf-8", "replace")
+            lines.append(line.removeprefix(" ") if self.add_prefix_space else line)
+        return lines
+
+    def word_starts(self) -> np.ndarray:
+        spaces = {byte_alphabet()[ord(space)] for space in " \t\n\v\f\r"}
+        starts = np.ones(self.size, bool)
+        for number, unit in enumerate(self.units, SPECIAL):
+            starts[number] = unit[0] in spaces
+        return starts
+
+    @property
+    def merging(self) -> ByteMerges:
+        """The in-graph merges, made at their first use."""
+        if self._merging is None:
+            merges = []
+            for merge in self.merges:
+                left, right = merge.split(" ")
+                merges.append(tuple(self._numbers[unit] for unit in (left, right, left + right)))
+            byte_ids = [self._numbers[unit] for unit in byte_alphabet()]
+            # A graph may be under construction: the table has to outlive it.
+            with tf.init_scope():
+                self._merging = ByteMerges(byte_ids, merges)
+        return self._merging
+
+    def _fast_tokenizer(self):
+        if self._fast is None:
+            try:
+                from tokenizers import Tokenizer, models, pre_tokenizers
+            except ImportError:
+                return None
+            merges = [tuple(merge.split(" ")) for merge in self.merges]
+            self._fast = Tokenizer(models.BPE(vocab=self._numbers, merges=merges))
+            self._fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return self._fast
+
+    def trackables(self) -> list:
+        return [self.merging.ranks]
+
+
+def _json_object(path: str) -> dict[str, int]:
+    try:
+        found = json.loads(storage.read_bytes(path))
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no object of pieces and ids")
+    return found

@@ -1,0 +1,83 @@
+"""Byte-pair merges as graph ops: the bytes of words to pieces."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+# A pair of ids as one number.
+_SHIFT = 1 << 32
+
+
+class ByteMerges:
+    """Applies the merges of a byte-pair vocabulary, the earliest learnt ones first.
+
+    All words go at once, a merge of each a round: English takes about ten rounds.
+
+    Args:
+        byte_ids: the id of each of the 256 bytes.
+        merges: (left, right, merged) ids, in the order they were learnt.
+
+    Attributes:
+        ranks: the table of the pairs, which a SavedModel has to track.
+
+    References: Sennrich et al. 2016, section 3.2, over bytes: Radford et al. 2019.
+    """
+
+    def __init__(self, byte_ids: Sequence[int], merges: Sequence[tuple[int, int, int]]):
+        left, right, merged = np.array(merges, np.int64).reshape(-1, 3).T
+        self.none = len(merged)  # the rank of a pair that is not merged
+        self.byte_ids = np.array(byte_ids, np.int64)
+        self.merged = np.append(merged, 0)
+        self.ranks = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                left * _SHIFT + right, np.arange(self.none, dtype=np.int64)
+            ),
+            default_value=self.none,
+        )
+
+    def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """The pieces of words.
+
+        Args:
+            words: (N,) string tensor.
+
+        Returns:
+            (N, None) int32 ragged tensor.
+        """
+        count = tf.size(words)
+        number_of_bytes = tf.strings.length(words)
+        letters = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)  # (all bytes,)
+        ids = tf.gather(self.byte_ids, tf.cast(letters, tf.int32))
+        owners = tf.repeat(tf.range(count), number_of_bytes)
+        anything = tf.TensorShape([None])
+        ids, owners, _ = tf.while_loop(
+            lambda ids, owners, more: more,
+            lambda ids, owners, more: self._round(ids, owners, count),
+            (ids, owners, tf.constant(True)),
+            shape_invariants=(anything, anything, tf.TensorShape([])),
+        )
+        return tf.RaggedTensor.from_value_rowids(
+            tf.cast(ids, tf.int32), tf.cast(owners, tf.int64), tf.cast(count, tf.int64)
+        )
+
+    def _round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
+        """Merges the best pair of each word wherever it stands; whether there was any."""
+        within = owners[:-1] == owners[1:]
+        rank = tf.where(within, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), self.none)
+        best = tf.math.unsorted_segment_min(rank, owners[:-1], count)
+        chosen = (rank < self.none) & (rank == tf.gather(best, owners[:-1]))
+        chosen = _every_second(chosen)  # of "aaa" the first two
+        merged = tf.where(chosen, tf.gather(self.merged, rank), ids[:-1])
+        kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
+        ids = tf.boolean_mask(tf.concat([merged, ids[-1:]], 0), kept)
+        return ids, tf.boolean_mask(owners, kept), tf.reduce_any(chosen)
+
+
+def _every_second(chosen: tf.Tensor) -> tf.Tensor:
+    """Of each run of True the first, the third, the fifth, ..."""
+    places = tf.range(tf.size(chosen))
+    starts = chosen & ~tf.concat([tf.zeros_like(chosen[:1]), chosen[:-1]], 0)
+    runs = tf.cumsum(tf.cast(starts, tf.int32))
+    first = tf.concat([[0], tf.boolean_mask(places, starts)], 0)
+    return chosen & ((places - tf.gather(first, runs)) % 2 == 0)

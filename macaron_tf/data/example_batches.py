@@ -1,0 +1,251 @@
+"""From tokenized rows to batches of a few static shapes, whatever their labels are."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.bucketing import Batch, Buckets, choose_lengths
+from macaron_tf.data.cache import TokenRows
+from macaron_tf.errors import UserError
+
+# Passes parts on, each given with its size, and tells somebody: as `experiments.progress.track`.
+Progress = Callable[[Iterator[tuple[int, slice]], int], Iterator[slice]]
+
+
+def in_parts(total: int, size: int, progress: Progress | None = None) -> Iterator[slice]:
+    """Cuts examples into parts that are tokenized one after the other.
+
+    Args:
+        total: number of examples.
+        size: greatest number of a part.
+        progress: is given pairs of a part's size and the part, and the total.
+
+    Yields:
+        The parts.
+    """
+    parts = (
+        (min(size, total - begin), slice(begin, begin + size)) for begin in range(0, total, size)
+    )
+    yield from progress(parts, total) if progress else (part for _, part in parts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedExamples:
+    """Tokenized examples, N rows.
+
+    Args:
+        rows: ids with their special ones, without padding.
+        boundaries: (N,) int64: where segment 1 begins; the row's length in a row of one text.
+        labels: (N,) int32 classes or float32 scores; (N, 2) int32 positions; `TokenRows` of a
+            label for each id; or None.
+        max_length: what no row exceeds.
+    """
+
+    rows: TokenRows
+    boundaries: np.ndarray
+    labels: np.ndarray | TokenRows | None
+    max_length: int
+
+
+class ExampleBatches:
+    """Tokenized rows, dealt into batches; the same seed and step always give the same batch.
+
+    Every batch has `batch_size` rows of about one length: an epoch is ceil(N / batch_size) steps,
+    and the one batch that is not full is filled up with rows of weight 0.
+
+    Args:
+        encoded: the rows; other batch sizes may share them.
+        batch_size: B, rows of a batch.
+        shapes: greatest number of static lengths.
+        length_multiple: lengths are multiples of this, or `max_length` itself.
+        lengths: the static lengths, instead of the best ones for these rows; give a training
+            set's `lengths` to its validation set to share its shapes. A longer row adds one.
+
+    Raises:
+        UserError: a number below 1.
+    """
+
+    def __init__(
+        self,
+        encoded: EncodedExamples,
+        batch_size: int,
+        *,
+        shapes: int = 4,
+        length_multiple: int = 8,
+        lengths: Sequence[int] | None = None,
+    ):
+        sizes = {"batch_size": batch_size, "shapes": shapes, "length_multiple": length_multiple}
+        for name, value in sizes.items():
+            if value < 1:
+                raise UserError(f"{name} is {value}: it must be 1 or more")
+        self.encoded = encoded
+        self.batch_size = batch_size
+        self.row_lengths = encoded.rows.lengths
+        best = choose_lengths(self.row_lengths, shapes, length_multiple)
+        # A table of 100 learned positions has none for a batch of 104.
+        best = [min(length, encoded.max_length) for length in best]
+        if lengths is not None:
+            best = [*lengths, *([best[-1]] if best[-1] > max(lengths) else [])]
+        self.buckets = _EqualRows(best, batch_size)
+        self.steps_per_epoch = self.buckets.steps(self.row_lengths)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.row_lengths)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(B, L) of every batch that can occur, shortest first."""
+        return self.buckets.shapes
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The static lengths, ascending."""
+        return self.buckets.lengths
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over ids, boundaries and labels: what a model is trained on, to the id."""
+        digest = hashlib.sha256()
+        rows, labels = self.encoded.rows, self.encoded.labels
+        labels = labels.ids if isinstance(labels, TokenRows) else labels
+        for array in (rows.offsets, rows.ids, self.encoded.boundaries, labels):
+            if array is not None:
+                digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
+
+    def summary(self) -> str:
+        """One line for the log: rows, steps, shapes, real tokens in a padded one."""
+        shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
+        plan = self.buckets.plan(self.row_lengths, np.random.default_rng(0))
+        padded = sum(len(batch.rows) * batch.length for batch in plan)
+        return (
+            f"{len(self):,} examples, {self.steps_per_epoch:,} steps an epoch, "
+            f"{self.row_lengths.sum() / padded:.1%} of the padded tokens real, shapes {shapes}"
+        )
+
+    def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
+        """The batches from a global step on; the skipped ones cost nothing.
+
+        Args:
+            seed: decides the order, together with the epoch.
+            start_step: number of the first batch, counted from the start of epoch 0.
+            repeat: go on with the next epochs for ever, or end with the epoch begun.
+
+        Yields:
+            {"token_ids": (B, L) int32, "segment_ids": (B, L) int32, "label": as the encoded
+            ones', (B,) int32 or float32, (B, 2) int32 or (B, L) int32, and "weight": (B,)
+            float32; label and weight are 0 in rows of padding}.
+
+        Raises:
+            UserError: the examples have no labels.
+        """
+        self._require_labels()
+        epoch, offset = divmod(start_step, self.steps_per_epoch)
+        while True:
+            plan = self.buckets.plan(self.row_lengths, np.random.default_rng([seed, epoch]))
+            for batch in plan[offset:]:
+                yield self._gather(batch)
+            if not repeat:
+                return
+            epoch, offset = epoch + 1, 0
+
+    def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
+        """`batches` as a tf.data.Dataset, prefetched.
+
+        Args:
+            seed, start_step, repeat: as for `batches`.
+
+        Returns:
+            Dataset of what `batches` yields; L is None in its specification where there are
+            several lengths, its cardinality is known.
+
+        Raises:
+            UserError: the examples have no labels.
+        """
+        self._require_labels()
+        left = self.steps_per_epoch - start_step % self.steps_per_epoch
+        return self._dataset(
+            lambda: self.batches(seed, start_step, repeat),
+            tf.data.INFINITE_CARDINALITY if repeat else left,
+        )
+
+    def evaluation_dataset(self) -> tf.data.Dataset:
+        """Every row once, in ascending order of length.
+
+        Returns:
+            Dataset of what `batches` yields (without "label" where the examples have none) and
+            "index" (B,) int32, a row's place among the rows, -1 in rows of padding.
+        """
+
+        def batches() -> Iterator[dict]:
+            for batch in self.buckets.plan(self.row_lengths, None):
+                yield {**self._gather(batch), "index": batch.rows.astype(np.int32)}
+
+        return self._dataset(batches, self.steps_per_epoch, index=True)
+
+    def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
+        """Labels of some rows, as a batch holds them.
+
+        Args:
+            rows: (B,) int64 numbers of rows, -1 for one of padding.
+            length: L, of labels of each id.
+
+        Returns:
+            (B,), (B, 2) or (B, L); 0 for padding.
+        """
+        labels = self.encoded.labels
+        if isinstance(labels, TokenRows):
+            return labels.padded(rows, length)
+        found = labels[rows]
+        found[rows < 0] = 0
+        return found
+
+    def _require_labels(self) -> None:
+        if self.encoded.labels is None:
+            raise UserError(
+                "these examples have no labels to learn from: train on a split that has them"
+            )
+
+    def _gather(self, batch: Batch) -> dict[str, np.ndarray]:
+        rows = batch.rows
+        token_ids = self.encoded.rows.padded(rows, batch.length)  # (B, L)
+        columns = np.arange(batch.length)  # (L,)
+        second = columns >= self.encoded.boundaries[rows][:, None]  # (B, L)
+        gathered = {
+            "token_ids": token_ids,
+            "segment_ids": (second & (token_ids != 0)).astype(np.int32),
+            "weight": (rows >= 0).astype(np.float32),
+        }
+        if self.encoded.labels is not None:
+            gathered["label"] = self.labels(rows, batch.length)
+        return gathered
+
+    def _dataset(self, generator, cardinality: int, index: bool = False) -> tf.data.Dataset:
+        size, labels = self.batch_size, self.encoded.labels
+        length = self.lengths[0] if len(self.lengths) == 1 else None
+        signature = {
+            "token_ids": tf.TensorSpec([size, length], tf.int32, name="token_ids"),
+            "segment_ids": tf.TensorSpec([size, length], tf.int32, name="segment_ids"),
+            "weight": tf.TensorSpec([size], tf.float32, name="weight"),
+        }
+        if isinstance(labels, TokenRows):
+            signature["label"] = tf.TensorSpec([size, length], tf.int32, name="label")
+        elif labels is not None:
+            shape = [size, *labels.shape[1:]]
+            signature["label"] = tf.TensorSpec(shape, labels.dtype, name="label")
+        if index:
+            signature["index"] = tf.TensorSpec([size], tf.int32, name="index")
+        dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+        return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+class _EqualRows(Buckets):
+    """Buckets of equal numbers of rows: the papers' batch size counts examples, not tokens."""
+
+    def __init__(self, lengths: Sequence[int], rows: int):
+        super().__init__(lengths, max_tokens=rows * max(lengths))
+        self.rows = (rows,) * len(self.lengths)

@@ -1,0 +1,203 @@
+"""Questions and contexts to the rows of an encoder: in-graph, for training and serving alike."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.aligned_text import LocatedPieces
+from macaron_tf.data.cache import TokenRows
+from macaron_tf.data.example_batches import EncodedExamples, Progress, in_parts
+from macaron_tf.data.piece_vocabulary import PieceVocabulary
+from macaron_tf.data.question_data import Questions
+from macaron_tf.data.windows import cut, window_starts
+from macaron_tf.errors import UserError
+
+_CHUNK = 1024  # questions tokenized at once: a context is some 800 characters
+
+
+class WindowPlaces(NamedTuple):
+    """What leads from M windows back to the contexts of N questions.
+
+    Attributes:
+        question: (M,) int64, ascending: the question of each window.
+        boundary: (M,) int64: the position of a window's first context piece.
+        first_piece: (M,) int64: that piece's number in its context.
+        starts, ends: (N, None) int64 ragged: where each context's pieces lie, in characters.
+    """
+
+    question: tf.Tensor
+    boundary: tf.Tensor
+    first_piece: tf.Tensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+
+
+def encode_questions(
+    vocabulary: PieceVocabulary,
+    questions: tf.Tensor,
+    contexts: tf.Tensor,
+    *,
+    max_length: int,
+    stride: int,
+    max_question: int,
+) -> tuple[dict[str, tf.Tensor], WindowPlaces]:
+    """Texts to windows `[CLS] question [SEP] context [SEP]`, several where a context is long.
+
+    Args:
+        vocabulary: an encoder vocabulary that knows where its pieces lie.
+        questions, contexts: (N,) string tensors.
+        max_length: greatest L, special ids included.
+        stride: context pieces between the beginnings of two windows.
+        max_question: pieces of a question; the others are cut off.
+
+    Returns:
+        {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, 1 in
+        `context [SEP]`}, and the places.
+
+    Raises:
+        UserError: `max_length` leaves no room for the context, or the vocabulary does not know.
+
+    References: Devlin et al. 2018 (BERT), section 4.2 and its released code.
+    """
+    if max_length < max_question + 4:
+        raise UserError(
+            f"max_length is {max_length}: a question of {max_question} tokens needs "
+            f"{max_question + 4} or more; lower max_question or raise max_length"
+        )
+    asked = vocabulary.encode(questions)[:, :max_question]  # (N, None)
+    # SQuAD asks five questions about a paragraph: it is cut once.
+    distinct, number = tf.unique(contexts)
+    found = vocabulary.encode_with_offsets(distinct)
+    located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
+    lengths = located.ids.row_lengths()  # (N,)
+    rooms = max_length - 3 - asked.row_lengths()  # (N,)
+    begins = window_starts(lengths, rooms, stride)  # (N, None)
+    question, first = begins.value_rowids(), begins.values  # (M,)
+    seen = tf.minimum(tf.gather(rooms, question), tf.gather(lengths, question) - first)
+    cls, sep = (
+        tf.fill([tf.size(first), 1], tf.constant(i, tf.int32))  # (M, 1)
+        for i in (vocabulary.cls_id, vocabulary.sep_id)
+    )
+    head = tf.concat([cls, tf.gather(asked, question), sep], axis=1)  # (M, None)
+    tail = tf.concat([cut(located.ids, question, first, seen), sep], axis=1)  # (M, None)
+    segments = tf.concat([tf.zeros_like(head), tf.ones_like(tail)], axis=1)
+    inputs = {
+        "token_ids": tf.concat([head, tail], axis=1).to_tensor(),  # (M, L)
+        "segment_ids": segments.to_tensor(),
+    }
+    boundary = head.row_lengths()
+    return inputs, WindowPlaces(question, boundary, first, located.starts, located.ends)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedQuestions(EncodedExamples):
+    """Tokenized questions: M rows, a window each, labelled with the answer's first and last
+    position, or with [CLS], 0, where a window does not hold the answer.
+
+    Args:
+        rows, boundaries, labels, max_length: see `EncodedExamples`.
+        question: (M,) int64: the question of each window.
+        first_piece: (M,) int64: see `WindowPlaces`.
+        starts, ends: where the pieces of each question's context lie.
+    """
+
+    question: np.ndarray
+    first_piece: np.ndarray
+    starts: TokenRows
+    ends: TokenRows
+
+    def places(self) -> WindowPlaces:
+        """As tensors."""
+        starts, ends = (
+            tf.RaggedTensor.from_row_splits(tf.constant(rows.ids, tf.int64), rows.offsets)
+            for rows in (self.starts, self.ends)
+        )
+        windows = (self.question, self.boundaries, self.first_piece)
+        return WindowPlaces(*map(tf.constant, windows), starts, ends)
+
+
+def encode_question_examples(
+    vocabulary: PieceVocabulary,
+    examples: Questions,
+    *,
+    max_length: int,
+    stride: int,
+    max_question: int,
+    progress: Progress | None = None,
+) -> EncodedQuestions:
+    """Tokenizes a split once; of several right answers the first is the label.
+
+    Args:
+        vocabulary, max_length, stride, max_question: as for `encode_questions`.
+        examples: a split.
+        progress: see `in_parts`.
+
+    Returns:
+        The windows, in the questions' order.
+
+    Raises:
+        UserError: no example; see also `encode_questions`.
+    """
+    if not len(examples):
+        raise UserError("no question to encode: take a larger split")
+    rows: list[np.ndarray] = []
+    windows: dict[str, list[np.ndarray]] = {"question": [], "boundary": [], "first_piece": []}
+    places: dict[str, list[np.ndarray]] = {"starts": [], "ends": []}
+    for part in in_parts(len(examples), _CHUNK, progress):
+        texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))
+        inputs, found = encode_questions(
+            vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
+        )
+        token_ids = inputs["token_ids"].numpy()  # (M, L)
+        lengths = (token_ids != 0).sum(axis=1)  # (M,): PAD is 0 and stands only at the end
+        rows += [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
+        windows["question"].append(found.question.numpy() + part.start)
+        for name in ("boundary", "first_piece"):
+            windows[name].append(getattr(found, name).numpy())
+        for name, of_chunk in places.items():
+            of_chunk += np.split(
+                getattr(found, name).values.numpy().astype(np.int32),
+                getattr(found, name).row_splits.numpy()[1:-1],
+            )
+    question, boundary, first_piece = map(np.concatenate, windows.values())
+    starts, ends = map(_packed, places.values())
+    encoded = EncodedQuestions(
+        TokenRows.from_lists(rows, vocabulary.size),
+        boundary,
+        None,
+        max_length,
+        question,
+        first_piece,
+        starts,
+        ends,
+    )
+    if examples.labels is None:
+        return encoded
+    return dataclasses.replace(encoded, labels=_labels(encoded, examples))
+
+
+def _packed(rows: list[np.ndarray]) -> TokenRows:
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return TokenRows(np.concatenate(rows), offsets)
+
+
+def _labels(encoded: EncodedQuestions, examples: Questions) -> np.ndarray:
+    """(M, 2) int32: the first answer's first and last position in each window; 0 is [CLS]."""
+    # Of each question; an answer that no piece is of, such as one of white space, counts as none.
+    pieces = np.full((len(examples), 2), -1, np.int64)  # (N, 2)
+    for number, answers in enumerate(examples.labels):
+        if answers:
+            text, start = answers[0]
+            row = slice(*encoded.starts.offsets[number : number + 2])
+            first = np.searchsorted(encoded.ends.ids[row], start, side="right")
+            last = np.searchsorted(encoded.starts.ids[row], start + len(text)) - 1
+            if first <= last:
+                pieces[number] = first, last
+    shift = (encoded.boundaries - encoded.first_piece)[:, None]  # (M, 1)
+    positions = pieces[encoded.question] + shift  # (M, 2)
+    ends = encoded.rows.lengths - 1  # (M,): the last [SEP]
+    inside = (positions[:, 0] >= encoded.boundaries) & (positions[:, 1] < ends)
+    inside &= pieces[encoded.question, 0] >= 0
+    return np.where(inside[:, None], positions, 0).astype(np.int32)

@@ -1,0 +1,111 @@
+"""From the scores of positions to answers: the best span of all windows on a context."""
+
+import tensorflow as tf
+
+from macaron_tf.data.question_windows import WindowPlaces
+
+# Below any score: positions that cannot be an answer's score -1e9, two of them -2e9.
+IMPOSSIBLE = -1e8
+_HIDDEN = -1e9
+
+
+def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
+    """The best span of each window; its score is its start's logit plus its end's.
+
+    Args:
+        logits: (M, 2, L) float, of starts and ends, -1e9 where an answer cannot be. Position 0,
+            [CLS], stands for "no answer".
+        max_answer: longest span, in positions.
+
+    Returns:
+        Of each window, all (M,): int64 "start" and "end", the last position (of equal spans the
+        shortest and first); float32 "score", "null" (the score of no answer) and "log_total", of
+        the sum of exp(score) over all spans but that. "score" is below `IMPOSSIBLE` where no span
+        is possible.
+    """
+    logits = tf.cast(logits, tf.float32)
+    starts, ends = logits[:, 0], logits[:, 1]  # (M, L)
+    null = starts[:, 0] + ends[:, 0]
+    hidden = tf.fill([tf.shape(starts)[0], 1], _HIDDEN)
+    starts = tf.concat([hidden, starts[:, 1:]], axis=1)
+    further = tf.pad(ends, [[0, 0], [0, max_answer - 1]], constant_values=_HIDDEN)
+    length = tf.shape(starts)[1]
+    # A = max_answer: scores[:, d, i] is that of the span from i to i + d.
+    scores = tf.stack(
+        [starts + further[:, d : d + length] for d in range(max_answer)], axis=1
+    )  # (M, A, L)
+    flat = tf.reshape(scores, (-1, max_answer * length))  # (M, A L)
+    best = tf.argmax(flat, axis=1)  # (M,)
+    wide = tf.cast(length, tf.int64)
+    return {
+        "start": best % wide,
+        "end": best % wide + best // wide,
+        "score": tf.reduce_max(flat, axis=1),
+        "null": null,
+        "log_total": tf.reduce_logsumexp(flat, axis=1),
+    }
+
+
+def best_answers(spans: dict[str, tf.Tensor], places: WindowPlaces) -> dict[str, tf.Tensor]:
+    """The best answer of each question, over its windows.
+
+    Args:
+        spans: of M windows, see `best_spans`.
+        places: where the windows are.
+
+    Returns:
+        Of each of N questions, all (N,): int64 "start" and "end", `context[start:end]` in
+        characters, 0 and 0 where no span is possible; float32 "score", "null" (that of the window
+        which least believes in no answer, as BERT's released code has it) and "log_total".
+    """
+    question = places.question
+    score = tf.math.segment_max(spans["score"], question)  # (N,)
+    windows = tf.range(tf.size(question, tf.int64), dtype=tf.int64)
+    is_best = spans["score"] >= tf.gather(score, question)
+    best = tf.math.segment_min(tf.where(is_best, windows, tf.int64.max), question)  # (N,)
+    # Scores of NaN are no best ones; they are looked for elsewhere.
+    best = tf.minimum(best, tf.size(question, tf.int64) - 1)
+    possible = score > IMPOSSIBLE
+    shift = tf.gather(places.first_piece - places.boundary, best)  # (N,)
+
+    def character(positions: tf.Tensor, pieces: tf.RaggedTensor) -> tf.Tensor:
+        index = pieces.row_starts() + tf.gather(positions, best) + shift
+        # An empty context has no piece to look up.
+        values = tf.concat([pieces.values, [0]], axis=0)
+        return tf.gather(values, tf.where(possible, index, 0)) * tf.cast(possible, tf.int64)
+
+    top = tf.math.segment_max(spans["log_total"], question)  # (N,)
+    rest = tf.exp(spans["log_total"] - tf.gather(top, question))
+    return {
+        "start": character(spans["start"], places.starts),
+        "end": character(spans["end"], places.ends),
+        "score": score,
+        "null": tf.math.segment_min(spans["null"], question),
+        "log_total": top + tf.math.log(tf.math.segment_sum(rest, question)),
+    }
+
+
+def decided(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str, tf.Tensor]:
+    """Whether each question has an answer at all, and how probable what is said is.
+
+    Args:
+        answers: see `best_answers`.
+        threshold: there is none where "null" is above "score" by more than this; None = there
+            always is one, if any span is possible.
+
+    Returns:
+        "answered" (N,) bool and "probability" (N,) float32: of the softmax over all spans of all
+        windows, and "no answer" where that is allowed.
+    """
+    score, null, total = answers["score"], answers["null"], answers["log_total"]
+    possible = score > IMPOSSIBLE
+    if threshold is None:
+        probability = tf.where(possible, tf.exp(score - total), 0.0)
+        return {"answered": possible, "probability": probability}
+    answered = possible & (null - score <= threshold)
+    top = tf.maximum(total, null)
+    total = top + tf.math.log(tf.exp(total - top) + tf.exp(null - top))
+    return {
+        "answered": answered,
+        "probability": tf.exp(tf.where(answered, score, null) - total),
+    }

@@ -1,0 +1,109 @@
+"""Sentence vectors judged and searched by their cosine."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from macaron_tf.evaluation.glue import pearson, spearman
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Vectors scaled to length 1; one of zeros stays as it is.
+
+    Args:
+        vectors: (N, D).
+
+    Returns:
+        (N, D) float32.
+    """
+    vectors = np.asarray(vectors, np.float32)
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)  # (N, 1)
+    return vectors / np.maximum(lengths, 1e-6)
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The cosine of each pair.
+
+    Args:
+        first, second: (N, D) vectors.
+
+    Returns:
+        (N,) float32, from -1 to 1.
+    """
+    return np.sum(unit_vectors(first) * unit_vectors(second), axis=-1)
+
+
+def similarity_metrics(
+    first: np.ndarray, second: np.ndarray, labels: np.ndarray
+) -> dict[str, float]:
+    """How well the cosines of pairs follow people's scores (Reimers and Gurevych 2019, section 4).
+
+    Args:
+        first, second: (N, D) vectors.
+        labels: (N,) scores.
+
+    Returns:
+        "spearman" and "pearson", from -1 to 1; NaN where a vector is not finite.
+    """
+    found = cosines(first, second)
+    if not np.isfinite(found).all():
+        return {"spearman": float("nan"), "pearson": float("nan")}
+    return {"spearman": spearman(found, labels), "pearson": pearson(found, labels)}
+
+
+def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
+    """Part of the triplets whose anchor is nearer (Euclidean) to the positive than the negative.
+
+    Args:
+        anchor, positive, negative: (N, D) vectors.
+
+    Returns:
+        From 0 to 1; NaN where a vector is not finite.
+    """
+    near = np.linalg.norm(anchor - positive, axis=-1)  # (N,)
+    far = np.linalg.norm(anchor - negative, axis=-1)  # (N,)
+    if not (np.isfinite(near).all() and np.isfinite(far).all()):
+        return float("nan")
+    return float(np.mean(near < far))
+
+
+def nearest(
+    queries: np.ndarray, corpus: np.ndarray, top: int, chunk: int = 65_536
+) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors of the greatest cosine with each query, exactly: nothing is left unlooked at.
+
+    Args:
+        queries: (Q, D) unit vectors.
+        corpus: (N, D) unit vectors, perhaps mapped into memory.
+        top: how many; fewer where the corpus is smaller.
+        chunk: vectors compared at once: at D = 768, 200 MB.
+
+    Returns:
+        Cosines (Q, top), greatest first, and places in the corpus (Q, top); of equals the earlier.
+    """
+    top = min(top, len(corpus))
+    scores = np.empty((len(queries), 0), np.float32)
+    places = np.empty((len(queries), 0), np.int64)
+    for start, part in _chunks(corpus, chunk):
+        # (Q, D) x (D, n) -> (Q, n), beside the best so far
+        scores = np.concatenate([scores, queries @ part.T], axis=1)
+        here = np.broadcast_to(np.arange(start, start + len(part)), (len(queries), len(part)))
+        places = np.concatenate([places, here], axis=1)
+        best = np.stack([_best(row, top) for row in scores])  # (Q, top)
+        scores = np.take_along_axis(scores, best, axis=1)
+        places = np.take_along_axis(places, best, axis=1)
+    return scores, places
+
+
+def _chunks(corpus: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
+    for start in range(0, len(corpus), size):
+        yield start, corpus[start : start + size]
+
+
+def _best(scores: np.ndarray, top: int) -> np.ndarray:
+    """Places of the greatest `top` of `(n,)`, in order; a tie goes to the earlier place."""
+    if top >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    least = np.partition(scores, -top)[-top]
+    candidates = np.flatnonzero(scores >= least)  # in order: among equals, as many as there are
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:top]

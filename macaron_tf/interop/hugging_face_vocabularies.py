@@ -1,0 +1,140 @@
+"""The vocabularies of Hugging Face's encoders, with our ids."""
+
+import pathlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from macaron_tf.data.byte_pairs import BytePairVocabulary
+from macaron_tf.data.encoder_vocabulary import PieceVocabulary
+from macaron_tf.errors import UserError
+from macaron_tf.interop.bert_vocabulary import read_hugging_face_vocabulary
+from macaron_tf.interop.hugging_face import read_json
+from macaron_tf.interop.sentencepiece_models import (
+    encoder_model,
+    pieces_of_file,
+    pieces_of_tokenizer,
+)
+
+# In our order, by the names of RoBERTa and XLM-R and by those of ALBERT.
+_SPECIAL = {
+    "pad_token": ("<pad>", "[PAD]"),
+    "unk_token": ("<unk>", "[UNK]"),
+    "cls_token": ("<s>", "[CLS]"),
+    "sep_token": ("</s>", "[SEP]"),
+    "mask_token": ("<mask>", "[MASK]"),
+}
+# Kinds of vocabularies as `tokenizer.json` calls them, by the files of their own.
+_FILES = {
+    "vocab.txt": "WordPiece",
+    "vocab.json": "BPE",
+    "spiece.model": "Unigram",
+    "sentencepiece.bpe.model": "Unigram",
+}
+
+
+def read_vocabulary(
+    directory: pathlib.Path, lower_case: bool | None = None
+) -> tuple[PieceVocabulary, np.ndarray | None]:
+    """Reads a tokenizer's files: WordPiece, byte-level BPE or SentencePiece.
+
+    Args:
+        directory: holds them.
+        lower_case: whether text is lower-cased, for a WordPiece directory that does not say so.
+
+    Returns:
+        The vocabulary, and at each of its ids theirs, `(V',)` int; None where all are the same.
+
+    Raises:
+        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+    """
+    tokenizer = _optional(directory / "tokenizer.json")
+    file = next((name for name in _FILES if (directory / name).is_file()), None)
+    # Early files of WordPiece do not name the type.
+    kind = _FILES.get(file) or (tokenizer.get("model") or {}).get("type")
+    if not tokenizer and file is None:
+        raise UserError(
+            f"{directory} has no vocabulary: neither {', '.join(_FILES)} nor tokenizer.json."
+        )
+    if kind not in ("BPE", "Unigram"):
+        return read_hugging_face_vocabulary(directory, lower_case), None
+    reader = _read_byte_pairs if kind == "BPE" else _read_sentencepiece
+    return reader(directory, tokenizer, _optional(directory / "tokenizer_config.json"))
+
+
+def _optional(file: pathlib.Path) -> dict:
+    return read_json(file) if file.is_file() else {}
+
+
+def _read_byte_pairs(
+    directory: pathlib.Path, tokenizer: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[PieceVocabulary, np.ndarray]:
+    file, merges_file = directory / "vocab.json", directory / "merges.txt"
+    steps = tokenizer.get("pre_tokenizer") or {}
+    if file.is_file():
+        numbers = read_json(file)
+        if not merges_file.is_file():
+            raise UserError(f"{directory} has {file.name} and no {merges_file.name}.")
+        lines = merges_file.read_text(encoding="utf-8").splitlines()
+        merges = [line for line in lines if line and not line.startswith("#version")]
+    else:
+        plain = steps.get("type") == "ByteLevel" and steps.get("use_regex", True)
+        if not plain or tokenizer.get("normalizer"):
+            raise UserError(
+                f"{directory / 'tokenizer.json'} is of no byte-level BPE as GPT-2's: only that can "
+                "be read."
+            )
+        numbers = tokenizer["model"]["vocab"]
+        # Early files have "left right", later ones a list of the two.
+        merges = [m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]]
+    names = _special_names(directory, options, numbers)
+    kept = sorted(numbers.keys() - set(names), key=numbers.__getitem__)
+    prefix = options.get("add_prefix_space", steps.get("add_prefix_space", False))
+    vocabulary = BytePairVocabulary(kept, merges, add_prefix_space=bool(prefix))
+    return vocabulary, np.array([numbers[name] for name in [*names, *kept]])
+
+
+def _read_sentencepiece(
+    directory: pathlib.Path, tokenizer: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[PieceVocabulary, np.ndarray]:
+    files = [directory / name for name in _FILES if name.endswith(".model")]
+    file = next((file for file in files if file.is_file()), None)
+    source = pieces_of_file(file) if file else pieces_of_tokenizer(tokenizer)
+    names = _special_names(directory, options, {piece.piece for piece in source.pieces})
+    places = {piece.piece: place for place, piece in enumerate(source.pieces)}
+    special = [places[name] for name in names]
+    order = [*special, *np.setdiff1d(np.arange(len(source.pieces)), special)]
+    # XLM-R's model does all that is done to text.
+    fold = "[CLS]" in names
+    if options.get("keep_accents"):
+        raise UserError(
+            f"the tokenizer of {directory} has keep_accents=True: only False can be read."
+        )
+    lower_case = options.get("do_lower_case", not tokenizer or "Lowercase" in _steps(tokenizer))
+    return encoder_model(source, order, fold and bool(lower_case), fold), np.array(order)
+
+
+def _steps(tokenizer: Mapping[str, Any]) -> list[str]:
+    """Types of what a `tokenizer.json` does to text before it is cut."""
+    normalizer = tokenizer.get("normalizer") or {}
+    return [step.get("type") for step in normalizer.get("normalizers", [normalizer])]
+
+
+def _special_names(
+    directory: pathlib.Path, options: Mapping[str, Any], present: Collection[str]
+) -> Sequence[str]:
+    """Their names of padding, unknown, [CLS], [SEP] and [MASK]."""
+    names = []
+    for field, usual in _SPECIAL.items():
+        given = options.get(field)
+        # Early files keep a token as an object with its `content`.
+        given = given.get("content") if isinstance(given, dict) else given
+        name = next((n for n in ((given,) if given else usual) if n in present), None)
+        if name is None:
+            raise UserError(
+                f"the tokenizer of {directory} has no {field}: only vocabularies with {field} "
+                f"{given or ' or '.join(usual)} among their pieces can be read."
+            )
+        names.append(name)
+    return names

@@ -1,0 +1,150 @@
+"""An encoder of sentences: texts that mean the same get vectors that point the same way."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from macaron_tf.checks import check_count
+from macaron_tf.layers.heads import ClassificationHead
+from macaron_tf.layers.pooling import Pooling
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.encoder_config import EncoderConfig
+from macaron_tf.special_ids import PAD
+
+FEATURES = {
+    "u": lambda u, v: u,
+    "v": lambda u, v: v,
+    "|u-v|": lambda u, v: ops.abs(u - v),
+    "u*v": lambda u, v: u * v,
+}
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class SiameseEncoder(keras.Model):
+    """An encoder and a pooling, the same for each sentence of a pair or triplet.
+
+    Args:
+        config: of the encoder; any block.
+        pooling: `"mean"`, `"max"` or `"cls"`, see `Pooling`.
+        normalize: give vectors of length 1.
+        num_classes: C of the classifier over pairs, which is trained on and then left; 0 = none.
+        concatenation: what that classifier sees of two vectors: some of `u`, `v`, `|u-v|` and
+            `u*v`, with commas between.
+
+    Call arguments: a dict of `token_ids (..., L)` int, 0 being padding: `(B, L)`, or `(B, S, L)`
+    for S sentences an example, which go through the encoder in one call. Returns float32
+    `(..., D)`.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Example:
+        model = SiameseEncoder(catalog.config("bert_tiny"), num_classes=3)
+        vectors = model({"token_ids": token_ids})  # (B, 2, L) -> (B, 2, D)
+        logits = model.pair_logits(vectors[:, 0], vectors[:, 1])  # (B, 3)
+
+    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3 and table 6.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        pooling: str = "mean",
+        normalize: bool = False,
+        num_classes: int = 0,
+        concatenation: str = "u,v,|u-v|",
+        name: str = "siamese_encoder",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.pooling = pooling
+        self.normalize = normalize
+        self.num_classes = check_count("num_classes", num_classes, least=0)
+        self.concatenation = concatenation
+        self.features = parse_concatenation(concatenation)
+        policy = self.dtype_policy
+        self.encoder = Encoder(config, dtype=policy)
+        self.pool = Pooling(pooling, dtype=policy, name="pooling")
+        self.pooler = None  # BERT's: what is made of another network's weights asks for it
+        self.head = None
+        if num_classes:
+            self.head = ClassificationHead(
+                num_classes,
+                initializer_range=config.initializer_range,
+                dtype=policy,
+                name="head",
+            )
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_dim
+        self.encoder.build()
+        self.pool.build((None, None, width))
+        if self.head:
+            self.head.build((None, len(self.features) * width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        token_ids = inputs["token_ids"]
+        *outer, length = ops.shape(token_ids)
+        rows = ops.reshape(token_ids, (-1, length))  # (..., L) -> (N, L)
+        hidden = self.encoder({"token_ids": rows}, training=training)  # (N, L, D)
+        vectors = self.pool(hidden, mask=ops.not_equal(rows, PAD))  # (N, D)
+        if self.normalize:
+            vectors = unit_length(vectors)
+        return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)
+
+    def pair_logits(self, first, second, training=None):
+        """Scores of the classes of pairs: vectors `(B, D)` and `(B, D)` to `(B, C)`.
+
+        Raises:
+            ValueError: the model was made without classes.
+        """
+        if not self.head:
+            raise ValueError("the model was made with num_classes=0: it has no classifier")
+        parts = [FEATURES[name](first, second) for name in self.features]  # F of (B, D)
+        return self.head(ops.concatenate(parts, axis=-1), training=training)  # (B, F D) -> (B, C)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape["token_ids"][:-1], self.config.hidden_dim)
+
+    def compute_output_spec(self, inputs, training=None):
+        shape = self.compute_output_shape({"token_ids": inputs["token_ids"].shape})
+        return keras.KerasTensor(shape, "float32")
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "config": dataclasses.asdict(self.config),
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+            "num_classes": self.num_classes,
+            "concatenation": self.concatenation,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        return cls(EncoderConfig(**config.pop("config")), **config)
+
+
+def parse_concatenation(text: str) -> tuple[str, ...]:
+    """The features that a text such as `"u,v,|u-v|"` names, in its order.
+
+    Raises:
+        ValueError: one is unknown or named twice, or there is none.
+    """
+    names = tuple(part.strip() for part in text.split(","))
+    if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
+        raise ValueError(
+            f"concatenation={text!r}: name each of {', '.join(FEATURES)} at most once, "
+            "with commas between"
+        )
+    return names
+
+
+def unit_length(vectors):
+    """Vectors `(..., D)` scaled to length 1; one of zeros stays as it is, without a NaN."""
+    square = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
+    return vectors * ops.rsqrt(ops.maximum(square, 1e-12))

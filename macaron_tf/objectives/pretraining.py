@@ -1,0 +1,116 @@
+"""What the objectives of pre-training have in common."""
+
+import dataclasses
+from typing import Protocol
+
+import tensorflow as tf
+
+from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
+
+
+class PretrainingObjective(Protocol):
+    """What is learnt from rows of text alone.
+
+    Attributes:
+        metric_names: the metrics of an evaluation, as `metrics_from_sums` names them.
+
+    Called with the network; a batch that `dataset` made; and `training`, it returns float32 sums
+    over the batch, `loss_sum` and `weight` among them.
+    """
+
+    metric_names: tuple[str, ...]
+
+    def __call__(
+        self, network, batch: dict[str, tf.Tensor], training: bool
+    ) -> dict[str, tf.Tensor]:
+        """Sums over a batch."""
+
+    def dataset(
+        self,
+        rows: tf.data.Dataset,
+        masking: MaskingConfig,
+        vocabulary: MaskingVocabulary,
+        seed: int,
+        start_step: int = 0,
+    ) -> tf.data.Dataset:
+        """Batches to learn from, out of batches of rows; arguments as of `masked_dataset`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPlaces:
+    """The masked positions of a batch, one after the other: N of them.
+
+    Attributes:
+        used: `(N,)` int32, which of the B P there are; None = all, padding included.
+        length: L.
+        weights: `(N,)` float32, 0 where there is nothing masked.
+    """
+
+    used: tf.Tensor | None
+    length: tf.Tensor | int
+    weights: tf.Tensor
+
+    @classmethod
+    def of(cls, batch: dict[str, tf.Tensor], skip_padding: bool) -> "MaskedPlaces":
+        """Those of `mask_tokens`'s batch.
+
+        Args:
+            batch: with `masked_weights (B, P)`.
+            skip_padding: leave out what is not masked; N is then dynamic.
+        """
+        weights = tf.reshape(batch["masked_weights"], (-1,))  # (B, P) -> (B P,)
+        used = None
+        if skip_padding:
+            used = tf.cast(tf.where(weights > 0)[:, 0], tf.int32)
+            weights = tf.gather(weights, used)
+        return cls(used, tf.shape(batch["token_ids"])[1], weights)
+
+    def flat(self, values: tf.Tensor) -> tf.Tensor:
+        """`(B, P) -> (N,)`."""
+        values = tf.reshape(values, (-1,))
+        return values if self.used is None else tf.gather(values, self.used)
+
+    def tokens(self, columns: tf.Tensor) -> tf.Tensor:
+        """Columns `(B, P)` of their rows as places `(N,)` in a batch laid out as `(B L,)`."""
+        return self.flat(columns + self.length * tf.range(tf.shape(columns)[0])[:, None])
+
+    def vectors(self, hidden: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+        """What `hidden (B, L, D)` has at columns `(B, P)`: `(N, D)`."""
+        # (B, L, D) -> (B L, D) -> (N, D)
+        return tf.gather(tf.reshape(hidden, (-1, hidden.shape[-1])), self.tokens(columns))
+
+
+def token_sums(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, real: tf.Tensor, training: bool
+) -> dict[str, tf.Tensor]:
+    """Cross-entropy of tokens, summed.
+
+    Args:
+        logits: `(N, V)`, any float type; the loss is computed in float32.
+        labels: `(N,)` int.
+        weights: `(N,)` float32.
+        real: `(B, L)` bool, False where the input is padding.
+        training: leave out what only an evaluation wants to know.
+
+    Returns:
+        Float32 `loss_sum` and `nll_sum` (nats), `weight`, `input_tokens` and, outside training,
+        `correct_sum`.
+    """
+    logits = tf.cast(logits, tf.float32)
+    nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (N,)
+    nll_sum = tf.reduce_sum(nll * weights)
+    sums = {
+        "loss_sum": nll_sum,
+        "weight": tf.reduce_sum(weights),
+        "nll_sum": nll_sum,
+        "input_tokens": tf.reduce_sum(tf.cast(real, tf.float32)),
+    }
+    if not training:
+        sums["correct_sum"] = tf.reduce_sum(hits(logits, labels) * weights)
+    return sums
+
+
+def hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """1 where the largest of `(N, C)` logits is at the label, `(N,)` float32."""
+    best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    return tf.cast(best == labels, tf.float32)

@@ -1,0 +1,140 @@
+"""Tagged sentences: read in any IOB, cut into windows with no word lost."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.example_batches import ExampleBatches
+from macaron_tf.data.tagging_data import TaggedSentences, as_iob2, read_tagged
+from macaron_tf.data.tagging_windows import encode_sentences, encode_words, word_probabilities
+from macaron_tf.data.tasks import get_task
+from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.errors import UserError
+
+TASK = get_task("conll2003")
+LETTERS = "abcdefghij"
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return WordPieceVocabulary([*SPECIAL_PIECES, *LETTERS, *(f"##{x}" for x in LETTERS)])
+
+
+def test_every_iob_becomes_iob2():
+    for given in (
+        "O I-PER I-PER O I-LOC B-LOC I-ORG",  # IOB1
+        "O B-PER I-PER O B-LOC B-LOC B-ORG",  # IOB2
+    ):
+        assert " ".join(as_iob2(given.split())) == "O B-PER I-PER O B-LOC B-LOC B-ORG"
+    assert as_iob2(["I-PER", "I-LOC", "B-LOC", "I-LOC"]) == ["B-PER", "B-LOC", "B-LOC", "I-LOC"]
+    assert as_iob2([]) == []
+
+
+def test_conll_files(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text(
+        "-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\nsays\tO\r\n\n\nno\u00a0break O\nRome I-LOC\n"
+    )
+    found = read_tagged(TASK, "train", source=f"conll:{tmp_path}/{{split}}.txt")
+    assert found.words == [["EU", "says"], ["no\u00a0break", "Rome"]]
+    names = [[TASK.labels[tag] for tag in tags] for tags in found.labels]
+    assert names == [["B-ORG", "O"], ["O", "B-LOC"]]
+    for text, words in (
+        ("EU B-EU\n", "line 1: the tag 'B-EU'"),
+        ("a O\nEU\n", "line 2: 'EU' stands alone"),
+        ("\n-DOCSTART- O\n", "holds no sentence"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=words):
+            read_tagged(TASK, "train", source=f"conll:{path}")
+    with pytest.raises(UserError, match="has no split 'dev'"):
+        read_tagged(TASK, "dev", source=f"conll:{path}")
+
+
+def test_tfds(tfds_dir):
+    found = read_tagged(TASK, "dev", tfds_dir)
+    assert len(found) == 3250 and sum(map(len, found.words)) == 51362
+    counts = np.bincount(np.concatenate(found.labels), minlength=9)
+    # CoNLL-2003's own counts of the entities of its development set: PER, ORG, LOC, MISC.
+    assert counts[1::2].tolist() == [1842, 1341, 1837, 922]
+    with pytest.raises(UserError, match="no field 'tokens'"):
+        read_tagged(TASK, "train", tfds_dir, source="tfds:glue/rte")
+
+
+@pytest.mark.parametrize("max_length", [3, 4, 5, 8, 9, 30, 100])
+def test_no_word_is_lost(vocabulary, max_length):
+    rng = np.random.default_rng(max_length)
+    words = [
+        ["".join(rng.choice(list(LETTERS), rng.integers(1, 12))) for _ in range(count)]
+        for count in (*rng.integers(1, 30, 20), 0, 1)
+    ]
+    words[3] = ["\u200b"]
+    words[4].insert(1, "\u200b")
+    labels = [rng.integers(0, 9, len(row)).astype(np.int32) for row in words]
+    encoded = encode_sentences(vocabulary, TaggedSentences(words, labels), max_length)
+    assert encoded.rows.lengths.max() <= max_length
+    flat = [word for row in words for word in row]
+    numbers = np.concatenate(labels)
+    place = encoded.rows.offsets[encoded.word_rows] + encoded.word_columns
+    for number, word in enumerate(flat):
+        if word == "\u200b":
+            assert encoded.word_rows[number] == encoded.word_columns[number] == -1
+        else:
+            assert encoded.rows.ids[place[number]] == vocabulary.words.index(word[0])
+            assert encoded.labels.ids[place[number]] == 1 + numbers[number]
+    # Each word is labelled once, and nothing else is.
+    assert (encoded.labels.ids > 0).sum() == len(flat) - flat.count("\u200b")
+    assert encoded.splits[-1] == len(flat)
+    # Where a sentence has several windows, a word is seen with a quarter of one on either side.
+    room = max_length - 2
+    lengths = np.array([sum(len(w) for w in row if w != "\u200b") for row in words])
+    pieces, at = [], 0
+    for row in words:
+        for word in row:
+            pieces.append(at)
+            at += len(word) if word != "\u200b" else 0
+        at = 0
+    owner = np.repeat(np.arange(len(words)), [len(row) for row in words])
+    for number in np.flatnonzero(encoded.word_rows >= 0):
+        column = encoded.word_columns[number] - 1
+        left, right = pieces[number], lengths[owner[number]] - 1 - pieces[number]
+        assert column >= min(left, room // 4 - 1)
+        assert room - 1 - column >= min(right, room // 4 - 1)
+
+
+def test_batches_carry_a_label_for_each_id(vocabulary):
+    words = [["ab", "c"], ["d"], ["e", "fgh", "i"]]
+    labels = [np.array(tags, np.int32) for tags in ([0, 8], [3], [1, 2, 0])]
+    encoded = encode_sentences(vocabulary, TaggedSentences(words, labels), 16)
+    data = ExampleBatches(encoded, 4)
+    (batch,) = data.dataset(repeat=False).as_numpy_iterator()
+    assert batch["label"].shape == batch["token_ids"].shape == (4, 8)
+    found = {tuple(row) for row in batch["label"].tolist()}
+    assert found == {
+        (0, 1, 0, 9, 0, 0, 0, 0),
+        (0, 4, 0, 0, 0, 0, 0, 0),
+        (0, 2, 3, 0, 0, 1, 0, 0),
+        (0,) * 8,
+    }
+    assert batch["weight"].sum() == 3
+    element = data.dataset(repeat=False).element_spec["label"]
+    assert element.shape == (4, 8) and element.dtype == tf.int32
+
+
+def test_a_word_without_a_piece_is_outside(vocabulary):
+    words = tf.ragged.constant([["a", "\u200b"], ["\u200b"]])
+    inputs, places = encode_words(vocabulary, words, 8)
+    assert inputs["token_ids"].shape == (2, 3)
+    logits = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    found = word_probabilities(tf.constant(logits), places).numpy()
+    np.testing.assert_allclose(
+        found[0], np.exp(logits[0, 1]) / np.exp(logits[0, 1]).sum(), rtol=1e-5
+    )
+    assert found[1:].tolist() == [[1, 0, 0, 0]] * 2
+
+
+def test_bad_settings(vocabulary):
+    with pytest.raises(UserError, match="max_length is 2"):
+        encode_sentences(vocabulary, TaggedSentences([["a"]], None), 2)
+    with pytest.raises(UserError, match="no sentence"):
+        encode_sentences(vocabulary, TaggedSentences([], None), 8)

@@ -1,0 +1,107 @@
+"""The best answer over all windows, against all of them tried one by one."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.question_windows import WindowPlaces
+from macaron_tf.decoding.spans import IMPOSSIBLE, best_answers, best_spans, decided
+
+
+def masked(rng, rows, length):
+    """Logits of windows whose context begins at 3 and ends before the last positions."""
+    logits = rng.standard_normal((rows, 2, length)).astype(np.float32)
+    logits[:, :, 1:3] = logits[:, :, length - 2 :] = -1e9
+    return logits
+
+
+def every_span(window, max_answer):
+    positions = [i for i in range(1, window.shape[1]) if window[0, i] > -1e8]
+    return {
+        (a, b): float(window[0, a] + window[1, b])
+        for a, b in itertools.product(positions, positions)
+        if a <= b < a + max_answer
+    }
+
+
+@pytest.mark.parametrize("max_answer", [1, 3, 30])
+def test_the_best_span_of_a_window(max_answer):
+    logits = masked(np.random.default_rng(max_answer), 20, 12)
+    found = {k: v.numpy() for k, v in best_spans(tf.constant(logits), max_answer).items()}
+    for row, window in enumerate(logits):
+        spans = every_span(window, max_answer)
+        (start, end), score = max(spans.items(), key=lambda item: item[1])
+        assert (found["start"][row], found["end"][row]) == (start, end)
+        assert found["score"][row] == pytest.approx(score)
+        total = np.log(np.exp(list(spans.values())).sum())
+        assert found["log_total"][row] == pytest.approx(total, rel=1e-5)
+        assert found["null"][row] == pytest.approx(window[0, 0] + window[1, 0])
+
+
+def test_no_span_is_impossible_to_miss():
+    logits = np.full((1, 2, 6), -1e9, np.float32)
+    logits[:, :, 0] = 1.0
+    found = best_spans(tf.constant(logits), 4)
+    assert float(found["score"][0]) < IMPOSSIBLE and float(found["null"][0]) == 2
+
+
+def places():
+    """Three questions: two windows, an empty context, one window."""
+    pieces = tf.ragged.constant([[0, 2, 4, 6, 8, 10, 12], [], [1, 5, 9]], dtype=tf.int64)
+    return WindowPlaces(
+        question=tf.constant([0, 0, 1, 2], tf.int64),
+        boundary=tf.constant([3, 3, 3, 2], tf.int64),
+        first_piece=tf.constant([0, 3, 0, 0], tf.int64),
+        starts=pieces,
+        ends=pieces + 1,
+    )
+
+
+def spans(start, end, score, null, log_total):
+    integers, floats = tf.int64, tf.float32
+    kinds = (integers, integers, floats, floats, floats)
+    names = ("start", "end", "score", "null", "log_total")
+    values = (start, end, score, null, log_total)
+    return {n: tf.constant(v, k) for n, v, k in zip(names, values, kinds, strict=True)}
+
+
+def test_the_best_window_decides():
+    given = spans(
+        [3, 4, 0, 2], [4, 6, 0, 4], [1.0, 2.0, -2e9, 0.5], [0.0, -1.0, 3.0, 1.5], [1, 2, -2e9, 1]
+    )
+    found = {name: value.numpy() for name, value in best_answers(given, places()).items()}
+    # Question 0: window 1, pieces 4 to 6 of the context.
+    assert found["start"].tolist() == [8, 0, 1] and found["end"].tolist() == [13, 0, 10]
+    assert found["score"].tolist() == pytest.approx([2.0, -2e9, 0.5])
+    assert found["null"].tolist() == [-1.0, 3.0, 1.5]
+    assert found["log_total"][0] == pytest.approx(np.log(np.exp(1) + np.exp(2)))
+
+    always = decided(found, None)
+    assert np.asarray(always["answered"]).tolist() == [True, False, True]
+    total = np.exp(1) + np.exp(2)
+    np.testing.assert_allclose(
+        always["probability"], [np.exp(2) / total, 0, np.exp(0.5 - 1)], rtol=1e-5
+    )
+    for threshold, answered in ((0.0, [True, False, False]), (1.0, [True, False, True])):
+        judged = decided(found, threshold)
+        assert np.asarray(judged["answered"]).tolist() == answered
+    judged = decided(found, 0.0)
+    np.testing.assert_allclose(
+        judged["probability"],
+        [
+            np.exp(2) / (total + np.exp(-1)),
+            1,
+            np.exp(1.5) / (np.exp(1) + np.exp(1.5)),
+        ],
+        rtol=1e-5,
+    )
+
+
+def test_nan_is_seen():
+    logits = masked(np.random.default_rng(0), 4, 8)
+    logits[1] = np.nan
+    found = best_answers(best_spans(tf.constant(logits), 4), places())
+    finite = np.all([np.isfinite(value) for value in found.values()], axis=0)
+    assert not finite[0] and finite[2]

@@ -1,0 +1,226 @@
+"""The commands, from weights to vectors, scores and answers, on sentences learnt in seconds."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from experiments.embed import main
+from experiments.embedding.recipe import paper_recipe
+from experiments.embedding.run import EmbeddingRun
+from experiments.embedding.sentence_encoder import SentenceEncoder
+from experiments.embedding.start import open_encoder
+from macaron_tf.data.pair_encoding import encode_pairs
+from macaron_tf.data.tasks import TASKS
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.similarity import cosines, unit_vectors
+from macaron_tf.training.reporters import read_lines
+from tests.experiments.embedding_toy import toy_flags, train_toy, write_embedding_toy
+from tests.experiments.finetuning_toy import sentences
+
+PAIRS = ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "boolq")
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embedding")
+    write_embedding_toy(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(toy):
+    train_toy(toy, toy / "sts")
+    return toy / "sts"
+
+
+@pytest.fixture(scope="module")
+def encoder(run):
+    return open_encoder(str(run))[0]
+
+
+def validations(run):
+    return [line for line in read_lines(run / "metrics.jsonl") if line["kind"] == "validation"]
+
+
+def test_cosines_learn_scores(run, capsys):
+    last = validations(run)[-1]
+    assert last["step"] == 40 and last["spearman"] > 0.8 and last["pearson"] > 0.9
+    assert last["loss"] < 0.05
+    assert json.loads((run / "recipe.json").read_text())["kind"] == "embedding"
+    assert main(["evaluate", str(run)]) == 0
+    output = capsys.readouterr().out
+    assert "60 examples of stsb, validation; mean pooling" in output
+    (record,) = [json.loads(path.read_text()) for path in (run / "scores").glob("*.json")]
+    best = max(line["spearman"] for line in validations(run))
+    assert record["metrics"]["spearman"] == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "task, metric, options",
+    [
+        ("mrpc", "accuracy", {"pooling": "max", "concatenation": "|u-v|,u*v"}),
+        ("triplets", "accuracy", {"pooling": "cls"}),
+    ],
+)
+def test_classes_and_triplets_are_learnt_too(toy, tmp_path, capsys, task, metric, options):
+    train_toy(toy, tmp_path / task, task, **options)
+    assert validations(tmp_path / task)[-1][metric] > 0.9
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / task)]) == 0
+    assert f"{metric} {validations(tmp_path / task)[-1][metric]:.4f}" in capsys.readouterr().out
+    # What learnt classes or triplets is judged by scores as well; what learnt nothing, too.
+    source = ["--source", f"tsv:{toy}/stsb-{{split}}.tsv"]
+    assert main(["evaluate", str(tmp_path / task), "--task", "stsb", *source]) == 0
+    assert float(capsys.readouterr().out.split("spearman ")[1].split()[0]) > 0.5
+
+
+def test_the_same_command_goes_on_where_it_stopped(toy, tmp_path, capsys):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    settings = {"model__dropout": 0.1, "training__validate_every": 8}
+    train_toy(toy, whole, training__max_steps=12, **settings)
+    for steps in (6, 12):
+        train_toy(toy, parts, training__max_steps=steps, **settings)
+    assert "going on after step 6" in capsys.readouterr().out
+    last = [read_lines(run / "metrics.jsonl")[-1] for run in (whole, parts)]
+    assert last[0]["step"] == 12 and last[0] == last[1]
+    flags = toy_flags(toy, "stsb", training__max_steps=14, **settings, pooling="max")
+    assert main(["train", "stsb", str(parts), *flags]) == 2
+    assert f"{parts} was trained with pooling='mean'" in capsys.readouterr().err
+
+
+def test_a_run_starts_from_a_run(toy, run, tmp_path, capsys):
+    """Classes first, scores after: the paper's way to its best STS-B model."""
+    flags = ["--source", f"tsv:{toy}/stsb-{{split}}.tsv", "--set", "training.max_steps=1"]
+    flags += ["--set", "training.learning_rate=1e-12", "--set", "training.warmup_steps=0"]
+    assert main(["train", "stsb", str(tmp_path / "next"), "--init", f"{run}@20", *flags]) == 2
+    assert "has no checkpoint 20" in capsys.readouterr().err
+    assert main(["train", "stsb", str(tmp_path / "next"), "--init", f"{run}@best", *flags]) == 0
+    best = max(line["spearman"] for line in validations(run))
+    assert validations(tmp_path / "next")[-1]["spearman"] == pytest.approx(best, abs=1e-3)
+    assert EmbeddingRun.open(tmp_path / "next").recipe.max_length == 16
+
+
+def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, capsys, monkeypatch):
+    lines = [text for text, _ in sentences(300, seed=9)]
+    lines += ["", "film " * 100, "FUN\u2028plöt", "film"]
+    source, target = tmp_path / "in.txt", tmp_path / "out.npy"
+    source.write_bytes("\n".join(lines).encode() + b"\nbad \xff byte\n")
+    arguments = ["encode", str(run), "--input", str(source), "--output", str(target)]
+    assert main(arguments) == 0
+    output = capsys.readouterr()
+    assert "305 vectors of 32" in output.out
+    assert "line 305 is not UTF-8" in output.err and "1 of 305 lines are empty" in output.err
+    assert "1 of 305 sentences have more than 14 tokens" in output.err
+    vectors = np.load(target)
+    assert vectors.shape == (305, 32) and vectors.dtype == np.float32
+    for place in [*range(0, 300, 37), 300, 301, 302, 303]:
+        ids = encode_pairs(encoder.vocabulary, [lines[place]], None, 16)["token_ids"]
+        alone = encoder.network({"token_ids": ids}).numpy()[0]
+        np.testing.assert_allclose(vectors[place], alone, atol=1e-5)
+    small = SentenceEncoder(encoder.network, encoder.vocabulary, 16, max_tokens=40)
+    np.testing.assert_allclose(small.encode(lines), vectors[:304], atol=1e-5)
+    assert main([*arguments, "--unit"]) == 0
+    np.testing.assert_allclose(np.load(target), unit_vectors(vectors), atol=1e-6)
+    source.write_bytes(b"")
+    assert main(arguments) == 2
+    assert "is empty: give a sentence a line" in capsys.readouterr().err
+
+
+def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, capsys, monkeypatch):
+    lines = [text for text, _ in sentences(150, seed=3)]
+    lines[10] = lines[77] = " "
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(lines) + "\n")
+    arguments = ["search", str(run), "--corpus", str(corpus), "--top", "5"]
+    queries = ["the film was great", "dull plot"]
+    flags = [word for query in queries for word in ("--query", query)]
+    assert main([*arguments, *flags]) == 0
+    output = capsys.readouterr()
+    assert "148 sentences encoded" in output.err
+    vectors = encoder.encode(lines)
+    blocks = output.out.split("> ")[1:]
+    for query, block in zip(queries, blocks, strict=True):
+        head, *rows = block.splitlines()
+        assert head == query and len(rows) == 5
+        exact = cosines(np.broadcast_to(encoder.encode([query]), vectors.shape), vectors)
+        exact[[10, 77]] = -2
+        scores = [float(row.split("\t")[0]) for row in rows]
+        np.testing.assert_allclose(scores, np.sort(exact)[::-1][:5], atol=1e-4)
+        for row, score in zip(rows, scores, strict=True):
+            _, number, text = row.split("\t")
+            assert lines[int(number) - 1] == text
+            assert exact[int(number) - 1] == pytest.approx(score, abs=1e-4)
+    # The second time from the file beside the corpus; stdin answers line by line.
+    (cache,) = tmp_path.glob("corpus.txt.*.npy")
+    before = cache.stat().st_mtime_ns
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(queries).encode())))
+    assert main(arguments) == 0
+    again = capsys.readouterr()
+    assert again.out == output.out and "encoded" not in again.err
+    assert cache.stat().st_mtime_ns == before
+    cache.write_bytes(cache.read_bytes()[:-10])  # damaged
+    assert main([*arguments, *flags]) == 0
+    assert capsys.readouterr().out == output.out and len(np.load(cache)) == 148
+    # Another text, or another pooling, is another file.
+    corpus.write_text("\n".join(lines[1:]))
+    assert main([*arguments, *flags]) == 0
+    assert main([*arguments, *flags, "--pooling", "max"]) == 0
+    assert len(list(tmp_path.glob("corpus.txt.*.npy"))) == 3
+
+
+def test_what_cannot_be_done_is_one_sentence(toy, run, tmp_path, capsys):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n \n")
+    flags = toy_flags(toy, "stsb")
+    for arguments, words in (
+        (["train", "sst2", str(tmp_path / "a"), *flags], "sst2 is not about pairs"),
+        (["train", "nothing", str(tmp_path / "a"), *flags], "no task 'nothing'"),
+        (["train", "stsb", str(tmp_path / "a"), "--objective", "softmax", *flags], "'cosine'"),
+        (["train", "triplets", str(tmp_path / "a"), *flags[:6]], "give --source tsv:FILE"),
+        (
+            ["train", "stsb", str(tmp_path / "a"), *flags, "--set", "concatenation=u,w"],
+            "name each of",
+        ),
+        (
+            ["train", "stsb", str(tmp_path / "a"), *flags, "--set", "training.best_metric=f1"],
+            "give one of spearman, pearson, loss",
+        ),
+        (["train", "stsb", str(tmp_path / "a"), *flags, "--set", "max_length=99"], "16 positions"),
+        (["evaluate", str(run), "--task", "rte"], "rte has 2 classes"),
+        (["evaluate", str(run), "--task", "sst2"], "sst2 is not about pairs"),
+        (["evaluate", str(tmp_path)], "is no run"),
+        (["evaluate", str(run), "--max-length", "99"], "has 16 positions"),
+        (["encode", str(run), "--input", "/none", "--output", "x.npy"], "/none cannot be read"),
+        (["search", str(run), "--corpus", str(empty)], "has no text"),
+        (["search", str(run), "--corpus", str(empty), "--top", "0"], "--top 0"),
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1 and words in error, error
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_papers_numbers():
+    recipe = paper_recipe("mnli").resolved(942_069)  # SNLI and MNLI
+    assert (recipe.objective, recipe.concatenation, recipe.pooling) == (
+        "softmax",
+        "u,v,|u-v|",
+        "mean",
+    )
+    assert recipe.num_classes == 3
+    training = recipe.training
+    assert (training.max_steps, training.warmup_steps) == (58_880, 5_888)
+    assert (training.learning_rate, training.schedule) == (2e-5, "linear")
+    recipe = paper_recipe("stsb").resolved(5_749)
+    assert (recipe.objective, recipe.batch_size, recipe.epochs) == ("cosine", 16, 4)
+    assert (recipe.training.max_steps, recipe.training.validate_every) == (1_440, 360)
+    assert paper_recipe("triplets").make_objective().margin == 1.0
+    learnt = {"stsb": "cosine", **dict.fromkeys(PAIRS, "softmax")}
+    for name in TASKS:
+        if name in learnt:
+            assert paper_recipe(name).objective == learnt[name]
+        else:
+            with pytest.raises(UserError, match=f"{name} is not about pairs of texts"):
+                paper_recipe(name)

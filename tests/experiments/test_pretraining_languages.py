@@ -1,0 +1,55 @@
+"""Recipes of several languages: the vocabulary's lines, the model's number of languages."""
+
+import collections
+
+import pytest
+
+from experiments.pretraining.corpus import vocabulary_lines
+from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
+from experiments.recipe import override, recipe_from_json
+from macaron_tf.data.corpus_config import CorpusConfig
+from macaron_tf.errors import UserError
+from macaron_tf.training.config import TrainingConfig
+
+
+@pytest.fixture
+def recipe(tmp_path) -> PretrainingRecipe:
+    """100 lines of English, 4 of Nepali, and their translations."""
+    (tmp_path / "en.txt").write_text("\n".join(f"en {n}" for n in range(100)))
+    (tmp_path / "ne.txt").write_text("\n".join(f"ne {n}" for n in range(4)))
+    (tmp_path / "both.tsv").write_text("pair a\tpair b")
+    sources = (
+        (f"text-lines:{tmp_path}/en.txt", "train", None, "en"),
+        (f"text-lines:{tmp_path}/ne.txt", "train", None, "ne"),
+        (f"tsv:{tmp_path}/both.tsv", "train", None, ("en", "ne")),
+    )
+    return PretrainingRecipe(
+        model="xlm_tiny",
+        corpus=CorpusConfig(sources, language_alpha=0.0),
+        training=TrainingConfig(max_steps=10, learning_rate=1e-3),
+    )
+
+
+def test_a_vocabulary_sees_every_language_as_often(recipe):
+    found = collections.Counter(line[:2] for line in vocabulary_lines(recipe))
+    assert set(found) == {"en", "ne"} and found["en"] == 100
+    assert 70 < found["ne"] < 140  # alpha 0: half of the draws
+    recipe = override(recipe, ["corpus.language_alpha=None", "vocabulary.max_documents=3"])
+    lines = list(vocabulary_lines(recipe))
+    assert lines[:4] == ["en 0", "ne 0", "pair a", "pair b"]
+    assert len(lines) == 8
+
+
+def test_a_model_has_the_corpus_languages(recipe):
+    assert recipe.model_config(100).num_languages == 2
+    again = recipe_from_json(PretrainingRecipe, recipe.to_json(), "recipe.json")
+    assert again == recipe and again.corpus.languages == ("en", "ne")
+    none = override(recipe, ["model.num_languages=0"])
+    assert none.model_config(100).num_languages == 0
+    with pytest.raises(UserError, match="xlm_tiny has language embeddings but no source"):
+        PretrainingRecipe(
+            model="xlm_tiny",
+            corpus=CorpusConfig(("text:a",)),
+            vocabulary=VocabularyConfig(),
+            training=recipe.training,
+        ).model_config(100)

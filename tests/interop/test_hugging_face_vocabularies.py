@@ -1,0 +1,154 @@
+"""Tokenizers' files against the transformers library that reads them."""
+
+import io
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from macaron_tf.data.byte_pairs import BytePairVocabulary
+from macaron_tf.errors import UserError
+from macaron_tf.interop.hugging_face_vocabularies import read_vocabulary
+
+TRAINING = [
+    "The quick brown fox jumped over the lazy dog, and the dog didn't mind it at all.",
+    "Der schnelle braune Fuchs sprang über den faulen Hund; le renard brun a sauté.",
+    "Numbers such as 1,234.56 or 2024 (and signs: -, ., €) are in many texts.",
+] * 4
+TEXTS = [
+    *TRAINING[:3],
+    "",
+    "Fox  fox\tDOG",
+    " ``Quotes'' and 'more' Straße ﬁne ① café, naïve",
+    "[MASK] </s> are text",
+    "日本語 xyz🙂 the",
+]
+
+
+ALBERT = {
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": -1,
+    "eos_id": -1,
+    "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+}
+
+
+def train_sentencepiece(**special) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TRAINING),
+        model_writer=model,
+        vocab_size=75,
+        model_type="unigram",
+        minloglevel=2,
+        **special,
+    )
+    return model.getvalue()
+
+
+def check(directory: pathlib.Path, tokenizer) -> None:
+    """The directory's vocabulary gives the tokenizer's ids, its special ones at their places."""
+    vocabulary, ids = read_vocabulary(directory)
+    special = ("pad", "unk", "cls", "sep", "mask")
+    theirs = [getattr(tokenizer, f"{name}_token_id") for name in special]
+    assert [ids[getattr(vocabulary, f"{name}_id")] for name in special] == theirs
+    assert vocabulary.special_ids == (0, 1, 2, 3, 4)
+    assert len(ids) == vocabulary.pieces == len(tokenizer)
+    # Theirs takes names of special pieces in a text for these; a text of ours forges none.
+    texts = [text for text in TEXTS if "[MASK]" not in text]
+    expected = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    assert [ids[row].tolist() for row in vocabulary.encode_lines(texts)] == expected
+    forged = vocabulary.encode_lines(["[MASK] </s> <mask> [SEP] <s>"])[0]
+    assert not {0, 2, 3, 4} & set(forged)
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("files", ["its own", "tokenizer.json"])
+def test_robertas(files, prefix, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    learnt = BytePairVocabulary.train(TRAINING, 300)
+    names = ["<s>", "<pad>", "</s>", "<unk>", *learnt.units, "<mask>"]
+    numbers = {name: number for number, name in enumerate(names)}
+    merges = [tuple(merge.split(" ")) for merge in learnt.merges]
+    tokenizer = transformers.RobertaTokenizer(vocab=numbers, merges=merges, add_prefix_space=prefix)
+    tokenizer.save_pretrained(tmp_path)
+    if files == "its own":
+        (tmp_path / "tokenizer.json").unlink()
+        (tmp_path / "vocab.json").write_text(json.dumps(numbers))
+        (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *learnt.merges]) + "\n")
+    check(tmp_path, tokenizer)
+
+
+def test_alberts(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "spiece.model").write_bytes(train_sentencepiece(**ALBERT))
+    tokenizer = transformers.AlbertTokenizer.from_pretrained(tmp_path)
+    check(tmp_path, tokenizer)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved/spiece.model").exists()
+    check(tmp_path / "saved", tokenizer)
+    (tmp_path / "saved/tokenizer_config.json").unlink()
+    check(tmp_path / "saved", tokenizer)
+    cased = transformers.AlbertTokenizer.from_pretrained(tmp_path, do_lower_case=False)
+    cased.save_pretrained(tmp_path / "cased")
+    check(tmp_path / "cased", cased)
+
+
+def test_alberts_signs_are_pieces_of_their_own_as_in_sentencepiece(tmp_path):
+    """The transformers library loses the space before them, which ALBERT was trained with."""
+    transformers = pytest.importorskip("transformers")
+    proto = train_sentencepiece(**ALBERT, user_defined_symbols=["(", "€"])
+    (tmp_path / "spiece.model").write_bytes(proto)
+    tokenizer = transformers.AlbertTokenizer.from_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    model = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    text = ["the dog (and the €-fox) sprang", "(€ ("]
+    for directory in (tmp_path, tmp_path / "saved"):
+        vocabulary, ids = read_vocabulary(directory)
+        assert [ids[row].tolist() for row in vocabulary.encode_lines(text)] == model.encode(text)
+
+
+def test_xlm_rs(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(train_sentencepiece())
+    tokenizer = transformers.XLMRobertaTokenizer.from_pretrained(tmp_path)
+    check(tmp_path, tokenizer)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved/sentencepiece.bpe.model").exists()
+    check(tmp_path / "saved", tokenizer)
+
+
+def test_the_real_albert_vocabulary(shared_data):
+    """Against SentencePiece on its own, on text that ALBERT's cleaning leaves alone."""
+    directory = shared_data / "vocabularies" / "albert-base-v2"
+    vocabulary, ids = read_vocabulary(directory)
+    np.testing.assert_array_equal(ids, np.arange(30_000))
+    model = sentencepiece.SentencePieceProcessor(model_file=str(directory / "spiece.model"))
+    texts = ["the quick brown fox jumped over the lazy dog.", "1,234 unaffable (words)"]
+    assert vocabulary.encode_lines(texts) == model.encode(texts)
+    assert vocabulary.encode_lines(["``Café''"]) == model.encode(['"cafe"'])
+    assert vocabulary.model_type == "unigram"
+
+
+def test_what_is_no_vocabulary_is_refused(tmp_path):
+    (tmp_path / "vocab.json").write_text("{}")
+    with pytest.raises(UserError, match=r"has vocab\.json and no merges\.txt"):
+        read_vocabulary(tmp_path)
+    (tmp_path / "merges.txt").write_text("")
+    with pytest.raises(UserError, match="no pad_token: only vocabularies with pad_token <pad> or"):
+        read_vocabulary(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": {"content": "!"}}')
+    with pytest.raises(UserError, match="with pad_token ! among their pieces"):
+        read_vocabulary(tmp_path)
+    (tmp_path / "vocab.json").unlink()
+    (tmp_path / "spiece.model").write_bytes(b"no model")
+    with pytest.raises(UserError, match=r"spiece\.model is no SentencePiece model"):
+        read_vocabulary(tmp_path)
+    (tmp_path / "spiece.model").unlink()
+    steps = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": {"type": "Bert"}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(steps))
+    with pytest.raises(UserError, match="no byte-level BPE"):
+        read_vocabulary(tmp_path)

@@ -1,0 +1,203 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+from scipy import linalg
+
+from macaron_tf.layers import (
+    AttentionGatedMLPBlock,
+    GatedMLP,
+    GatedMLPBlock,
+    SpatialGating,
+    block_class,
+)
+from tests.harness import check_layer, normal, numpy_of
+
+KINDS = {
+    "gmlp": {},
+    "amlp": {"tiny_attention_dim": 4},
+    "toeplitz": {"toeplitz": True},
+    "causal": {"causal": True, "tiny_attention_dim": 4},
+}
+PADDED = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)
+
+
+def gelu(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def randomized(layer, shape):
+    """The layer built and all its weights drawn anew, the ones near 0 and the biases too."""
+    layer.build(shape)
+    layer.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(layer.get_weights())])
+    return layer
+
+
+def by_the_equations(layer, x, mask):
+    """Section 2 of Liu et al. 2021 and its tiny attention, in float64."""
+    w = {v.path.split("/", 1)[1]: numpy_of(v).astype("float64") for v in layer.weights}
+    z = gelu(x @ w["inner/kernel"] + w["inner/bias"])
+    u, v = np.split(z, 2, axis=-1)
+    v = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + layer.epsilon)
+    v = (v * w["gating/norm/gamma"] + w["gating/norm/beta"]) * mask[:, :, None]
+    kernel, length = w["gating/kernel"], x.shape[1]
+    if layer.toeplitz:  # first column: distances 0, -1, ...; first row: 0, 1, ...
+        middle = layer.max_length - 1
+        kernel = linalg.toeplitz(kernel[middle::-1], kernel[middle:])
+    kernel = kernel[:length, :length]
+    seen = np.broadcast_to(mask[:, None, :], (len(x), length, length))
+    if layer.causal:
+        kernel, seen = np.tril(kernel), np.tril(seen)
+    gate = kernel @ v + w["gating/bias"][:length, None]
+    if layer.tiny_attention_dim:
+        path = "tiny_attention/"
+        qkv = x @ w[path + "query_key_value/kernel"] + w[path + "query_key_value/bias"]
+        query, key, value = np.split(qkv, 3, axis=-1)
+        scores = query @ key.swapaxes(1, 2) / math.sqrt(layer.tiny_attention_dim)
+        attended = softmax(np.where(seen, scores, -1e30)) @ value
+        gate = gate + attended @ w[path + "output/kernel"] + w[path + "output/bias"]
+    return (u * gate) @ w["outer/kernel"] + w["outer/bias"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [2, 6, 9])
+def test_it_is_the_paper_s_equations(kind, length):
+    layer = randomized(GatedMLP(12, 9, **KINDS[kind]), (None, None, 8))
+    x, mask = normal(2, length, 8), np.ones((2, length), bool)
+    mask[0, length // 2 + 1 :] = False
+    expected = by_the_equations(layer, x, mask)
+    y = numpy_of(layer(x, mask=mask))
+    np.testing.assert_allclose(y[mask], expected[mask], rtol=1e-4, atol=1e-5)
+    whole = by_the_equations(layer, x, np.ones_like(mask))
+    np.testing.assert_allclose(numpy_of(layer(x)), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_short_input_is_one_padded_to_the_full_length(kind):
+    layer = randomized(GatedMLP(12, 9, **KINDS[kind]), (None, None, 8))
+    x = normal(2, 6, 8)
+    padded = np.concatenate([x, normal(2, 3, 8, seed=1)], axis=1)
+    mask = np.arange(9) < np.array([[6], [6]])
+    np.testing.assert_allclose(
+        numpy_of(layer(padded, mask=mask))[:, :6], numpy_of(layer(x)), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_real_positions_do_not_depend_on_padding(kind):
+    layer = randomized(GatedMLP(12, 6, **KINDS[kind]), (None, None, 8))
+    x, changed = normal(2, 6, 8), normal(2, 6, 8)
+    changed[~PADDED] = 7.0
+    y = numpy_of(layer(x, mask=PADDED))
+    np.testing.assert_array_equal(numpy_of(layer(changed, mask=PADDED))[PADDED], y[PADDED])
+
+
+def test_no_future_leaks_through_any_weight():
+    layer = randomized(GatedMLP(12, 7, **KINDS["causal"]), (None, None, 8))
+    x = normal(1, 7, 8)
+    y = numpy_of(layer(x))
+    for t in range(6):
+        changed = x.copy()
+        changed[:, t + 1 :] -= 2.0
+        np.testing.assert_array_equal(numpy_of(layer(changed))[:, : t + 1], y[:, : t + 1])
+
+
+@pytest.mark.parametrize("toeplitz", [False, True])
+@pytest.mark.parametrize("length", [4, 64])
+def test_the_gate_is_open_at_first(toeplitz, length):
+    layer, z = SpatialGating(length, toeplitz=toeplitz), normal(2, length, 16)
+    np.testing.assert_allclose(numpy_of(layer(z)), z[..., :8], rtol=5e-3)
+    assert np.abs(numpy_of(layer.kernel)).max() > 0
+    np.testing.assert_array_equal(layer.bias, np.ones(length))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_contract(kind):
+    options = KINDS[kind]
+    check_layer(GatedMLP(12, 6, **options, activation_dropout=0.1), normal(2, 6, 8), mask=PADDED)
+    block = AttentionGatedMLPBlock if "tiny_attention_dim" in options else GatedMLPBlock
+    check_layer(block(2, 12, max_length=6, **options, norm="post"), normal(2, 6, 8))
+
+
+@pytest.mark.parametrize("toeplitz", [False, True])
+def test_contract_of_the_gate(toeplitz):
+    addition = normal(2, 6, 6, seed=1)
+    check_layer(
+        SpatialGating(7, toeplitz=toeplitz, affine=False),
+        normal(2, 6, 12),
+        addition=addition,
+        mask=PADDED,
+    )
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="feed_forward_dim=13"):
+        GatedMLP(13, 6)
+    with pytest.raises(ValueError, match="7 positions.*6.*raise max_length"):
+        GatedMLP(12, 6)(normal(1, 7, 8))
+    with pytest.raises(ValueError, match="max_length=0"):
+        SpatialGating(0)
+
+
+def test_activation_dropout_counts_in_training_only():
+    layer, x = GatedMLP(12, 6, activation_dropout=0.5), normal(2, 6, 8)
+    assert np.abs(numpy_of(layer(x, training=True)) - numpy_of(layer(x))).max() > 1e-3
+    np.testing.assert_array_equal(numpy_of(layer(x)), numpy_of(layer(x, training=False)))
+
+
+@pytest.mark.parametrize("attention", [None, 64])
+@pytest.mark.parametrize("toeplitz", [False, True])
+def test_a_base_block_has_the_paper_s_parameters(attention, toeplitz):
+    hidden, inner, length = 512, 3072, 512
+    block = GatedMLPBlock(
+        8, inner, max_length=length, toeplitz=toeplitz, tiny_attention_dim=attention
+    )
+    block.build((None, None, hidden))
+    half = inner // 2
+    between = (2 * length - 1 if toeplitz else length**2) + length
+    expected = hidden * inner + inner + 2 * half + between + half * hidden + hidden + 2 * hidden
+    if attention:
+        expected += 3 * attention * (hidden + 1) + (attention + 1) * half
+    assert block.count_params() == expected
+
+
+@pytest.mark.parametrize("name", ["gmlp", "amlp"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_what_xla_compiles_gives_the_same_and_has_the_same_gradients(name, policy):
+    tf = pytest.importorskip("tensorflow")
+    x, weight, mask = tf.constant(normal(2, 6, 8)), normal(2, 6, 8, seed=5), tf.constant(PADDED)
+    block = randomized(
+        block_class(name)(2, 16, max_length=9, toeplitz=name == "amlp", dtype=policy),
+        (None, None, 8),
+    )
+
+    def outputs(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cast(block(x, mask=mask), "float32")
+            loss = tf.reduce_sum(y * weight)
+        return y, *tape.gradient(loss, [x, *block.trainable_variables])
+
+    compiled = tf.function(outputs, jit_compile=True, autograph=False)
+    tolerance = 1e-5 if policy == "float32" else 5e-2
+    for ours, plain in zip(compiled(x), outputs(x), strict=True):
+        ours, plain = numpy_of(ours), numpy_of(plain)
+        np.testing.assert_allclose(ours, plain, rtol=0, atol=tolerance * np.abs(plain).max())
+
+
+def test_it_learns_under_jit_compile_to_move_a_word():
+    """The only way from one position to the next is the spatial matrix."""
+    keras.utils.set_random_seed(1)
+    x = normal(256, 6, 8)
+    moved = np.roll(x, 1, axis=1)
+    block = GatedMLPBlock(2, 64, max_length=6, activation="gelu", dropout=0.01)
+    model = keras.Sequential([keras.Input((6, 8)), block])
+    model.compile(keras.optimizers.Adam(1e-2), "mse", jit_compile=True)
+    losses = model.fit(x, moved, batch_size=64, epochs=25, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]

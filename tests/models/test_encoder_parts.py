@@ -1,0 +1,126 @@
+"""Parts that an encoder may be made of: any block, mixtures, sharing, factorized embeddings."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.layers.blocks import BLOCKS
+from macaron_tf.models import Encoder, EncoderConfig
+from tests.harness import numpy_of
+
+PARTS = {
+    "shared": {"sharing": "all"},
+    "shared_attention": {"sharing": "attention"},
+    "factorized": {"embedding_dim": 6},
+    "languages": {"num_languages": 3, "num_segments": 0},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "causal": {"causal": True},
+}
+IDS = np.array([[2, 5, 6, 7, 3, 0, 0, 0], [2, 9, 8, 7, 6, 5, 4, 3]])
+
+
+def tiny(**changes) -> EncoderConfig:
+    shape = {"vocab_size": 16, "hidden_dim": 8, "feed_forward_dim": 24, "num_heads": 2}
+    rest = {"num_layers": 3, "max_length": 10, "dropout": 0.0, "attention_dropout": 0.0}
+    return EncoderConfig(**{**shape, **rest, "initializer_range": 0.3, **changes})
+
+
+def built(config: EncoderConfig) -> Encoder:
+    keras.utils.set_random_seed(1)
+    encoder = Encoder(config)
+    encoder.build()
+    return encoder
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("block", [*BLOCKS, ("transformer", "gmlp", "swish_rnn")])
+def test_every_block_takes_every_part(block, parts, tmp_path):
+    config = tiny(block=block, **PARTS[parts])
+    encoder = built(config)
+    inputs = {"token_ids": tf.constant(IDS)}
+    hidden = numpy_of(encoder(inputs))
+    assert hidden.shape == (*IDS.shape, 8) and np.isfinite(hidden).all()
+    # Padding is seen by no real position.
+    shorter = numpy_of(encoder({"token_ids": tf.constant(IDS[:1, :5])}))
+    np.testing.assert_allclose(hidden[:1, :5], shorter, atol=1e-5)
+    # A later token is seen unless the encoder is causal.
+    changed = IDS.copy()
+    changed[1, -1] = 9
+    moved = np.abs(numpy_of(encoder({"token_ids": tf.constant(changed)})) - hidden)[1]
+    if config.causal:
+        assert moved[:-1].max() == 0
+    elif set(config.blocks) - {"swish_rnn"}:
+        assert moved[0].max() > 0
+    again = EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config))))
+    assert again == config
+    encoder.save(tmp_path / "encoder.keras")
+    loaded = keras.saving.load_model(tmp_path / "encoder.keras")
+    np.testing.assert_array_equal(numpy_of(loaded(inputs)), hidden)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_shared_layers_count_once(block):
+    def count(**changes):
+        return built(tiny(block=block, **changes)).stack.count_params()
+
+    one, three = count(num_layers=1), count()
+    assert count(sharing="all") == one < three
+    # What the one does not share the other does.
+    assert count(sharing="attention") + count(sharing="feed_forward") == one + three
+
+
+def test_shared_layers_are_the_same_function():
+    config = tiny(sharing="all")
+    encoder = built(config)
+    first, *others = encoder.stack.blocks
+    x = tf.random.stateless_normal((2, 5, 8), (1, 2))
+    for block in others:
+        np.testing.assert_array_equal(numpy_of(block(x)), numpy_of(first(x)))
+
+
+def test_step_sizes_that_differ_are_shared_among_equals():
+    config = tiny(block="swish_rnn", rnn_step_sizes=(1, 2), sharing="all", num_layers=4)
+    blocks = built(config).stack.blocks
+    weights = [[id(weight) for weight in block.weights] for block in blocks]
+    assert weights[0] == weights[2] != weights[1] == weights[3]
+
+
+def test_positions_that_restart_are_read_as_positions():
+    encoder = built(tiny(num_languages=2, num_segments=0))
+    ids = {"token_ids": tf.constant(IDS[1:])}
+    counted = tf.constant(np.arange(8)[None])
+    expected = numpy_of(encoder(ids))
+    np.testing.assert_array_equal(numpy_of(encoder({**ids, "position_ids": counted})), expected)
+    restart = tf.constant([[0, 1, 2, 3, 0, 1, 2, 3]])
+    assert np.abs(numpy_of(encoder({**ids, "position_ids": restart})) - expected).max() > 1e-3
+    languages = tf.constant([[0] * 4 + [1] * 4])
+    assert np.abs(numpy_of(encoder({**ids, "language_ids": languages})) - expected).max() > 1e-3
+
+
+def test_shared_embeddings_are_one_table():
+    first = built(tiny(embedding_dim=6))
+    second = Encoder(tiny(embedding_dim=6, hidden_dim=4, num_layers=1), first.embeddings)
+    second.build()
+    assert second.embeddings is first.embeddings
+    with pytest.raises(ValueError, match="6 wide, the configuration says 8"):
+        Encoder(tiny(), first.embeddings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block": ("transformer", "mlp")}, "block='mlp' is not one of"),
+        ({"block": ()}, "block is empty"),
+        ({"sharing": "some"}, "sharing='some' is not one of"),
+        ({"embedding_dim": 0}, "embedding_dim=0 must be"),
+        ({"num_languages": -1}, "num_languages=-1 must be"),
+        ({"causal": 1}, "causal=1 must be True or False"),
+    ],
+)
+def test_bad_parts_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(**changes)
