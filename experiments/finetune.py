@@ -111,8 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output",
         metavar="FILE",
         help="a line each: the label and each class's probability; the score; the answer, its "
-        "probability and its first and last character's place; of tags a line a word; stdout by "
-        "default",
+        "probability and where it begins and ends; of tags a line a word; stdout by default",
     )
 
     submit = command("submit", "answer the test sets, in the GLUE server's files")

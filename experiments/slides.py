@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         default=["sst2", "stsb", "conll2003"],
         help="default sst2 stsb conll2003",
     )
+    add("--source", help="examples of the one task, such as tsv:FILE")
     for flag, what in (("--set", "pre-training"), ("--finetune-set", "fine-tuning")):
         add(
             flag,
@@ -53,7 +54,6 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one command; see `--help`."""
     options = _parser().parse_args(arguments)
     options.arguments = list(arguments or sys.argv[1:])
-    options.source = None
     if options.jobs < 1:
         raise UserError(f"--jobs {options.jobs}: give 1 or more")
     # Each command imports what it needs: `--help` answers without TensorFlow.

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from seqeval.metrics import classification_report, f1_score
-from seqeval.scheme import IOB2
+from macaron_tf.errors import UserError
 
 
 def score_tags(
@@ -21,8 +20,14 @@ def score_tags(
         beginning.
 
     Raises:
+        UserError: seqeval is not installed.
         ValueError: the numbers of sentences, or of a sentence's words, differ.
     """
+    try:
+        from seqeval.metrics import classification_report, f1_score
+        from seqeval.scheme import IOB2
+    except ImportError as error:
+        raise UserError("scoring entities needs a package: pip install seqeval") from error
     predictions, truths = [*map(list, predictions)], [*map(list, truths)]
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError("the predictions are not of the same sentences")

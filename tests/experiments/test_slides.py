@@ -53,7 +53,7 @@ def test_systems_are_compared_and_not_trained_twice(calls, tmp_path, monkeypatch
     out = tmp_path / "study"
     tune = ["training.max_steps=4", "training.validate_every=4", "max_length=16"]
     arguments = ["encoders", str(out), "--seeds", "1", "2", "--jobs", "1", "--tasks", "sst2"]
-    arguments += flags(settings) + ["--finetune-set", f"source={task}"]
+    arguments += flags(settings) + ["--source", task]
     arguments += [word for setting in tune for word in ("--finetune-set", setting)]
     assert main(arguments) == 0
     rows = json.loads((out / "encoders.json").read_text())["rows"]

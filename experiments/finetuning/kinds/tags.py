@@ -28,7 +28,9 @@ class Tags(TaskKind):
 
     def of_texts(self, *columns: Sequence[str]) -> TaggedSentences:
         (lines,) = columns
-        return TaggedSentences([line.split() for line in lines], None)
+        # At ASCII's white space alone, as `tf.strings.split` does it in what is exported.
+        words = [[word.decode() for word in line.encode().split()] for line in lines]
+        return TaggedSentences(words, None)
 
     def parse(self, lines: list[str], first: int) -> TaggedSentences:
         return self.of_texts(lines)
