@@ -14,21 +14,6 @@ Measured: not run at this size.
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
-from experiments.recipes import bert_base
-from macaron_tf.objectives import MaskingConfig
+from experiments.recipes import gmlp_base
 
-RECIPE = dataclasses.replace(
-    bert_base.RECIPE,
-    model="amlp_base",
-    vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
-    masking=MaskingConfig(),
-    training=dataclasses.replace(
-        bert_base.RECIPE.training,
-        max_steps=1_000_000,
-        learning_rate=7e-4,
-        warmup_steps=10_000,
-        beta_2=0.999,
-        accumulation_steps=8,
-    ),
-)
+RECIPE = dataclasses.replace(gmlp_base.RECIPE, model="amlp_base")

@@ -10,12 +10,6 @@ Measured: see `experiments/results/slides_encoders`.
 
 import dataclasses
 
-from experiments.recipes import bert_tiny
-from macaron_tf.objectives import MaskingConfig
+from experiments.recipes import gmlp_tiny
 
-RECIPE = dataclasses.replace(
-    bert_tiny.RECIPE,
-    model="amlp_tiny",
-    model_options=(("dropout", 0.0), ("attention_dropout", 0.0)),
-    masking=MaskingConfig(),
-)
+RECIPE = dataclasses.replace(gmlp_tiny.RECIPE, model="amlp_tiny")

@@ -25,10 +25,10 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
     """
     logits = tf.cast(logits, tf.float32)
     starts, ends = logits[:, 0], logits[:, 1]  # (M, L)
-    null = starts[:, 0] + ends[:, 0]
+    null = tf.reduce_sum(logits[:, :, :1], axis=[1, 2])  # (M,)
     hidden = tf.fill([tf.shape(starts)[0], 1], _HIDDEN)
     starts = tf.concat([hidden, starts[:, 1:]], axis=1)
-    further = tf.pad(ends, [[0, 0], [0, max_answer - 1]], constant_values=_HIDDEN)
+    further = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=_HIDDEN)
     length = tf.shape(starts)[1]
     # A = max_answer: scores[:, d, i] is that of the span from i to i + d.
     scores = tf.stack(

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
-from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.pretraining import token_sums
+from macaron_tf.objectives.pretraining import PretrainingObjective, token_sums
 from macaron_tf.special_ids import PAD
 
 
 @dataclass(frozen=True)
-class CausalLanguageObjective:
+class CausalLanguageObjective(PretrainingObjective):
     """Cross-entropy of each real token given those before it in its row; the first is given.
 
     Attributes:
@@ -31,14 +30,7 @@ class CausalLanguageObjective:
     skip_padding: bool = True
     metric_names = ("loss", "nll", "perplexity", "accuracy")
 
-    def dataset(
-        self,
-        rows: tf.data.Dataset,
-        masking: MaskingConfig,
-        vocabulary: MaskingVocabulary,
-        seed: int,
-        start_step: int = 0,
-    ) -> tf.data.Dataset:
+    def dataset(self, rows, masking, vocabulary, seed, start_step=0) -> tf.data.Dataset:
         """The rows as they are: nothing is masked."""
         return rows
 

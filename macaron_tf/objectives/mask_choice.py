@@ -38,6 +38,8 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
         orders = tf.broadcast_to(order, [rows, number_drawn])
         first = tf.minimum(first, tf.math.unsorted_segment_min(orders, drawn, rows * length))
         new = tf.cast(tf.gather(first, drawn) == order, tf.int32)  # (B, N)
+        # One row of unknown number added to one is not known to be one: a loop minds.
+        new = tf.ensure_shape(new, [counts.shape[0], number_drawn])
         needed = tf.cumsum(new, axis=-1, exclusive=True) < missing[:, None]
         used += tf.reduce_sum(tf.cast(needed, tf.int32), axis=-1)
         missing -= tf.minimum(missing, tf.reduce_sum(new, axis=-1))

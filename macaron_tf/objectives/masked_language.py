@@ -5,14 +5,12 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
-from macaron_tf.objectives.masking import masked_dataset
-from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.pretraining import MaskedPlaces, hits, token_sums
+from macaron_tf.objectives.pretraining import MaskedPlaces, PretrainingObjective, hits, token_sums
 from macaron_tf.special_ids import PAD
 
 
 @dataclass(frozen=True)
-class MaskedLanguageObjective:
+class MaskedLanguageObjective(PretrainingObjective):
     """Cross-entropy of the masked tokens, plus that of the sentence pair where asked for.
 
     Only masked positions reach the vocabulary projection: at 15% a seventh of its work. The two
@@ -48,17 +46,6 @@ class MaskedLanguageObjective:
         """What an evaluation measures."""
         pair = ("pair_loss", "pair_accuracy") if self.sentence_pair else ()
         return ("loss", "nll", "perplexity", "accuracy", *pair)
-
-    def dataset(
-        self,
-        rows: tf.data.Dataset,
-        masking: MaskingConfig,
-        vocabulary: MaskingVocabulary,
-        seed: int,
-        start_step: int = 0,
-    ) -> tf.data.Dataset:
-        """Masked batches: see `masked_dataset`."""
-        return masked_dataset(rows, masking, vocabulary, seed, start_step)
 
     def __call__(
         self, network, batch: dict[str, tf.Tensor], training: bool

@@ -1,15 +1,16 @@
 """What the objectives of pre-training have in common."""
 
+import abc
 import dataclasses
-from typing import Protocol
 
 import tensorflow as tf
 
+from macaron_tf.objectives.masking import masked_dataset
 from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
 
 
-class PretrainingObjective(Protocol):
-    """What is learnt from rows of text alone.
+class PretrainingObjective(abc.ABC):
+    """What is learnt from rows of text alone: base of the objectives.
 
     Attributes:
         metric_names: the metrics of an evaluation, as `metrics_from_sums` names them.
@@ -20,6 +21,7 @@ class PretrainingObjective(Protocol):
 
     metric_names: tuple[str, ...]
 
+    @abc.abstractmethod
     def __call__(
         self, network, batch: dict[str, tf.Tensor], training: bool
     ) -> dict[str, tf.Tensor]:
@@ -33,7 +35,8 @@ class PretrainingObjective(Protocol):
         seed: int,
         start_step: int = 0,
     ) -> tf.data.Dataset:
-        """Batches to learn from, out of batches of rows; arguments as of `masked_dataset`."""
+        """Batches to learn from, out of batches of rows: masked ones, see `masked_dataset`."""
+        return masked_dataset(rows, masking, vocabulary, seed, start_step)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,16 +6,15 @@ import tensorflow as tf
 
 from macaron_tf.objectives import draws
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
-from macaron_tf.objectives.masking import map_numbered, masked_dataset
-from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.pretraining import MaskedPlaces, token_sums
+from macaron_tf.objectives.masking import map_numbered
+from macaron_tf.objectives.pretraining import MaskedPlaces, PretrainingObjective, token_sums
 from macaron_tf.special_ids import PAD
 
 _BLOCK = 128  # of the vocabulary: a row of a TPU's registers
 
 
 @dataclass(frozen=True)
-class ReplacedTokenObjective:
+class ReplacedTokenObjective(PretrainingObjective):
     """The generator's mean loss over masked tokens + 50 times the discriminator's over all.
 
     The discriminator reads the text with a token drawn from the generator's softmax at each
@@ -53,14 +52,7 @@ class ReplacedTokenObjective:
         "replaced_precision",
     )
 
-    def dataset(
-        self,
-        rows: tf.data.Dataset,
-        masking: MaskingConfig,
-        vocabulary: MaskingVocabulary,
-        seed: int,
-        start_step: int = 0,
-    ) -> tf.data.Dataset:
+    def dataset(self, rows, masking, vocabulary, seed, start_step=0) -> tf.data.Dataset:
         """Masked batches of `masked_dataset`, and what to sample with.
 
         Returns:
@@ -81,7 +73,7 @@ class ReplacedTokenObjective:
                 "token_weights": tf.fill(tf.shape(batch["token_ids"])[:1], rate),
             }
 
-        masked = masked_dataset(rows, masking, vocabulary, seed, start_step)
+        masked = super().dataset(rows, masking, vocabulary, seed, start_step)
         return map_numbered(masked, with_draws, start_step)
 
     def __call__(

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
-from macaron_tf.objectives.masking import masked_dataset
-from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.pretraining import MaskedPlaces, token_sums
+from macaron_tf.objectives.pretraining import MaskedPlaces, PretrainingObjective, token_sums
 from macaron_tf.special_ids import PAD
 
 
 @dataclass(frozen=True)
-class SpanBoundaryObjective:
+class SpanBoundaryObjective(PretrainingObjective):
     """`-log P(x_i | h_i) - log P(x_i | h_{s-1}, h_{e+1}, p_{i-s+1})`, span s to e, mean over i.
 
     Attributes:
@@ -37,26 +35,11 @@ class SpanBoundaryObjective:
         "span_boundary_accuracy",
     )
 
-    def dataset(
-        self,
-        rows: tf.data.Dataset,
-        masking: MaskingConfig,
-        vocabulary: MaskingVocabulary,
-        seed: int,
-        start_step: int = 0,
-    ) -> tf.data.Dataset:
-        """Masked batches: see `masked_dataset`.
-
-        Raises:
-            ValueError: the masks are no spans.
-        """
-        if masking.choice != "spans":
-            raise ValueError(f"the span boundary objective masks spans, not {masking.choice}")
-        return masked_dataset(rows, masking, vocabulary, seed, start_step)
-
     def __call__(
         self, network, batch: dict[str, tf.Tensor], training: bool
     ) -> dict[str, tf.Tensor]:
+        if "span_places" not in batch:
+            raise ValueError('the span boundary objective needs masks of choice="spans"')
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         masked = MaskedPlaces.of(batch, self.skip_padding)
         answers = {

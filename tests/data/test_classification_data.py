@@ -169,6 +169,22 @@ def test_fingerprint(data, examples, vocabulary):
     assert fingerprint(first=examples.second, second=examples.first) != data.fingerprint()
 
 
+def test_progress_is_told(examples, vocabulary):
+    told = []
+
+    def progress(parts, total):
+        for size, part in parts:
+            told.append((size, total))
+            yield part
+
+    many = dataclasses.replace(
+        examples, first=examples.first * 6, second=examples.second * 6, labels=None
+    )
+    encoded = encode_examples(vocabulary, many, LENGTH, progress)
+    assert told == [(1024, 6 * COUNT), (6 * COUNT - 1024, 6 * COUNT)]
+    assert encoded.rows.ids.tolist() == encode_examples(vocabulary, many, LENGTH).rows.ids.tolist()
+
+
 def test_bad_settings(data, examples, vocabulary):
     with pytest.raises(UserError, match="batch_size is 0"):
         ClassificationData(data.encoded, 0)

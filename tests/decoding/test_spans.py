@@ -105,3 +105,8 @@ def test_nan_is_seen():
     found = best_answers(best_spans(tf.constant(logits), 4), places())
     finite = np.all([np.isfinite(value) for value in found.values()], axis=0)
     assert not finite[0] and finite[2]
+
+
+def test_nothing_asked_is_nothing_answered():
+    found = best_spans(tf.zeros((0, 2, 0)), 30)
+    assert all(value.shape == (0,) for value in found.values())

@@ -27,6 +27,8 @@ for place, texts in json.load(sys.stdin):
         for name, value in out.items()
     })
     try:
+        empty = serve(**{name: tf.constant([], tf.string) for name in texts})
+        assert all(value.shape[0] == 0 for value in empty.values())
         serve(**{name: tf.constant([b"caf\\xe9"]) for name in texts})
     except tf.errors.InvalidArgumentError as error:
         answers[-1]["error"] = error.message

@@ -255,3 +255,11 @@ def test_a_dataset_keeps_its_number_of_batches():
     endless = masked_dataset(corpus(0), config, VOCABULARY, 0)
     assert endless.cardinality() == tf.data.INFINITE_CARDINALITY
     assert masked_dataset(corpus(0).take(7), config, VOCABULARY, 0).cardinality() == 7
+
+
+@pytest.mark.parametrize("choice", ["tokens", "whole_words", "ngrams", "spans"])
+def test_a_batch_may_be_one_row(choice):
+    """Of a static shape, as a corpus gives it."""
+    rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(1, 24)})
+    batch = next(iter(masked_dataset(rows, MaskingConfig(choice=choice), VOCABULARY, 0)))
+    assert batch["masked_weights"].shape == (1, 8) and batch["masked_weights"][0, 0] == 1

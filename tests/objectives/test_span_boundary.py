@@ -60,8 +60,9 @@ def test_sums_are_those_of_the_formula(skip):
 
 
 def test_masks_that_are_no_spans_are_refused():
-    with pytest.raises(ValueError, match="masks spans, not tokens"):
-        batches(SpanBoundaryObjective(), MaskingConfig(), [9])
+    [batch] = batches(SpanBoundaryObjective(), MaskingConfig(), [9])
+    with pytest.raises(ValueError, match='needs masks of choice="spans"'):
+        SpanBoundaryObjective()(network_of(), batch, training=False)
 
 
 def test_trains_compiled_in_bfloat16_with_static_shapes():
