@@ -33,8 +33,8 @@ _FORMS = """tasks, and what they are learnt by:
 
 ENCODER and FROM:
   RUN[@CHECKPOINT]   a run of `train`, or of pre-training or fine-tuning, whose vectors are averaged
-  hugging-face:DIR   a sentence-transformers directory, or a BERT's: config.json,
-                     model.safetensors, vocab.txt
+  hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
+                     BERT, RoBERTa, XLM-R, ALBERT or ELECTRA
   keras-hub:DIR      a BERT preset's folder
   none               (FROM alone) weights drawn at random; with --model NAME and --vocabulary DIR
 """

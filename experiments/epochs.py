@@ -1,15 +1,16 @@
-"""Recipes whose numbers of updates follow from the number of training examples."""
+"""Recipes of encoders that are trained on examples, so many times each."""
 
 import dataclasses
 import typing
 
 from experiments.recipe import Recipe
 from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderConfig, catalog
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecipe(Recipe):
-    """A recipe that counts in passes over its training set.
+    """A recipe of an encoder that counts in passes over its training set.
 
     What is given in epochs or fractions follows from the number of training examples; a run's
     recipe.json holds the updates they came to as well, in `training`. Setting one of
@@ -21,6 +22,7 @@ class EpochRecipe(Recipe):
         epochs: passes over the training set; None = `training.max_steps` says.
         warmup_fraction: part of the updates that is warm-up; None = `training.warmup_steps` says.
         validate_epochs: passes between validations; None = `training.validate_every` says.
+        max_length: greatest length of a row, special ids included.
     """
 
     # Settings that may differ in a run that goes on: what they come to in updates is compared.
@@ -30,6 +32,7 @@ class EpochRecipe(Recipe):
     epochs: float | None = 3.0
     warmup_fraction: float | None = 0.1
     validate_epochs: float | None = 1.0
+    max_length: int = 128
 
     def __post_init__(self):
         if self.batch_size < 1:
@@ -42,6 +45,18 @@ class EpochRecipe(Recipe):
             raise UserError(
                 f"warmup_fraction is {self.warmup_fraction}: it must lie in [0, 1), or be None"
             )
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
+        config = super().model_config(vocab_size)
+        if not isinstance(config, EncoderConfig):
+            known = ", ".join(catalog.names(EncoderConfig))
+            raise UserError(f"model: {self.model} is no encoder; there are {known}")
+        if config.longest is not None and config.longest < self.max_length:
+            raise UserError(
+                f"max_length is {self.max_length}, but the model has {config.longest} positions: "
+                f"set max_length={config.longest} or less"
+            )
+        return config
 
     def follow(self, path: str) -> "EpochRecipe":
         """A number of updates that is set by hand is not computed any more."""

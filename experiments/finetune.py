@@ -31,7 +31,8 @@ squad squad2 (questions whose answer stands in a text), conll2003 (entities); `t
 
 FROM, what to start with:
   RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task
-  hugging-face:DIR   a BERT directory: config.json, model.safetensors, vocab.txt
+  hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
+                     BERT, RoBERTa, XLM-R, ALBERT or ELECTRA
   keras-hub:DIR      a BERT preset's folder
   none               weights drawn at random; with --model NAME and --vocabulary DIR
 
@@ -83,9 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         grid.add_argument(
             flag, type=kind, nargs="+", metavar="N", help=f"{text} (the preset's by default)"
         )
-    grid.add_argument(
-        "--baseline", action="store_true", help="add a row of TF-IDF and a linear model"
-    )
+    grid.add_argument("--baseline", action="store_true", help="add a row of what `baseline` scores")
     _model_options(grid)
     _data_options(grid)
     set_option(grid, _SETTINGS)

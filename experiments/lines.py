@@ -54,8 +54,12 @@ def decoded(lines: BinaryIO) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def opened_input(name: str | None) -> Iterator[BinaryIO]:
-    """The file of `--input`, or stdin.
+def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
+    """The file of a flag, or stdin.
+
+    Args:
+        name: its name; None for stdin.
+        flag: what named it, for errors.
 
     Raises:
         UserError: it cannot be read.
@@ -64,7 +68,7 @@ def opened_input(name: str | None) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     with contextlib.ExitStack() as stack:
-        with storage.clear_errors(f"--input {name} cannot be read", "check the path"):
+        with storage.clear_errors(f"{flag} {name} cannot be read", "check the path"):
             file = stack.enter_context(storage.as_path(name).open("rb"))
             file.read(0)  # a file in a bucket is looked for when it is first read
         yield file

@@ -32,6 +32,8 @@ _FORMS = """sources of text, in corpus.sources:
   text-paragraphs:GLOB[,GLOB...]  files whose documents are separated by blank lines
   text-lines:GLOB[,GLOB...]       files with a document a line
   homeassistant:LANG              the embedded default corpus, a part of the program a document
+or (NAME, SPLIT, WEIGHT, LANGUAGE): with a LANGUAGE of two, ("en", "de"), translation pairs, from
+tfds:NAME, text:FILE,FILE, tsv:FILE or homeassistant:LANG
 """
 
 # Each command's module in experiments.pretraining, and its function.

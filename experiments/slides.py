@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
     add("--systems", nargs="+", metavar="NAME", help="rows of the table (default: all)")
     add("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N", help="default 1 2 3")
-    add("--jobs", type=int, default=2, help="trainings at once (default %(default)s)")
+    add("--jobs", type=int, default=2, metavar="N", help="trainings at once (default %(default)s)")
     add(
         "--tasks",
         nargs="+",

@@ -7,7 +7,7 @@ from etils import epath
 
 from experiments.embedding.sentence_encoder import SentenceEncoder
 from experiments.embedding.start import open_encoder
-from export.classifier import checked_text
+from export.texts import checked_text
 from export.versions import write_version
 from macaron_tf.data.pair_encoding import encode_pairs
 from macaron_tf.data.storage import as_path

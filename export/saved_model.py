@@ -171,6 +171,8 @@ def main(arguments: list[str] | None = None) -> None:
     if kind in ("finetuning", "embedding") and changes:
         flag = next(iter(changes)).replace("_", "-")
         raise UserError(f"--{flag}: {options.run} is no translator, and searches nothing")
+    if options.run.startswith("hugging-face:") and options.checkpoint:
+        raise UserError(f"--checkpoint: {options.run} is no run and has one set of weights")
     # Each kind of model is only loaded for its own runs.
     if kind == "embedding":
         from export.embedder import export_embedder

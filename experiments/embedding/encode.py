@@ -14,14 +14,14 @@ from macaron_tf.evaluation.similarity import unit_vectors
 
 def run(options: argparse.Namespace) -> None:
     """Encodes a file or stdin to an array of NumPy's."""
-    with options.devices.scope():
-        encoder, _ = open_encoder(
-            options.encoder, options.pooling, options.max_length, options.lower_case
-        )
     with opened_input(options.input) as lines:
         texts = list(decoded(lines))
     if not texts:
         raise UserError(f"{options.input or 'stdin'} is empty: give a sentence a line")
+    with options.devices.scope():
+        encoder, _ = open_encoder(
+            options.encoder, options.pooling, options.max_length, options.lower_case
+        )
     with opened_output(options.output) as file:
         began = time.monotonic()
         vectors = encoder.encode(texts)

@@ -6,7 +6,6 @@ from experiments.epochs import EpochRecipe
 from macaron_tf.data.tasks import TASKS, Task, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.layers.pooling import POOLINGS
-from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.siamese import parse_concatenation
 from macaron_tf.objectives.similarity import (
     CosineObjective,
@@ -23,7 +22,7 @@ _LEAST_LENGTH = 3  # [CLS], a token, [SEP]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingRecipe(EpochRecipe):
-    """Every setting of a run of Sentence-BERT.
+    """Every setting of a run of Sentence-BERT; sentences longer than `max_length` are cut.
 
     Attributes: those of `EpochRecipe`, and
         task: a task of two texts, see `macaron_tf.data.tasks`, or "triplets".
@@ -34,7 +33,6 @@ class EmbeddingRecipe(EpochRecipe):
         concatenation: what the softmax sees of two vectors, see `SiameseEncoder`.
         normalize: whether the vectors are of length 1 before the objective sees them.
         margin: of the triplet objective.
-        max_length: greatest length of a row, special ids included; longer sentences are cut.
     """
 
     kind = "embedding"
@@ -48,7 +46,6 @@ class EmbeddingRecipe(EpochRecipe):
     concatenation: str = "u,v,|u-v|"
     normalize: bool = False
     margin: float = 1.0
-    max_length: int = 128
 
     def __post_init__(self):
         super().__post_init__()
@@ -89,29 +86,6 @@ class EmbeddingRecipe(EpochRecipe):
             return CosineObjective(*self.described.score_range)
         return TripletObjective(self.margin)
 
-    def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
-        config = super().model_config(vocab_size)
-        if not isinstance(config, EncoderConfig):
-            known = ", ".join(catalog.names(EncoderConfig))
-            raise UserError(f"model: {self.model} is no encoder; there are {known}")
-        longest = longest_row(config)
-        if longest is not None and longest < self.max_length:
-            raise UserError(
-                f"max_length is {self.max_length}, but the model has {longest} positions: "
-                f"set max_length={longest} or less"
-            )
-        return config
-
-
-def longest_row(config: EncoderConfig) -> int | None:
-    """Greatest L that a model takes; None = any.
-
-    Args:
-        config: the model's.
-    """
-    limited = config.positions == "learned" or {"gmlp", "amlp"} & set(config.blocks)
-    return config.max_length if limited else None
-
 
 def pair_task(name: str) -> Task:
     """A task whose examples are two texts and a class or score of the two.
@@ -148,11 +122,11 @@ def default_objective(task: str) -> str:
 
 
 def paper_recipe(task: str, objective: str | None = None) -> EmbeddingRecipe:
-    """The settings of Reimers and Gurevych 2019, sections 3.1, 4.2 and 4.4.
+    """The settings of Reimers and Gurevych 2019, sections 3.1 and 4.4.
 
-    Adam at 2e-5, batches of 16, 10% linear warm-up, then linearly to 0; one epoch over classes or
-    triplets, four over STS-B; mean pooling. The paper says nothing of weight decay and epsilon:
-    they are BERT's fine-tuning's.
+    Adam at 2e-5, batches of 16, 10% linear warm-up, one epoch over classes or triplets, mean
+    pooling. Chosen here: four epochs over STS-B, linearly to 0 after the warm-up; weight decay and
+    epsilon are BERT's fine-tuning's.
 
     Args:
         task: a task of two texts, or "triplets".

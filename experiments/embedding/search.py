@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"--top {options.top}: give a whole number of 1 or more")
     if storage.is_remote(options.corpus):
         raise UserError(f"--corpus {options.corpus}: copy the file from its bucket to the disk")
-    with opened_input(options.corpus) as lines:
+    with opened_input(options.corpus, "--corpus") as lines:
         # An empty line is nearest to any short query, and no answer to it.
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
     if not corpus:

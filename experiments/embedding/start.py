@@ -5,7 +5,6 @@ import pathlib
 
 from etils import epath
 
-from experiments.embedding.recipe import longest_row
 from experiments.embedding.run import EmbeddingRun
 from experiments.embedding.sentence_encoder import SentenceEncoder
 from experiments.finetuning.init import Init, Weights, read_init
@@ -58,7 +57,7 @@ def read_start(
         init = read_init(given, model, vocabulary, lower_case)
         kind, _, place = given.partition(":")
         if kind == "hugging-face" and (pathlib.Path(place).expanduser() / "modules.json").is_file():
-            _, *pooling = read_sentence_transformer(pathlib.Path(place).expanduser())
+            _, *pooling = read_sentence_transformer(pathlib.Path(place).expanduser(), lower_case)
             return Start(init, *pooling)
         return Start(init)
     path, checkpoint = found
@@ -112,7 +111,7 @@ def open_encoder(
         network.build()
         start.init.copy_to(network)
         own_length = start.max_length or trained_length or min(_LONGEST, config.max_length)
-    longest = longest_row(network.config)
+    longest = network.config.longest
     if max_length is not None and longest is not None and longest < max_length:
         raise UserError(
             f"--max-length {max_length}: {given} has {longest} positions: give as many or less"

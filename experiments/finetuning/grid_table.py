@@ -101,7 +101,7 @@ def markdown(record: dict) -> str:
     if baselines:
         scores = [baselines.get(task, {}).get("score") for task in tasks]
         cells = ["" if score is None else f"{100 * score:.1f}" for score in scores]
-        text.append(_row("bag of words", cells, scores))
+        text.append(_row("baseline", cells, scores))
     text += ["", "The score is the mean of: " + "; ".join(map(_metrics, tasks)) + ".", ""]
     text += [
         "| task | model | learning rate | batch | epochs | seeds | score | metrics |",

@@ -189,19 +189,24 @@ def _of_run(given: str) -> Init:
         from experiments.pretraining.run import PretrainingRun as EncoderRun
     elif kind == "finetuning":
         from experiments.finetuning.run import FinetuningRun as EncoderRun
+    elif kind == "embedding":
+        from experiments.embedding.run import EmbeddingRun as EncoderRun
     else:
-        raise UserError(f"--init {given} is a {kind} run: give a pre-training run")
+        raise UserError(f"--init {given} is a {kind} run: give one of an encoder")
     run = EncoderRun.open(path)
     weights = run.checkpoint(checkpoint)
     recipe = run.recipe
     seen = recipe.corpus.sequence_length if kind == "pretraining" else recipe.max_length
+    config, options = recipe.model_config(), dict(recipe.model_options)
+    if config.num_languages:  # those of the corpus, whatever the catalog says
+        options["num_languages"] = config.num_languages
     return Init(
         given,
         recipe.model,
-        recipe.model_options,
+        tuple(sorted(options.items())),
         run.vocabulary,
         # Sinusoids and T5's far distances reach further than they were seen.
-        seen if recipe.model_config().positions == "learned" else None,
+        seen if config.longest is not None else None,
         lambda: Weights.of(run.load_network(weights)),
     )
 

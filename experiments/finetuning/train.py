@@ -25,7 +25,7 @@ from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
 # What they come to in updates is compared instead.
-_MAY_CHANGE = (*MAY_CHANGE, "epochs", "warmup_fraction", "validate_epochs")
+_MAY_CHANGE = (*MAY_CHANGE, *FinetuningRecipe.may_change)
 # Decided by the command line's own arguments.
 _GIVEN = {"task": "TASK", "init": "--init", "source": "--source"}
 

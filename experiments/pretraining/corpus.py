@@ -41,7 +41,6 @@ def train_vocabulary(
         UserError: the text cannot be read, or is too little for the size.
     """
     config = recipe.vocabulary
-
     lines = vocabulary_lines(recipe, data_dir, download)
     if config.kind == "wordpiece":
         return WordPieceVocabulary.train(lines, config.size, lower_case=config.lower_case)
@@ -74,13 +73,14 @@ def vocabulary_lines(
         UserError: the text cannot be read.
     """
     corpus, most = recipe.corpus, recipe.vocabulary.max_documents
+    if corpus.language_alpha is not None:
+        monolingual = tuple(source for source in corpus.sources if not source.is_translation)
+        corpus = dataclasses.replace(corpus, sources=monolingual or corpus.sources)
     sources = [open_source(source, data_dir, download, most) for source in corpus.sources]
     if corpus.language_alpha is None:
         # In turn: the trainer reads so many lines, and all sources shall be among them.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
-        monolingual = [source for source in corpus.sources if not source.is_translation]
-        corpus = dataclasses.replace(corpus, sources=tuple(monolingual) or corpus.sources)
         texts = (document.text for document in corpus_mixture(corpus, data_dir, most))
     for text in texts:
         yield from filter(str.strip, text.splitlines() if isinstance(text, str) else text)

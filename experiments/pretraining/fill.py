@@ -64,6 +64,11 @@ def fill(
 def run(options: argparse.Namespace) -> None:
     """Fills in the texts given, or the lines of stdin."""
     opened = PretrainingRun.open(options.run)
+    if opened.recipe.objective == "causal_language":
+        raise UserError(
+            f"{opened.path} has learnt the next token and fills no {MASK}: give a run of another "
+            "objective"
+        )
     network = opened.load_network(options.checkpoint)
     texts = options.text or (line.rstrip("\n") for line in sys.stdin)
     for text in texts:

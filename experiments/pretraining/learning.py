@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 
 from experiments.pretraining.recipe import PretrainingRecipe
+from macaron_tf.errors import UserError
 from macaron_tf.models import GeneratorDiscriminator, PretrainingEncoder
 from macaron_tf.models.generator_discriminator import generator_config
 from macaron_tf.objectives import (
@@ -41,7 +42,10 @@ def _encoder(recipe: PretrainingRecipe, vocab_size: int, **heads) -> Pretraining
 
 def _electra(recipe: PretrainingRecipe, vocab_size: int) -> GeneratorDiscriminator:
     config = recipe.model_config(vocab_size)
-    generator = generator_config(config, recipe.generator_width)
+    try:
+        generator = generator_config(config, recipe.generator_width)
+    except ValueError as error:
+        raise UserError(f"generator_width is {recipe.generator_width}: {error}") from error
     return GeneratorDiscriminator(config, generator, dtype=recipe.training.dtype_policy)
 
 

@@ -86,6 +86,10 @@ class PretrainingRecipe(Recipe):
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
         if not 0 < self.generator_width <= 1:
             raise UserError(f"generator_width is {self.generator_width}: it must lie in (0, 1]")
+        if not 0 < self.discriminator_weight < float("inf"):
+            raise UserError(
+                f"discriminator_weight is {self.discriminator_weight}: it must be above 0"
+            )
         if self.batch_size < 1:
             raise UserError(f"batch_size is {self.batch_size}: it must be 1 or more")
         if self.validation_batches is not None and self.validation_batches < 1:

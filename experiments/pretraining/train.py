@@ -63,10 +63,11 @@ def run(options: argparse.Namespace) -> None:
     if result.best_step is not None:
         name, score = recipe.training.best_metric, result.best_score
         print(f"best validation {name} {score:.4f} at step {result.best_step:,}")
+    fills = recipe.objective != "causal_language"
     print(
         f"next: python -m experiments.finetune train sst2 {path}-sst2 --init {path}\n"
-        f'      {recipe.command} fill {path} "the [MASK] of the story"\n'
-        f"      tensorboard --logdir {path}"
+        + f'      {recipe.command} fill {path} "the [MASK] of the story"\n' * fills
+        + f"      tensorboard --logdir {path}"
     )
 
 

@@ -3,10 +3,11 @@
     python -m experiments.pretrain prepare roberta_base corpora/roberta --data-dir DIR --download
     python -m experiments.pretrain train roberta_base runs/roberta --corpus corpora/roberta
 
-Liu et al. 2019: 2,048 sequences of 512 an update, peak learning rate 5e-4 after 10,000 updates,
-linear to 0, Adam(0.9, 0.98) with epsilon 1e-6 (section 3.1), weight decay 0.01, 50,265 byte-level
-pieces, full sentences, dynamic masks. 125,000 updates see as many tokens as BERT's (its table 3).
-64 micro-batches of 32 rows make an update on one device.
+Liu et al. 2019: 125,000 updates of 2,048 sequences of 512, which are as many tokens as BERT's (its
+table 3), Adam(0.9, 0.98) with epsilon 1e-6 (section 3.1), full sentences, dynamic masks. Of its
+released command are the peak learning rate, 5e-4 (table 3 has 7e-4) after 10,000 updates, linear to
+0, the weight decay, 0.01, and the number of pieces. 64 micro-batches of 32 rows make an update on
+one device.
 
 Measured: not run at this size.
 """

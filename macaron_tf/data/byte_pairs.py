@@ -100,7 +100,12 @@ class BytePairVocabulary(PieceVocabulary):
         """
         found = _json_object(os.fspath(numbers))
         kept = sorted(found.keys() - set(left_out), key=found.__getitem__)
-        lines = storage.read_bytes(os.fspath(merges)).decode("utf-8").splitlines()
+        try:
+            lines = storage.read_bytes(os.fspath(merges)).decode("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{merges} is not UTF-8: give the merges that the vocabulary came with"
+            ) from error
         # The first line may say which version of the format it is.
         lines = [line for line in lines if line and not line.startswith("#version")]
         return cls(kept, lines, **options)
@@ -254,7 +259,11 @@ def _json_object(path: str) -> dict[str, int]:
     try:
         found = json.loads(storage.read_bytes(path))
     except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} holds no object of pieces and ids")
+        raise UserError(
+            f"{path} is no JSON ({error}): give the pieces that the vocabulary came with"
+        ) from error
+    if not isinstance(found, dict) or not all(type(number) is int for number in found.values()):
+        raise UserError(
+            f"{path} holds no object of pieces and their ids: give the vocabulary's vocab.json"
+        )
     return found

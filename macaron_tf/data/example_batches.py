@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.bucketing import Batch, Buckets, choose_lengths
+from macaron_tf.data.bucketing import Batch, EqualRows, choose_lengths
 from macaron_tf.data.cache import TokenRows
 from macaron_tf.errors import UserError
 
@@ -89,7 +89,7 @@ class ExampleBatches:
         best = [min(length, encoded.max_length) for length in best]
         if lengths is not None:
             best = [*lengths, *([best[-1]] if best[-1] > max(lengths) else [])]
-        self.buckets = _EqualRows(best, batch_size)
+        self.buckets = EqualRows(best, batch_size)
         self.steps_per_epoch = self.buckets.steps(self.row_lengths)
 
     def __len__(self) -> int:
@@ -241,11 +241,3 @@ class ExampleBatches:
         dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
         return dataset.prefetch(tf.data.AUTOTUNE)
-
-
-class _EqualRows(Buckets):
-    """Buckets of equal numbers of rows: the papers' batch size counts examples, not tokens."""
-
-    def __init__(self, lengths: Sequence[int], rows: int):
-        super().__init__(lengths, max_tokens=rows * max(lengths))
-        self.rows = (rows,) * len(self.lengths)

@@ -95,7 +95,7 @@ def word_probabilities(logits: tf.Tensor, places: WordPlaces) -> tf.Tensor:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EncodedSentences(EncodedExamples):
+class EncodedTaggedSentences(EncodedExamples):
     """Tokenized sentences: M rows, a window each; the label of a word's first piece in its window
     is the tag's number plus 1, that of all other ids 0.
 
@@ -114,12 +114,12 @@ class EncodedSentences(EncodedExamples):
         return WordPlaces(tf.constant(self.word_rows), tf.constant(self.word_columns))
 
 
-def encode_sentences(
+def encode_tagged(
     vocabulary: PieceVocabulary,
     examples: TaggedSentences,
     max_length: int,
     progress: Progress | None = None,
-) -> EncodedSentences:
+) -> EncodedTaggedSentences:
     """Tokenizes a split once.
 
     Args:
@@ -156,6 +156,6 @@ def encode_sentences(
         tags[packed.offsets[at[found]] + columns[found]] = 1 + numbers[found]
         labels = TokenRows(tags, packed.offsets)
     splits = np.concatenate([[0], np.cumsum([len(words) for words in examples.words])])
-    return EncodedSentences(
+    return EncodedTaggedSentences(
         packed, packed.lengths, labels, max_length, at, columns, splits.astype(np.int64)
     )

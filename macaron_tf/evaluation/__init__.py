@@ -17,6 +17,7 @@ from macaron_tf.evaluation.similarity import (
     unit_vectors,
 )
 from macaron_tf.evaluation.spans import score_answers
+from macaron_tf.evaluation.tagging import score_tags
 
 __all__ = [
     "PairedBootstrap",
@@ -30,6 +31,7 @@ __all__ = [
     "perplexity",
     "score",
     "score_answers",
+    "score_tags",
     "similarity_metrics",
     "tokenize_lines",
     "triplet_accuracy",

@@ -1,7 +1,5 @@
 """Sentence vectors judged and searched by their cosine."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from macaron_tf.evaluation.glue import pearson, spearman
@@ -84,20 +82,16 @@ def nearest(
     top = min(top, len(corpus))
     scores = np.empty((len(queries), 0), np.float32)
     places = np.empty((len(queries), 0), np.int64)
-    for start, part in _chunks(corpus, chunk):
-        # (Q, D) x (D, n) -> (Q, n), beside the best so far
-        scores = np.concatenate([scores, queries @ part.T], axis=1)
-        here = np.broadcast_to(np.arange(start, start + len(part)), (len(queries), len(part)))
-        places = np.concatenate([places, here], axis=1)
-        best = np.stack([_best(row, top) for row in scores])  # (Q, top)
-        scores = np.take_along_axis(scores, best, axis=1)
-        places = np.take_along_axis(places, best, axis=1)
+    for start in range(0, len(corpus), chunk):
+        found = queries @ corpus[start : start + chunk].T  # (Q, D) x (D, n) -> (Q, n)
+        best = np.stack([_best(row, top) for row in found])  # (Q, top), or (Q, n) of fewer
+        # Beside the best so far, which stand earlier: of equals a stable sort takes those.
+        scores = np.concatenate([scores, np.take_along_axis(found, best, axis=1)], axis=1)
+        places = np.concatenate([places, start + best], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+        scores = np.take_along_axis(scores, order, axis=1)
+        places = np.take_along_axis(places, order, axis=1)
     return scores, places
-
-
-def _chunks(corpus: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
-    for start in range(0, len(corpus), size):
-        yield start, corpus[start : start + size]
 
 
 def _best(scores: np.ndarray, top: int) -> np.ndarray:

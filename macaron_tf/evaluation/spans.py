@@ -1,4 +1,7 @@
-"""SQuAD's metrics (Rajpurkar et al. 2016, 2018), as its official scripts compute them."""
+"""SQuAD's metrics (Rajpurkar et al. 2016, 2018), as the official script of version 2.0 has them.
+
+That of 1.1 differs only where an answer or a truth is nothing but punctuation and articles.
+"""
 
 import collections
 import re

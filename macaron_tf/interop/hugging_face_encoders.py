@@ -79,6 +79,8 @@ def _transformer_directory(directory: pathlib.Path) -> pathlib.Path:
     """The model's own one: early sentence-transformers kept it in `0_Transformer`."""
     if (directory / "modules.json").is_file():
         modules = read_json(directory / "modules.json", list)
+        if not modules or not isinstance(modules[0], dict) or "path" not in modules[0]:
+            raise UserError(f"{directory / 'modules.json'} names no module's path first.")
         return directory / modules[0]["path"]
     return directory
 

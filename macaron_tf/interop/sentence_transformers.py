@@ -31,12 +31,15 @@ class SentenceTransformerImport(NamedTuple):
     max_length: int
 
 
-def read_sentence_transformer(directory: str | pathlib.Path) -> SentenceTransformerImport:
+def read_sentence_transformer(
+    directory: str | pathlib.Path, lower_case: bool | None = None
+) -> SentenceTransformerImport:
     """Reads a sentence-transformers directory.
 
     Args:
         directory: holds `modules.json`, which names the folders of an encoder, of its pooling and,
             where there is one, of a normalization.
+        lower_case: as for `read_hugging_face`.
 
     Raises:
         UserError: a file is missing or damaged, or a module has no place in ours.
@@ -56,7 +59,7 @@ def read_sentence_transformer(directory: str | pathlib.Path) -> SentenceTransfor
             f"{file} has the modules {', '.join(kinds)}: only Transformer, Pooling and then "
             "perhaps Normalize can be read."
         )
-    encoder = read_hugging_face(directory)
+    encoder = read_hugging_face(directory, lower_case)
     transformer, pooling = (directory / module.get("path", "") for module in modules[:2])
     positions = encoder.model.config.max_length
     return SentenceTransformerImport(

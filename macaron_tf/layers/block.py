@@ -70,6 +70,7 @@ class Block(keras.layers.Layer):
     """
 
     scheme: tuple[Mix, ...] = ()
+    attends = True  # whether its token mixer has scores that a bias can be added to
 
     def __init__(
         self,

@@ -93,6 +93,7 @@ class GatedMLPBlock(Block):
     """
 
     scheme = (Mix("tokens"),)
+    attends = False
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class GatedMLPBlock(Block):
 class AttentionGatedMLPBlock(GatedMLPBlock):
     """aMLP: a `GatedMLPBlock` with a tiny attention, 64 wide (128 in the paper's large model).
 
-    References: Liu et al. 2021, "Pay Attention to MLPs", section 4.3 and figure 6.
+    References: Liu et al. 2021, "Pay Attention to MLPs", section 4.3.
     """
 
     def __init__(self, *args, tiny_attention_dim: int = 64, **kwargs):

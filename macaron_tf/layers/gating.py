@@ -32,7 +32,7 @@ class SpatialGating(keras.layers.Layer):
     Raises:
         ValueError: F is odd, or T, where it is known when the graph is made, exceeds `max_length`.
 
-    References: Liu et al. 2021, "Pay Attention to MLPs", section 2.1; Toeplitz: section 4.1.
+    References: Liu et al. 2021, "Pay Attention to MLPs", section 2.1; Toeplitz: section 4.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SpatialGating(keras.layers.Layer):
         self.affine = affine
 
     def build(self, z_shape, addition_shape=None):
-        half = check_divisible("channels of a spatial gating", z_shape[-1], "its halves", 2)
+        half = check_divisible("channels of a spatial gating", z_shape[-1], "halves", 2)
         self.norm = LayerNormalization(
             epsilon=self.epsilon,
             center=self.affine,
@@ -164,7 +164,7 @@ class GatedMLP(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.supports_masking = True
-        check_divisible("feed_forward_dim", feed_forward_dim, "the gate's halves", 2)
+        check_divisible("feed_forward_dim", feed_forward_dim, "halves", 2)
         self.feed_forward_dim = feed_forward_dim
         self.max_length = max_length
         self.causal = causal

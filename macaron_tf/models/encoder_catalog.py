@@ -59,7 +59,7 @@ ENCODERS: dict[str, EncoderConfig] = {
         embedding_dim=128,
         **_SHARED,
     ),
-    **_family("electra", (*_TWO_CORES, *_PAPERS)),
+    **_family("electra"),
     **_family("electra", ("small",), embedding_dim=128),
     **_family("xlm", _TWO_CORES, num_languages=3, **_ONE_SEGMENT),
     "gmlp_tiny": dataclasses.replace(_GATED, block="gmlp"),

@@ -1,5 +1,6 @@
 """A stack of blocks: the body of every encoder and decoder."""
 
+import itertools
 from collections.abc import Sequence
 
 import keras
@@ -73,6 +74,7 @@ class Stack(keras.layers.Layer):
             if first < number and SHARING[sharing]:
                 block.share(self.blocks[first], SHARING[sharing])
             self.blocks.append(block)
+        attending = sum(block.attends for block in self.blocks)
         self.biases = [
             RelativePositionBias(
                 self.blocks[0].num_heads,
@@ -82,7 +84,7 @@ class Stack(keras.layers.Layer):
                 dtype=self.dtype_policy,
                 name=f"relative_bias_{i}",
             )
-            for i in range({"none": 0, "shared": 1, "per_layer": len(layers)}[relative_bias])
+            for i in range({"none": 0, "shared": min(attending, 1)}.get(relative_bias, attending))
         ]
         self.final_norm = None
         if self.blocks[0].norm == "pre":
@@ -119,14 +121,16 @@ class Stack(keras.layers.Layer):
         memory_mask = combine_masks(memory_mask)
         length = ops.shape(x)[1]
         biases = [bias(query_length=length, key_length=length) for bias in self.biases] or [None]
-        for i, block in enumerate(self.blocks):
+        # One for each block that has scores, or the same for all.
+        turns = itertools.cycle(biases)
+        for block in self.blocks:
             x = block(
                 x,
                 memory=memory,
                 attention_mask=attention_mask,
                 memory_mask=memory_mask,
                 mask=padding_mask,
-                attention_bias=biases[i % len(biases)],
+                attention_bias=next(turns) if block.attends else None,
                 training=training,
             )
         return self.final_norm(x) if self.final_norm else x

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
+from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
 from macaron_tf.objectives.pretraining import PretrainingObjective, token_sums
 from macaron_tf.special_ids import PAD
 
@@ -24,13 +25,20 @@ class CausalLanguageObjective(PretrainingObjective):
     Raises:
         ValueError: (when called) the network is not causal: it would see what it is to predict.
 
-    References: Conneau and Lample 2019 (XLM), section 3.1.
+    References: Conneau and Lample 2019 (XLM), section 3.2.
     """
 
     skip_padding: bool = True
     metric_names = ("loss", "nll", "perplexity", "accuracy")
 
-    def dataset(self, rows, masking, vocabulary, seed, start_step=0) -> tf.data.Dataset:
+    def dataset(
+        self,
+        rows: tf.data.Dataset,
+        masking: MaskingConfig,
+        vocabulary: MaskingVocabulary,
+        seed: int,
+        start_step: int = 0,
+    ) -> tf.data.Dataset:
         """The rows as they are: nothing is masked."""
         return rows
 

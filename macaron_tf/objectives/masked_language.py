@@ -35,7 +35,7 @@ class MaskedLanguageObjective(PretrainingObjective):
     number of rows that are not all padding.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.2; Lan et al. 2020 (ALBERT),
-    section 3.1, for the order of sentences; Conneau and Lample 2019 (XLM), section 3.3.
+    section 3.1, for the order of sentences; Conneau and Lample 2019 (XLM), section 3.4.
     """
 
     sentence_pair: bool = False

@@ -7,6 +7,7 @@ import tensorflow as tf
 from macaron_tf.objectives import draws
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
 from macaron_tf.objectives.masking import map_numbered
+from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
 from macaron_tf.objectives.pretraining import MaskedPlaces, PretrainingObjective, token_sums
 from macaron_tf.special_ids import PAD
 
@@ -21,7 +22,8 @@ class ReplacedTokenObjective(PretrainingObjective):
     masked position; no gradient flows through the draw, and one that equals the token it stands
     for counts as real. The numbers that decide come with the batch: a run that goes on draws as
     one that never stopped, replicas as one device, and an evaluation the same each time. [PAD] is
-    never drawn, as it would hide its own position.
+    never drawn, as it would hide its own position. Over several micro-batches the discriminator's
+    mean weights each by its masked tokens.
 
     Attributes:
         discriminator_weight: lambda.
@@ -52,7 +54,14 @@ class ReplacedTokenObjective(PretrainingObjective):
         "replaced_precision",
     )
 
-    def dataset(self, rows, masking, vocabulary, seed, start_step=0) -> tf.data.Dataset:
+    def dataset(
+        self,
+        rows: tf.data.Dataset,
+        masking: MaskingConfig,
+        vocabulary: MaskingVocabulary,
+        seed: int,
+        start_step: int = 0,
+    ) -> tf.data.Dataset:
         """Masked batches of `masked_dataset`, and what to sample with.
 
         Returns:
@@ -115,7 +124,7 @@ class ReplacedTokenObjective(PretrainingObjective):
         return sums
 
 
-def sample(logits: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+def sample(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """One token from each softmax, PAD left out: where its cumulative sum passes the draw.
 
     One number a sample in place of the V of Gumbel's way, and so few that a batch can bring them.
@@ -124,7 +133,7 @@ def sample(logits: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
 
     Args:
         logits: `(N, V)` float32.
-        draws: `(N,)` float32 in [0, 1).
+        uniform: `(N,)` float32 in [0, 1).
 
     Returns:
         `(N,)` int32, without a gradient.
@@ -137,15 +146,16 @@ def sample(logits: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
     blocks = tf.reshape(
         tf.pad(shares, [[0, 0], [0, -size % _BLOCK]]), (-1, -(-size // _BLOCK), _BLOCK)
     )
-    block, rest = _passed(tf.reduce_sum(blocks, axis=-1), draws)
+    block, rest = _passed(tf.reduce_sum(blocks, axis=-1), uniform)
+    # (N, 128)
     place, _ = _passed(tf.gather(blocks, block, batch_dims=1), rest)
     return block * _BLOCK + place
 
 
-def _passed(shares: tf.Tensor, draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _passed(shares: tf.Tensor, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Which of `(N, K)` shares holds the draw `(N,)`, and where in it, from 0 to 1: `(N,)` each."""
     sums = tf.cumsum(shares, axis=-1)
-    target = draws[:, None] * sums[:, -1:]  # (N, 1), below the whole
+    target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the whole
     at = tf.reduce_sum(tf.cast(sums <= target, tf.int32), axis=-1)
     share, end = (tf.gather(values, at, batch_dims=1) for values in (shares, sums))
     # Rounding could bring it to 1, and out of the share.

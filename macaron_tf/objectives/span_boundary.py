@@ -22,6 +22,9 @@ class SpanBoundaryObjective(PretrainingObjective):
     term), `span_boundary_loss_sum` (of the second), `input_tokens` and, outside training,
     `correct_sum` and `span_boundary_accuracy_sum`.
 
+    Raises:
+        ValueError: (when called) the masks are of no spans, or the network has no such head.
+
     References: Joshi et al. 2020 (SpanBERT), section 3.2.
     """
 

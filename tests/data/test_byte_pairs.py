@@ -213,3 +213,10 @@ def test_errors_are_sentences(lines, vocabulary, tmp_path):
     (tmp_path / "encoder.json").write_text("{")
     with pytest.raises(UserError, match=r"encoder\.json is no JSON"):
         BytePairVocabulary.from_files(tmp_path / "encoder.json", tmp_path / "vocab.bpe")
+    (tmp_path / "encoder.json").write_text('{"a": "b"}')
+    with pytest.raises(UserError, match="no object of pieces and their ids"):
+        BytePairVocabulary.from_files(tmp_path / "encoder.json", tmp_path / "vocab.bpe")
+    (tmp_path / "encoder.json").write_text('{"a": 0}')
+    (tmp_path / "vocab.bpe").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"vocab\.bpe is not UTF-8"):
+        BytePairVocabulary.from_files(tmp_path / "encoder.json", tmp_path / "vocab.bpe")

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.data.example_batches import ExampleBatches
 from macaron_tf.data.tagging_data import TaggedSentences, as_iob2, read_tagged
-from macaron_tf.data.tagging_windows import encode_sentences, encode_words, word_probabilities
+from macaron_tf.data.tagging_windows import encode_tagged, encode_words, word_probabilities
 from macaron_tf.data.tasks import get_task
 from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.errors import UserError
@@ -71,7 +71,7 @@ def test_no_word_is_lost(vocabulary, max_length):
     words[3] = ["\u200b"]
     words[4].insert(1, "\u200b")
     labels = [rng.integers(0, 9, len(row)).astype(np.int32) for row in words]
-    encoded = encode_sentences(vocabulary, TaggedSentences(words, labels), max_length)
+    encoded = encode_tagged(vocabulary, TaggedSentences(words, labels), max_length)
     assert encoded.rows.lengths.max() <= max_length
     flat = [word for row in words for word in row]
     numbers = np.concatenate(labels)
@@ -105,7 +105,7 @@ def test_no_word_is_lost(vocabulary, max_length):
 def test_batches_carry_a_label_for_each_id(vocabulary):
     words = [["ab", "c"], ["d"], ["e", "fgh", "i"]]
     labels = [np.array(tags, np.int32) for tags in ([0, 8], [3], [1, 2, 0])]
-    encoded = encode_sentences(vocabulary, TaggedSentences(words, labels), 16)
+    encoded = encode_tagged(vocabulary, TaggedSentences(words, labels), 16)
     data = ExampleBatches(encoded, 4)
     (batch,) = data.dataset(repeat=False).as_numpy_iterator()
     assert batch["label"].shape == batch["token_ids"].shape == (4, 8)
@@ -135,6 +135,6 @@ def test_a_word_without_a_piece_is_outside(vocabulary):
 
 def test_bad_settings(vocabulary):
     with pytest.raises(UserError, match="max_length is 2"):
-        encode_sentences(vocabulary, TaggedSentences([["a"]], None), 2)
+        encode_tagged(vocabulary, TaggedSentences([["a"]], None), 2)
     with pytest.raises(UserError, match="no sentence"):
-        encode_sentences(vocabulary, TaggedSentences([], None), 8)
+        encode_tagged(vocabulary, TaggedSentences([], None), 8)

@@ -64,7 +64,7 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, capsys):
 
 def test_sigterm_saves_and_the_same_command_goes_on(bucket, tmp_path, monkeypatch, capsys):
     command = ["train", "bert_tiny", str(tmp_path / "run"), *train_flags(bucket)]
-    validation = pretraining_train.MaskedLanguageValidation.__call__
+    validation = pretraining_train.PretrainingValidation.__call__
 
     def terminated(self, model, step):
         if step == 10:
@@ -72,7 +72,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(bucket, tmp_path, monkeypatc
         return validation(self, model, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining_train.MaskedLanguageValidation, "__call__", terminated)
+        patch.setattr(pretraining_train.PretrainingValidation, "__call__", terminated)
         with pytest.raises(SystemExit) as exit_:
             pretrain.main(command)
     assert exit_.value.code == 143

@@ -193,6 +193,7 @@ def test_what_cannot_be_done_is_one_sentence(toy, run, tmp_path, capsys):
         (["evaluate", str(tmp_path)], "is no run"),
         (["evaluate", str(run), "--max-length", "99"], "has 16 positions"),
         (["encode", str(run), "--input", "/none", "--output", "x.npy"], "/none cannot be read"),
+        (["search", str(run), "--corpus", "/none"], "--corpus /none cannot be read"),
         (["search", str(run), "--corpus", str(empty)], "has no text"),
         (["search", str(run), "--corpus", str(empty), "--top", "0"], "--top 0"),
     ):

@@ -117,7 +117,7 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ca
     assert (worst["learning_rate"], worst["diverged"], worst["mean"]) == (1e30, 2, None)
     table = (tmp_path / "grid.md").read_text()
     assert f"| bert_tiny | {100 * best['mean']:.1f} ± {100 * best['deviation']:.1f} |" in table
-    assert "| bag of words | 100.0 | 100.0 |" in table and "| diverged |" in table
+    assert "| baseline | 100.0 | 100.0 |" in table and "| diverged |" in table
 
     # Of every run only what its score is of is left, which can still be exported and evaluated.
     for run in record["runs"]:

@@ -128,7 +128,7 @@ def test_a_grid_of_mixed_kinds_is_one_table(folder, tmp_path, monkeypatch, capsy
     assert all(run["score"] is not None for run in record["runs"])
     assert set(record["baselines"]) == {"conll2003"}
     table = (tmp_path / "grid.md").read_text()
-    assert "squad2 best_f1; conll2003 f1." in table and "| bag of words |  | " in table
+    assert "squad2 best_f1; conll2003 f1." in table and "| baseline |  | " in table
     # Nothing is trained twice.
     capsys.readouterr()
     assert main(arguments) == 0

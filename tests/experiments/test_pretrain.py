@@ -81,6 +81,17 @@ def test_one_command_pre_trains_every_family(recipe, source, tmp_path):
     assert losses[-1] < losses[0]
 
 
+def test_the_next_token_is_learnt_and_none_filled_in(source, tmp_path, capsys):
+    run = tmp_path / "run"
+    settings = [*toy_settings(source), "objective=causal_language", "model.causal=True"]
+    assert main(["train", "bert_tiny", str(run), *flags(settings)]) == 0
+    assert " fill " not in capsys.readouterr().out
+    losses = [line["loss"] for line in read_lines(run / "metrics.jsonl")]
+    assert losses[-1] < losses[0]
+    assert main(["fill", str(run), "a [MASK]"]) == 2
+    assert "fills no [MASK]" in capsys.readouterr().err
+
+
 def test_next_sentences_are_learnt_besides(source, tmp_path):
     run = tmp_path / "run"
     settings = [*toy_settings(source), "corpus.pairs=next_sentence", "masking.mask=0.8"]
@@ -127,13 +138,13 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     monkeypatch.setattr(
         module, "build_fit_model", lambda *a, **k: models.append(build(*a, **k)) or models[-1]
     )
-    validation = module.MaskedLanguageValidation.__call__
+    validation = module.PretrainingValidation.__call__
 
     def measured(self, model, step):
         memory[step] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return validation(self, model, step)
 
-    monkeypatch.setattr(module.MaskedLanguageValidation, "__call__", measured)
+    monkeypatch.setattr(module.PretrainingValidation, "__call__", measured)
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
     recipe = override(recipes.load("swish_rnn_tiny"), [*settings, "training.save_every_steps=500"])
     train_recipe(recipe, tmp_path / "run", PretrainingCorpus.open(corpus))

@@ -291,7 +291,7 @@ class Planted(MaskedLanguageObjective):
 def plant(monkeypatch, kind: str) -> None:
     monkeypatch.setattr(Planted, "kind", kind, raising=False)
     monkeypatch.setattr(
-        step, "masked_language_objective", lambda recipe, **_: Planted(skip_padding=False)
+        step, "pretraining_objective", lambda recipe, **_: Planted(skip_padding=False)
     )
 
 

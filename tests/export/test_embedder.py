@@ -84,3 +84,8 @@ def test_what_is_exported_is_on_record(folder):
 def test_what_only_a_translator_does_is_refused(folder, tmp_path, capsys):
     assert main([str(folder / "run"), str(tmp_path / "out"), "--n-best", "2"]) == 2
     assert "--n-best" in capsys.readouterr().err
+
+
+def test_a_directory_has_no_checkpoints(tmp_path, capsys):
+    assert main(["hugging-face:DIR", str(tmp_path / "out"), "--checkpoint", "best"]) == 2
+    assert "has one set of weights" in capsys.readouterr().err

@@ -19,6 +19,7 @@ PARTS = {
     "languages": {"num_languages": 3, "num_segments": 0},
     "sinusoidal": {"positions": "sinusoidal"},
     "causal": {"causal": True},
+    "relative_bias": {"relative_bias": "per_layer"},
 }
 IDS = np.array([[2, 5, 6, 7, 3, 0, 0, 0], [2, 9, 8, 7, 6, 5, 4, 3]])
 
@@ -80,6 +81,15 @@ def test_shared_layers_are_the_same_function():
     x = tf.random.stateless_normal((2, 5, 8), (1, 2))
     for block in others:
         np.testing.assert_array_equal(numpy_of(block(x)), numpy_of(first(x)))
+
+
+def test_only_blocks_with_scores_have_a_bias():
+    def count(block, kind):
+        return len(built(tiny(block=block, relative_bias=kind)).stack.biases)
+
+    assert count(("transformer", "gmlp"), "per_layer") == 2
+    assert count("amlp", "shared") == count("gmlp", "per_layer") == 0
+    assert count("macaron", "shared") == 1
 
 
 def test_step_sizes_that_differ_are_shared_among_equals():

@@ -9,7 +9,11 @@ import tensorflow as tf
 
 from experiments.finetuning.kinds.base import Limits, SpanLimits, TaskKind
 from macaron_tf.data.tagging_data import TaggedSentences, read_tagged
-from macaron_tf.data.tagging_windows import EncodedSentences, encode_sentences, word_probabilities
+from macaron_tf.data.tagging_windows import (
+    EncodedTaggedSentences,
+    encode_tagged,
+    word_probabilities,
+)
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.tagging import score_tags
 from macaron_tf.models import EncoderTagger
@@ -40,8 +44,8 @@ class Tags(TaskKind):
 
     def encode(
         self, vocabulary, examples: TaggedSentences, limits: Limits, progress=None
-    ) -> EncodedSentences:
-        return encode_sentences(vocabulary, examples, limits.max_length, progress)
+    ) -> EncodedTaggedSentences:
+        return encode_tagged(vocabulary, examples, limits.max_length, progress)
 
     def network(self, config, head_dropout, policy) -> EncoderTagger:
         return EncoderTagger(config, self.task.num_classes, head_dropout, dtype=policy)
@@ -51,7 +55,7 @@ class Tags(TaskKind):
         return TaggingObjective(self.task.num_classes)
 
     def outputs(
-        self, logits, encoded: EncodedSentences, examples, limits, tuned
+        self, logits, encoded: EncodedTaggedSentences, examples, limits, tuned
     ) -> list[np.ndarray]:
         found = word_probabilities(tf.constant(logits), encoded.places()).numpy()  # (W, C)
         return np.split(found, encoded.splits[1:-1])
