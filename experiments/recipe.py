@@ -70,13 +70,17 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
         values = json.loads(text)
         kind = values.pop("kind", recipe_class.kind)
     except (ValueError, AttributeError, TypeError) as error:
-        raise UserError(f"{where} is not a recipe that this version wrote: {error}") from error
+        raise UserError(
+            f"{where} is not a recipe that this version wrote: {error}; train it again"
+        ) from error
     if kind != recipe_class.kind:
         raise UserError(f"{where} is the recipe of a {kind} run, not of a {recipe_class.kind} one")
     try:
         return _from_dict(recipe_class, values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{where} is not a recipe that this version wrote: {error}") from error
+        raise UserError(
+            f"{where} is not a recipe that this version wrote: {error}; train it again"
+        ) from error
 
 
 def _from_dict(cls, values: dict):

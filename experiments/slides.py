@@ -4,7 +4,8 @@
 
 encoders: BERT, RoBERTa, ALBERT, SpanBERT, XLM, ELECTRA, gMLP and aMLP: what each learns, and how it
 does when it is fine-tuned; three seeds where the slides compare two ways: the order of sentences
-or next sentences or neither, static or dynamic masks, replaced or masked tokens.
+or next sentences or neither, static or dynamic masks, replaced or masked tokens. Sentence-BERT is
+BERT's, trained on STS-B, beside the mean pooling of each encoder as it is.
 
 Writes OUT/NAME.md, .json and .png. What is complete is not trained again: an interrupted command
 goes on when it is given again.
@@ -36,6 +37,12 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["sst2", "stsb", "conll2003"],
         help="default sst2 stsb conll2003",
+    )
+    add(
+        "--sentences",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also score sentences' vectors on STS-B, as they are and, of BERT, trained",
     )
     add("--source", help="examples of the one task, such as tsv:FILE")
     for flag, what in (("--set", "pre-training"), ("--finetune-set", "fine-tuning")):

@@ -8,9 +8,10 @@ import os
 import pathlib
 import queue
 import re
+import statistics
 import time
 
-from experiments.slides_study import encoders_report
+from experiments.slides_study import encoders_report, sentences
 from experiments.slides_study.systems import CORPORA, SYSTEMS, System
 from experiments.studies import command, grid, pretrained
 from macaron_tf.errors import UserError
@@ -37,6 +38,10 @@ def run(options: argparse.Namespace) -> None:
         more = {task: scores.get((name, task)) for task in options.tasks}
         if system.corpus in encoders_report.CROSSED:
             more |= _crossed(name, corpora, out)
+        if options.sentences:
+            place = out / "sentences" / name
+            train = system.sentences
+            more |= sentences.scores(out / "runs" / name, place, train, options.data_dir)
         rows.append(encoders_report.row(system.name, seed, out / "runs" / name, more))
     encoders_report.write(options, out, rows)
 
@@ -78,35 +83,33 @@ def _settings(settings: tuple[str, ...]) -> list[str]:
 
 def _train(options: argparse.Namespace, runs: list, corpora: dict, out: pathlib.Path) -> None:
     """Pre-trains, `options.jobs` at once, each with its share of the CPUs."""
-    cpus = sorted(os.sched_getaffinity(0))
     shares = queue.SimpleQueue()
     for number in range(options.jobs):
-        shares.put(cpus[number :: options.jobs] or cpus)
-    began, done = time.monotonic(), 0
+        shares.put(number)
+    done, spent = 0, []  # minutes of each training; what was complete takes none
 
     def take_share() -> None:
-        # Of this thread alone; the processes that it starts inherit it.
-        os.sched_setaffinity(0, shares.get())
+        if hasattr(os, "sched_setaffinity"):  # Linux
+            cpus = sorted(os.sched_getaffinity(0))
+            # Of this thread alone; the processes that it starts inherit it.
+            os.sched_setaffinity(0, cpus[shares.get() :: options.jobs] or cpus)
 
-    def one(system: System, seed: int) -> str:
-        name = folder(system, seed)
+    def one(system: System, seed: int) -> tuple[str, float]:
+        began, name = time.monotonic(), folder(system, seed)
         settings = [*system.settings, *options.set, f"training.seed={seed}"]
         log = out / "logs" / f"{name}.log"
         pretrained(system.recipe, out / "runs" / name, corpora[system.corpus], settings, log)
-        return name
+        return name, (time.monotonic() - began) / 60
 
     (out / "logs").mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(options.jobs, initializer=take_share) as pool:
         waiting = [pool.submit(one, *run) for run in runs]
         try:
             for finished in concurrent.futures.as_completed(waiting):
-                done += 1
-                minutes = (time.monotonic() - began) / 60
-                print(
-                    f"[{done}/{len(runs)}] {finished.result()}: pre-trained; {minutes:.0f} min, "
-                    f"{minutes / done * (len(runs) - done):.0f} left",
-                    flush=True,
-                )
+                (name, minutes), done = finished.result(), done + 1
+                spent += [minutes] if minutes > 0.1 else []
+                left = (len(runs) - done) / options.jobs * statistics.mean(spent or [0])
+                print(f"[{done}/{len(runs)}] {name}: pre-trained; {left:.0f} min left", flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -5,6 +5,7 @@ import pathlib
 
 from experiments import studies
 from experiments.figures import mean_bars
+from experiments.slides_study import sentences
 from macaron_tf.training.reporters import VALIDATION, read_lines
 
 # What else a system learns, and what the table calls it.
@@ -53,7 +54,9 @@ def _values(rows: list[dict], name: str, metric: str) -> list[float]:
 
 
 def _systems(rows: list[dict], names: list[str], tasks: list[str]) -> list[str]:
-    head = ["system", "seeds", "loss of tokens", "right %", "besides", *tasks]
+    kinds = (sentences.UNTRAINED, sentences.TRAINED)
+    scores = [*tasks, *(kind for kind in kinds if any(kind in one for one in rows))]
+    head = ["system", "seeds", "loss of tokens", "right %", "besides", *scores]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for name in names:
         besides = [
@@ -67,7 +70,7 @@ def _systems(rows: list[dict], names: list[str], tasks: list[str]) -> list[str]:
             studies.cell(_values(rows, name, "nll"), 2),
             studies.cell(_values(rows, name, "accuracy"), 1, 100),
             ", ".join(besides) or "-",
-            *(studies.cell(_values(rows, name, task), 1, 100) for task in tasks),
+            *(studies.cell(_values(rows, name, task), 1, 100) for task in scores),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines

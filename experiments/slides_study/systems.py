@@ -27,6 +27,7 @@ class System:
         recipe: what is pre-trained, and on which of `CORPORA`.
         settings: replaced ones, `path=value`.
         compared: trained with all seeds, for a comparison that the slides make; else with one.
+        sentences: trained further into a Sentence-BERT.
     """
 
     name: str
@@ -34,6 +35,7 @@ class System:
     corpus: str
     settings: tuple[str, ...] = ()
     compared: bool = False
+    sentences: bool = False
 
 
 # A 40th of the tokens that are read, so that ten masks a row are seen four times each, as in
@@ -53,7 +55,7 @@ _NONE = ("corpus.pairs=none",)
 _NEXT = ("corpus.pairs=next_sentence",)
 
 SYSTEMS = (
-    System("BERT", "bert_tiny", "text", _BERT, compared=True),
+    System("BERT", "bert_tiny", "text", _BERT, compared=True, sentences=True),
     System("ELECTRA", "electra_tiny", "text", compared=True),
     System("ALBERT", "albert_tiny", "sentence_order", compared=True),
     System("ALBERT, next sentences", "albert_tiny", "next_sentence", _NEXT, compared=True),

@@ -1,4 +1,14 @@
-"""From text to batches of token ids: sources, cleaning, normalization, vocabulary, batching."""
+"""From text to batches of token ids.
+
+Translation: sources, cleaning, normalization, vocabulary, bucketing, batching.
+Pre-training: documents (corpus_sources), tokenized_documents, packing (pair_packing), then the
+files of a corpus: corpus_blocks, corpus_writer, corpus_files, corpus_reading; pretraining_corpus
+prepares it.
+Fine-tuning: tasks, task_data, then classification_data, question_data and question_windows,
+tagging_data and tagging_windows, sentence_data; example_batches makes their batches.
+Vocabularies of encoders: piece_vocabulary is what wordpiece, encoder_sentencepiece and byte_pairs
+have in common.
+"""
 
 from macaron_tf.cache import cache_directory
 from macaron_tf.data.batching import BatchingConfig, TranslationData

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.checks import check_count
+from macaron_tf.objectives.cross_entropy import hits
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
 from macaron_tf.special_ids import PAD
 
@@ -53,6 +54,5 @@ class ClassificationObjective:
             "input_tokens": tf.reduce_sum(real),
         }
         if self.num_classes > 1 and not training:
-            best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-            sums["correct_sum"] = tf.reduce_sum(tf.cast(best == labels, tf.float32) * weights)
+            sums["correct_sum"] = tf.reduce_sum(hits(logits, labels) * weights)
         return sums

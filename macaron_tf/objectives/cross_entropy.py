@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy with a gradient written out by hand."""
+"""Label-smoothed cross-entropy with a gradient written out by hand, and what is right."""
 
 import tensorflow as tf
 
@@ -44,3 +44,9 @@ def label_smoothed_cross_entropy(
 
     loss, nll = smoothed(logits)
     return loss, tf.stop_gradient(nll)
+
+
+def hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """1 where the largest of `(..., C)` logits is at the label, `(...,)` float32."""
+    best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    return tf.cast(best == labels, tf.float32)

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from macaron_tf.objectives.cross_entropy import hits
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
-from macaron_tf.objectives.pretraining import MaskedPlaces, PretrainingObjective, hits, token_sums
+from macaron_tf.objectives.pretraining import MaskedPlaces, PretrainingObjective, token_sums
 from macaron_tf.special_ids import PAD
 
 

@@ -5,6 +5,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from macaron_tf.objectives.cross_entropy import hits
 from macaron_tf.objectives.masking import masked_dataset
 from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
 
@@ -111,9 +112,3 @@ def token_sums(
     if not training:
         sums["correct_sum"] = tf.reduce_sum(hits(logits, labels) * weights)
     return sums
-
-
-def hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """1 where the largest of `(N, C)` logits is at the label, `(N,)` float32."""
-    best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-    return tf.cast(best == labels, tf.float32)

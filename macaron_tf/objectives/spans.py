@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from macaron_tf.objectives.cross_entropy import hits
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
 from macaron_tf.special_ids import PAD
 
@@ -36,7 +37,6 @@ class SpanObjective:
             "input_tokens": tf.reduce_sum(real),
         }
         if not training:
-            best = tf.argmax(logits, axis=-1, output_type=labels.dtype)  # (B, 2)
-            correct = tf.cast(tf.reduce_all(best == labels, axis=1), tf.float32)  # (B,)
-            sums["correct_sum"] = tf.reduce_sum(correct * weights)
+            both = tf.reduce_prod(hits(logits, labels), axis=1)  # (B, 2) -> (B,)
+            sums["correct_sum"] = tf.reduce_sum(both * weights)
         return sums

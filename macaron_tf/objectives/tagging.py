@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.checks import check_count
+from macaron_tf.objectives.cross_entropy import hits
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
 from macaron_tf.special_ids import PAD
 
@@ -52,6 +53,5 @@ class TaggingObjective:
             "input_tokens": tf.reduce_sum(real),
         }
         if not training:
-            best = tf.argmax(logits, axis=-1, output_type=tags.dtype)  # (B, L)
-            sums["correct_sum"] = tf.reduce_sum(tf.cast(best == tags, tf.float32) * weights)
+            sums["correct_sum"] = tf.reduce_sum(hits(logits, tags) * weights)
         return sums

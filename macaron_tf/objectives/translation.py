@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from macaron_tf.objectives.cross_entropy import label_smoothed_cross_entropy
+from macaron_tf.objectives.cross_entropy import hits, label_smoothed_cross_entropy
 from macaron_tf.special_ids import BOS, PAD
 
 
@@ -55,8 +55,5 @@ class TranslationObjective:
             "source_tokens": tf.reduce_sum(tf.cast(batch["source"] != PAD, tf.float32)),
         }
         if not training:
-            correct = tf.cast(
-                tf.argmax(logits, axis=-1, output_type=labels.dtype) == labels, tf.float32
-            )
-            sums["correct_sum"] = tf.reduce_sum(correct * weights)
+            sums["correct_sum"] = tf.reduce_sum(hits(logits, labels) * weights)
         return sums

@@ -8,7 +8,7 @@ import experiments.finetune
 import experiments.pretrain
 from experiments import studies
 from experiments.slides import main
-from experiments.slides_study import encoders
+from experiments.slides_study import encoders, sentences
 from experiments.slides_study.systems import CORPORA, SYSTEMS, Corpus, System
 from macaron_tf.errors import UserError
 from tests.experiments.finetuning_toy import write_toy
@@ -53,6 +53,7 @@ def test_systems_are_compared_and_not_trained_twice(calls, tmp_path, monkeypatch
     out = tmp_path / "study"
     tune = ["training.max_steps=4", "training.validate_every=4", "max_length=16"]
     arguments = ["encoders", str(out), "--seeds", "1", "2", "--jobs", "1", "--tasks", "sst2"]
+    arguments += ["--no-sentences"]
     arguments += flags(settings) + ["--source", task]
     arguments += [word for setting in tune for word in ("--finetune-set", setting)]
     assert main(arguments) == 0
@@ -72,6 +73,29 @@ def test_systems_are_compared_and_not_trained_twice(calls, tmp_path, monkeypatch
     calls.clear()
     assert main(arguments) == 0
     assert {call[1] for call in calls} == {"prepare", "grid"}
+
+
+def test_sentences_are_scored_before_and_after_training(tmp_path, monkeypatch):
+    calls = []
+
+    def command(script, *words):
+        calls.append(words)
+        if words[0] == "evaluate":
+            folder = tmp_path / words[words.index("--output") + 1]
+            folder.mkdir(parents=True)
+            metrics = {"spearman": len(calls) / 10, "pearson": 0.0}
+            (folder / "stsb.json").write_text(json.dumps({"metrics": metrics}))
+
+    monkeypatch.setattr(sentences, "command", command)
+    out = tmp_path / "out"
+    found = sentences.scores(tmp_path / "run", out, train=True, data_dir="DIR")
+    assert found == {"mean pooling": 0.1, "Sentence-BERT": 0.3}
+    assert [words[0] for words in calls] == ["evaluate", "train", "evaluate"]
+    assert calls[1][1:5] == ("stsb", str(out / "run"), "--init", str(tmp_path / "run"))
+    assert all(words[-2:] == ("--data-dir", "DIR") for words in calls)
+    calls.clear()
+    again = sentences.scores(tmp_path / "run", out, train=False, data_dir="DIR")
+    assert again == {"mean pooling": 0.1} and not calls
 
 
 def test_bad_names_are_one_sentence(tmp_path, capsys):
