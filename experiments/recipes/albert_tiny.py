@@ -6,7 +6,7 @@ Lan et al. 2020 in `bert_tiny`'s shapes, tokens and schedule; whole words in n-g
 p(n) ~ 1/n. For the slides' tables: `--set corpus.pairs=next_sentence` or `none`,
 `--set model.sharing=attention`, `feed_forward` or `none`, `--set model.embedding_dim=128`.
 
-Measured: see `experiments/results/slides_encoders`.
+Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
 """
 
 import dataclasses

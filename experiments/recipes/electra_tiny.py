@@ -6,7 +6,7 @@ Clark et al. 2020 in `bert_tiny`'s shapes, tokens and schedule, the discriminato
 generator is a quarter as wide, reads the same embeddings and learns masked tokens, 15% of them and
 all masked; the discriminator judges every token, with weight 50.
 
-Measured: see `experiments/results/slides_encoders`.
+Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
 """
 
 import dataclasses

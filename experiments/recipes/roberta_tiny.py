@@ -8,7 +8,7 @@ which 80% are masked and 10% exchanged. `--set masking.duplicates=10` masks once
 BERT's released data do, ten ways for each row, for the slides' comparison of static and dynamic
 masks.
 
-Measured: see `experiments/results/slides_encoders`.
+Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
 """
 
 import dataclasses

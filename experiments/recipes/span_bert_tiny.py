@@ -6,7 +6,7 @@ Joshi et al. 2020 in `bert_tiny`'s shapes, tokens and schedule: one segment, spa
 with geometric lengths (p 0.2), all tokens of a span masked (80%), exchanged (10%) or kept (10%)
 together, the boundary objective added to the masked language one.
 
-Measured: see `experiments/results/slides_encoders`.
+Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
 """
 
 import dataclasses

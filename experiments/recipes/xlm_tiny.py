@@ -8,7 +8,7 @@ q_i ~ p_i^0.5 (section 3.1). English, German and French, and English with both, 
 corpus: screen texts, which are read over and over. Of the paper's three objectives this is MLM with
 TLM; CLM: `--set objective=causal_language --set model.causal=True`.
 
-Measured: see `experiments/results/slides_encoders`.
+Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
 """
 
 import dataclasses
