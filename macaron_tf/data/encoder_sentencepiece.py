@@ -19,6 +19,7 @@ from macaron_tf.data.normalization import (
     normalize_lines,
 )
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
+from macaron_tf.data.sentencepiece_tokenizer import living_tokenizer
 from macaron_tf.data.sentencepiece_training import normalized_text, train_pieces
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import PAD, UNK
@@ -188,22 +189,8 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
 
     @property
     def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
-        """The in-graph tokenizer, made at its first use, and again where TensorFlow dropped it.
-
-        The resource belongs to the kernel that made it, which TensorFlow lets go of whenever a
-        seed is set (`keras.utils.set_random_seed`).
-        """
-        # A graph may be under construction: the resource has to outlive it.
-        with tf.init_scope():
-            if self._tokenizer is not None:
-                try:
-                    self._tokenizer.tokenize([""])
-                except tf.errors.NotFoundError:
-                    self._tokenizer = None
-            if self._tokenizer is None:
-                self._tokenizer = tensorflow_text.SentencepieceTokenizer(
-                    model=self.proto, out_type=tf.int32
-                )
+        """The in-graph tokenizer, see `living_tokenizer`."""
+        self._tokenizer = living_tokenizer(self._tokenizer, self.proto)
         return self._tokenizer
 
     def trackables(self) -> list:

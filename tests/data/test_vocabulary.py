@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,6 +30,16 @@ def test_same_lines_give_the_same_vocabulary(toy_pairs, toy_vocabulary):
     again = Vocabulary.train(interleave(toy_pairs, ("en", "de")), 60)
     assert again.proto == toy_vocabulary.proto
     assert again.hash == toy_vocabulary.hash
+
+
+def test_the_tokenizer_outlives_a_seed(toy_pairs):
+    # Its own: TensorFlow shares the resource of equal models that are alive.
+    vocabulary = Vocabulary.train(interleave(toy_pairs, ("en", "de")), 58)
+    lines = tf.constant([pair[0] for pair in toy_pairs[:3]])
+    before = vocabulary.encode(lines).to_list()
+    for seed, encode in ((3, vocabulary.encode), (4, tf.function(vocabulary.encode))):
+        keras.utils.set_random_seed(seed)
+        assert encode(lines).to_list() == before
 
 
 def test_hash_covers_settings(toy_vocabulary):
