@@ -40,7 +40,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 
 test: $(STAMP) lint
-	@$(RUN) -m pytest
+	@$(RUN) -m pytest -n 2 --dist loadfile
 	@$(RUN) -m pytest -m service tests/data/test_service.py tests/experiments/test_data_service.py
 
 test-slow: $(STAMP)
