@@ -7,7 +7,7 @@ from etils import epath
 
 from experiments.embedding.run import EmbeddingRun
 from experiments.embedding.sentence_encoder import SentenceEncoder
-from experiments.finetuning.init import Init, Weights, read_init
+from experiments.finetuning.init import Init, read_init
 from experiments.kind import read_kind
 from macaron_tf.data import storage
 from macaron_tf.errors import UserError
@@ -52,26 +52,16 @@ def read_start(
     Raises:
         UserError: as `read_init`.
     """
+    init = read_init(given, model, vocabulary, lower_case)
     found = _embedding_run(given)
-    if not found or model or vocabulary:
-        init = read_init(given, model, vocabulary, lower_case)
-        kind, _, place = given.partition(":")
-        if kind == "hugging-face" and (pathlib.Path(place).expanduser() / "modules.json").is_file():
-            _, *pooling = read_sentence_transformer(pathlib.Path(place).expanduser(), lower_case)
-            return Start(init, *pooling)
-        return Start(init)
-    path, checkpoint = found
-    run = EmbeddingRun.open(path)
-    weights, recipe = run.checkpoint(checkpoint), run.recipe
-    init = Init(
-        given,
-        recipe.model,
-        recipe.model_options,
-        run.vocabulary,
-        None,
-        lambda: Weights.of(run.load_network(weights)),
-    )
-    return Start(init, recipe.pooling, recipe.normalize, recipe.max_length)
+    if found:
+        recipe = EmbeddingRun.open(found[0]).recipe
+        return Start(init, recipe.pooling, recipe.normalize, recipe.max_length)
+    kind, _, place = given.partition(":")
+    if kind == "hugging-face" and (pathlib.Path(place).expanduser() / "modules.json").is_file():
+        _, *pooling = read_sentence_transformer(pathlib.Path(place).expanduser(), lower_case)
+        return Start(init, *pooling)
+    return Start(init)
 
 
 def open_encoder(
