@@ -1,16 +1,15 @@
 """An encoder with a classifier on top."""
 
-import dataclasses
-
 import keras
 
 from macaron_tf.layers.heads import ClassificationHead, Pooler
+from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderClassifier(keras.Model):
+class EncoderClassifier(ConfiguredModel):
     """An encoder, its pooled [CLS] position, and a linear layer over it.
 
     Args:
@@ -64,12 +63,6 @@ class EncoderClassifier(keras.Model):
     def get_config(self):
         return {
             **super().get_config(),
-            "config": dataclasses.asdict(self.config),
             "num_classes": self.num_classes,
             "head_dropout": self.head_dropout,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        return cls(EncoderConfig(**config.pop("config")), **config)

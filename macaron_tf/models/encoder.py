@@ -1,12 +1,11 @@
 """The BERT-style encoder, with any block and any scheme of positions."""
 
-import dataclasses
-
 import keras
 from keras import ops
 
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
+from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
@@ -36,7 +35,7 @@ _BLOCK_OPTIONS = (
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class Encoder(keras.Model):
+class Encoder(ConfiguredModel):
     """Embeddings and a stack of blocks: `(B, L)` ids to `(B, L, D)`.
 
     Args:
@@ -122,14 +121,6 @@ class Encoder(keras.Model):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape["token_ids"], self.config.hidden_dim)
-
-    def get_config(self):
-        return {**super().get_config(), "config": dataclasses.asdict(self.config)}
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        return cls(EncoderConfig(**config.pop("config")), **config)
 
 
 def _options(config: EncoderConfig, *names: str) -> dict:

@@ -1,7 +1,5 @@
 """The encoder-decoder of translation, with any block."""
 
-import dataclasses
-
 import keras
 from keras import ops
 
@@ -9,12 +7,13 @@ from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.positions import SinusoidalPositions
 from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderDecoder(keras.Model):
+class EncoderDecoder(ConfiguredModel):
     """Source ids and the target so far to scores of the next target token.
 
     One table embeds source and target and projects to the vocabulary. Id 0 is padding in both.
@@ -31,6 +30,8 @@ class EncoderDecoder(keras.Model):
 
     References: Vaswani et al. 2017; with Macaron blocks, Lu et al. 2019.
     """
+
+    config_class = EncoderDecoderConfig
 
     def __init__(self, config: EncoderDecoderConfig, name: str = "encoder_decoder", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -162,11 +163,3 @@ class EncoderDecoder(keras.Model):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape["target"], self.config.vocab_size)
-
-    def get_config(self):
-        return {**super().get_config(), "config": dataclasses.asdict(self.config)}
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        return cls(EncoderDecoderConfig(**config.pop("config")), **config)

@@ -1,6 +1,5 @@
 """An encoder with the heads that it is pre-trained with."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +9,13 @@ from keras import ops
 from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
 from macaron_tf.layers.heads import ClassificationHead, Pooler
 from macaron_tf.layers.language_heads import MaskedLanguageHead, SpanBoundaryHead
+from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class PretrainingEncoder(keras.Model):
+class PretrainingEncoder(ConfiguredModel):
     """An encoder that predicts masked tokens, and what else it is asked for.
 
     Args:
@@ -144,13 +144,7 @@ class PretrainingEncoder(keras.Model):
     def get_config(self):
         return {
             **super().get_config(),
-            "config": dataclasses.asdict(self.config),
             "sentence_pair": self.has_sentence_pair,
             "span_boundary": self.has_span_boundary,
             "head_options": self.head_options,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        return cls(EncoderConfig(**config.pop("config")), **config)

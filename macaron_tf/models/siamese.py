@@ -1,13 +1,12 @@
 """An encoder of sentences: texts that mean the same get vectors that point the same way."""
 
-import dataclasses
-
 import keras
 from keras import ops
 
 from macaron_tf.checks import check_count
 from macaron_tf.layers.heads import ClassificationHead
 from macaron_tf.layers.pooling import Pooling
+from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.special_ids import PAD
@@ -21,7 +20,7 @@ FEATURES = {
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class SiameseEncoder(keras.Model):
+class SiameseEncoder(ConfiguredModel):
     """An encoder and a pooling, the same for each sentence of a pair or triplet.
 
     Args:
@@ -116,17 +115,11 @@ class SiameseEncoder(keras.Model):
     def get_config(self):
         return {
             **super().get_config(),
-            "config": dataclasses.asdict(self.config),
             "pooling": self.pooling,
             "normalize": self.normalize,
             "num_classes": self.num_classes,
             "concatenation": self.concatenation,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        return cls(EncoderConfig(**config.pop("config")), **config)
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:

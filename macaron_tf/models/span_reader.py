@@ -1,18 +1,17 @@
 """An encoder that points at an answer in a text."""
 
-import dataclasses
-
 import keras
 from keras import ops
 
 from macaron_tf.layers.heads import SpanHead
+from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.special_ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderSpanReader(keras.Model):
+class EncoderSpanReader(ConfiguredModel):
     """An encoder and, over each position, its scores as the start and the end of the answer.
 
     An answer begins and ends in the context; [CLS], position 0, stands for "there is none". All
@@ -50,14 +49,6 @@ class EncoderSpanReader(keras.Model):
     def compute_output_shape(self, input_shape):
         batch, length = input_shape["token_ids"]
         return (batch, 2, length)
-
-    def get_config(self):
-        return {**super().get_config(), "config": dataclasses.asdict(self.config)}
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        return cls(EncoderConfig(**config.pop("config")), **config)
 
 
 def answer_mask(token_ids, segment_ids):

@@ -1,16 +1,15 @@
 """An encoder that tags each position."""
 
-import dataclasses
-
 import keras
 
 from macaron_tf.layers.heads import ClassificationHead
+from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderTagger(keras.Model):
+class EncoderTagger(ConfiguredModel):
     """An encoder and a linear layer over each of its positions.
 
     Args:
@@ -64,12 +63,6 @@ class EncoderTagger(keras.Model):
     def get_config(self):
         return {
             **super().get_config(),
-            "config": dataclasses.asdict(self.config),
             "num_tags": self.num_tags,
             "head_dropout": self.head_dropout,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        return cls(EncoderConfig(**config.pop("config")), **config)
