@@ -12,7 +12,7 @@ import statistics
 import time
 
 from experiments.slides_study import encoders_report, sentences
-from experiments.slides_study.systems import CORPORA, SYSTEMS, System
+from experiments.slides_study.systems import CORPORA, SETTINGS, SYSTEMS, System
 from experiments.studies import command, grid, pretrained
 from macaron_tf.errors import UserError
 
@@ -96,7 +96,7 @@ def _train(options: argparse.Namespace, runs: list, corpora: dict, out: pathlib.
 
     def one(system: System, seed: int) -> tuple[str, float]:
         began, name = time.monotonic(), folder(system, seed)
-        settings = [*system.settings, *options.set, f"training.seed={seed}"]
+        settings = [*SETTINGS, *system.settings, *options.set, f"training.seed={seed}"]
         log = out / "logs" / f"{name}.log"
         pretrained(system.recipe, out / "runs" / name, corpora[system.corpus], settings, log)
         return name, (time.monotonic() - began) / 60

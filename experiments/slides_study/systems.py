@@ -38,9 +38,12 @@ class System:
     sentences: bool = False
 
 
+# Half of the recipes' rows an update: as many updates in half of the time, 6 million tokens.
+SETTINGS = ("batch_size=16",)
+
 # A 40th of the tokens that are read, so that ten masks a row are seen four times each, as in
 # BERT's released data (Liu et al. 2019, section 4.1).
-_FEW = 'corpus.sources=(("tfds:wikipedia/20230601.en", "train[:12%]"),)'
+_FEW = 'corpus.sources=(("tfds:wikipedia/20230601.en", "train[:6%]"),)'
 
 CORPORA = {
     "text": Corpus("bert_tiny"),
