@@ -66,13 +66,16 @@ def _validated(run: pathlib.Path, step: int) -> bool:
     return any(line["kind"] == VALIDATION and line["step"] == step for line in lines)
 
 
-def grid(options: argparse.Namespace, out: pathlib.Path, *more: str) -> list[dict]:
+def grid(
+    options: argparse.Namespace, out: pathlib.Path, *more: str, log: pathlib.Path | None = None
+) -> list[dict]:
     """`finetune grid` of the command's tasks.
 
     Args:
         options: with `tasks`, `data_dir`, `source`, `finetune_set`.
         out: the grid's folder.
         more: further words of its command line.
+        log: where its output goes; None = where this process's goes.
 
     Returns:
         Its combinations, see `experiments.finetuning.grid_table.combinations`.
@@ -80,7 +83,7 @@ def grid(options: argparse.Namespace, out: pathlib.Path, *more: str) -> list[dic
     chosen = [word for setting in options.finetune_set for word in ("--set", setting)]
     data = ["--data-dir", options.data_dir] if options.data_dir else []
     data += ["--source", options.source] if options.source else []
-    command("finetune", "grid", *options.tasks, str(out), *more, *data, *chosen)
+    command("finetune", "grid", *options.tasks, str(out), *more, *data, *chosen, log=log)
     return json.loads((out / "grid.json").read_text(encoding="utf-8"))["combinations"]
 
 

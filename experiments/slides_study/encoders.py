@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import functools
 import itertools
 import json
 import os
@@ -10,9 +11,16 @@ import queue
 import re
 import statistics
 import time
+from collections.abc import Callable
 
 from experiments.slides_study import encoders_report, sentences
-from experiments.slides_study.systems import CORPORA, SETTINGS, SYSTEMS, System
+from experiments.slides_study.systems import (
+    CORPORA,
+    FINETUNING,
+    SETTINGS,
+    SYSTEMS,
+    System,
+)
 from experiments.studies import command, grid, pretrained
 from macaron_tf.errors import UserError
 
@@ -28,12 +36,10 @@ def run(options: argparse.Namespace) -> None:
         for seed in (options.seeds if system.compared else options.seeds[:1])
     ]
     _train(options, runs, corpora, out)
-    grids = out / "finetuned"
-    inits = [f"{folder(*run)}={out / 'runs' / folder(*run)}" for run in runs]
-    combinations = grid(options, grids, "--init", *inits)
-    scores = {(found["model"], found["task"]): found["mean"] for found in combinations}
-    rows = []
-    for system, seed in runs:
+    scores = _finetune(options, [folder(*run) for run in runs], out)
+    further = {}
+
+    def score(system: System, seed: int) -> str:
         name = folder(system, seed)
         more = {task: scores.get((name, task)) for task in options.tasks}
         if system.corpus in encoders_report.CROSSED:
@@ -42,7 +48,14 @@ def run(options: argparse.Namespace) -> None:
             place = out / "sentences" / name
             train = system.sentences
             more |= sentences.scores(out / "runs" / name, place, train, options.data_dir)
-        rows.append(encoders_report.row(system.name, seed, out / "runs" / name, more))
+        further[name] = more
+        return f"{name}: scored"
+
+    _at_once(options.jobs, [functools.partial(score, *run) for run in runs])
+    rows = [
+        encoders_report.row(system.name, seed, out / "runs" / name, further[name])
+        for system, seed, name in ((*run, folder(*run)) for run in runs)
+    ]
     encoders_report.write(options, out, rows)
 
 
@@ -81,38 +94,70 @@ def _settings(settings: tuple[str, ...]) -> list[str]:
     return list(itertools.chain.from_iterable(("--set", setting) for setting in settings))
 
 
-def _train(options: argparse.Namespace, runs: list, corpora: dict, out: pathlib.Path) -> None:
-    """Pre-trains, `options.jobs` at once, each with its share of the CPUs."""
+def _at_once(jobs: int, tasks: list[Callable[[], str]]) -> None:
+    """Calls all, `jobs` at once, each with its share of the CPUs; says what is done and left."""
     shares = queue.SimpleQueue()
-    for number in range(options.jobs):
+    for number in range(jobs):
         shares.put(number)
-    done, spent = 0, []  # minutes of each training; what was complete takes none
 
     def take_share() -> None:
         if hasattr(os, "sched_setaffinity"):  # Linux
             cpus = sorted(os.sched_getaffinity(0))
             # Of this thread alone; the processes that it starts inherit it.
-            os.sched_setaffinity(0, cpus[shares.get() :: options.jobs] or cpus)
+            os.sched_setaffinity(0, cpus[shares.get() :: jobs] or cpus)
 
-    def one(system: System, seed: int) -> tuple[str, float]:
-        began, name = time.monotonic(), folder(system, seed)
-        settings = [*SETTINGS, *system.settings, *options.set, f"training.seed={seed}"]
-        log = out / "logs" / f"{name}.log"
-        pretrained(system.recipe, out / "runs" / name, corpora[system.corpus], settings, log)
-        return name, (time.monotonic() - began) / 60
+    def timed(task: Callable[[], str]) -> tuple[str, float]:
+        began = time.monotonic()
+        return task(), (time.monotonic() - began) / 60
 
-    (out / "logs").mkdir(parents=True, exist_ok=True)
-    with concurrent.futures.ThreadPoolExecutor(options.jobs, initializer=take_share) as pool:
-        waiting = [pool.submit(one, *run) for run in runs]
+    spent = []  # minutes of each; what was complete takes none
+    with concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool:
+        waiting = [pool.submit(timed, task) for task in tasks]
         try:
-            for finished in concurrent.futures.as_completed(waiting):
-                (name, minutes), done = finished.result(), done + 1
+            for done, finished in enumerate(concurrent.futures.as_completed(waiting), 1):
+                what, minutes = finished.result()
                 spent += [minutes] if minutes > 0.1 else []
-                left = (len(runs) - done) / options.jobs * statistics.mean(spent or [0])
-                print(f"[{done}/{len(runs)}] {name}: pre-trained; {left:.0f} min left", flush=True)
+                left = (len(tasks) - done) / jobs * statistics.mean(spent or [0])
+                print(f"[{done}/{len(tasks)}] {what}; {left:.0f} min left", flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _train(options: argparse.Namespace, runs: list, corpora: dict, out: pathlib.Path) -> None:
+    """Pre-trains what is not complete."""
+
+    def one(system: System, seed: int) -> str:
+        name = folder(system, seed)
+        settings = [*SETTINGS, *system.settings, *options.set, f"training.seed={seed}"]
+        log = out / "logs" / f"{name}.log"
+        pretrained(system.recipe, out / "runs" / name, corpora[system.corpus], settings, log)
+        return f"{name}: pre-trained"
+
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    _at_once(options.jobs, [functools.partial(one, *run) for run in runs])
+
+
+def _finetune(options: argparse.Namespace, names: list[str], out: pathlib.Path) -> dict:
+    """Fine-tunes what is not complete; scores by name and task."""
+    scores = {}
+
+    def one(task: str, part: int) -> str:
+        inits = [f"{name}={out / 'runs' / name}" for name in names[part :: options.jobs]]
+        label = f"{task}-{part}"
+        found = grid(
+            argparse.Namespace(**{**vars(options), "tasks": [task]}),
+            out / "finetuned" / label,
+            *("--init", *inits, *FINETUNING),
+            log=out / "logs" / f"finetune-{label}.log",
+        )
+        scores.update({(cell["model"], task): cell["mean"] for cell in found})
+        return f"{task}: {len(inits)} fine-tuned"
+
+    parts = range(min(options.jobs, len(names)))
+    tasks = itertools.product(options.tasks, parts)
+    _at_once(options.jobs, [functools.partial(one, *task) for task in tasks])
+    return scores
 
 
 def _crossed(name: str, corpora: dict[str, str], out: pathlib.Path) -> dict[str, float]:
