@@ -32,6 +32,12 @@ _REQUIRED = {
     "relative_bias": "none",
     "affine": True,
     "causal": False,
+    "norm_type": "layer",
+    "embedding_norm": True,
+    "use_bias": True,
+    "gated": False,
+    "head_dim": None,
+    "scaled": True,
 }
 
 
@@ -226,7 +232,7 @@ def _assign_embeddings(encoder, weights: EncoderWeights) -> None:
             )
         if rows is not None:
             assign(variable, rows)
-    assign_norm(ours.norm, weights.norm)
+    assign_norm(ours.layer_norm, weights.norm)
     if (encoder.projection is None) != (weights.projection is None):
         raise UserError(
             "embeddings of another width than the layers' need a projection, which only one of the "

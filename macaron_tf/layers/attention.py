@@ -65,6 +65,8 @@ class MultiHeadAttention(keras.layers.Layer):
         kernel_initializer: for all projections. Query, key and value (self) or key and value
             (cross) are one fused matrix, whose fan-out the initializer sees: Xavier-uniform is
             then 1/sqrt(2) (self) or sqrt(2/3) (cross) as wide as that of separate matrices.
+        scaled: whether scores are divided by sqrt(d); T5's are not.
+        output_initializer: for the output projection, where it differs.
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
     attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. Keras's own padding masks count
@@ -92,6 +94,8 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: bool = True,
         output_dim: int | None = None,
         kernel_initializer="glorot_uniform",
+        scaled: bool = True,
+        output_initializer=None,
         **kwargs,
     ):
         # The layers within cast what they take; autocast would round the bias to bfloat16.
@@ -107,6 +111,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self.use_bias = use_bias
         self.output_dim = output_dim
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.scaled = scaled
+        self.output_initializer = keras.initializers.get(output_initializer)
 
     def build(self, x_shape, memory_shape=None):
         hidden_dim = x_shape[-1]
@@ -122,16 +128,18 @@ class MultiHeadAttention(keras.layers.Layer):
         else:
             self.query_key_value = self._projection("query_key_value", 3 * width)
             self.query_key_value.build(x_shape)
-        self.output_projection = self._projection("output", self.output_dim or hidden_dim)
+        self.output_projection = self._projection(
+            "output", self.output_dim or hidden_dim, self.output_initializer
+        )
         self.output_projection.build((*x_shape[:-1], width))
         self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         self.built = True
 
-    def _projection(self, name: str, units: int) -> keras.layers.Dense:
+    def _projection(self, name: str, units: int, initializer=None) -> keras.layers.Dense:
         return keras.layers.Dense(
             units,
             use_bias=self.use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_initializer=(initializer or self.kernel_initializer).clone(),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -173,7 +181,7 @@ class MultiHeadAttention(keras.layers.Layer):
         zeros = ops.zeros(shape, self.compute_dtype)
         return zeros, zeros
 
-    def step(self, x, index, cache, memory_mask=None):
+    def step(self, x, index, cache, memory_mask=None, position_bias=None):
         """Attends one new token of each hypothesis.
 
         Args:
@@ -184,6 +192,7 @@ class MultiHeadAttention(keras.layers.Layer):
                 is faster elsewhere, for places still empty are neither moved nor attended.
             cache: what `empty_cache` or the previous step gave (self), what `start` gave (cross).
             memory_mask: `(B, S)` (cross only).
+            position_bias: of `RelativePositionBias`'s call, what is added to the scores.
 
         Returns:
             An output of the shape of x and the cache, the new token's key and value added.
@@ -214,12 +223,17 @@ class MultiHeadAttention(keras.layers.Layer):
                 ops.slice_update(held, (0, 0, 0, index, 0), part)
                 for held, part in zip(cache, new, strict=True)
             )
-        y = self._attend(query, *cache, seen, training=False)  # (B, K, H, 1, d)
+        bias = None
+        if position_bias is not None:
+            # (1, H, 1, T), for scores (B, K, H, 1, T)
+            bias = position_bias(query_length=1, key_length=ops.shape(cache[0])[3], start=index)
+        y = self._attend(query, *cache, seen, training=False, bias=bias)  # (B, K, H, 1, d)
         return self.output_projection(ops.reshape(y, flat)), cache
 
     def _attend(self, query, key, value, mask, training, bias=None):
         # Scaling the query costs T x d products, scaling the scores T x S.
-        query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
+        if self.scaled:
+            query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
         scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
         scores = ops.cast(scores, "float32")
         if bias is not None:
@@ -256,6 +270,10 @@ class MultiHeadAttention(keras.layers.Layer):
             "use_bias": self.use_bias,
             "output_dim": self.output_dim,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "scaled": self.scaled,
+            "output_initializer": keras.initializers.serialize(self.output_initializer)
+            if self.output_initializer
+            else None,
         }
 
 

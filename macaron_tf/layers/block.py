@@ -1,41 +1,39 @@
-"""Layers as splitting schemes: which operators, in which order, with which step sizes.
-
-A Transformer layer is Lie-Trotter splitting (mix tokens, then channels, full steps); a Macaron
-layer is Strang-Marchuk splitting (half a step of channels, a full step of tokens, half a step of
-channels). A new block is a new `scheme`, or another operator in place of one of the two.
-"""
+"""One layer of an encoder or decoder, put together by its scheme."""
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import keras
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.activations import activation as activation_named
 from macaron_tf.layers.attention import MultiHeadAttention, all_of
+from macaron_tf.layers.cached_steps import CachedSteps
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.residual import Residual
+from macaron_tf.layers.scheme import OPERATORS, Mix
 
-OPERATORS = ("tokens", "memory", "channels")
+# Every argument that is a plain value.
+_PLAIN = (
+    "num_heads",
+    "feed_forward_dim",
+    "causal",
+    "cross_attention",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "norm",
+    "epsilon",
+    "affine",
+    "norm_type",
+    "use_bias",
+    "gated",
+    "head_dim",
+    "scaled",
+)
 
 
-@dataclass(frozen=True)
-class Mix:
-    """One operator of a scheme.
-
-    Attributes:
-        operator: `"tokens"` (attention: diffusion) or `"channels"` (feed-forward: convection).
-        step_size: length of the Euler step.
-        width: share of `feed_forward_dim` that a channel mixer gets.
-    """
-
-    operator: str
-    step_size: float = 1.0
-    width: float = 1.0
-
-
-class Block(keras.layers.Layer):
+class Block(CachedSteps, keras.layers.Layer):
     """One layer of an encoder or decoder: the sub-layers of `scheme`, each in a `Residual`.
 
     As an encoder block by default; `causal` makes it a language model's, `causal` and
@@ -55,9 +53,13 @@ class Block(keras.layers.Layer):
         activation_dropout: on inner activations of the feed-forward, 0 to 1.
         activation: of the feed-forward.
         norm: `"pre"` or `"post"`.
-        epsilon: of the LayerNorms.
-        affine: whether the LayerNorms have a trained scale and offset.
+        epsilon, affine, norm_type: of the norms, see `normalization`.
+        use_bias: whether attention and feed-forward have biases.
+        gated: whether the feed-forward is, see `FeedForward`.
+        head_dim: d of an attention head; D / H by default.
+        scaled: whether attention scores are divided by sqrt(d).
         kernel_initializer: of all matrices.
+        output_initializer: of the last matrix of each sub-layer, where it differs (GPT-2's).
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` with `cross_attention`; `attention_mask` over
     x, `(B, T)`, `(B, T, T)` or `(B, H, T, T)`, and `memory_mask (B, S)`, both boolean with True =
@@ -85,7 +87,13 @@ class Block(keras.layers.Layer):
         norm: str = "pre",
         epsilon: float = 1e-5,
         affine: bool = True,
+        norm_type: str = "layer",
+        use_bias: bool = True,
+        gated: bool = False,
+        head_dim: int | None = None,
+        scaled: bool = True,
         kernel_initializer="glorot_uniform",
+        output_initializer=None,
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)  # as of `Residual`
@@ -101,7 +109,13 @@ class Block(keras.layers.Layer):
         self.norm = norm
         self.epsilon = epsilon
         self.affine = affine
+        self.norm_type = norm_type
+        self.use_bias = use_bias
+        self.gated = gated
+        self.head_dim = head_dim
+        self.scaled = scaled
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.output_initializer = keras.initializers.get(output_initializer)
         self._names = []
         for operator, name, mixer, step_size in self._mixers():
             residual = Residual(
@@ -111,6 +125,7 @@ class Block(keras.layers.Layer):
                 norm=norm,
                 epsilon=epsilon,
                 affine=affine,
+                norm_type=norm_type,
                 dtype=self.dtype_policy,
                 name=name,
             )
@@ -128,7 +143,9 @@ class Block(keras.layers.Layer):
             feed_forward_dim,
             activation=self.activation,
             activation_dropout=self.activation_dropout,
-            kernel_initializer=self.kernel_initializer.clone(),
+            gated=self.gated,
+            use_bias=self.use_bias,
+            **self._initializers(),
             dtype=self.dtype_policy,
             name="feed_forward",
         )
@@ -136,12 +153,23 @@ class Block(keras.layers.Layer):
     def _attention(self, **kind) -> MultiHeadAttention:
         return MultiHeadAttention(
             self.num_heads,
+            self.head_dim,
             dropout=self.attention_dropout,
-            kernel_initializer=self.kernel_initializer.clone(),
+            use_bias=self.use_bias,
+            scaled=self.scaled,
+            **self._initializers(),
             dtype=self.dtype_policy,
             name="attention",
             **kind,
         )
+
+    def _initializers(self) -> dict[str, keras.initializers.Initializer]:
+        """Those of a sub-layer, its own objects."""
+        output = self.output_initializer or self.kernel_initializer
+        return {
+            "kernel_initializer": self.kernel_initializer.clone(),
+            "output_initializer": output.clone(),
+        }
 
     def _mixers(self) -> Iterator[tuple[str, str, keras.layers.Layer, float]]:
         """Operator, name, layer and step size of every sub-layer in turn."""
@@ -216,80 +244,18 @@ class Block(keras.layers.Layer):
             x = residual(x, **arguments, training=training)
         return x
 
-    def start(self, memory):
-        """What cached decoding keeps of the memory `(B, S, D)`, once for each sentence."""
-        return [
-            residual.sublayer.start(memory)
-            for operator, residual in self._sublayers
-            if operator == "memory"
-        ]
-
-    def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
-        """Room for the past of K hypotheses, `(B, K, ...)` in every tensor.
-
-        Raises:
-            ValueError: the token mixer needs the whole sequence at once.
-        """
-        return [
-            residual.sublayer.empty_cache(batch_size, beam_size, max_length)
-            for operator, residual in self._sublayers
-            if self._remembers(operator, residual)
-        ]
-
-    def _remembers(self, operator: str, residual: Residual) -> bool:
-        """Whether cached decoding keeps a past for this sub-layer; raises where it cannot."""
-        cached = hasattr(residual.sublayer, "empty_cache")
-        if operator == "tokens" and not cached:
-            raise ValueError(
-                f"cached decoding with a {type(self).__name__} is not supported: "
-                f"{residual.name} needs the whole sequence at once"
-            )
-        return cached and operator != "memory"
-
-    def step(self, x, index, context, cache, memory_mask=None):
-        """One token of each hypothesis through the block.
-
-        Args:
-            x: `(B K, D)` or `(B, K, D)`, the new tokens.
-            index: scalar int32 or None, see `MultiHeadAttention.step`.
-            context: from `start`; `cache`: from `empty_cache` or the last step.
-            memory_mask: `(B, S)` boolean.
-
-        Returns:
-            An output of the shape of x, and the new cache.
-
-        Raises:
-            ValueError: as `empty_cache`.
-        """
-        context, cache, new_cache = iter(context), iter(cache), []
-        for operator, residual in self._sublayers:
-            if operator == "memory":
-                x, _ = residual.step(x, index, next(context), memory_mask)
-            elif self._remembers(operator, residual):
-                x, held = residual.step(x, index, next(cache))
-                new_cache.append(held)
-            else:
-                x = residual(x, training=False)
-        return x, new_cache
-
     def compute_output_shape(self, x_shape, memory_shape=None):
         return tuple(x_shape)
 
     def get_config(self):
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "feed_forward_dim": self.feed_forward_dim,
-            "causal": self.causal,
-            "cross_attention": self.cross_attention,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "activation_dropout": self.activation_dropout,
+            **{name: getattr(self, name) for name in _PLAIN},
             "activation": keras.activations.serialize(self.activation),
-            "norm": self.norm,
-            "epsilon": self.epsilon,
-            "affine": self.affine,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "output_initializer": keras.initializers.serialize(self.output_initializer)
+            if self.output_initializer
+            else None,
         }
 
 

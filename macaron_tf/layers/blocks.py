@@ -4,8 +4,9 @@ import keras
 
 from macaron_tf.checks import check_choice
 from macaron_tf.kernels import GATES
-from macaron_tf.layers.block import Block, Mix
+from macaron_tf.layers.block import Block
 from macaron_tf.layers.gating import GatedMLP
+from macaron_tf.layers.scheme import Mix
 from macaron_tf.layers.swish_rnn import SwishRNN
 
 
@@ -65,7 +66,7 @@ class SwishRNNBlock(Block):
             step_size=self.rnn_step_size,
             gate=self.rnn_gate,
             activation_dropout=self.activation_dropout,
-            kernel_initializer=self.kernel_initializer.clone(),
+            **self._initializers(),
             dtype=self.dtype_policy,
             name="swish_rnn",
         )

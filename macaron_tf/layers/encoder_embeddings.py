@@ -6,7 +6,7 @@ from keras import ops
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.embeddings import TiedEmbedding
-from macaron_tf.layers.layer_norm import LayerNormalization
+from macaron_tf.layers.layer_norm import normalization
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
 
 POSITIONS = ("learned", "sinusoidal", "none")
@@ -24,6 +24,7 @@ class EncoderEmbeddings(keras.layers.Layer):
         dropout: 0 to 1.
         epsilon, affine: of the LayerNorm.
         initializer_range: standard deviation of all tables, cut off at two of them.
+        norm: whether there is a LayerNorm; of a GPT there is none.
 
     Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 everywhere
     by default; `position_ids (B, L)` int, where positions do not simply count up. Returns
@@ -45,6 +46,7 @@ class EncoderEmbeddings(keras.layers.Layer):
         epsilon: float = 1e-12,
         affine: bool = True,
         initializer_range: float = 0.02,
+        norm: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -58,6 +60,7 @@ class EncoderEmbeddings(keras.layers.Layer):
         self.epsilon = epsilon
         self.affine = affine
         self.initializer_range = initializer_range
+        self.norm = norm
 
     def build(self, input_shape=None, **shapes):
         policy, shape = self.dtype_policy, (None, None, self.embedding_dim)
@@ -88,14 +91,12 @@ class EncoderEmbeddings(keras.layers.Layer):
         self.tokens.build()
         if self.position_layer:
             self.position_layer.build(shape)
-        self.norm = LayerNormalization(
-            epsilon=self.epsilon,
-            center=self.affine,
-            scale=self.affine,
-            dtype=policy,
-            name="norm",
-        )
-        self.norm.build(shape)
+        self.layer_norm = None
+        if self.norm:
+            self.layer_norm = normalization(
+                epsilon=self.epsilon, affine=self.affine, dtype=policy, name="norm"
+            )
+            self.layer_norm.build(shape)
         self.drop = Dropout(self.dropout, dtype=policy, name="dropout")
         self.built = True
 
@@ -111,7 +112,9 @@ class EncoderEmbeddings(keras.layers.Layer):
                 x = ops.add(x, ops.matmul(one_hot, ops.cast(table, x.dtype)))
         if self.position_layer:
             x = self.position_layer(x, position_ids=position_ids)
-        return self.drop(self.norm(x), training=training)
+        if self.layer_norm:
+            x = self.layer_norm(x)
+        return self.drop(x, training=training)
 
     def compute_output_shape(self, input_shape, **shapes):
         return (*input_shape, self.embedding_dim)
@@ -129,4 +132,5 @@ class EncoderEmbeddings(keras.layers.Layer):
             "epsilon": self.epsilon,
             "affine": self.affine,
             "initializer_range": self.initializer_range,
+            "norm": self.norm,
         }

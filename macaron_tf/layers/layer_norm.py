@@ -1,9 +1,35 @@
-"""Layer normalization, trained in one pass over memory where there are native kernels."""
+"""Normalizations by name; LayerNorm in one pass over memory where there are native kernels."""
 
 import keras
 from keras import ops
 
+from macaron_tf.checks import check_choice
 from macaron_tf.kernels import runs_native
+
+NORM_TYPES = ("layer", "rms")
+
+
+def normalization(
+    norm_type: str = "layer", epsilon: float = 1e-5, affine: bool = True, **kwargs
+) -> keras.layers.Layer:
+    """The normalization of that name, over the last axis, in float32 under any policy.
+
+    Args:
+        norm_type: `"layer"`, or `"rms"`: neither centred nor offset (T5's).
+        epsilon: added to the variance, or to the mean square.
+        affine: whether there is a trained scale and, of `"layer"`, an offset.
+        kwargs: `name`, `dtype`.
+
+    Raises:
+        ValueError: an unknown name, or `"rms"` without its scale.
+
+    References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
+    """
+    if check_choice("norm_type", norm_type, NORM_TYPES) == "layer":
+        return LayerNormalization(epsilon=epsilon, center=affine, scale=affine, **kwargs)
+    if not affine:
+        raise ValueError("norm_type='rms' always has a scale: set affine=True")
+    return keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")

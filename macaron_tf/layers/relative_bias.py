@@ -43,8 +43,9 @@ class RelativePositionBias(keras.layers.Layer):
             attention, which has none.
         initializer: of the table `(num_buckets, H)`.
 
-    Call arguments, by keyword: `query_length` T and `key_length` S, ints or scalars; queries are
-    the last T of the S positions where T < S. Returns `(1, H, T, S)` float32.
+    Call arguments, by keyword: `query_length` T and `key_length` S, ints or scalars; `start`, the
+    position of the first query, by default that of the last T of the S positions. Returns
+    `(1, H, T, S)` float32.
 
     Raises:
         ValueError: too few buckets for the distances, or an odd number of them to split.
@@ -84,9 +85,10 @@ class RelativePositionBias(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, query_length, key_length):
+    def call(self, query_length, key_length, start=None):
         keys = ops.arange(key_length, dtype="int32")  # (S,)
-        queries = ops.arange(query_length, dtype="int32") + (key_length - query_length)  # (T,)
+        start = key_length - query_length if start is None else start
+        queries = ops.arange(query_length, dtype="int32") + start  # (T,)
         distances = keys[None, :] - queries[:, None]  # (T, S)
         places = ops.clip(distances, -self.max_distance, self.max_distance) + self.max_distance
         buckets = ops.take(self._buckets, places, axis=0)  # (T, S)
@@ -96,7 +98,7 @@ class RelativePositionBias(keras.layers.Layer):
         # (T, S, buckets) x (buckets, H) -> (H, T, S) -> (1, H, T, S)
         return ops.einsum("tsb,bh->hts", one_hot, self.table)[None]
 
-    def compute_output_shape(self, query_length, key_length):
+    def compute_output_shape(self, query_length, key_length, start=None):
         return (1, self.num_heads, query_length, key_length)
 
     def get_config(self):

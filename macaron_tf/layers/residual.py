@@ -5,7 +5,7 @@ from keras import ops
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.dropout import Dropout
-from macaron_tf.layers.layer_norm import LayerNormalization
+from macaron_tf.layers.layer_norm import normalization
 
 NORM_PLACEMENTS = ("pre", "post")
 
@@ -23,14 +23,13 @@ class Residual(keras.layers.Layer):
         step_size: the ODE solver's step; 1 for a Transformer, 1/2 for Macaron's feed-forwards.
         dropout: probability of dropping an element of the sub-layer's output, 0 to 1.
         norm: `"pre"` or `"post"`.
-        epsilon: added to the variance inside the LayerNorm.
-        affine: whether the LayerNorm has a trained scale and offset.
+        epsilon, affine, norm_type: of the norm, see `normalization`.
 
     Call arguments: `x (B, L, D)`, and by keyword whatever the sub-layer takes, such as `memory`
     and `attention_mask`. Returns `(B, L, D)`.
 
     Raises:
-        ValueError: `norm` is neither.
+        ValueError: `norm` or `norm_type` is none of those there are.
 
     References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
     Dynamic System Point of View", eq. 17-19; pre- and post-norm: Xiong et al. 2020.
@@ -44,6 +43,7 @@ class Residual(keras.layers.Layer):
         norm: str = "pre",
         epsilon: float = 1e-5,
         affine: bool = True,
+        norm_type: str = "layer",
         **kwargs,
     ):
         # What the sub-layer takes besides x is its own to cast: a bias on scores stays float32.
@@ -55,8 +55,9 @@ class Residual(keras.layers.Layer):
         self.norm = check_choice("norm", norm, NORM_PLACEMENTS)
         self.epsilon = epsilon
         self.affine = affine
-        self.layer_norm = LayerNormalization(
-            epsilon=epsilon, center=affine, scale=affine, dtype=self.dtype_policy, name="norm"
+        self.norm_type = norm_type
+        self.layer_norm = normalization(
+            norm_type, epsilon, affine, dtype=self.dtype_policy, name="norm"
         )
         self.drop = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
@@ -71,13 +72,13 @@ class Residual(keras.layers.Layer):
             kwargs["memory"] = memory
         return self.around(x, lambda y: self.sublayer(y, training=training, **kwargs), training)
 
-    def step(self, x, *args):
+    def step(self, x, *args, **kwargs):
         """The same update for cached decoding: the sub-layer's `step` also returns its cache."""
         cache = None
 
         def sublayer_step(y):
             nonlocal cache
-            y, cache = self.sublayer.step(y, *args)
+            y, cache = self.sublayer.step(y, *args, **kwargs)
             return y
 
         return self.around(x, sublayer_step, training=False), cache
@@ -103,6 +104,7 @@ class Residual(keras.layers.Layer):
             "norm": self.norm,
             "epsilon": self.epsilon,
             "affine": self.affine,
+            "norm_type": self.norm_type,
         }
 
     @classmethod

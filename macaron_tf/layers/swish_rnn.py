@@ -23,6 +23,7 @@ class SwishRNN(keras.layers.Layer):
         activation_dropout: probability of dropping an element before W3, 0 to 1.
         kernel_initializer: of the matrices. W1 and W2 are one fused matrix, whose fan-out the
             initializer sees.
+        output_initializer: of W3, where it differs.
 
     Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, through which the state
     passes unchanged. Returns `(B, L, D)`. Left to right only: no position sees a later one.
@@ -40,6 +41,7 @@ class SwishRNN(keras.layers.Layer):
         gate: str = "gelu",
         activation_dropout: float = 0.0,
         kernel_initializer="glorot_uniform",
+        output_initializer=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -49,6 +51,7 @@ class SwishRNN(keras.layers.Layer):
         self.gate = gate
         self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.output_initializer = keras.initializers.get(output_initializer)
         check_choice("gate", gate, GATES)
 
     def build(self, input_shape):
@@ -62,7 +65,7 @@ class SwishRNN(keras.layers.Layer):
         self.inner.build(input_shape)
         self.outer = keras.layers.Dense(
             input_shape[-1],
-            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_initializer=(self.output_initializer or self.kernel_initializer).clone(),
             dtype=self.dtype_policy,
             name="outer",
         )
@@ -142,4 +145,7 @@ class SwishRNN(keras.layers.Layer):
             "gate": self.gate,
             "activation_dropout": self.activation_dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "output_initializer": keras.initializers.serialize(self.output_initializer)
+            if self.output_initializer
+            else None,
         }

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
 from macaron_tf.models.configured import ConfiguredModel
@@ -31,6 +32,11 @@ _BLOCK_OPTIONS = (
     "norm",
     "epsilon",
     "affine",
+    "norm_type",
+    "use_bias",
+    "gated",
+    "head_dim",
+    "scaled",
 )
 
 
@@ -73,6 +79,7 @@ class Encoder(ConfiguredModel):
             config.vocab_size,
             width,
             **_options(config, *_EMBEDDING_OPTIONS),
+            norm=config.embedding_norm,
             dtype=policy,
             name="embeddings",
         )
@@ -91,7 +98,11 @@ class Encoder(ConfiguredModel):
             )
         self.stack = Stack(
             [_layer(config, number) for number in range(config.num_layers)],
-            {**_options(config, *_BLOCK_OPTIONS), "kernel_initializer": initializer},
+            {
+                **_options(config, *_BLOCK_OPTIONS),
+                "kernel_initializer": initializer,
+                "output_initializer": _output_initializer(config),
+            },
             config.sharing,
             relative_bias=config.relative_bias,
             dtype=policy,
@@ -125,6 +136,14 @@ class Encoder(ConfiguredModel):
 
 def _options(config: EncoderConfig, *names: str) -> dict:
     return {name: getattr(config, name) for name in names}
+
+
+def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:
+    """Of the last matrices of the sub-layers; None = as all others."""
+    if not config.scaled_outputs:
+        return None
+    depth = sum(len(BLOCKS[_layer(config, n)["block"]].scheme) for n in range(config.num_layers))
+    return keras.initializers.TruncatedNormal(stddev=config.initializer_range / depth**0.5)
 
 
 def _layer(config: EncoderConfig, number: int) -> dict:

@@ -6,6 +6,7 @@ from macaron_tf.checks import check_choice, check_count, check_divisible, check_
 from macaron_tf.layers.activations import activation
 from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.encoder_embeddings import POSITIONS
+from macaron_tf.layers.layer_norm import NORM_TYPES
 from macaron_tf.layers.residual import NORM_PLACEMENTS
 from macaron_tf.layers.swish_rnn import GATES
 from macaron_tf.models.stack import RELATIVE_BIASES, SHARING
@@ -41,7 +42,15 @@ class EncoderConfig:
         epsilon: of the LayerNorms.
         affine: whether the encoder's LayerNorms have a scale and an offset; the masked language
             head's always has.
+        norm_type: of the blocks, `"layer"` or `"rms"`; embedding_norm: whether the embeddings
+            have a LayerNorm, BERT's.
+        use_bias: whether attention and feed-forwards have biases. gated: whether feed-forwards
+            are, see `FeedForward`.
+        head_dim: d of an attention head; None = D / H. scaled: whether attention scores are
+            divided by sqrt(d).
         initializer_range: standard deviation of all matrices, cut off at two of them.
+        scaled_outputs: the last matrix of each sub-layer starts 1/sqrt(sub-layers) as wide, so
+            that their sum does not grow with depth (GPT-2).
 
     Raises:
         ValueError: a field is out of its range; the message names it.
@@ -72,7 +81,14 @@ class EncoderConfig:
     norm: str = "post"
     epsilon: float = 1e-12
     affine: bool = True
+    norm_type: str = "layer"
+    embedding_norm: bool = True
+    use_bias: bool = True
+    gated: bool = False
+    head_dim: int | None = None
+    scaled: bool = True
     initializer_range: float = 0.02
+    scaled_outputs: bool = False
 
     def __post_init__(self):
         for name in (
@@ -87,8 +103,9 @@ class EncoderConfig:
             check_count(name, getattr(self, name))
         for name in ("num_segments", "num_languages"):
             check_count(name, getattr(self, name), least=0)
-        if self.embedding_dim is not None:
-            check_count("embedding_dim", self.embedding_dim)
+        for name in ("embedding_dim", "head_dim"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         # JSON and the command line give lists.
         steps = self.rnn_step_sizes
         steps = tuple(steps) if isinstance(steps, list | tuple) else (steps,)
@@ -105,10 +122,20 @@ class EncoderConfig:
             value = getattr(self, name)
             if type(value) is not float or not 0.0 < value < 1.0:
                 raise ValueError(f"{name}={value!r} must be a number between 0 and 1")
-        for name in ("affine", "causal", "toeplitz"):
+        for name in (
+            "affine",
+            "causal",
+            "toeplitz",
+            "embedding_norm",
+            "use_bias",
+            "gated",
+            "scaled",
+            "scaled_outputs",
+        ):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
-        check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
+        if self.head_dim is None:
+            check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
         activation(self.activation)
         if not self.blocks:
             raise ValueError("block is empty: give a name, or several for the layers in turn")
@@ -119,6 +146,9 @@ class EncoderConfig:
         check_choice("positions", self.positions, POSITIONS)
         check_choice("relative_bias", self.relative_bias, RELATIVE_BIASES)
         check_choice("norm", self.norm, NORM_PLACEMENTS)
+        check_choice("norm_type", self.norm_type, NORM_TYPES)
+        if self.norm_type == "rms" and not self.affine:
+            raise ValueError("norm_type='rms' always has a scale: set affine=True")
 
     @property
     def blocks(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from macaron_tf.checks import check_choice
 from macaron_tf.layers.attention import all_of, combine_masks
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import block_class
-from macaron_tf.layers.layer_norm import LayerNormalization
+from macaron_tf.layers.layer_norm import normalization
 from macaron_tf.layers.relative_bias import RelativePositionBias
 
 RELATIVE_BIASES = ("none", "shared", "per_layer")
@@ -88,10 +88,10 @@ class Stack(keras.layers.Layer):
         ]
         self.final_norm = None
         if self.blocks[0].norm == "pre":
-            self.final_norm = LayerNormalization(
-                epsilon=self.blocks[0].epsilon,
-                center=self.blocks[0].affine,
-                scale=self.blocks[0].affine,
+            self.final_norm = normalization(
+                self.blocks[0].norm_type,
+                self.blocks[0].epsilon,
+                self.blocks[0].affine,
                 dtype=self.dtype_policy,
                 name="final_norm",
             )
@@ -140,20 +140,15 @@ class Stack(keras.layers.Layer):
         return [block.start(memory) for block in self.blocks]
 
     def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
-        """Room for the past of K hypotheses in every block, all tensors `(B, K, ...)`.
-
-        Raises:
-            ValueError: with a relative bias, which a step does not add.
-        """
-        if self.biases:
-            raise ValueError("cached decoding with a relative bias is not supported")
+        """Room for the past of K hypotheses in every block, all tensors `(B, K, ...)`."""
         return [block.empty_cache(batch_size, beam_size, max_length) for block in self.blocks]
 
     def step(self, x, index, context, cache, memory_mask=None):
         """One token of each hypothesis, `x (B K, D)`, through the stack: see the block's `step`."""
-        new_cache = []
+        new_cache, turns = [], itertools.cycle(self.biases or [None])
         for block, block_context, block_cache in zip(self.blocks, context, cache, strict=True):
-            x, held = block.step(x, index, block_context, block_cache, memory_mask)
+            bias = next(turns) if block.attends else None
+            x, held = block.step(x, index, block_context, block_cache, memory_mask, bias)
             new_cache.append(held)
         return (self.final_norm(x) if self.final_norm else x), new_cache
 

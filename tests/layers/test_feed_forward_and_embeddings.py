@@ -11,6 +11,14 @@ def test_feed_forward_is_two_linear_maps_around_relu():
     np.testing.assert_allclose(y, np.maximum(x @ w1 + b1, 0) @ w2 + b2, atol=1e-5)
 
 
+def test_gated_feed_forward_multiplies_two_halves_and_has_no_bias():
+    x, layer = normal(2, 3, 8), FeedForward(16, gated=True, use_bias=False)
+    y = np.asarray(layer(x))
+    inner, outer = map(np.asarray, layer.weights)
+    gate, value = np.split(x @ inner, 2, axis=-1)
+    np.testing.assert_allclose(y, (np.maximum(gate, 0) * value) @ outer, atol=1e-5)
+
+
 def test_embedding_reads_scaled_rows_and_scores_with_the_same_table():
     tokens, layer = ids(2, 3), TiedEmbedding(20, 16)
     layer.build()
@@ -29,4 +37,5 @@ def test_embedding_starts_at_the_width_of_the_recipe():
 
 def test_contract():
     check_layer(FeedForward(16, activation="gelu", activation_dropout=0.1), normal(2, 3, 8))
+    check_layer(FeedForward(16, gated=True, output_initializer="zeros"), normal(2, 3, 8))
     check_layer(TiedEmbedding(20, 8, scale=False), ids(2, 3))

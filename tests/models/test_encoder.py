@@ -14,7 +14,7 @@ from macaron_tf.models import (
     Stack,
     catalog,
 )
-from tests.harness import ids, numpy_of
+from tests.harness import ids, normal, numpy_of
 
 FAMILIES = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
 
@@ -152,9 +152,45 @@ def test_one_step_size_may_be_given_alone():
     assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
-def test_cached_decoding_refuses_a_relative_bias():
-    """It would be left out of every step, silently."""
-    options = {"num_heads": 2, "feed_forward_dim": 16, "causal": True}
-    stack = Stack([{"block": "transformer"}], options, relative_bias="shared")
-    with pytest.raises(ValueError, match="relative bias is not supported"):
-        stack.empty_cache(1, 1, 4)
+@pytest.mark.parametrize("relative_bias", ["shared", "per_layer"])
+@pytest.mark.parametrize("room", [None, 6])
+def test_cached_decoding_adds_the_relative_bias(relative_bias, room):
+    options = {"num_heads": 2, "feed_forward_dim": 16, "causal": True, "scaled": False}
+    stack = Stack(
+        [{"block": "transformer"}, {"block": "macaron"}], options, relative_bias=relative_bias
+    )
+    x = normal(2, 5, 8)
+    stack.build(x.shape)
+    for bias in stack.biases:
+        bias.table.assign(normal(*bias.table.shape))
+    whole = np.asarray(stack(x))
+    cache = stack.empty_cache(2, 1, room)
+    for place in range(5):
+        index = None if room is None else place
+        y, cache = stack.step(x[:, place], index, [[], []], cache)
+        np.testing.assert_allclose(np.asarray(y), whole[:, place], atol=1e-5)
+
+
+def test_without_what_only_bert_has():
+    """No LayerNorm after the embeddings, root mean squares, no biases, wide heads, gates."""
+    config = EncoderConfig(
+        20, 8, 16, 2, 2, norm="pre", norm_type="rms", embedding_norm=False, use_bias=False,
+        head_dim=6, gated=True, scaled=False, causal=True, num_segments=0,
+    )  # fmt: skip
+    encoder = Encoder(config)
+    encoder.build()
+    names = {weight.path.split("/", 1)[1].split("/")[-1] for weight in encoder.weights}
+    assert names == {"table", "scale", "kernel"}
+    # Tables of 20 tokens and 512 positions; norms; Q, K, V and output of 2 x 6; gated 3 x 8 x 16.
+    assert encoder.count_params() == 532 * 8 + 5 * 8 + 2 * (4 * 8 * 12 + 3 * 8 * 16)
+
+
+def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():
+    config = EncoderConfig(20, 64, 256, 2, 4, scaled_outputs=True)
+    encoder = Encoder(config)
+    encoder.build()
+    block = encoder.stack.blocks[0]
+    first = np.asarray(block.feed_forward_1.sublayer.inner.kernel).std()
+    last = np.asarray(block.feed_forward_1.sublayer.outer.kernel).std()
+    # 4 layers of 2 sub-layers; 16,384 draws: 1% is two standard errors.
+    assert abs(first / last / 8**0.5 - 1) < 0.03
