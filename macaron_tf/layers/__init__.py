@@ -12,6 +12,7 @@ from macaron_tf.layers.blocks import (
     TransformerBlock,
     block_class,
 )
+from macaron_tf.layers.convolution import CausalConvolution, ConvolutionBlock
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
 from macaron_tf.layers.feed_forward import FeedForward
@@ -32,7 +33,9 @@ __all__ = [
     "BLOCKS",
     "AttentionGatedMLPBlock",
     "Block",
+    "CausalConvolution",
     "ClassificationHead",
+    "ConvolutionBlock",
     "EncoderEmbeddings",
     "FeedForward",
     "GatedMLP",

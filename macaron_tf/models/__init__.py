@@ -12,6 +12,7 @@ from macaron_tf.models.siamese import SiameseEncoder
 from macaron_tf.models.span_reader import EncoderSpanReader
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tagger import EncoderTagger
+from macaron_tf.models.tcn import TemporalConvolution
 
 __all__ = [
     "Encoder",
@@ -25,6 +26,7 @@ __all__ = [
     "PretrainingEncoder",
     "SiameseEncoder",
     "Stack",
+    "TemporalConvolution",
     "catalog",
     "generator_config",
 ]
