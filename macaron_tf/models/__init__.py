@@ -7,12 +7,15 @@ from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.generator_discriminator import GeneratorDiscriminator, generator_config
+from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.models.siamese import SiameseEncoder
 from macaron_tf.models.span_reader import EncoderSpanReader
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tagger import EncoderTagger
 from macaron_tf.models.tcn import TemporalConvolution
+from macaron_tf.models.temporal_config import TemporalConfig
+from macaron_tf.models.temporal_model import TemporalModel
 
 __all__ = [
     "Encoder",
@@ -23,10 +26,13 @@ __all__ = [
     "EncoderSpanReader",
     "EncoderTagger",
     "GeneratorDiscriminator",
+    "LanguageModel",
     "PretrainingEncoder",
     "SiameseEncoder",
     "Stack",
+    "TemporalConfig",
     "TemporalConvolution",
+    "TemporalModel",
     "catalog",
     "generator_config",
 ]

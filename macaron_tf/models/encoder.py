@@ -37,6 +37,7 @@ _BLOCK_OPTIONS = (
     "gated",
     "head_dim",
     "scaled",
+    "relative",
 )
 
 
@@ -78,7 +79,7 @@ class Encoder(ConfiguredModel):
         self.embeddings = embeddings or EncoderEmbeddings(
             config.vocab_size,
             width,
-            **_options(config, *_EMBEDDING_OPTIONS),
+            **_embedding_options(config),
             norm=config.embedding_norm,
             dtype=policy,
             name="embeddings",
@@ -105,6 +106,7 @@ class Encoder(ConfiguredModel):
             },
             config.sharing,
             relative_bias=config.relative_bias,
+            shared_biases=config.shared_position_biases,
             dtype=policy,
             name="stack",
         )
@@ -118,17 +120,39 @@ class Encoder(ConfiguredModel):
         self.built = True
 
     def call(self, inputs, training=None):
-        token_ids = inputs["token_ids"]
+        mask = ops.not_equal(inputs["token_ids"], PAD)
+        x = self.embed(inputs, training=training)
+        return self.stack(x, mask=mask, segment_ids=inputs.get("segment_ids"), training=training)
+
+    def with_past(self, inputs, past, training=None):
+        """The next segment of a text: `call` that goes on from `past`, see `Stack.with_past`.
+
+        Args:
+            inputs: as for `call`, and optionally `attention_mask (B, L, L)` boolean.
+            past: from the stack's `empty_past` or the last segment.
+
+        Returns:
+            `(B, L, D)`, and the new past.
+        """
+        return self.stack.with_past(
+            self.embed(inputs, training=training),
+            past,
+            ops.not_equal(inputs["token_ids"], PAD),
+            inputs.get("attention_mask"),
+            inputs.get("segment_ids"),
+            training=training,
+        )
+
+    def embed(self, inputs, training=None):
+        """What the blocks read, `(B, L, D)`; `inputs` as for `call`."""
         x = self.embeddings(
-            token_ids,
+            inputs["token_ids"],
             segment_ids=inputs.get("segment_ids"),
             language_ids=inputs.get("language_ids"),
             position_ids=inputs.get("position_ids"),
             training=training,
         )  # (B, L, E)
-        if self.projection:
-            x = self.projection(x)  # (B, L, D)
-        return self.stack(x, mask=ops.not_equal(token_ids, PAD), training=training)
+        return self.projection(x) if self.projection else x  # (B, L, D)
 
     def compute_output_shape(self, input_shape):
         return (*input_shape["token_ids"], self.config.hidden_dim)
@@ -136,6 +160,13 @@ class Encoder(ConfiguredModel):
 
 def _options(config: EncoderConfig, *names: str) -> dict:
     return {name: getattr(config, name) for name in names}
+
+
+def _embedding_options(config: EncoderConfig) -> dict:
+    options = _options(config, *_EMBEDDING_OPTIONS)
+    if config.relative is not None:  # attention knows distances and segments itself
+        options |= {"positions": "none", "num_segments": 0}
+    return options
 
 
 def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:

@@ -1,0 +1,136 @@
+"""The causal language model, with any block: GPT, GPT-2, GPT-3."""
+
+import keras
+from keras import ops
+
+from macaron_tf.layers.dense import Dense
+from macaron_tf.models.configured import ConfiguredModel
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.encoder_config import EncoderConfig
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class LanguageModel(ConfiguredModel):
+    """Token ids to scores of each next token.
+
+    The table of the tokens also scores them, without a bias. Where it is not as wide as the
+    model, a matrix brings the model's output to its width first.
+
+    Args:
+        config: of the encoder, `causal`.
+
+    Call arguments: a dict of the encoder's inputs, `token_ids (B, L)` int and the rest. Returns
+    logits `(B, L, V)`, those at position t for the token at t + 1.
+
+    Raises:
+        ValueError: the configuration is not causal: it would see what it is to predict.
+
+    Example:
+        model = LanguageModel(EncoderConfig(1000, 128, 512, 2, 2, causal=True, norm="pre"))
+        logits = model({"token_ids": token_ids})
+
+    References: Radford et al. 2018 (GPT), eq. 2; Radford et al. 2019 (GPT-2); with recurrences,
+    Lei et al. 2022.
+    """
+
+    def __init__(self, config: EncoderConfig, name: str = "language_model", **kwargs):
+        super().__init__(name=name, **kwargs)
+        if not config.causal:
+            raise ValueError("a language model needs a configuration with causal=True")
+        self.config = config
+        policy = self.dtype_policy
+        self.encoder = Encoder(config, dtype=policy)
+        self.output_projection = None
+        if config.embedding_width != config.hidden_dim:
+            self.output_projection = Dense(
+                config.embedding_width,
+                use_bias=False,
+                kernel_initializer=keras.initializers.TruncatedNormal(
+                    stddev=config.initializer_range
+                ),
+                dtype=policy,
+                name="output_projection",
+            )
+
+    def build(self, input_shape=None):
+        self.encoder.build()
+        if self.output_projection:
+            self.output_projection.build((None, None, self.config.hidden_dim))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        return self.logits(self.hidden_states(inputs, training=training))
+
+    def hidden_states(self, inputs, training=None):
+        """The encoder's output `(B, L, D)`: `call` without `logits`."""
+        return self.encoder(inputs, training=training)
+
+    def logits(self, hidden):
+        """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
+        return self.encoder.embeddings.tokens.logits(self._to_table(hidden))
+
+    def _to_table(self, hidden):
+        """`(..., D) -> (..., E)`."""
+        return self.output_projection(hidden) if self.output_projection else hidden
+
+    def start(self, batch_size, beam_size: int, max_length: int | None = None):
+        """Begins cached decoding of K texts a row.
+
+        Args:
+            batch_size: B, an int or a scalar.
+            beam_size: K.
+            max_length: as in `EncoderDecoder.start`: fixed room for this many tokens, or with None
+                a cache that grows with every step.
+
+        Returns:
+            `context`, constant while decoding, and the empty `cache`, tensors `(B, K, ...)`.
+
+        Raises:
+            ValueError: `max_length` is more than the model's positions, or its blocks need the
+                whole sequence at once.
+        """
+        longest = self.config.longest
+        if max_length is not None and longest is not None and max_length > longest:
+            raise ValueError(
+                f"max_length={max_length} is more than the {longest} positions of the model"
+            )
+        stack, context = self.encoder.stack, {}
+        if max_length is not None:
+            # Transposed once for XLA, as in `EncoderDecoder.start`.
+            table = ops.convert_to_tensor(self.encoder.embeddings.tokens.table)
+            context["table"] = ops.transpose(ops.cast(table, "float32"))
+        cache = stack.empty_cache(batch_size, beam_size, max_length)
+        return context, {"growing" if max_length is None else "fixed": cache}
+
+    def step(self, tokens, index, context, cache):
+        """Scores of the next token of each text.
+
+        Args:
+            tokens: ids `(B, K)`, those at position `index`; none is padding.
+            index: scalar int32, 0 for the first token.
+            context: from `start`. cache: from `start` or the last step.
+
+        Returns:
+            float32 logits `(B, K, V)` and the new cache.
+        """
+        encoder = self.encoder
+        # (B, K) -> (B K, 1): the K texts stand where rows usually do.
+        ids = ops.reshape(tokens, (-1, 1))
+        place = ops.reshape(ops.cast(index, "int32"), (1, 1))
+        x = encoder.embed({"token_ids": ids, "position_ids": place}, training=False)
+        x = ops.reshape(x, (-1, self.config.hidden_dim))  # (B K, 1, D) -> (B K, D)
+        [(kind, past)] = cache.items()
+        contexts = [[]] * self.config.num_layers  # there is no memory
+        x, past = encoder.stack.step(x, index if kind == "fixed" else None, contexts, past)
+        # In float32 under any policy, as in `EncoderDecoder.step`.
+        x = ops.cast(self._to_table(x), "float32")
+        if "table" in context:
+            logits = ops.matmul(x, context["table"])
+        else:
+            logits = encoder.embeddings.tokens.logits(x)
+        # (B K, V) -> (B, K, V)
+        logits = ops.reshape(logits, (-1, tokens.shape[1], self.config.vocab_size))
+        return logits, {kind: past}
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape["token_ids"], self.config.vocab_size)

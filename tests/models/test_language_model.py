@@ -1,0 +1,125 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.models import EncoderConfig, LanguageModel
+from tests.harness import ids
+
+V, L = 24, 7
+PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3, "num_segments": 0}
+# Several layers of a recurrence, so that a leak could go by any of its states.
+BLOCKS = {
+    "transformer": {"block": "transformer", "norm": "pre", "embedding_norm": False},
+    "macaron": {"block": "macaron", "norm": "pre"},
+    "swish_rnn": {"block": "swish_rnn", "rnn_step_sizes": (1, 2)},
+    "gmlp": {"block": "gmlp", "positions": "none", "norm": "pre"},
+    "amlp": {"block": "amlp", "positions": "none", "tiny_attention_dim": 4},
+}
+MORE = {
+    "gpt2": {"norm": "pre", "embedding_norm": False, "scaled_outputs": True},
+    "relative": {"positions": "none", "relative_bias": "shared"},
+    "relative_per_layer": {"relative_bias": "per_layer", "block": "macaron"},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "narrow": {"embedding_dim": 8, "sharing": "all"},
+    "gated_rms": {"norm_type": "rms", "gated": True, "use_bias": False, "scaled": False},
+    "languages": {"num_languages": 2},
+}
+CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
+
+
+def small(dtype=None, **options) -> LanguageModel:
+    shapes = (V, 16, 32, 2, 2)
+    config = EncoderConfig(*shapes, max_length=12, causal=True, **{**PLAIN, **options})
+    model = LanguageModel(config, dtype=dtype)
+    model.build()
+    rng = np.random.default_rng(0)
+    model.set_weights([w + rng.normal(0, 0.2, w.shape) for w in model.get_weights()])
+    return model
+
+
+def rows(batch=2, length=L):
+    return ids(batch, length, vocab_size=V)
+
+
+@pytest.mark.parametrize("kind", BLOCKS | MORE)
+def test_no_later_token_changes_an_output(kind):
+    model, token_ids = small(**(BLOCKS | MORE)[kind]), rows()
+    whole = np.asarray(model({"token_ids": token_ids}))
+    assert whole.shape == (2, L, V)
+    for t in range(1, L):
+        changed = token_ids.copy()
+        changed[:, t] = 4 + (changed[:, t] - 3) % (V - 4)
+        found = np.asarray(model({"token_ids": changed}))
+        np.testing.assert_array_equal(found[:, :t], whole[:, :t])
+        assert np.abs(found[:, t:] - whole[:, t:]).max(axis=(0, 2)).min() > 1e-4
+
+
+@pytest.mark.parametrize("kind", CACHED)
+@pytest.mark.parametrize("max_length", [None, 9])
+def test_cached_steps_equal_the_whole_model(kind, max_length):
+    model, token_ids = small(**CACHED[kind]), rows(6)
+    whole = np.asarray(model({"token_ids": token_ids})).reshape(3, 2, L, V)
+
+    @tf.function
+    def cached(tokens):  # (B, K, L), three rows of two texts each
+        context, cache = model.start(tf.shape(tokens)[0], 2, max_length)
+        steps = []
+        for t in range(L):
+            logits, cache = model.step(tokens[:, :, t], tf.constant(t), context, cache)
+            steps.append(logits)
+        return tf.stack(steps, axis=2)
+
+    found = cached(tf.constant(token_ids.reshape(3, 2, L))).numpy()
+    np.testing.assert_allclose(found, whole, atol=2e-5)
+
+
+def test_cached_steps_compile_with_xla_under_bfloat16():
+    model, token_ids = small("mixed_bfloat16"), rows()
+
+    @tf.function(jit_compile=True)
+    def first(tokens):
+        context, cache = model.start(2, 1, L)
+        return model.step(tokens, tf.constant(0), context, cache)[0]
+
+    found = first(tf.constant(token_ids[:, :1]))
+    assert found.dtype == tf.float32
+    whole = tf.cast(model({"token_ids": token_ids}), tf.float32)[:, :1]
+    np.testing.assert_allclose(found, whole, atol=0.3)
+
+
+def test_padding_at_the_end_changes_nothing():
+    model, token_ids = small(), rows()
+    wide = np.pad(token_ids, ((0, 0), (0, 3)))
+    found = np.asarray(model({"token_ids": wide}))
+    np.testing.assert_allclose(found[:, :L], np.asarray(model({"token_ids": token_ids})), atol=1e-5)
+    assert np.isfinite(found).all()
+
+
+def test_logits_are_products_with_the_table_of_tokens():
+    model, inputs = small(), {"token_ids": rows()}
+    table = np.asarray(model.encoder.embeddings.tokens.table)
+    expected = np.asarray(model.encoder(inputs)) @ table.T
+    np.testing.assert_allclose(np.asarray(model(inputs)), expected, atol=1e-5)
+    assert len(model.weights) == len(model.encoder.weights)
+    narrow = small(embedding_dim=8)
+    assert len(narrow.weights) == len(narrow.encoder.weights) + 1
+    assert model.compute_output_shape({"token_ids": (2, L)}) == (2, L, V)
+
+
+def test_saved_model_equals_the_one_in_memory(tmp_path):
+    model, inputs = small(embedding_dim=8), {"token_ids": rows()}
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.config == model.config
+    np.testing.assert_array_equal(np.asarray(loaded(inputs)), np.asarray(model(inputs)))
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="needs a configuration with causal=True"):
+        LanguageModel(EncoderConfig(V, 16, 32, 2, 2))
+    with pytest.raises(ValueError, match="max_length=13 is more than the 12 positions"):
+        small().start(2, 1, 13)
+    assert small(positions="sinusoidal").start(2, 1, 13)
+    with pytest.raises(ValueError, match="cached decoding with a GatedMLPBlock is not supported"):
+        small(**BLOCKS["gmlp"]).start(2, 1)
