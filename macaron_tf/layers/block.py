@@ -10,8 +10,10 @@ from macaron_tf.layers.activations import activation as activation_named
 from macaron_tf.layers.attention import MultiHeadAttention, all_of
 from macaron_tf.layers.cached_steps import CachedSteps
 from macaron_tf.layers.feed_forward import FeedForward
+from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.scheme import OPERATORS, Mix
+from macaron_tf.layers.segment_steps import SegmentSteps
 
 # Every argument that is a plain value.
 _PLAIN = (
@@ -30,10 +32,11 @@ _PLAIN = (
     "gated",
     "head_dim",
     "scaled",
+    "relative",
 )
 
 
-class Block(CachedSteps, keras.layers.Layer):
+class Block(CachedSteps, SegmentSteps, keras.layers.Layer):
     """One layer of an encoder or decoder: the sub-layers of `scheme`, each in a `Residual`.
 
     As an encoder block by default; `causal` makes it a language model's, `causal` and
@@ -58,6 +61,8 @@ class Block(CachedSteps, keras.layers.Layer):
         gated: whether the feed-forward is, see `FeedForward`.
         head_dim: d of an attention head; D / H by default.
         scaled: whether attention scores are divided by sqrt(d).
+        relative: options of `RelativeAttention`, `clamp_length` and `segments`, which then mixes
+            the tokens; None = it does not.
         kernel_initializer: of all matrices.
         output_initializer: of the last matrix of each sub-layer, where it differs (GPT-2's).
 
@@ -65,7 +70,7 @@ class Block(CachedSteps, keras.layers.Layer):
     x, `(B, T)`, `(B, T, T)` or `(B, H, T, T)`, and `memory_mask (B, S)`, both boolean with True =
     attend; `mask` or `x_mask (B, T)`, Keras's own padding mask of x, which counts besides
     `attention_mask`; `attention_bias`, added to the scores of the token mixer, that broadcasts to
-    `(B, H, T, T)`. Returns `(B, T, D)`.
+    `(B, H, T, T)`; `segment_ids (B, T)` int, see `RelativeAttention`. Returns `(B, T, D)`.
 
     Raises:
         ValueError: `norm` or an operator of the scheme is none of those there are.
@@ -92,6 +97,7 @@ class Block(CachedSteps, keras.layers.Layer):
         gated: bool = False,
         head_dim: int | None = None,
         scaled: bool = True,
+        relative: dict | None = None,
         kernel_initializer="glorot_uniform",
         output_initializer=None,
         **kwargs,
@@ -114,6 +120,7 @@ class Block(CachedSteps, keras.layers.Layer):
         self.gated = gated
         self.head_dim = head_dim
         self.scaled = scaled
+        self.relative = None if relative is None else dict(relative)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.output_initializer = keras.initializers.get(output_initializer)
         self._names = []
@@ -135,7 +142,9 @@ class Block(CachedSteps, keras.layers.Layer):
 
     def token_mixer(self) -> keras.layers.Layer:
         """Makes the operator between positions; a block with another one overrides this."""
-        return self._attention(causal=self.causal)
+        if self.relative is None:
+            return self._attention(causal=self.causal)
+        return self._attention(RelativeAttention, causal=self.causal, **self.relative)
 
     def channel_mixer(self, feed_forward_dim: int) -> keras.layers.Layer:
         """Makes the operator within a position; a block with another one overrides this."""
@@ -150,12 +159,13 @@ class Block(CachedSteps, keras.layers.Layer):
             name="feed_forward",
         )
 
-    def _attention(self, **kind) -> MultiHeadAttention:
-        return MultiHeadAttention(
+    def _attention(self, layer=MultiHeadAttention, **kind) -> MultiHeadAttention:
+        return layer(
             self.num_heads,
             self.head_dim,
             dropout=self.attention_dropout,
-            use_bias=self.use_bias,
+            # Transformer-XL's and XLNet's have none, their feed-forwards have.
+            use_bias=self.use_bias and layer is MultiHeadAttention,
             scaled=self.scaled,
             **self._initializers(),
             dtype=self.dtype_policy,
@@ -229,12 +239,14 @@ class Block(CachedSteps, keras.layers.Layer):
         mask=None,
         x_mask=None,
         attention_bias=None,
+        segment_ids=None,
         training=None,
     ):
         own = {
             "attention_mask": attention_mask,
             "attention_bias": attention_bias,
             "mask": all_of(mask, x_mask),
+            "segment_ids": segment_ids,
         }
         of_memory = {"memory": memory, "memory_mask": memory_mask}
         for operator, residual in self._sublayers:

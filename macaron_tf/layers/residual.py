@@ -83,6 +83,17 @@ class Residual(keras.layers.Layer):
 
         return self.around(x, sublayer_step, training=False), cache
 
+    def with_past(self, x, past, training=None, **kwargs):
+        """The same update where the sub-layer goes on from its past, and its new past."""
+        new_past = None
+
+        def going_on(y):
+            nonlocal new_past
+            y, new_past = self.sublayer.with_past(y, past, training=training, **kwargs)
+            return y
+
+        return self.around(x, going_on, training), new_past
+
     def around(self, x, function, training=None):
         """Wraps any `function: (B, L, D) -> (B, L, D)` in this norm, dropout, step and skip."""
         y = function(self.layer_norm(x) if self.norm == "pre" else x)

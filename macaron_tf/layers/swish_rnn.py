@@ -28,6 +28,9 @@ class SwishRNN(keras.layers.Layer):
     Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, through which the state
     passes unchanged. Returns `(B, L, D)`. Left to right only: no position sees a later one.
 
+    Over segments of a text `with_past` goes on from the last k values of c, which `empty_past`
+    gives before the first; no gradient flows through them.
+
     Cached decoding: `empty_cache` and `step`, whose state is the last k values of c, whatever the
     number of tokens so far.
 
@@ -104,6 +107,29 @@ class SwishRNN(keras.layers.Layer):
         c = xla.over_turns(x1, length, alpha, beta, self.step_size, mask)
         y = gated(c, x2, self.state_bias, self.gate_bias, self.gate)  # (n, S, R)
         return xla.from_turns(self.outer(self.drop(y, training=training)), batch, length)
+
+    def empty_past(self, batch_size, memory_length: int):
+        """The state before a text, `(B, k, R)` float32, however long a memory is."""
+        return ops.zeros((batch_size, self.step_size, self.inner_dim), "float32")
+
+    def with_past(self, x, past, mask=None, training=None):
+        """The next positions of a text.
+
+        Args:
+            x: `(B, L, D)`.
+            past: `(B, k, R)`, from `empty_past` or the last call.
+            mask: `(B, L)` boolean, as of `call`.
+
+        Returns:
+            `(B, L, D)`, and the new past.
+        """
+        past = ops.stop_gradient(ops.cast(past, "float32"))
+        x1, x2 = ops.split(self.inner(x), 2, axis=-1)  # each (B, L, R)
+        c = swish_recurrence(x1, self.alpha, self.beta, self.step_size, mask, past)
+        states = ops.concatenate([past, ops.cast(c, "float32")], axis=1)  # (B, k + L, R)
+        y = gated(c, x2, self.state_bias, self.gate_bias, self.gate)
+        past = ops.stop_gradient(states[:, -self.step_size :])
+        return self.outer(self.drop(y, training=training)), past
 
     def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
         """The state before the first token of K hypotheses: `(B, K, k, R)` float32.

@@ -11,6 +11,9 @@ from macaron_tf.layers.residual import NORM_PLACEMENTS
 from macaron_tf.layers.swish_rnn import GATES
 from macaron_tf.models.stack import RELATIVE_BIASES, SHARING
 
+# Those whose tokens are mixed by attention.
+RELATIVE_BLOCKS = ("transformer", "macaron", "swish_rnn")
+
 
 @dataclass(frozen=True)
 class EncoderConfig:
@@ -28,7 +31,11 @@ class EncoderConfig:
         embedding_dim: E, width of the embeddings, which a matrix then brings to D; None = D.
         rnn_step_sizes: k of the recurrences, layer by layer in turn: (1,), (2,) or (1, 2, 4).
         rnn_gate: of the recurrences.
-        positions: `"learned"`, `"sinusoidal"` or `"none"`.
+        positions: `"learned"`, `"sinusoidal"`, `"none"` or `"transformer_xl"`: no position is
+            added, but attention knows distances, and segments too are compared and not added
+            (`RelativeAttention`), so that it may look back into a memory.
+        clamp_length: the greatest distance of `"transformer_xl"`; None = any.
+        shared_position_biases: whether its u and v are the same in all layers.
         relative_bias: T5's, `"none"`, `"shared"` or `"per_layer"`.
         toeplitz: whether gated MLPs have one weight for each distance of two positions, not for
             each pair of them. tiny_attention_dim: width of the attention of `"amlp"` blocks.
@@ -67,6 +74,8 @@ class EncoderConfig:
     rnn_step_sizes: tuple[int, ...] = (1,)
     rnn_gate: str = "gelu"
     positions: str = "learned"
+    clamp_length: int | None = None
+    shared_position_biases: bool = False
     relative_bias: str = "none"
     toeplitz: bool = True
     tiny_attention_dim: int = 64
@@ -103,7 +112,7 @@ class EncoderConfig:
             check_count(name, getattr(self, name))
         for name in ("num_segments", "num_languages"):
             check_count(name, getattr(self, name), least=0)
-        for name in ("embedding_dim", "head_dim"):
+        for name in ("embedding_dim", "head_dim", "clamp_length"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         # JSON and the command line give lists.
@@ -125,6 +134,7 @@ class EncoderConfig:
         for name in (
             "affine",
             "causal",
+            "shared_position_biases",
             "toeplitz",
             "embedding_norm",
             "use_bias",
@@ -143,10 +153,19 @@ class EncoderConfig:
             check_choice("block", block, tuple(BLOCKS))
         check_choice("sharing", self.sharing, tuple(SHARING))
         check_choice("rnn_gate", self.rnn_gate, GATES)
-        check_choice("positions", self.positions, POSITIONS)
+        check_choice("positions", self.positions, (*POSITIONS, "transformer_xl"))
         check_choice("relative_bias", self.relative_bias, RELATIVE_BIASES)
         check_choice("norm", self.norm, NORM_PLACEMENTS)
         check_choice("norm_type", self.norm_type, NORM_TYPES)
+        if self.positions == "transformer_xl":
+            if self.relative_bias != "none":
+                raise ValueError("positions='transformer_xl' and relative_bias exclude each other")
+            without = set(self.blocks) - set(RELATIVE_BLOCKS)
+            if without:
+                raise ValueError(
+                    f"positions='transformer_xl' needs blocks with attention, "
+                    f"{', '.join(RELATIVE_BLOCKS)}, not {', '.join(sorted(without))}"
+                )
         if self.norm_type == "rms" and not self.affine:
             raise ValueError("norm_type='rms' always has a scale: set affine=True")
 
@@ -160,6 +179,13 @@ class EncoderConfig:
         """Greatest L; None = any."""
         bound = self.positions == "learned" or {"gmlp", "amlp"} & set(self.blocks)
         return self.max_length if bound else None
+
+    @property
+    def relative(self) -> dict | None:
+        """Options of the layers' `RelativeAttention`; None where they have another one."""
+        if self.positions != "transformer_xl":
+            return None
+        return {"clamp_length": self.clamp_length, "segments": self.num_segments > 0}
 
     @property
     def embedding_width(self) -> int:

@@ -37,13 +37,17 @@ class Stack(keras.layers.Layer):
         relative_bias: T5's bias on the scores of every attention to the sequence itself:
             `"none"`, `"shared"` (one table for all layers) or `"per_layer"`.
         relative_buckets, relative_max_distance: of that bias.
+        shared_biases: whether all `RelativeAttention`s have the same u and v.
 
     Call arguments: those of a block, `x (B, T, D)` first; returns `(B, T, D)`.
+
+    Over segments of a text `with_past` goes on from what the blocks keep of those before.
 
     Raises:
         ValueError: an unknown block, sharing or kind of bias.
 
-    References: sharing across layers: Lan et al. 2020 (ALBERT), section 3.1.
+    References: sharing across layers: Lan et al. 2020 (ALBERT), section 3.1; memory: Dai et al.
+    2019 (Transformer-XL), section 3.2.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Stack(keras.layers.Layer):
         relative_bias: str = "none",
         relative_buckets: int = 32,
         relative_max_distance: int = 128,
+        shared_biases: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -64,6 +69,7 @@ class Stack(keras.layers.Layer):
         self.relative_bias = check_choice("relative_bias", relative_bias, RELATIVE_BIASES)
         self.relative_buckets = relative_buckets
         self.relative_max_distance = relative_max_distance
+        self.shared_biases = shared_biases
         self.blocks: list[Block] = []
         for number, layer in enumerate(self.layers):
             own = {name: value for name, value in layer.items() if name != "block"}
@@ -97,7 +103,10 @@ class Stack(keras.layers.Layer):
             )
 
     def build(self, x_shape, memory_shape=None):
+        owner = None
         for block in self.blocks:
+            if self.shared_biases and not block.built:
+                owner = block.share_biases(owner)
             block.build(x_shape, memory_shape)
         for bias in self.biases:
             bias.build()
@@ -113,6 +122,7 @@ class Stack(keras.layers.Layer):
         memory_mask=None,
         mask=None,
         x_mask=None,
+        segment_ids=None,
         training=None,
     ):
         # Brought to rank 4 once for all blocks; padding goes on by itself, for a recurrence too.
@@ -131,9 +141,48 @@ class Stack(keras.layers.Layer):
                 memory_mask=memory_mask,
                 mask=padding_mask,
                 attention_bias=next(turns) if block.attends else None,
+                segment_ids=segment_ids,
                 training=training,
             )
         return self.final_norm(x) if self.final_norm else x
+
+    def empty_past(self, batch_size, memory_length: int) -> dict:
+        """What is kept before a text: nothing.
+
+        Args:
+            batch_size: B.
+            memory_length: M, positions that attention keeps.
+
+        Returns:
+            `seen (B, M)` boolean, and `blocks`, of each what its sub-layers keep, `(B, ...)`.
+
+        Raises:
+            ValueError: a block keeps nothing of earlier segments.
+        """
+        return {
+            "seen": ops.zeros((batch_size, memory_length), "bool"),
+            "blocks": [block.empty_past(batch_size, memory_length) for block in self.blocks],
+        }
+
+    def with_past(self, x, past, mask=None, attention_mask=None, segment_ids=None, training=None):
+        """The next segment of a text.
+
+        Args:
+            x: `(B, L, D)`. past: from `empty_past` or the last segment.
+            mask, attention_mask, segment_ids: as of the block's `with_past`.
+
+        Returns:
+            `(B, L, D)`, and the new past.
+        """
+        blocks = []
+        for block, held in zip(self.blocks, past["blocks"], strict=True):
+            x, held = block.with_past(
+                x, held, past["seen"], mask, attention_mask, segment_ids, training=training
+            )
+            blocks.append(held)
+        here = ops.ones(ops.shape(x)[:2], "bool") if mask is None else mask
+        seen = ops.concatenate([past["seen"], here], axis=1)[:, ops.shape(x)[1] :]
+        return (self.final_norm(x) if self.final_norm else x), {"seen": seen, "blocks": blocks}
 
     def start(self, memory):
         """What every block keeps of the memory `(B, S, D)`."""
@@ -164,4 +213,5 @@ class Stack(keras.layers.Layer):
             "relative_bias": self.relative_bias,
             "relative_buckets": self.relative_buckets,
             "relative_max_distance": self.relative_max_distance,
+            "shared_biases": self.shared_biases,
         }

@@ -1,0 +1,212 @@
+import keras
+import numpy as np
+import pytest
+
+from macaron_tf.layers import MacaronBlock, SwishRNNBlock, TransformerBlock
+from macaron_tf.layers.distances import aligned
+from macaron_tf.layers.relative_attention import RelativeAttention
+from macaron_tf.models import Stack
+from tests.harness import check_layer, normal, numpy_of
+
+H, D = 2, 8
+
+
+def randomized(layer, *inputs):
+    """The layer built and all its weights drawn anew."""
+    layer(*inputs)
+    layer.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(layer.get_weights())])
+    return layer
+
+
+def by_the_equations(layer, x, past=None, seen=None, segment_ids=None, hidden=None):
+    """Dai et al. 2019, section 3.3, as loops over heads, queries and keys, in float64.
+
+    `hidden (B, L, L)` says which of the keys of x may be attended.
+    """
+    w = {v.path.split("/", 1)[1]: numpy_of(v).astype("float64") for v in layer.weights}
+    past = np.zeros((len(x), 0, D)) if past is None else past.astype("float64")
+    seen = np.ones(past.shape[:2], bool) if seen is None else seen
+    context = np.concatenate([past, x.astype("float64")], axis=1)
+    held, length, width = past.shape[1], x.shape[1], D // H
+    keys, values = np.split(context @ w["key_value/kernel"], 2, axis=-1)
+    queries = x @ w["query/kernel"]
+    outputs = np.zeros((len(x), length, D))
+    for b in range(len(x)):
+        for h in range(H):
+            part = slice(h * width, (h + 1) * width)
+            u, v = w["content_bias"][h, 0], w["distance_bias"][h, 0]
+            for i in range(length):
+                scores = np.full(held + length, -np.inf)
+                for j in range(held + length):
+                    if j < held and not seen[b, j]:
+                        continue
+                    if j >= held and hidden is not None and not hidden[b, i, j - held]:
+                        continue
+                    if layer.causal and j > held + i:
+                        continue
+                    distance = held + i - j
+                    if layer.clamp_length:
+                        distance = np.clip(distance, -layer.clamp_length, layer.clamp_length)
+                    angles = distance / 10_000 ** (np.arange(0, D, 2) / D)
+                    r = np.concatenate([np.sin(angles), np.cos(angles)])
+                    r = (r @ w["distance/kernel"])[part]
+                    q, k = queries[b, i, part], keys[b, j, part]
+                    score = q @ k + q @ r + u @ k + v @ r  # (a) (b) (c) (d)
+                    if layer.segments:
+                        theirs = 0 if j < held else segment_ids[b, j - held]
+                        which = int(segment_ids[b, i] != theirs)
+                        score += (q + w["segment_bias"][h, 0]) @ w["segment_vectors"][h, which]
+                    scores[j] = score / np.sqrt(width)
+                weights = np.exp(scores - scores.max())
+                outputs[b, i, part] = weights / weights.sum() @ values[b, :, part]
+    return outputs @ w["output/kernel"]
+
+
+def attention(**options):
+    return RelativeAttention(H, use_bias=False, **options)
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {}, {"causal": True, "clamp_length": 3}])
+def test_it_is_the_paper_s_four_terms(options):
+    x = normal(2, 6, D)
+    layer = randomized(attention(**options), x)
+    np.testing.assert_allclose(numpy_of(layer(x)), by_the_equations(layer, x), atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_with_a_memory_of_which_some_is_missing(causal):
+    x, past = normal(2, 4, D), normal(2, 5, D, seed=1)
+    seen = np.arange(5) >= np.array([[0], [3]])
+    layer = randomized(attention(causal=causal, clamp_length=6), x)
+    y, new = layer.with_past(x, past, past_mask=seen)
+    np.testing.assert_allclose(numpy_of(y), by_the_equations(layer, x, past, seen), atol=1e-5)
+    np.testing.assert_allclose(numpy_of(new), np.concatenate([past, x], 1)[:, -5:], atol=0)
+
+
+def test_segments_and_a_mask_over_the_new_positions():
+    x, past = normal(2, 4, D), normal(2, 3, D, seed=1)
+    segment_ids = np.array([[0, 0, 1, 1], [0, 1, 1, 2]], "int32")
+    hidden = np.random.default_rng(0).random((2, 4, 4)) < 0.5
+    layer = randomized(attention(segments=True), x)
+    y, _ = layer.with_past(x, past, attention_mask=hidden, segment_ids=segment_ids)
+    expected = by_the_equations(layer, x, past, None, segment_ids, hidden)
+    np.testing.assert_allclose(numpy_of(y), expected, atol=1e-5)
+
+
+def test_the_shift_puts_every_distance_at_its_key():
+    length, held = 4, 3
+    total = length + held
+    distances = np.arange(total, -length, -1)  # of both sides
+    scores = np.broadcast_to(distances, (1, 1, length, len(distances))).astype("float32")
+    expected = held + np.arange(length)[:, None] - np.arange(total)
+    np.testing.assert_array_equal(numpy_of(aligned(scores, total))[0, 0], expected)
+
+
+def test_contract():
+    x = normal(2, 5, D)
+    layer = attention(causal=True, clamp_length=2, dropout=0.1)
+    check_layer(layer, x, mask=np.ones((2, 5), bool), atol=1e-6)
+    for block in (TransformerBlock, MacaronBlock, SwishRNNBlock):
+        check_layer(block(H, 192, causal=True, relative={"clamp_length": 9}), x, atol=1e-6)
+    with pytest.raises(ValueError, match="cross must be False"):
+        RelativeAttention(H, cross=True)
+
+
+def test_no_gradient_flows_into_the_past():
+    tf = pytest.importorskip("tensorflow")
+    x, past = tf.constant(normal(1, 4, D)), tf.constant(normal(1, 4, D, seed=1))
+    block = SwishRNNBlock(H, 192, causal=True, relative={})
+    block(x)
+    held = block.empty_past(1, 4)
+    start = tf.constant(normal(*held[1].shape, seed=2))
+    with tf.GradientTape() as tape:
+        tape.watch([x, past, start])
+        y, new = block.with_past(x, [past, start], np.ones((1, 4), bool))
+        loss = tf.reduce_sum(y**2) + sum(tf.reduce_sum(part) for part in new)
+    gradients = tape.gradient(loss, [x, past, start])
+    assert gradients[0] is not None and gradients[1] is None and gradients[2] is None
+
+
+STACKS = {
+    "transformer": {"block": "transformer"},
+    "macaron": {"block": "macaron"},
+    "swish_rnn": {"block": "swish_rnn", "rnn_step_size": 2},
+}
+
+
+def stack_of(block: str, layers=1, **options):
+    keras.utils.set_random_seed(3)
+    shapes = {"num_heads": H, "feed_forward_dim": 192, "causal": True, "relative": {}, **options}
+    stack = Stack([STACKS[block]] * layers, shapes)
+    stack.build((None, None, D))
+    return stack
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("block", STACKS)
+def test_segments_with_memory_are_one_long_segment(block, norm):
+    # The states that are kept are those of the whole text, in every layer.
+    x = normal(2, 18, D)
+    stack = stack_of(block, layers=2, norm=norm)
+    past, parts = stack.empty_past(2, 18), []
+    for start in range(0, 18, 6):
+        y, past = stack.with_past(x[:, start : start + 6], past)
+        parts.append(numpy_of(y))
+    np.testing.assert_allclose(np.concatenate(parts, 1), numpy_of(stack(x)), atol=2e-5)
+
+
+def test_a_memory_that_is_too_short_forgets():
+    x = normal(1, 12, D)
+    stack = stack_of("transformer")
+    past = stack.empty_past(1, 2)
+    _, past = stack.with_past(x[:, :6], past)
+    y, _ = stack.with_past(x[:, 6:], past)
+    np.testing.assert_allclose(numpy_of(y)[:, 0], numpy_of(stack(x[:, 4:7]))[:, -1], atol=1e-5)
+
+
+@pytest.mark.parametrize("block", STACKS)
+def test_no_position_sees_a_later_one_with_memory(block):
+    x = normal(2, 6, D)
+    stack = stack_of(block, layers=2)
+    _, past = stack.with_past(normal(2, 6, D, seed=9), stack.empty_past(2, 6))
+    y = numpy_of(stack.with_past(x, past)[0])
+    for t in range(1, 6):
+        changed = x.copy()
+        changed[:, t:] *= -1.0
+        other = numpy_of(stack.with_past(changed, past)[0])
+        np.testing.assert_array_equal(other[:, :t], y[:, :t])
+        assert np.abs(other[:, t] - y[:, t]).max() > 1e-3
+
+
+@pytest.mark.parametrize("window", [4, None])
+@pytest.mark.parametrize("block", STACKS)
+def test_a_token_at_a_time_is_segments_of_one(block, window):
+    x = normal(2, 10, D)
+    stack = stack_of(block, layers=2)
+    cache, past = stack.empty_cache(2, 1, window), stack.empty_past(2, window or 10)
+    for t in range(10):
+        y, cache = stack.step(x[:, t], None if window is None else t, [[], []], cache)
+        expected, past = stack.with_past(x[:, t : t + 1], past)
+        np.testing.assert_allclose(numpy_of(y), numpy_of(expected)[:, 0], atol=2e-5)
+    if window is None:
+        np.testing.assert_allclose(numpy_of(y), numpy_of(stack(x))[:, -1], atol=2e-5)
+
+
+def test_u_and_v_are_shared_where_asked():
+    def count(shared):
+        stack = Stack(
+            [STACKS["macaron"]] * 3,
+            {"num_heads": H, "feed_forward_dim": 32, "causal": True, "relative": {}},
+            shared_biases=shared,
+        )
+        stack.build((None, None, D))
+        return stack.count_params()
+
+    assert count(False) - count(True) == 2 * 2 * D  # u and v of two more layers
+
+
+def test_a_block_without_such_attention_keeps_no_memory():
+    block = TransformerBlock(H, 16, causal=True)
+    block(normal(1, 3, D))
+    with pytest.raises(ValueError, match="positions='transformer_xl'"):
+        block.empty_past(1, 4)
