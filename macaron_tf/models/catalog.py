@@ -9,6 +9,16 @@ from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_catalog import ENCODERS
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.temporal_catalog import TEMPORAL_MODELS
+from macaron_tf.models.temporal_config import TemporalConfig
+from macaron_tf.models.temporal_model import TemporalModel
+
+Config = EncoderDecoderConfig | EncoderConfig | TemporalConfig
+_MODELS: dict[type, type[keras.Model]] = {
+    EncoderDecoderConfig: EncoderDecoder,
+    EncoderConfig: Encoder,
+    TemporalConfig: TemporalModel,
+}
 
 # Width of the joint vocabulary when none is given: the paper's for the size, padded to a
 # multiple of 8 (37,000 already is one).
@@ -27,13 +37,14 @@ _TRANSLATORS = {
     "big": EncoderDecoderConfig(_WMT_VOCABULARY, 1024, 4096, 16, 6, 6, dropout=0.3),
 }  # fmt: skip
 
-CONFIGS: dict[str, EncoderDecoderConfig | EncoderConfig] = {
+CONFIGS: dict[str, Config] = {
     **{
         f"{block}_{size}": dataclasses.replace(config, block=block)
         for block in ("transformer", "macaron")
         for size, config in _TRANSLATORS.items()
     },
     **ENCODERS,
+    **TEMPORAL_MODELS,
 }
 
 
@@ -46,7 +57,7 @@ def names(kind: type | None = None) -> list[str]:
     return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
 
 
-def config(name: str, /, **overrides) -> EncoderDecoderConfig | EncoderConfig:
+def config(name: str, /, **overrides) -> Config:
     """The configuration of that name, fields replaced by `overrides`.
 
     Raises:
@@ -71,7 +82,7 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
         dtype: a Keras dtype policy such as `"mixed_bfloat16"`; Keras's global one by default.
 
     Returns:
-        An `EncoderDecoder`, or an `Encoder` without heads.
+        An `EncoderDecoder`, an `Encoder` without heads, or a `TemporalModel`.
 
     Raises:
         ValueError: as `config`.
@@ -81,7 +92,6 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
         encoder = build("swish_rnn_base", rnn_step_sizes=(1,))
     """
     described = config(name, **overrides)
-    model_class = Encoder if isinstance(described, EncoderConfig) else EncoderDecoder
-    model = model_class(described, dtype=dtype)
+    model = _MODELS[type(described)](described, dtype=dtype)
     model.build()
     return model

@@ -8,6 +8,7 @@ from macaron_tf.objectives.masking import mask_tokens, masked_dataset
 from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
 from macaron_tf.objectives.pretraining import PretrainingObjective
 from macaron_tf.objectives.replaced_tokens import ReplacedTokenObjective
+from macaron_tf.objectives.sequences import SequenceObjective
 from macaron_tf.objectives.similarity import (
     CosineObjective,
     PairClassificationObjective,
@@ -28,6 +29,7 @@ __all__ = [
     "PairClassificationObjective",
     "PretrainingObjective",
     "ReplacedTokenObjective",
+    "SequenceObjective",
     "SpanBoundaryObjective",
     "SpanObjective",
     "TaggingObjective",
