@@ -8,6 +8,7 @@ from keras import ops
 
 from macaron_tf.checks import check_divisible
 from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.initializers import NarrowColumns
 
 # Added to the score of a hidden position: far below any real score, and finite, so that a row
 # with nothing to attend (a padding sentence) gives a mean and not a NaN.
@@ -65,7 +66,8 @@ class MultiHeadAttention(keras.layers.Layer):
         kernel_initializer: for all projections. Query, key and value (self) or key and value
             (cross) are one fused matrix, whose fan-out the initializer sees: Xavier-uniform is
             then 1/sqrt(2) (self) or sqrt(2/3) (cross) as wide as that of separate matrices.
-        scaled: whether scores are divided by sqrt(d); T5's are not.
+        scaled: whether scores are divided by sqrt(d); T5's are not, whose query's matrix starts
+            1/sqrt(d) as wide instead.
         output_initializer: for the output projection, where it differs.
 
     Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
@@ -120,13 +122,16 @@ class MultiHeadAttention(keras.layers.Layer):
             "hidden_dim", hidden_dim, "num_heads", self.num_heads
         )
         width = self.num_heads * self._head_dim
+        with_query = self.kernel_initializer
+        if not self.scaled:
+            with_query = NarrowColumns(with_query, width, self._head_dim**-0.5)
         if self.cross:
-            self.query = self._projection("query", width)
+            self.query = self._projection("query", width, with_query)
             self.query.build(x_shape)
             self.key_value = self._projection("key_value", 2 * width)
             self.key_value.build(memory_shape or x_shape)
         else:
-            self.query_key_value = self._projection("query_key_value", 3 * width)
+            self.query_key_value = self._projection("query_key_value", 3 * width, with_query)
             self.query_key_value.build(x_shape)
         self.output_projection = self._projection(
             "output", self.output_dim or hidden_dim, self.output_initializer

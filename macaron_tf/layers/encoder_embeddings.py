@@ -7,7 +7,11 @@ from macaron_tf.checks import check_choice
 from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.layer_norm import normalization
-from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
+from macaron_tf.layers.positions import (
+    SINUSOID_LAYOUTS,
+    LearnedPositions,
+    SinusoidalPositions,
+)
 
 POSITIONS = ("learned", "sinusoidal", "none")
 
@@ -25,6 +29,8 @@ class EncoderEmbeddings(keras.layers.Layer):
         epsilon, affine: of the LayerNorm.
         initializer_range: standard deviation of all tables, cut off at two of them.
         norm: whether there is a LayerNorm; of a GPT there is none.
+        position_layout: of the sinusoids.
+        tokens: the table of another layer, read as that one does; made where there is none.
 
     Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 everywhere
     by default; `position_ids (B, L)` int, where positions do not simply count up. Returns
@@ -47,6 +53,8 @@ class EncoderEmbeddings(keras.layers.Layer):
         affine: bool = True,
         initializer_range: float = 0.02,
         norm: bool = True,
+        position_layout: str = "interleaved",
+        tokens: TiedEmbedding | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -61,25 +69,30 @@ class EncoderEmbeddings(keras.layers.Layer):
         self.affine = affine
         self.initializer_range = initializer_range
         self.norm = norm
+        self.position_layout = check_choice("position_layout", position_layout, SINUSOID_LAYOUTS)
+        self.tokens = tokens
 
     def build(self, input_shape=None, **shapes):
         policy, shape = self.dtype_policy, (None, None, self.embedding_dim)
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
-        self.tokens = TiedEmbedding(
-            self.vocab_size,
-            self.embedding_dim,
-            scale=False,
-            initializer=initializer.clone(),
-            dtype=policy,
-            name="tokens",
-        )
+        if self.tokens is None:
+            self.tokens = TiedEmbedding(
+                self.vocab_size,
+                self.embedding_dim,
+                scale=False,
+                initializer=initializer.clone(),
+                dtype=policy,
+                name="tokens",
+            )
         self.position_layer = None
         if self.positions == "learned":
             self.position_layer = LearnedPositions(
                 self.max_length, initializer=initializer.clone(), dtype=policy, name="positions"
             )
         elif self.positions == "sinusoidal":
-            self.position_layer = SinusoidalPositions(dtype=policy, name="positions")
+            self.position_layer = SinusoidalPositions(
+                layout=self.position_layout, dtype=policy, name="positions"
+            )
         self.segments, self.languages = (
             self.add_weight(
                 name=name, shape=(rows, self.embedding_dim), initializer=initializer.clone()
@@ -88,7 +101,8 @@ class EncoderEmbeddings(keras.layers.Layer):
             else None
             for name, rows in (("segments", self.num_segments), ("languages", self.num_languages))
         )
-        self.tokens.build()
+        if not self.tokens.built:
+            self.tokens.build()
         if self.position_layer:
             self.position_layer.build(shape)
         self.layer_norm = None
@@ -133,4 +147,7 @@ class EncoderEmbeddings(keras.layers.Layer):
             "affine": self.affine,
             "initializer_range": self.initializer_range,
             "norm": self.norm,
+            "position_layout": self.position_layout,
+            # A shared table is the owner's to save and to hand in again.
+            "tokens": None,
         }

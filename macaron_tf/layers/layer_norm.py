@@ -29,7 +29,9 @@ def normalization(
         return LayerNormalization(epsilon=epsilon, center=affine, scale=affine, **kwargs)
     if not affine:
         raise ValueError("norm_type='rms' always has a scale: set affine=True")
-    return keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
+    norm = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
+    norm.supports_masking = True  # it passes Keras's masks on, as a LayerNorm does
+    return norm
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")

@@ -9,6 +9,7 @@ from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_catalog import ENCODERS
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.sequence_catalog import SEQUENCE_MODELS
 from macaron_tf.models.temporal_catalog import TEMPORAL_MODELS
 from macaron_tf.models.temporal_config import TemporalConfig
 from macaron_tf.models.temporal_model import TemporalModel
@@ -43,6 +44,7 @@ CONFIGS: dict[str, Config] = {
         for block in ("transformer", "macaron")
         for size, config in _TRANSLATORS.items()
     },
+    **SEQUENCE_MODELS,
     **ENCODERS,
     **TEMPORAL_MODELS,
 }

@@ -1,22 +1,39 @@
-"""The encoder-decoder of translation, with any block."""
+"""The encoder-decoder of translation, T5 and BART, with any block."""
 
 import keras
 from keras import ops
 
-from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.embeddings import TiedEmbedding
-from macaron_tf.layers.positions import SinusoidalPositions
+from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
+
+_EMBEDDING_OPTIONS = ("positions", "position_layout", "max_length", "dropout", "epsilon")
+_BLOCK_OPTIONS = (
+    "num_heads",
+    "feed_forward_dim",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "activation",
+    "norm",
+    "epsilon",
+    "norm_type",
+    "use_bias",
+    "gated",
+    "head_dim",
+    "scaled",
+)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class EncoderDecoder(ConfiguredModel):
     """Source ids and the target so far to scores of the next target token.
 
-    One table embeds source and target and projects to the vocabulary. Id 0 is padding in both.
+    One table embeds source and target and, where the configuration does not untie them, projects
+    to the vocabulary. Id 0 is padding in both.
 
     Args:
         config: an `EncoderDecoderConfig`.
@@ -28,7 +45,8 @@ class EncoderDecoder(ConfiguredModel):
         model = EncoderDecoder(EncoderDecoderConfig(1000, 128, 256, 4, 2, 2, block="macaron"))
         logits = model({"source": source_ids, "target": target_ids})
 
-    References: Vaswani et al. 2017; with Macaron blocks, Lu et al. 2019.
+    References: Vaswani et al. 2017; with Macaron blocks, Lu et al. 2019; Raffel et al. 2020 (T5),
+    section 2.1; Lewis et al. 2020 (BART), section 2.1.
     """
 
     config_class = EncoderDecoderConfig
@@ -37,44 +55,73 @@ class EncoderDecoder(ConfiguredModel):
         super().__init__(name=name, **kwargs)
         self.config = config
         policy = self.dtype_policy
+        initializer = keras.initializers.get(config.initializer)
+        if config.initializer_range is not None:
+            initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+        # Of the tables: 1 where vectors are read as they are, D^-1/2 where they are scaled.
+        width = config.hidden_dim**-0.5 if config.embedding_scale else 1.0
+        table = keras.initializers.RandomNormal(stddev=width)
         self.embedding = TiedEmbedding(
-            config.vocab_size, config.hidden_dim, dtype=policy, name="embedding"
+            config.vocab_size,
+            config.hidden_dim,
+            scale=config.embedding_scale,
+            initializer=table if config.initializer_range is None else initializer.clone(),
+            dtype=policy,
+            name="embedding",
         )
-        self.positions = SinusoidalPositions(
-            layout=config.position_layout, dtype=policy, name="positions"
-        )
-        self.source_dropout = Dropout(config.dropout, dtype=policy)
-        self.target_dropout = Dropout(config.dropout, dtype=policy)
-        options = {
-            name: getattr(config, name)
-            for name in (
-                "num_heads",
-                "feed_forward_dim",
-                "dropout",
-                "attention_dropout",
-                "activation_dropout",
-                "activation",
-                "norm",
-                "epsilon",
+        self.source_embeddings, self.target_embeddings = (
+            EncoderEmbeddings(
+                config.vocab_size,
+                config.hidden_dim,
+                num_segments=0,
+                **config.options(*_EMBEDDING_OPTIONS),
+                initializer_range=config.initializer_range or 0.02,
+                norm=config.embedding_norm,
+                tokens=self.embedding,
+                dtype=policy,
+                name=name,
             )
-        }
-        layer = {"block": config.block}
+            for name in ("source_embeddings", "target_embeddings")
+        )
+        options = {**config.options(*_BLOCK_OPTIONS), "kernel_initializer": initializer}
         self.encoder = Stack(
-            [layer] * config.num_encoder_layers, options, dtype=policy, name="encoder"
+            [config.layer(number) for number in range(config.num_encoder_layers)],
+            options,
+            relative_bias=config.relative_bias,
+            dtype=policy,
+            name="encoder",
         )
         self.decoder = Stack(
-            [layer] * config.num_decoder_layers,
+            [config.layer(number) for number in range(config.num_decoder_layers)],
             {**options, "causal": True, "cross_attention": True},
+            relative_bias=config.relative_bias,
             dtype=policy,
             name="decoder",
         )
+        self.output_projection = None
+        if not config.tied:
+            self.output_projection = keras.layers.Dense(
+                config.vocab_size,
+                use_bias=False,
+                kernel_initializer=initializer.clone(),
+                dtype=policy,
+                name="output_projection",
+            )
 
     def build(self, input_shape=None):
         hidden_shape = (None, None, self.config.hidden_dim)
         self.embedding.build()
-        self.positions.build(hidden_shape)
+        self.source_embeddings.build()
+        self.target_embeddings.build()
         self.encoder.build(hidden_shape)
         self.decoder.build(hidden_shape, hidden_shape)
+        if self.output_projection:
+            self.output_projection.build(hidden_shape)
+        self.logits_bias = None
+        if self.config.logits_bias:
+            self.logits_bias = self.add_weight(
+                name="logits_bias", shape=(self.config.vocab_size,), initializer="zeros"
+            )
         self.built = True
 
     def call(self, inputs, training=None):
@@ -82,14 +129,14 @@ class EncoderDecoder(ConfiguredModel):
 
     def encode(self, source, training=None):
         """Source ids `(B, S)` to the memory `(B, S, D)`."""
-        x = self.source_dropout(self.positions(self.embedding(source)), training=training)
-        return self.encoder(x, attention_mask=self.padding_mask(source), training=training)
+        x = self.source_embeddings(source, training=training)
+        return self.encoder(x, mask=self.padding_mask(source), training=training)
 
     def hidden_states(self, inputs, training=None):
         """The decoder's output `(B, T, D)`, before the vocabulary: `call` without `logits`."""
         source, target = inputs["source"], inputs["target"]
         memory = self.encode(source, training=training)
-        x = self.target_dropout(self.positions(self.embedding(target)), training=training)
+        x = self.target_embeddings(target, training=training)
         # Padding is at the end of a target, where the causal mask hides it from every real token.
         return self.decoder(
             x, memory=memory, memory_mask=self.padding_mask(source), training=training
@@ -97,7 +144,19 @@ class EncoderDecoder(ConfiguredModel):
 
     def logits(self, hidden):
         """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
-        return self.embedding.logits(hidden)
+        hidden = self._to_score(hidden)
+        if self.output_projection:
+            return self._biased(self.output_projection(hidden))
+        return self._biased(self.embedding.logits(hidden))
+
+    def _to_score(self, hidden):
+        scale = self.config.hidden_dim**-0.5
+        return ops.multiply(hidden, scale) if self.config.scaled_logits else hidden
+
+    def _biased(self, logits):
+        if self.logits_bias is None:
+            return logits
+        return ops.add(logits, ops.cast(self.logits_bias, logits.dtype))
 
     def start(self, source, beam_size: int, max_length: int | None = None):
         """Begins cached decoding of K hypotheses a sentence.
@@ -112,13 +171,21 @@ class EncoderDecoder(ConfiguredModel):
         Returns:
             `context`, constant while decoding, and the empty `cache`, tensors `(B, K, ...)`, to
             be reordered along axis 1 with the hypotheses.
+
+        Raises:
+            ValueError: `max_length` is more than the model's positions.
         """
+        longest = self.config.longest
+        if max_length is not None and longest is not None and max_length > longest:
+            raise ValueError(
+                f"max_length={max_length} is more than the {longest} positions of the model"
+            )
         memory = self.encode(source, training=False)
         context = {
             "memory": self.decoder.start(memory),
             "memory_mask": self.padding_mask(source),
         }
-        if max_length is not None:
+        if max_length is not None and not self.output_projection:
             # XLA transposes the table anew for each product with it: on a CPU 30 ms a step for
             # 10,000 x 512, against 1 ms for the product. TensorFlow's own kernels do not.
             table = ops.cast(ops.convert_to_tensor(self.embedding.table), "float32")
@@ -137,10 +204,10 @@ class EncoderDecoder(ConfiguredModel):
         Returns:
             float32 logits `(B, K, V)` and the new cache.
         """
-        # The K hypotheses stand where positions usually do: each gets the encoding of `index`.
-        x = ops.reshape(self.embedding(tokens), (-1, 1, self.config.hidden_dim))  # (B K, 1, D)
-        x = self.positions(x, start_index=index)
-        x = ops.reshape(x, (-1, self.config.hidden_dim))  # (B K, D)
+        # (B, K) -> (B K, 1): the K hypotheses stand where rows usually do.
+        place = ops.reshape(ops.cast(index, "int32"), (1, 1))
+        x = self.target_embeddings(ops.reshape(tokens, (-1, 1)), position_ids=place, training=False)
+        x = ops.reshape(x, (-1, self.config.hidden_dim))  # (B K, 1, D) -> (B K, D)
         [(kind, past)] = cache.items()
         x, past = self.decoder.step(
             x,
@@ -150,10 +217,15 @@ class EncoderDecoder(ConfiguredModel):
             memory_mask=context["memory_mask"],
         )
         # In float32 under any policy: near 10 bfloat16 has steps of 1/16, which makes ties.
-        x = ops.cast(x, "float32")
-        logits = ops.matmul(x, context["table"]) if "table" in context else self.logits(x)
+        x = self._to_score(ops.cast(x, "float32"))
+        if self.output_projection:
+            logits = ops.matmul(x, ops.cast(self.output_projection.kernel, "float32"))
+        elif "table" in context:
+            logits = ops.matmul(x, context["table"])
+        else:
+            logits = self.embedding.logits(x)
         # (B K, V) -> (B, K, V)
-        logits = ops.reshape(logits, (-1, tokens.shape[1], self.config.vocab_size))
+        logits = ops.reshape(self._biased(logits), (-1, tokens.shape[1], self.config.vocab_size))
         return logits, {kind: past}
 
     @staticmethod
