@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
-from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,8 +145,7 @@ def check_same(before: Recipe, now: Recipe, where, may_change: Iterable[str]) ->
     free = tuple(may_change)
     for name, old, new in _differences(before, now):
         allowed = name in free or name.startswith(tuple(f for f in free if f.endswith(".")))
-        # The linear schedule's slope follows from the last step.
-        slope = name == "training.max_steps" and now.training.schedule == "linear"
+        slope = name == "training.max_steps" and now.training.schedule in ENDING_SCHEDULES
         if not allowed or slope:
             raise UserError(
                 f"{where} was trained with {name}={old!r}, not {new!r}: choose another folder, "

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.layers.blocks import BLOCKS
-from macaron_tf.models import EncoderClassifier, PretrainingEncoder
+from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder
 from macaron_tf.models.generator_discriminator import GeneratorDiscriminator, generator_config
 from macaron_tf.models.siamese import SiameseEncoder
 from macaron_tf.models.span_reader import EncoderSpanReader
@@ -86,7 +86,21 @@ SYSTEMS = {
     ),
     "xlm_causal": (
         {"num_segments": 0, "num_languages": 2, "causal": True},
-        pretrained(PretrainingEncoder, CausalLanguageObjective(), **LANGUAGES),
+        pretrained(LanguageModel, CausalLanguageObjective(), **LANGUAGES),
+    ),
+    "gpt": (
+        {"num_segments": 0, "causal": True, "embedding_norm": False},
+        pretrained(LanguageModel, CausalLanguageObjective()),
+    ),
+    "gpt2": (
+        {
+            "num_segments": 0,
+            "causal": True,
+            "norm": "pre",
+            "embedding_norm": False,
+            "scaled_outputs": True,
+        },
+        pretrained(LanguageModel, CausalLanguageObjective()),
     ),
     "electra": ({}, pretrained(electra, ReplacedTokenObjective(), ELECTRA)),
     "classification": (

@@ -4,18 +4,27 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
+import tensorflow as tf
 
 from experiments.pretraining.recipe import PretrainingRecipe
 from macaron_tf.errors import UserError
-from macaron_tf.models import GeneratorDiscriminator, PretrainingEncoder
+from macaron_tf.models import GeneratorDiscriminator, LanguageModel, PretrainingEncoder
+from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.generator_discriminator import generator_config
+from macaron_tf.models.segment_language_model import SegmentLanguageModel
+from macaron_tf.models.two_stream import TwoStreamModel
 from macaron_tf.objectives import (
     CausalLanguageObjective,
+    DenoisingObjective,
     MaskedLanguageObjective,
+    PermutationObjective,
     PretrainingObjective,
     ReplacedTokenObjective,
+    SegmentLanguageObjective,
     SpanBoundaryObjective,
+    SpanCorruptionObjective,
 )
+from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
 
 
 class Learning(NamedTuple):
@@ -49,6 +58,27 @@ def _electra(recipe: PretrainingRecipe, vocab_size: int) -> GeneratorDiscriminat
     return GeneratorDiscriminator(config, generator, dtype=recipe.training.dtype_policy)
 
 
+def _segments(recipe: PretrainingRecipe, vocab_size: int) -> SegmentLanguageModel:
+    config = recipe.model_config(vocab_size)
+    try:
+        network = SegmentLanguageModel(
+            config,
+            recipe.memory_length,
+            recipe.adaptive_cutoffs,
+            recipe.adaptive_divisor,
+            dtype=recipe.training.dtype_policy,
+        )
+        network.build()
+    except ValueError as error:
+        raise UserError(f"adaptive_cutoffs, adaptive_divisor: {error}") from error
+    return network
+
+
+def _sequences(recipe: PretrainingRecipe, vocab_size: int) -> EncoderDecoder:
+    config = recipe.model_config(vocab_size)
+    return EncoderDecoder(config, dtype=recipe.training.dtype_policy)
+
+
 _LEARNING = {
     "masked_language": Learning(
         _encoder,
@@ -60,12 +90,33 @@ _LEARNING = {
         lambda recipe, vocab_size: _encoder(recipe, vocab_size, span_boundary=True),
         lambda recipe, skip: SpanBoundaryObjective(skip_padding=skip),
     ),
+    "span_corruption": Learning(
+        lambda recipe, vocab_size: _sequences(recipe, vocab_size + SENTINEL_ROWS),
+        lambda recipe, skip: SpanCorruptionObjective(skip, recipe.corruption),
+    ),
+    "denoising": Learning(
+        _sequences, lambda recipe, skip: DenoisingObjective(skip, recipe.denoising)
+    ),
     "replaced_tokens": Learning(
         _electra,
         lambda recipe, skip: ReplacedTokenObjective(recipe.discriminator_weight, skip),
     ),
     "causal_language": Learning(
-        _encoder, lambda recipe, skip: CausalLanguageObjective(skip_padding=skip)
+        lambda recipe, vocab_size: LanguageModel(
+            recipe.model_config(vocab_size), dtype=recipe.training.dtype_policy
+        ),
+        lambda recipe, skip: CausalLanguageObjective(skip_padding=skip),
+    ),
+    "segment_language": Learning(
+        _segments, lambda recipe, skip: SegmentLanguageObjective(skip_padding=skip)
+    ),
+    "permutation_language": Learning(
+        lambda recipe, vocab_size: TwoStreamModel(
+            recipe.model_config(vocab_size),
+            recipe.memory_length,
+            dtype=recipe.training.dtype_policy,
+        ),
+        lambda recipe, skip: PermutationObjective(recipe.partial_prediction, skip),
     ),
 }
 
@@ -81,7 +132,12 @@ def build_network(recipe: PretrainingRecipe, vocab_size: int) -> keras.Model:
         UserError: see `PretrainingRecipe.model_config`.
     """
     network = _LEARNING[recipe.objective].network(recipe, vocab_size)
-    network.build()
+    if not network.built:
+        network.build()
+    if recipe.has_memory:
+        # Each replica keeps the texts of its own rows, see `shares.distributed`.
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        network.keep_memory(-(-recipe.batch_size // replicas))
     return network
 
 

@@ -5,10 +5,22 @@ import dataclasses
 from experiments.recipe import Recipe
 from macaron_tf.data.pretraining_corpus import CorpusConfig
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderConfig, catalog
-from macaron_tf.objectives import MaskingConfig
+from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.objectives import DenoisingConfig, MaskingConfig, SpanCorruptionConfig
 
-OBJECTIVES = ("masked_language", "span_boundary", "replaced_tokens", "causal_language")
+OBJECTIVES = (
+    "masked_language",
+    "span_boundary",
+    "replaced_tokens",
+    "causal_language",
+    "segment_language",
+    "permutation_language",
+)
+CAUSAL = ("causal_language", "segment_language")
+MEMORY = ("segment_language", "permutation_language")
+FILLING = ("masked_language", "span_boundary", "replaced_tokens")
+# Those of an encoder-decoder.
+CORRUPTING = ("span_corruption", "denoising")
 VOCABULARIES = ("wordpiece", "sentencepiece", "unigram", "byte_bpe")
 
 
@@ -49,12 +61,20 @@ class PretrainingRecipe(Recipe):
             pairs of segments and whether they belong together is learnt too; a model with
             language embeddings has one for each of `corpus.languages`.
         objective: `"masked_language"`; `"span_boundary"`, masked spans from their neighbours
-            besides (SpanBERT); `"replaced_tokens"` (ELECTRA); or `"causal_language"`, the next
-            token (with `model.causal=True`).
+            besides (SpanBERT); `"replaced_tokens"` (ELECTRA); `"causal_language"`, the next
+            token (with `model.causal=True`); `"segment_language"`, the next token of texts that
+            go on from row to row (Transformer-XL); or `"permutation_language"`, tokens of such
+            texts in random order (XLNet).
+        partial_prediction: K of `"permutation_language"`: one token in so many is guessed.
+        memory_length: of objectives with a memory: M, positions of the rows before that attention
+            sees. adaptive_cutoffs, adaptive_divisor: of `"segment_language"`, see
+            `AdaptiveSoftmax`; no cutoffs = tokens are scored by their table.
+            An encoder-decoder learns `"span_corruption"` (T5) or `"denoising"` (BART).
+        corruption, denoising: of these two, see their classes.
         generator_width: of `"replaced_tokens"`, the generator's part of the encoder's width;
             discriminator_weight: of the discriminator's loss.
         head_transform: whether the head over masked tokens has a layer of its own before the
-            table (BERT's), or is the table alone (XLM's).
+            table (BERT's), or is the table alone (XLM's); a language model's is the table alone.
         batch_size: rows of a micro-batch.
         static_shapes: score unused places for masked positions too, so that all shapes are static
             (XLA, TPU); the result is the same.
@@ -67,17 +87,23 @@ class PretrainingRecipe(Recipe):
     corpus: CorpusConfig
     vocabulary: VocabularyConfig = VocabularyConfig()
     masking: MaskingConfig = MaskingConfig()
+    corruption: SpanCorruptionConfig = SpanCorruptionConfig()
+    denoising: DenoisingConfig = DenoisingConfig()
     objective: str = "masked_language"
     generator_width: float = 0.25
     discriminator_weight: float = 50.0
     head_transform: bool = True
+    partial_prediction: float = 6.0
+    memory_length: int = 0
+    adaptive_cutoffs: tuple[int, ...] = ()
+    adaptive_divisor: int = 1
     batch_size: int = 32
     static_shapes: bool = False
     validation_batches: int | None = None
 
     def __post_init__(self):
-        if self.objective not in OBJECTIVES:
-            raise UserError(f"objective is {self.objective!r}: give {', '.join(OBJECTIVES)}")
+        if self.objective not in (known := (*OBJECTIVES, *CORRUPTING)):
+            raise UserError(f"objective is {self.objective!r}: give {', '.join(known)}")
         if self.objective != "masked_language" and self.corpus.paired:
             raise UserError(
                 f"objective {self.objective!r} reads running text: set corpus.pairs=none"
@@ -90,6 +116,21 @@ class PretrainingRecipe(Recipe):
             raise UserError(
                 f"discriminator_weight is {self.discriminator_weight}: it must be above 0"
             )
+        if not 1 < self.partial_prediction < float("inf"):
+            raise UserError(
+                f"partial_prediction is {self.partial_prediction}: it must be above 1"
+            )
+        if self.has_memory:
+            if self.memory_length < 1:
+                raise UserError(
+                    f"memory_length is {self.memory_length}: objective {self.objective!r} needs 1 "
+                    "or more"
+                )
+            if self.corpus.packing != "full_text":
+                raise UserError(
+                    f"objective {self.objective!r} reads texts that go on from row to row: set "
+                    "corpus.packing=full_text"
+                )
         if self.batch_size < 1:
             raise UserError(f"batch_size is {self.batch_size}: it must be 1 or more")
         if self.validation_batches is not None and self.validation_batches < 1:
@@ -97,8 +138,15 @@ class PretrainingRecipe(Recipe):
                 f"validation_batches is {self.validation_batches}: give 1 or more, or None for all"
             )
 
-    def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
+    @property
+    def has_memory(self) -> bool:
+        """Whether rows go on from batch to batch, with a memory of those before."""
+        return self.objective in MEMORY
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config = super().model_config(vocab_size)
+        if self.objective in CORRUPTING:
+            return self._sequence_config(config)
         if not isinstance(config, EncoderConfig):
             known = ", ".join(catalog.names(EncoderConfig))
             raise UserError(f"model: {self.model} is no encoder; there are {known}")
@@ -111,10 +159,20 @@ class PretrainingRecipe(Recipe):
             raise UserError(
                 "corpus.pairs needs model.num_segments of 2 or more: pairs have 2 segments"
             )
-        if config.causal != (self.objective == "causal_language"):
+        if config.causal != (self.objective in CAUSAL):
             raise UserError(
                 f"objective {self.objective!r} with model.causal={config.causal}: a causal model "
-                "learns 'causal_language', and nothing else does"
+                "learns 'causal_language' or 'segment_language', and nothing else does"
+            )
+        if self.objective == "permutation_language" and "swish_rnn" in config.blocks:
+            raise UserError(
+                "model.block=swish_rnn with objective 'permutation_language': its recurrence would "
+                "tell each token to itself; take transformer or macaron"
+            )
+        if self.has_memory and config.relative is None:
+            raise UserError(
+                f"objective {self.objective!r} needs attention that looks back: set "
+                "model.positions=transformer_xl"
             )
         if config.num_languages and not self.corpus.languages:
             raise UserError(
@@ -123,4 +181,25 @@ class PretrainingRecipe(Recipe):
             )
         if config.num_languages:
             config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
+        return config
+
+    def _sequence_config(self, config) -> EncoderDecoderConfig:
+        """Checks the configuration of an encoder-decoder."""
+        if not isinstance(config, EncoderDecoderConfig):
+            known = ", ".join(catalog.names(EncoderDecoderConfig))
+            raise UserError(
+                f"model: {self.model} is no encoder-decoder, which objective {self.objective!r} "
+                f"needs; there are {known}"
+            )
+        if self.corpus.languages:
+            raise UserError(
+                f"objective {self.objective!r} knows no languages: give the corpus's sources none"
+            )
+        # One token less than a row: without [CLS] and [SEP], with EOS.
+        if config.longest is not None and config.longest < self.corpus.sequence_length - 1:
+            raise UserError(
+                f"model.max_length is {config.max_length}, less than the texts of "
+                f"corpus.sequence_length, {self.corpus.sequence_length}: raise it or take shorter "
+                "rows"
+            )
         return config

@@ -11,7 +11,8 @@ from etils import epath
 from experiments import recipes
 from experiments.pretraining.corpus import described, prepare_corpus
 from experiments.pretraining.learning import build_network, pretraining_objective
-from experiments.pretraining.recipe import PretrainingRecipe
+from experiments.pretraining.recipe import CAUSAL, FILLING, PretrainingRecipe
+from experiments.pretraining.rows import training_rows, validation_rows
 from experiments.pretraining.run import PretrainingRun
 from experiments.recipe import MAY_CHANGE, check_same, override
 from macaron_tf.data.corpus_reading import process_seed
@@ -63,12 +64,13 @@ def run(options: argparse.Namespace) -> None:
     if result.best_step is not None:
         name, score = recipe.training.best_metric, result.best_score
         print(f"best validation {name} {score:.4f} at step {result.best_step:,}")
-    fills = recipe.objective != "causal_language"
-    print(
-        f"next: python -m experiments.finetune train sst2 {path}-sst2 --init {path}\n"
-        + f'      {recipe.command} fill {path} "the [MASK] of the story"\n' * fills
-        + f"      tensorboard --logdir {path}"
-    )
+    steps = [f"python -m experiments.finetune train sst2 {path}-sst2 --init {path}"]
+    if recipe.objective in CAUSAL:
+        steps.append(f'python -m experiments.generate complete {path} "The story of"')
+    elif recipe.objective in FILLING:
+        steps.append(f'{recipe.command} fill {path} "the [MASK] of the story"')
+    steps.append(f"tensorboard --logdir {path}")
+    print("next: " + "\n      ".join(steps))
 
 
 def train_recipe(
@@ -142,8 +144,9 @@ def _batches(
 ) -> Callable[[int], tf.data.Dataset]:
     """Batches to learn from, from a micro-batch on."""
     workers = Workers(model.updates.strategy)
-    numbered = recipe.masking.duplicates is not None
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
+    if recipe.has_memory:
+        _check_in_order(recipe, workers, options)
     if options.own_shards and workers.several:
         if size % workers.count:
             raise UserError(
@@ -151,20 +154,34 @@ def _batches(
                 "--own-shards wants: --set batch_size=..."
             )
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
-        if not numbered:  # a static mask is the row's own, whoever reads it
+        if recipe.masking.duplicates is None:  # a static mask is the row's own, whoever reads it
             mask_seed = process_seed(seed, workers.number)
         model.per_worker_data = True
 
     objective = pretraining_objective(recipe)
 
     def batches(start: int) -> tf.data.Dataset:
-        rows = corpus.dataset("train", size, seed, start, numbered=numbered)
+        rows = training_rows(recipe, corpus, size, start)
         made = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)
         if options.data_service:
             return through_service(made, options.data_service, workers.number)
         return made.prefetch(tf.data.AUTOTUNE)
 
     return batches
+
+
+def _check_in_order(recipe: PretrainingRecipe, workers: Workers, options: InputOptions) -> None:
+    """Refuses what would part a text from its memory."""
+    if options.data_service or options.own_shards:
+        raise UserError(
+            f"objective {recipe.objective!r} reads its texts in order: leave out --data-service "
+            "and --own-shards"
+        )
+    if workers.several:
+        raise UserError(
+            f"objective {recipe.objective!r} keeps a memory of its texts, and a checkpoint has "
+            "that of one process: train with one, on one or more devices"
+        )
 
 
 class PretrainingValidation:
@@ -177,15 +194,8 @@ class PretrainingValidation:
 
     def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
         self.names = metric_names(recipe)
-        rows = corpus.dataset(
-            "validation",
-            recipe.batch_size,
-            None,
-            repeat=False,
-            drop_remainder=False,
-            numbered=recipe.masking.duplicates is not None,
-        )
         objective = pretraining_objective(recipe)
+        rows = validation_rows(recipe, corpus)
         batches = objective.dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
         self.dataset = batches.take(recipe.validation_batches or -1)
 

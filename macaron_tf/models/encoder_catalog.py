@@ -3,6 +3,8 @@
 import dataclasses
 
 from macaron_tf.models.encoder_config import EncoderConfig
+from macaron_tf.models.language_catalog import LANGUAGE_MODELS
+from macaron_tf.models.memory_catalog import MEMORY_MODELS
 
 # base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
 # small is ELECTRA's (Clark et al. 2020, table 6).
@@ -71,4 +73,6 @@ ENCODERS: dict[str, EncoderConfig] = {
         32_000, 768, 3072, 12, 72, block="amlp", tiny_attention_dim=128, **_GATED_PAPER
     ),
     "xlm_xnli": EncoderConfig(95_000, 1024, 4096, 8, 12, num_segments=0, num_languages=15),
+    **LANGUAGE_MODELS,
+    **MEMORY_MODELS,
 }

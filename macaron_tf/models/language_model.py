@@ -40,6 +40,7 @@ class LanguageModel(ConfiguredModel):
         self.config = config
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
+        self.pooler = None  # BERT's: what is made of another network's weights asks for it
         self.output_projection = None
         if config.embedding_width != config.hidden_dim:
             self.output_projection = Dense(

@@ -17,15 +17,14 @@ class CausalLanguageObjective(PretrainingObjective):
     Attributes:
         skip_padding: as in `MaskedLanguageObjective`.
 
-    Call arguments: `network`, a `PretrainingEncoder` whose configuration is `causal`; `batch` of
-    `encoder_inputs`; `training`. Returns float32 sums over the batch: `loss_sum` and `nll_sum`
-    (nats), `weight` (the number of tokens predicted), `input_tokens` and, outside training,
-    `correct_sum`.
+    Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`; `training`. Returns
+    float32 sums over the batch: `loss_sum` and `nll_sum` (nats), `weight` (the number of tokens
+    predicted), `input_tokens` and, outside training, `correct_sum`.
 
     Raises:
         ValueError: (when called) the network is not causal: it would see what it is to predict.
 
-    References: Conneau and Lample 2019 (XLM), section 3.2.
+    References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
     """
 
     skip_padding: bool = True
@@ -56,7 +55,7 @@ class CausalLanguageObjective(PretrainingObjective):
             used = tf.where(labels != PAD)[:, 0]
             hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
         return token_sums(
-            network.masked_logits(hidden),
+            network.logits(hidden),
             labels,
             tf.cast(labels != PAD, tf.float32),
             real=token_ids != PAD,

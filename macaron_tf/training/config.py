@@ -5,7 +5,10 @@ import math
 
 from macaron_tf.errors import UserError
 
-SCHEDULES = ("inverse_sqrt", "linear", "constant")
+SCHEDULES = ("inverse_sqrt", "linear", "cosine", "constant")
+# Down to 0 at the last update: their slope follows from `max_steps`.
+ENDING_SCHEDULES = ("linear", "cosine")
+OPTIMIZERS = ("adam", "adafactor")
 DTYPE_POLICIES = ("float32", "mixed_bfloat16")
 MODES = ("max", "min")
 
@@ -18,8 +21,10 @@ class TrainingConfig:
         max_steps: updates (optimizer steps) of the whole run.
         seed: of weight initialization, dropout and the order of batches.
         learning_rate: the peak of the schedule.
-        schedule: `"inverse_sqrt"`, `"linear"` (down to 0 at `max_steps`) or `"constant"`, each
-            after the same warm-up.
+        schedule: `"inverse_sqrt"`, `"linear"` or `"cosine"` (down to 0 at `max_steps`) or
+            `"constant"`, each after the same warm-up.
+        optimizer: `"adam"`, or `"adafactor"` (T5's): it has no betas and no epsilon, and the
+            learning rate is a part of each weight's own root mean square.
         warmup_steps: updates of linear warm-up; 0 = none.
         warmup_start: learning rate of the very first update.
         beta_1: Adam's decay of the gradient's mean.
@@ -54,6 +59,7 @@ class TrainingConfig:
     seed: int = 1
     learning_rate: float = 1.5e-3
     schedule: str = "inverse_sqrt"
+    optimizer: str = "adam"
     warmup_steps: int = 8000
     warmup_start: float = 1e-7
     beta_1: float = 0.9
@@ -106,12 +112,13 @@ class TrainingConfig:
                 if getattr(self, name) >= 1:
                     raise UserError(f"{name} must be below 1, not {getattr(self, name)!r}")
         self._require_choice("schedule", SCHEDULES)
+        self._require_choice("optimizer", OPTIMIZERS)
         self._require_choice("dtype_policy", DTYPE_POLICIES)
         self._require_choice("best_mode", MODES)
-        if self.schedule == "linear" and self.warmup_steps >= self.max_steps:
+        if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:
             raise UserError(
                 f"warmup_steps ({self.warmup_steps}) must be below max_steps ({self.max_steps}) "
-                "in the linear schedule"
+                f"in the {self.schedule} schedule"
             )
 
     def _require_integer(self, name: str, minimum: int) -> None:

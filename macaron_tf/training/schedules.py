@@ -1,5 +1,7 @@
 """Learning rates as functions of the number of updates done so far."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -77,6 +79,18 @@ class LinearSchedule(WarmupSchedule):
         return {**super().get_config(), "total_steps": self.total_steps}
 
 
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class CosineSchedule(LinearSchedule):
+    """Warm-up, then half a period of a cosine down to 0 at `total_steps` (Radford et al. 2018).
+
+    Args: as `LinearSchedule`.
+    """
+
+    def decay(self, step):
+        left = super().decay(step) / self.peak  # 1 to 0
+        return self.peak * 0.5 * (1.0 - ops.cos(math.pi * left))
+
+
 def make_schedule(config: TrainingConfig) -> keras.optimizers.schedules.LearningRateSchedule:
     """The schedule that a configuration names."""
     warmup = {"warmup_steps": config.warmup_steps, "start": config.warmup_start}
@@ -84,4 +98,6 @@ def make_schedule(config: TrainingConfig) -> keras.optimizers.schedules.Learning
         return InverseSqrtSchedule(config.learning_rate, **warmup)
     if config.schedule == "linear":
         return LinearSchedule(config.learning_rate, config.max_steps, **warmup)
+    if config.schedule == "cosine":
+        return CosineSchedule(config.learning_rate, config.max_steps, **warmup)
     return WarmupSchedule(config.learning_rate, **warmup)

@@ -1,15 +1,14 @@
 import numpy as np
 import pytest
 
-from macaron_tf.models import PretrainingEncoder
+from macaron_tf.models import LanguageModel, PretrainingEncoder
 from macaron_tf.objectives import CausalLanguageObjective, MaskingConfig
 from tests.harness import numpy_of
 from tests.objectives.objective_toy import batches, fitted, floats, nll_of, tiny
 
 
 def network_of(**overrides):
-    plain = {"transform": False}
-    network = PretrainingEncoder(tiny(causal=True, **overrides), head_options=plain)
+    network = LanguageModel(tiny(causal=True, **overrides))
     network.build()
     return network
 
@@ -21,7 +20,7 @@ def test_sums_are_those_of_the_next_tokens(skip):
     assert set(batch) == {"token_ids"}
     found = floats(objective(network, batch, training=False))
     token_ids = batch["token_ids"].numpy()
-    logits = numpy_of(network(batch)["masked_language"])
+    logits = numpy_of(network(batch))
     nll = correct = weight = 0.0
     for row in range(3):
         for column in range(23):

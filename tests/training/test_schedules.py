@@ -1,8 +1,15 @@
+import math
+
 import keras
 import pytest
 
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.schedules import InverseSqrtSchedule, LinearSchedule, make_schedule
+from macaron_tf.training.schedules import (
+    CosineSchedule,
+    InverseSqrtSchedule,
+    LinearSchedule,
+    make_schedule,
+)
 
 
 @pytest.mark.parametrize("step", [0, 1, 4000, 7999, 8000, 8001, 32000, 800000])
@@ -23,6 +30,10 @@ def test_inverse_sqrt_is_fairseqs(step):
         ("linear", 550, 5e-4),
         ("linear", 1000, 0.0),
         ("linear", 1100, 0.0),
+        ("cosine", 100, 1e-3),
+        ("cosine", 400, 1e-3 * 0.5 * (1 + math.cos(math.pi / 3))),
+        ("cosine", 550, 5e-4),
+        ("cosine", 1100, 0.0),
         ("constant", 50, 5.0005e-4),
         ("constant", 900, 1e-3),
     ],
@@ -40,7 +51,12 @@ def test_no_warmup():
 
 
 @pytest.mark.parametrize(
-    "schedule", [InverseSqrtSchedule(1e-3, 10, 1e-7), LinearSchedule(1e-3, 100, 10, 1e-7)]
+    "schedule",
+    [
+        InverseSqrtSchedule(1e-3, 10, 1e-7),
+        LinearSchedule(1e-3, 100, 10, 1e-7),
+        CosineSchedule(1e-3, 100, 10, 1e-7),
+    ],
 )
 def test_serializes(schedule):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
