@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 
+from experiments.pretraining.recipe import CORRUPTING
 from experiments.pretraining.run import PretrainingRun
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
@@ -64,6 +65,10 @@ def fill(
 def run(options: argparse.Namespace) -> None:
     """Fills in the texts given, or the lines of stdin."""
     opened = PretrainingRun.open(options.run)
+    if opened.recipe.objective in CORRUPTING:
+        raise UserError(
+            f"{opened.path} is an encoder-decoder and fills no {MASK}: give a run of an encoder"
+        )
     if opened.recipe.objective == "causal_language":
         raise UserError(
             f"{opened.path} has learnt the next token and fills no {MASK}: give a run of another "

@@ -2,7 +2,9 @@
 
 from macaron_tf.objectives.causal_language import CausalLanguageObjective
 from macaron_tf.objectives.classification import ClassificationObjective
+from macaron_tf.objectives.corruption import CorruptionObjective
 from macaron_tf.objectives.cross_entropy import label_smoothed_cross_entropy
+from macaron_tf.objectives.denoising import DenoisingConfig, DenoisingObjective
 from macaron_tf.objectives.masked_language import MaskedLanguageObjective
 from macaron_tf.objectives.masking import mask_tokens, masked_dataset
 from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
@@ -15,6 +17,7 @@ from macaron_tf.objectives.similarity import (
     TripletObjective,
 )
 from macaron_tf.objectives.span_boundary import SpanBoundaryObjective
+from macaron_tf.objectives.span_corruption import SpanCorruptionConfig, SpanCorruptionObjective
 from macaron_tf.objectives.spans import SpanObjective
 from macaron_tf.objectives.tagging import TaggingObjective
 from macaron_tf.objectives.translation import TranslationObjective, shift_right
@@ -22,7 +25,10 @@ from macaron_tf.objectives.translation import TranslationObjective, shift_right
 __all__ = [
     "CausalLanguageObjective",
     "ClassificationObjective",
+    "CorruptionObjective",
     "CosineObjective",
+    "DenoisingConfig",
+    "DenoisingObjective",
     "MaskedLanguageObjective",
     "MaskingConfig",
     "MaskingVocabulary",
@@ -31,6 +37,8 @@ __all__ = [
     "ReplacedTokenObjective",
     "SequenceObjective",
     "SpanBoundaryObjective",
+    "SpanCorruptionConfig",
+    "SpanCorruptionObjective",
     "SpanObjective",
     "TaggingObjective",
     "TranslationObjective",
