@@ -11,7 +11,7 @@ from etils import epath
 from experiments import recipes
 from experiments.pretraining.corpus import described, prepare_corpus
 from experiments.pretraining.learning import build_network, pretraining_objective
-from experiments.pretraining.recipe import CAUSAL, FILLING, PretrainingRecipe
+from experiments.pretraining.recipe import CAUSAL, CORRUPTING, FILLING, PretrainingRecipe
 from experiments.pretraining.rows import training_rows, validation_rows
 from experiments.pretraining.run import PretrainingRun
 from experiments.recipe import MAY_CHANGE, check_same, override
@@ -64,7 +64,9 @@ def run(options: argparse.Namespace) -> None:
     if result.best_step is not None:
         name, score = recipe.training.best_metric, result.best_score
         print(f"best validation {name} {score:.4f} at step {result.best_step:,}")
-    steps = [f"python -m experiments.finetune train sst2 {path}-sst2 --init {path}"]
+    steps = []
+    if recipe.objective not in CORRUPTING:
+        steps.append(f"python -m experiments.finetune train sst2 {path}-sst2 --init {path}")
     if recipe.objective in CAUSAL:
         steps.append(f'python -m experiments.generate complete {path} "The story of"')
     elif recipe.objective in FILLING:

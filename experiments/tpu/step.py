@@ -101,9 +101,13 @@ def batch_specs(recipe: Recipe, shape: Shape) -> dict[str, tf.TensorSpec]:
     table = tf.data.Dataset.from_tensors(np.zeros((rows, record.numbers), np.int32))
     vocabulary = types.SimpleNamespace(
         pieces=size,
+        size=_rounded(size, 8),
+        cls_id=2,
+        sep_id=3,
         mask_id=4,
         special_ids=(0, 1, 2, 3, 4),
         word_starts=lambda: np.ones(_rounded(size, 8), bool),
+        encode_lines=lambda lines: [[5]] * len(lines),
     )
     objective = pretraining_objective(recipe, static_shapes=True)
     # Static masks look the same, but want the rows' numbers.
