@@ -12,6 +12,7 @@ from macaron_tf.layers.blocks import (
     TransformerBlock,
     block_class,
 )
+from macaron_tf.layers.character_cnn import CharacterCNN
 from macaron_tf.layers.convolution import CausalConvolution, ConvolutionBlock
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
@@ -23,8 +24,10 @@ from macaron_tf.layers.language_heads import (
     ReplacedTokenHead,
     SpanBoundaryHead,
 )
+from macaron_tf.layers.layer_mixture import LayerMixture
 from macaron_tf.layers.pooling import Pooling
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
+from macaron_tf.layers.recurrence import ProjectedLSTM, ProjectedLSTMStack
 from macaron_tf.layers.relative_bias import RelativePositionBias
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.swish_rnn import SwishRNN
@@ -34,12 +37,14 @@ __all__ = [
     "AttentionGatedMLPBlock",
     "Block",
     "CausalConvolution",
+    "CharacterCNN",
     "ClassificationHead",
     "ConvolutionBlock",
     "EncoderEmbeddings",
     "FeedForward",
     "GatedMLP",
     "GatedMLPBlock",
+    "LayerMixture",
     "LearnedPositions",
     "MacaronBlock",
     "MaskedLanguageHead",
@@ -47,6 +52,8 @@ __all__ = [
     "MultiHeadAttention",
     "Pooler",
     "Pooling",
+    "ProjectedLSTM",
+    "ProjectedLSTMStack",
     "RelativePositionBias",
     "ReplacedTokenHead",
     "Residual",

@@ -3,6 +3,8 @@
 from macaron_tf.models import catalog
 from macaron_tf.models.classifier import EncoderClassifier
 from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.elmo import Elmo
+from macaron_tf.models.elmo_config import ElmoConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
@@ -18,6 +20,8 @@ from macaron_tf.models.temporal_config import TemporalConfig
 from macaron_tf.models.temporal_model import TemporalModel
 
 __all__ = [
+    "Elmo",
+    "ElmoConfig",
     "Encoder",
     "EncoderClassifier",
     "EncoderConfig",

@@ -5,6 +5,9 @@ import dataclasses
 import keras
 
 from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.elmo import Elmo
+from macaron_tf.models.elmo_catalog import ELMOS
+from macaron_tf.models.elmo_config import ElmoConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_catalog import ENCODERS
 from macaron_tf.models.encoder_config import EncoderConfig
@@ -14,10 +17,11 @@ from macaron_tf.models.temporal_catalog import TEMPORAL_MODELS
 from macaron_tf.models.temporal_config import TemporalConfig
 from macaron_tf.models.temporal_model import TemporalModel
 
-Config = EncoderDecoderConfig | EncoderConfig | TemporalConfig
+Config = EncoderDecoderConfig | EncoderConfig | ElmoConfig | TemporalConfig
 _MODELS: dict[type, type[keras.Model]] = {
     EncoderDecoderConfig: EncoderDecoder,
     EncoderConfig: Encoder,
+    ElmoConfig: Elmo,
     TemporalConfig: TemporalModel,
 }
 
@@ -46,6 +50,7 @@ CONFIGS: dict[str, Config] = {
     },
     **SEQUENCE_MODELS,
     **ENCODERS,
+    **ELMOS,
     **TEMPORAL_MODELS,
 }
 
@@ -84,7 +89,7 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
         dtype: a Keras dtype policy such as `"mixed_bfloat16"`; Keras's global one by default.
 
     Returns:
-        An `EncoderDecoder`, an `Encoder` without heads, or a `TemporalModel`.
+        An `EncoderDecoder`, an `Encoder` without heads, an `Elmo` or a `TemporalModel`.
 
     Raises:
         ValueError: as `config`.

@@ -2,8 +2,9 @@
 
 from macaron_tf.models.temporal_config import TemporalConfig
 
-# Bai et al. 2018, table 2, and the code released with it: taps, blocks, channels, dropout. JSB is
-# the table's, whose 300K parameters are the slide's; the released default, k 5 x 4 x 150, has 1M.
+# The code released with Bai et al. 2018: taps, blocks, channels, dropout. The two of music are
+# recalled from its table 2 and have the slide's 300K and 1M parameters; the released default for
+# both is k 5 x 4 x 150 with dropout 0.25.
 TEMPORAL_MODELS = {
     "tcn_adding": TemporalConfig(1, (30,) * 8, kernel_size=7, input_dim=2, last_only=True),
     "tcn_copy_memory": TemporalConfig(10, (10,) * 8, kernel_size=8, input_dim=10),

@@ -1,5 +1,6 @@
 """Objectives: what is hidden, what is asked, and the loss of the answer."""
 
+from macaron_tf.objectives.bidirectional_language import BidirectionalLanguageObjective
 from macaron_tf.objectives.causal_language import CausalLanguageObjective
 from macaron_tf.objectives.classification import ClassificationObjective
 from macaron_tf.objectives.corruption import CorruptionObjective
@@ -23,6 +24,7 @@ from macaron_tf.objectives.tagging import TaggingObjective
 from macaron_tf.objectives.translation import TranslationObjective, shift_right
 
 __all__ = [
+    "BidirectionalLanguageObjective",
     "CausalLanguageObjective",
     "ClassificationObjective",
     "CorruptionObjective",

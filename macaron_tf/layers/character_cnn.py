@@ -1,0 +1,131 @@
+"""A word's vector from its characters."""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from macaron_tf.checks import check_count
+
+# ELMo's: width and number of the filters. They are 2,048 in all.
+ELMO_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class Highway(keras.layers.Layer):
+    """`c x + (1 - c) relu(W x + b)` with the carry gate `c = sigmoid(W' x + b')`.
+
+    b' starts at 2: a new layer passes on 88% of what comes in.
+
+    Call arguments: `x (..., D)`; returns `(..., D)`.
+
+    References: Srivastava et al. 2015, eq. 3.
+    """
+
+    def build(self, x_shape):
+        # One product for both: the transform's half first.
+        self.inner = keras.layers.Dense(2 * x_shape[-1], dtype=self.dtype_policy, name="inner")
+        self.inner.build(x_shape)
+        self.carry_bias = self.add_weight(
+            name="carry_bias",
+            shape=(x_shape[-1],),
+            initializer=keras.initializers.Constant(2.0),
+        )
+        self.built = True
+
+    def call(self, x):
+        transform, carry = ops.split(self.inner(x), 2, axis=-1)  # (..., D) each
+        carry = ops.sigmoid(carry + self.carry_bias)
+        return carry * x + (1.0 - carry) * ops.relu(transform)
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class CharacterCNN(keras.layers.Layer):
+    """Embeds characters, convolves them, takes each filter's greatest value, then highways.
+
+    Args:
+        filters: (width, number) of each kind of filter.
+        output_dim: D, to which the filters' outputs are projected.
+        vocab_size: characters there are; 0 stands for a place behind the word's end.
+        char_dim: width of a character's embedding.
+        num_highways: highway layers between the filters and the projection.
+
+    Call arguments: `characters (..., C)` int, the last axis one word; returns `(..., D)`.
+
+    Raises:
+        ValueError: `filters` is empty; (when built) a word has fewer places than a filter is wide.
+
+    References: Kim et al. 2016; Jozefowicz et al. 2016; Peters et al. 2018 (ELMo), section 3.4.
+    """
+
+    def __init__(
+        self,
+        filters: Sequence[tuple[int, int]] = ELMO_FILTERS,
+        output_dim: int = 512,
+        vocab_size: int = 261,
+        char_dim: int = 16,
+        num_highways: int = 2,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.filters = [tuple(pair) for pair in filters]
+        if not self.filters:
+            raise ValueError("filters is empty: give (width, number) of at least one kind")
+        self.output_dim = check_count("output_dim", output_dim)
+        self.vocab_size = vocab_size
+        self.char_dim = char_dim
+        self.num_highways = num_highways
+
+    def build(self, characters_shape):
+        policy = self.dtype_policy
+        places = characters_shape[-1]
+        widest = max(width for width, _ in self.filters)
+        if places is not None and places < widest:
+            raise ValueError(f"words of {places} characters are narrower than a filter of {widest}")
+        self.table = self.add_weight(
+            name="table",
+            shape=(self.vocab_size, self.char_dim),
+            initializer=keras.initializers.RandomUniform(-1.0, 1.0),
+        )
+        self.convolutions = [
+            keras.layers.Conv1D(number, width, dtype=policy, name=f"width_{width}")
+            for width, number in self.filters
+        ]
+        for convolution in self.convolutions:
+            convolution.build((None, places, self.char_dim))
+        total = sum(number for _, number in self.filters)
+        self.highways = [
+            Highway(dtype=policy, name=f"highway_{number}") for number in range(self.num_highways)
+        ]
+        for highway in self.highways:
+            highway.build((None, total))
+        self.projection = keras.layers.Dense(self.output_dim, dtype=policy, name="projection")
+        self.projection.build((None, total))
+        self.built = True
+
+    def call(self, characters):
+        shape = ops.shape(characters)
+        words = ops.reshape(characters, (-1, shape[-1]))  # (..., C) -> (N, C)
+        x = ops.cast(ops.take(self.table, words, axis=0), self.compute_dtype)  # (N, C, E)
+        # relu is increasing: of the greatest value it is the greatest of relu.
+        found = [ops.relu(ops.max(layer(x), axis=1)) for layer in self.convolutions]
+        x = ops.concatenate(found, axis=-1)  # (N, filters)
+        for highway in self.highways:
+            x = highway(x)
+        return ops.reshape(self.projection(x), (*shape[:-1], self.output_dim))
+
+    def compute_output_shape(self, characters_shape):
+        return (*characters_shape[:-1], self.output_dim)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "output_dim": self.output_dim,
+            "vocab_size": self.vocab_size,
+            "char_dim": self.char_dim,
+            "num_highways": self.num_highways,
+        }

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.models import Elmo
+from macaron_tf.objectives import BidirectionalLanguageObjective
+from macaron_tf.training.fit_model import FitModel
+from tests.harness import numpy_of
+from tests.models.test_elmo import CONFIG, built, words
+from tests.objectives.objective_toy import floats, nll_of
+
+
+def batch() -> dict[str, tf.Tensor]:
+    characters = words(3, 6)
+    answers = np.random.default_rng(1).integers(0, 11, (3, 6)).astype("int32")
+    characters[2, 4:], answers[2, 4:] = 0, -1
+    return {"characters": tf.constant(characters), "words": tf.constant(answers)}
+
+
+def test_each_direction_answers_for_its_neighbour():
+    model, given = built(), batch()
+    sums = floats(BidirectionalLanguageObjective()(model, given, training=False))
+    answers = given["words"].numpy()
+    forward, backward = (
+        numpy_of(model.scores(h)) for h in model.hidden_states(given["characters"])
+    )
+    expected, correct = {"forward": 0.0, "backward": 0.0}, 0
+    for row in range(3):
+        for place in range(6):
+            for name, scores, other in (
+                ("forward", forward, place + 1),
+                ("backward", backward, place - 1),
+            ):
+                if 0 <= other < 6 and answers[row, other] >= 0 and answers[row, place] >= 0:
+                    expected[name] += nll_of(scores[row, place], answers[row, other])
+                    correct += scores[row, place].argmax() == answers[row, other]
+    for name, value in expected.items():
+        assert sums[f"{name}_sum"] == pytest.approx(value, rel=1e-5)
+        assert sums[f"{name}_weight"] == 5 + 5 + 3
+    assert sums["loss_sum"] == sums["nll_sum"] == pytest.approx(sum(expected.values()), rel=1e-5)
+    assert sums["weight"] == 26 and sums["correct_sum"] == correct
+
+
+@pytest.mark.parametrize("samples", [0, 6])
+def test_the_loss_falls(samples):
+    given = batch()
+    dataset = tf.data.Dataset.from_tensors(given).repeat()
+    network = Elmo(CONFIG)
+    network.build()
+    model = FitModel(network, BidirectionalLanguageObjective(samples))
+    model.compile("adam")
+    losses = model.fit(dataset, steps_per_epoch=30, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_an_update_compiles_under_xla():
+    given, network = batch(), built(dropout=0.0)
+    objective = BidirectionalLanguageObjective()
+
+    def gradients(batch):
+        with tf.GradientTape() as tape:
+            loss = objective(network, batch, training=True)["loss_sum"]
+        return loss, *tape.gradient(loss, [w.value for w in network.trainable_variables])
+
+    plain = tf.function(gradients, autograph=False)(given)
+    compiled = tf.function(gradients, autograph=False, jit_compile=True)(given)
+    for ours, theirs in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(
+            tf.convert_to_tensor(ours), tf.convert_to_tensor(theirs), rtol=1e-3, atol=1e-3
+        )
