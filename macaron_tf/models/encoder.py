@@ -98,9 +98,9 @@ class Encoder(ConfiguredModel):
                 name="projection",
             )
         self.stack = Stack(
-            [_layer(config, number) for number in range(config.num_layers)],
+            [config.layer(number) for number in range(config.num_layers)],
             {
-                **_options(config, *_BLOCK_OPTIONS),
+                **config.options(*_BLOCK_OPTIONS),
                 "kernel_initializer": initializer,
                 "output_initializer": _output_initializer(config),
             },
@@ -158,12 +158,8 @@ class Encoder(ConfiguredModel):
         return (*input_shape["token_ids"], self.config.hidden_dim)
 
 
-def _options(config: EncoderConfig, *names: str) -> dict:
-    return {name: getattr(config, name) for name in names}
-
-
 def _embedding_options(config: EncoderConfig) -> dict:
-    options = _options(config, *_EMBEDDING_OPTIONS)
+    options = config.options(*_EMBEDDING_OPTIONS)
     if config.relative is not None:  # attention knows distances and segments itself
         options |= {"positions": "none", "num_segments": 0}
     return options
@@ -173,21 +169,5 @@ def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer
     """Of the last matrices of the sub-layers; None = as all others."""
     if not config.scaled_outputs:
         return None
-    depth = sum(len(BLOCKS[_layer(config, n)["block"]].scheme) for n in range(config.num_layers))
+    depth = sum(len(BLOCKS[config.layer(n)["block"]].scheme) for n in range(config.num_layers))
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range / depth**0.5)
-
-
-def _layer(config: EncoderConfig, number: int) -> dict:
-    """The block of a layer, and the options that other blocks do not have."""
-    block = config.blocks[number % len(config.blocks)]
-    if block == "swish_rnn":
-        step_size = config.rnn_step_sizes[number % len(config.rnn_step_sizes)]
-        return {"block": block, "rnn_step_size": step_size, "rnn_gate": config.rnn_gate}
-    if block == "gmlp":
-        return {"block": block, **_options(config, "max_length", "toeplitz")}
-    if block == "amlp":
-        return {
-            "block": block,
-            **_options(config, "max_length", "toeplitz", "tiny_attention_dim"),
-        }
-    return {"block": block}

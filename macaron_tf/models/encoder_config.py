@@ -8,7 +8,7 @@ from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.encoder_embeddings import POSITIONS
 from macaron_tf.layers.layer_norm import NORM_TYPES
 from macaron_tf.layers.residual import NORM_PLACEMENTS
-from macaron_tf.layers.swish_rnn import GATES
+from macaron_tf.models.layer_choices import LayerChoices
 from macaron_tf.models.stack import RELATIVE_BIASES, SHARING
 
 # Those whose tokens are mixed by attention.
@@ -16,7 +16,7 @@ RELATIVE_BLOCKS = ("transformer", "macaron", "swish_rnn")
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(LayerChoices):
     """Shapes, parts and dropouts of a BERT-style encoder; the defaults are BERT's.
 
     Attributes:
@@ -115,16 +115,7 @@ class EncoderConfig:
         for name in ("embedding_dim", "head_dim", "clamp_length"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        # JSON and the command line give lists.
-        steps = self.rnn_step_sizes
-        steps = tuple(steps) if isinstance(steps, list | tuple) else (steps,)
-        object.__setattr__(self, "rnn_step_sizes", steps)
-        if isinstance(self.block, list):
-            object.__setattr__(self, "block", tuple(self.block))
-        if not self.rnn_step_sizes:
-            raise ValueError("rnn_step_sizes is empty: give one or more, such as (1, 2, 4)")
-        for step_size in self.rnn_step_sizes:
-            check_count("rnn_step_sizes", step_size)
+        self.check_layers(tuple(BLOCKS))
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             check_fraction(name, getattr(self, name))
         for name in ("epsilon", "initializer_range"):
@@ -147,12 +138,7 @@ class EncoderConfig:
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
         activation(self.activation)
-        if not self.blocks:
-            raise ValueError("block is empty: give a name, or several for the layers in turn")
-        for block in self.blocks:
-            check_choice("block", block, tuple(BLOCKS))
         check_choice("sharing", self.sharing, tuple(SHARING))
-        check_choice("rnn_gate", self.rnn_gate, GATES)
         check_choice("positions", self.positions, (*POSITIONS, "transformer_xl"))
         check_choice("relative_bias", self.relative_bias, RELATIVE_BIASES)
         check_choice("norm", self.norm, NORM_PLACEMENTS)
@@ -168,11 +154,6 @@ class EncoderConfig:
                 )
         if self.norm_type == "rms" and not self.affine:
             raise ValueError("norm_type='rms' always has a scale: set affine=True")
-
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        """Names of the blocks, layer by layer in turn."""
-        return (self.block,) if isinstance(self.block, str) else self.block
 
     @property
     def longest(self) -> int | None:
