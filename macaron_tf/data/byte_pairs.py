@@ -21,6 +21,7 @@ from macaron_tf.special_ids import UNK
 
 CLS, SEP, MASK = 2, 3, 4
 SPECIAL = 5
+_BYTES = {unit: bytes([byte]) for byte, unit in enumerate(byte_alphabet())}
 
 
 class BytePairVocabulary(PieceVocabulary):
@@ -206,16 +207,9 @@ class BytePairVocabulary(PieceVocabulary):
         return TokenRows.from_lists(rows, self.size)
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        values = {unit: byte for byte, unit in enumerate(byte_alphabet())}
         lines = []
         for row in self._text_ids(rows):
-            letters = "".join(self.units[i - SPECIAL] for i in row)
-            # A piece that is none of bytes, such as GPT-2's <|endoftext|>, stands for itself.
-            raw = b"".join(
-                bytes([values[letter]]) if letter in values else letter.encode()
-                for letter in letters
-            )
-            line = raw.decode("utf-8", "replace")
+            line = b"".join(map(self._spelling, row)).decode("utf-8", "replace")
             lines.append(line.removeprefix(" ") if self.add_prefix_space else line)
         return lines
 
@@ -223,6 +217,15 @@ class BytePairVocabulary(PieceVocabulary):
         spaces = {byte_alphabet()[ord(space)] for space in " \t\n\v\f\r"}
         starts = np.ones(self.size, bool)
         for number, unit in enumerate(self.units, SPECIAL):
+    def spellings(self) -> list[bytes]:
+        return self._spelled(self._spelling)
+
+    def _spelling(self, number: int) -> bytes:
+        # A piece that is none of bytes, such as GPT-2's <|endoftext|>, stands for itself.
+        return b"".join(
+            _BYTES.get(letter, letter.encode()) for letter in self.units[number - SPECIAL]
+        )
+
             starts[number] = unit[0] in spaces
         return starts
 

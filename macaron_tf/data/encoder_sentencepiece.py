@@ -185,6 +185,10 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         starts = np.ones(self.size, bool)
         for number in range(MASK + 1, self.pieces):
             starts[number] = self.processor.id_to_piece(number).startswith(_WORD_START)
+    def spellings(self) -> list[bytes]:
+        pieces = self.processor.id_to_piece
+        return self._spelled(lambda i: pieces(i).replace(_WORD_START, " ").encode())
+
         return starts
 
     @property

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +25,7 @@ class PieceVocabulary(abc.ABC):
     """Base of the vocabularies of encoders: rows are `[CLS] a [SEP]`, or end with `b [SEP]`.
 
     A subclass sets `kind` and `contents_name`, the attributes below, and overrides `pieces`,
-    `contents`, `settings`, `encode`, `word_starts`, `trackables`, `decode_lines` and
+    `contents`, `settings`, `encode`, `word_starts`, `trackables`, `decode_lines`, `spellings` and
     `from_contents`.
 
     Attributes:
@@ -160,6 +160,20 @@ class PieceVocabulary(abc.ABC):
 
     @abc.abstractmethod
     def word_starts(self) -> np.ndarray:
+    @abc.abstractmethod
+    def spellings(self) -> list[bytes]:
+        """What each of the V ids adds to a text: UTF-8, or a part of a character.
+
+        A piece that begins a word brings the space before it along; special ids and those of no
+        piece add nothing.
+        """
+
+    def _spelled(self, spelling: Callable[[int], bytes]) -> list[bytes]:
+        """`spellings` from that of an id which stands for text."""
+        special = set(self.special_ids)
+        kept = (number < self.pieces and number not in special for number in range(self.size))
+        return [spelling(number) if text else b"" for number, text in enumerate(kept)]
+
         """(V,) bool: False where a piece continues the word that the piece before it is of."""
 
     @abc.abstractmethod

@@ -141,14 +141,15 @@ class WordPieceVocabulary(PieceVocabulary):
         return locate(strings, lambda lines: clean(lines, self.lower_case), self.tokenizer)
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        lines = []
-        for row in self._text_ids(rows):
-            text = "".join(
-                word[len(CONTINUES) :] if word.startswith(CONTINUES) else f" {word}"
-                for word in (self.words[i] for i in row)
-            )
-            lines.append(text.removeprefix(" "))
-        return lines
+        texts = ("".join(self._spelling(i) for i in row) for row in self._text_ids(rows))
+        return [text.removeprefix(" ") for text in texts]
+
+    def spellings(self) -> list[bytes]:
+        return self._spelled(lambda i: self._spelling(i).encode())
+
+    def _spelling(self, number: int) -> str:
+        word = self.words[number]
+        return word.removeprefix(CONTINUES) if word.startswith(CONTINUES) else f" {word}"
 
     def word_starts(self) -> np.ndarray:
         starts = np.ones(self.size, bool)
