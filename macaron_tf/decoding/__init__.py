@@ -3,28 +3,47 @@
 Searches take a step function, not a model: `beam_search` and `sample` run any network whose
 `step_fn(tokens, index, context, cache)` gives the next logits. `translate_ids`, `sample_ids` and
 `score_ids` join them to an encoder-decoder, and `LineTranslator` adds a vocabulary: text in, text
-out.
+out. `generate` goes on from prompts, and `TextGenerator` does so with texts; `TextScorer` tells how
+likely texts are.
 """
 
 from macaron_tf.decoding.beam_search import beam_search, gather_beams, length_penalty
-from macaron_tf.decoding.config import BeamSearchConfig, SamplingConfig
+from macaron_tf.decoding.completions import Completion, TextGenerator
+from macaron_tf.decoding.config import BeamSearchConfig, GenerationConfig, SamplingConfig
+from macaron_tf.decoding.context_filling import FilledContext, fill_context
+from macaron_tf.decoding.drawing import Controls, draw, filter_logits
+from macaron_tf.decoding.generation import Prompts, Rules, generate
 from macaron_tf.decoding.lines import Hypothesis, LineTranslator, Translations
-from macaron_tf.decoding.sampling import filter_logits, sample
-from macaron_tf.decoding.scoring import score_targets
+from macaron_tf.decoding.sampling import sample
+from macaron_tf.decoding.scoring import score_continuations, score_targets
+from macaron_tf.decoding.text_scorer import Scores, TextScorer
 from macaron_tf.decoding.translate import sample_ids, score_ids, target_limits, translate_ids
 
 __all__ = [
     "BeamSearchConfig",
+    "Completion",
+    "Controls",
+    "FilledContext",
+    "GenerationConfig",
     "Hypothesis",
     "LineTranslator",
+    "Prompts",
+    "Rules",
     "SamplingConfig",
+    "Scores",
+    "TextGenerator",
+    "TextScorer",
     "Translations",
     "beam_search",
+    "draw",
+    "fill_context",
     "filter_logits",
     "gather_beams",
+    "generate",
     "length_penalty",
     "sample",
     "sample_ids",
+    "score_continuations",
     "score_ids",
     "score_targets",
     "target_limits",

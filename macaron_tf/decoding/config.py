@@ -102,8 +102,29 @@ class BeamSearchConfig(LengthLimits):
         )
 
 
+class DrawSettings:
+    """The fields and checks shared by every way of sampling: what a token is drawn from."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    num_samples: int
+
+    def _check_draws(self) -> None:
+        _check(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        whole = isinstance(self.top_k, int) and self.top_k >= 0
+        _check(whole, "top_k", self.top_k, "a whole number, 0 for no limit")
+        _check(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
+        _check(
+            isinstance(self.num_samples, int) and self.num_samples >= 1,
+            "num_samples",
+            self.num_samples,
+            "a whole number of 1 or more",
+        )
+
+
 @dataclasses.dataclass(frozen=True)
-class SamplingConfig(LengthLimits):
+class SamplingConfig(LengthLimits, DrawSettings):
     """Sampling settings; the filters apply in the order temperature, top-k, top-p.
 
     Args:
@@ -132,13 +153,39 @@ class SamplingConfig(LengthLimits):
 
     def __post_init__(self):
         self._check_lengths()
-        _check(self.temperature >= 0, "temperature", self.temperature, "0 or more")
-        whole = isinstance(self.top_k, int) and self.top_k >= 0
-        _check(whole, "top_k", self.top_k, "a whole number, 0 for no limit")
-        _check(0 < self.top_p <= 1, "top_p", self.top_p, "a probability above 0 and at most 1")
+        self._check_draws()
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationConfig(DrawSettings):
+    """Settings of a language model's continuation of a text.
+
+    Args:
+        temperature: as in `SamplingConfig`, with the three fields after it.
+        top_k: see there.
+        top_p: see there.
+        num_samples: see there; sample k draws with the seed + k.
+        max_tokens: new tokens at most, the end of the text included.
+        min_tokens: new tokens before the text may end.
+
+    Raises:
+        UserError: a field is out of range; the sentence names the field.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    num_samples: int = 1
+    max_tokens: int = 128
+    min_tokens: int = 0
+
+    def __post_init__(self):
+        self._check_draws()
+        whole = isinstance(self.max_tokens, int) and self.max_tokens >= 1
+        _check(whole, "max_tokens", self.max_tokens, "a whole number of 1 or more")
         _check(
-            isinstance(self.num_samples, int) and self.num_samples >= 1,
-            "num_samples",
-            self.num_samples,
-            "a whole number of 1 or more",
+            isinstance(self.min_tokens, int) and 0 <= self.min_tokens <= self.max_tokens,
+            "min_tokens",
+            self.min_tokens,
+            f"a whole number from 0 to max_tokens = {self.max_tokens}",
         )

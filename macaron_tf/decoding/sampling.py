@@ -4,36 +4,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import NEVER, StepFunction, loop_shapes
+from macaron_tf.decoding.beam_search import StepFunction, loop_shapes
 from macaron_tf.decoding.config import SamplingConfig
+from macaron_tf.decoding.drawing import NEVER, draw
+from macaron_tf.decoding.random_bits import uniforms
 from macaron_tf.special_ids import BOS, EOS, PAD
-
-
-def filter_logits(logits: tf.Tensor, config: SamplingConfig) -> tf.Tensor:
-    """Logits after temperature, top-k and top-p; what is ruled out becomes -inf.
-
-    Tokens that tie with the last one kept are kept too.
-
-    Args:
-        logits: (..., V) float32; -inf where a token is ruled out already.
-        config: the settings; `temperature` above 0.
-
-    Returns:
-        (..., V) float32.
-    """
-    logits = logits / config.temperature
-    size = logits.shape[-1]
-    if 0 < config.top_k < size:
-        least = tf.math.top_k(logits, config.top_k)[0][..., -1:]
-        logits = tf.where(logits < least, NEVER, logits)
-    if config.top_p < 1:
-        # After top-k no more than k can be kept, so only they need sorting.
-        ordered, _ = tf.math.top_k(logits, min(config.top_k or size, size))
-        before = tf.cumsum(tf.nn.softmax(ordered), axis=-1, exclusive=True)
-        # The first token whose predecessors reach p is out; the most probable one never is.
-        kept = tf.where(before < config.top_p, ordered, float("inf"))
-        logits = tf.where(logits < tf.reduce_min(kept, -1, keepdims=True), NEVER, logits)
-    return logits
 
 
 def sample(
@@ -61,7 +36,7 @@ def sample(
         config: the settings.
         max_length: T, the places of the output; a Python int under XLA.
         seed: scalar or (2,) int. The same seed and batch give the same draws; a draw depends on
-            the sentence's place in the batch, and XLA has a stream of its own.
+            the sentence's place in the batch.
         limits: (B,) int32, each sentence's greatest length with EOS; default T for all.
         vocabulary_size: ids from here up are never produced; default V.
 
@@ -75,6 +50,8 @@ def sample(
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)
     seed = tf.stack([seed, 0]) if seed.shape.rank == 0 else seed
     places = tf.range(max_length)
+    shape = [batch_size, samples]
+    streams = tf.reshape(tf.range(batch_size * samples), shape)
 
     def step(index, tokens, ids, log_probs, ended, cache):
         logits, cache = step_fn(tokens, index, context, cache)
@@ -85,14 +62,7 @@ def sample(
             barred |= all_ids >= vocabulary_size
         barred |= (all_ids == EOS) & (index < config.min_length)
         choices = tf.where(barred, NEVER, logits)
-        if config.temperature > 0:
-            # The Gumbel-max trick draws from the softmax exactly, with one argmax. Folding the
-            # place into the seed gives every step its own stream.
-            uniform = tf.random.stateless_uniform(
-                tf.shape(logits), tf.stack([seed[0], seed[1] + index]), 1e-30, 1.0, alg="philox"
-            )
-            choices = filter_logits(choices, config) - tf.math.log(-tf.math.log(uniform))
-        tokens = tf.argmax(choices, axis=-1, output_type=tf.int32)  # (B, K)
+        tokens = draw(choices, uniforms(seed, streams, index), config)  # (B, K)
         tokens = tf.where((index + 1 >= limits)[:, None], EOS, tokens)
         chosen = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
         log_probs += tf.where(ended, 0.0, chosen)
@@ -100,7 +70,6 @@ def sample(
         ids = tf.where(places == index, tokens[:, :, None], ids)
         return index + 1, tokens, ids, log_probs, ended | (tokens == EOS), cache
 
-    shape = [batch_size, samples]
     start = (
         tf.constant(0),
         tf.fill(shape, BOS),

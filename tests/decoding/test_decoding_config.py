@@ -1,6 +1,6 @@
 import pytest
 
-from macaron_tf.decoding import BeamSearchConfig, SamplingConfig
+from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, SamplingConfig
 from macaron_tf.errors import UserError
 
 
@@ -31,3 +31,11 @@ def test_a_bad_beam_search_field_is_named(field):
 def test_a_bad_sampling_field_is_named(field):
     with pytest.raises(UserError, match=next(iter(field))):
         SamplingConfig(**field)
+
+
+@pytest.mark.parametrize(
+    "field", [{"temperature": -1.0}, {"top_p": 0.0}, {"max_tokens": 0}, {"min_tokens": 129}]
+)
+def test_a_bad_generation_field_is_named(field):
+    with pytest.raises(UserError, match=next(iter(field))):
+        GenerationConfig(**field)

@@ -1,0 +1,146 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.decoding import Controls, Prompts, Rules, generate
+from macaron_tf.decoding.generation import advance, stream
+from macaron_tf.models import EncoderConfig, LanguageModel
+from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy
+
+V, END = 20, 3
+BARRED = np.arange(V) < 3
+MODELS = {
+    "transformer": {"block": "transformer", "norm": "pre"},
+    "macaron": {"block": "macaron", "norm": "pre", "relative_bias": "shared"},
+    "swish_rnn": {"block": "swish_rnn", "rnn_step_sizes": (1, 2), "positions": "none"},
+}
+ROWS = [[2, 5, 9, 11], [2], [2, 7, 7, 8, 4, 6]]
+P, N = 6, 5
+
+
+def small(kind):
+    options = {"dropout": 0.0, "attention_dropout": 0.0, "num_segments": 0, "max_length": 16}
+    model = LanguageModel(EncoderConfig(V, 16, 32, 2, 2, causal=True, **options, **MODELS[kind]))
+    model.build()
+    rng = np.random.default_rng(1)
+    model.set_weights([w + rng.normal(0, 0.3, w.shape) for w in model.get_weights()])
+    return model
+
+
+def asked(rows=ROWS, samples=2, limits=N, seed=1):
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+    seeds = seed + np.tile(np.arange(samples, dtype=np.int32), (len(rows), 1))
+    lengths = np.array([len(row) for row in rows], np.int32)
+    limits = np.broadcast_to(np.int32(limits), (len(rows),))
+    return Prompts(*(tf.constant(x) for x in (ids, lengths, limits, seeds)))
+
+
+def run(model, prompts, rules, max_tokens=N, jit=False, growing=False):
+    room = None if growing else prompts.ids.shape[1] + max_tokens - 1
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def whole(prompts):
+        context, cache = model.start(prompts.ids.shape[0], prompts.seeds.shape[1], room)
+        return generate(model.step, context, cache, prompts, rules, max_tokens)
+
+    return {name: value.numpy() for name, value in whole(prompts).items()}
+
+
+def next_logits(model, row):
+    return np.asarray(model({"token_ids": np.array([row], np.int32)}))[0, -1].astype(np.float64)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_greedy_is_the_argmax_of_the_whole_model(kind):
+    model, rules = small(kind), Rules(Controls(temperature=0), END, BARRED)
+    found = run(model, asked(), rules)
+    for b, prompt in enumerate(ROWS):
+        row, log_prob = list(prompt), 0.0
+        for _ in range(N):
+            logits = next_logits(model, row)
+            token = int(np.where(BARRED, -np.inf, logits).argmax())
+            log_prob += logits[token] - np.log(np.exp(logits).sum())
+            row.append(token)
+            if token == END:
+                break
+        new = row[len(prompt) :]
+        for k in range(2):
+            assert found["ids"][b, k].tolist() == new + [0] * (N - len(new))
+            assert found["lengths"][b, k] == len(new)
+            np.testing.assert_allclose(found["log_probs"][b, k], log_prob, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
+    model, rules = small(kind), Rules(Controls(0.8, 12, 0.9), END, BARRED)
+    prompts = asked(limits=[N, 3, N])
+    found = run(model, prompts, rules)
+    # XLA compiles for seconds: one kind of state stands for all.
+    for options in ({"jit": True}, {"growing": True})[kind != "swish_rnn" :]:
+        np.testing.assert_array_equal(run(model, prompts, rules, **options)["ids"], found["ids"])
+
+    def begin(prompts):
+        return model.start(3, 2, P + N - 1)
+
+    @tf.function(autograph=False)
+    def step(state, context, prompts):
+        return advance(model.step, state, context, prompts, rules)
+
+    new = list(stream(begin, step, prompts))
+    for b, prompt in enumerate(ROWS):
+        for k in range(2):
+            tokens = [int(each[b, k]) for each in new if each[b, k]]
+            assert tokens == [i for i in found["ids"][b, k] if i]
+            assert len(tokens) <= (3 if b == 1 else N), prompt
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_a_row_depends_on_its_own_prompt_and_seed_alone():
+    model, rules = small("transformer"), Rules(Controls(), END, BARRED)
+    together = run(model, asked(samples=3, seed=4), rules)["ids"]
+    for b, prompt in enumerate(ROWS):
+        for k in range(3):
+            alone = run(model, asked([prompt], 1, seed=4 + k), rules)["ids"]
+            np.testing.assert_array_equal(alone[0, 0], together[b, k])
+    assert (together != run(model, asked(samples=3, seed=40), rules)["ids"]).any()
+
+
+def toy_run(prompts, rules, max_tokens, toy=None):
+    toy = toy or Toy(4)
+    rows, samples = prompts.seeds.shape
+    source = tf.constant(toy.sources(1)).numpy().repeat(rows, axis=0)
+    cache = toy.empty_cache(rows, samples)
+    return generate(toy.step, tf.constant(source), cache, prompts, rules, max_tokens)
+
+
+def test_draws_after_a_prompt_follow_the_models_distribution():
+    """The first new token of many samples, behind prompts of two lengths."""
+    toy, draws = Toy(4), 20_000
+    barred = np.isin(np.arange(SIZE), (0, 2, 6))
+    found = toy_run(
+        asked([[2, 4, 5], [2, 5]], draws, 1), Rules(Controls(0.7), EOS, barred), 1, toy
+    )["ids"].numpy()[:, :, 0]
+    for row, prompt in enumerate(([4, 5], [5])):
+        logits = toy.log_probs(toy.sources(1)[0], prompt)[-1] / 0.7
+        expected = np.where(barred, 0.0, np.exp(logits))
+        expected /= expected.sum()
+        counts = np.bincount(found[row], minlength=SIZE)
+        assert not counts[barred].any()
+        slack = 5 * np.sqrt(draws * expected * (1 - expected))
+        assert (np.abs(counts - draws * expected) <= slack).all()
+
+
+def test_lengths_keep_their_limits():
+    barred = np.arange(SIZE) >= REAL_SIZE
+    prompts = asked([[2, 4], [2, 5, 5], [2]], 200, [6, 0, 4])
+    found = toy_run(prompts, Rules(Controls(2.0), EOS, barred, min_tokens=2), 6)
+    lengths = found["lengths"].numpy()
+    assert lengths[0].min() >= 3 and lengths[0].max() == 6
+    assert not lengths[1].any()
+    assert lengths[2].max() == 4
+    ids = found["ids"].numpy()
+    for row in ids.reshape(-1, 6):
+        text = row[row != 0]
+        assert not (text[:-1] == EOS).any() and (row[len(text) :] == 0).all()

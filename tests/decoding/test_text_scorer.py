@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+
+from macaron_tf.data.encoder_vocabulary import WordPieceVocabulary
+from macaron_tf.decoding.text_scorer import TextScorer
+from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderConfig, LanguageModel
+
+TEXT = "the cat sat on the mat .\nthe dog sat on the log .\n\na cat and a dog sat ."
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return WordPieceVocabulary.train(TEXT.split("\n") * 4, 40)
+
+
+@pytest.fixture(scope="module")
+def network(vocabulary):
+    options = {"dropout": 0.0, "attention_dropout": 0.0, "num_segments": 0, "max_length": 16}
+    config = EncoderConfig(vocabulary.size, 16, 32, 2, 2, causal=True, block="macaron", **options)
+    network = LanguageModel(config)
+    network.build()
+    rng = np.random.default_rng(1)
+    network.set_weights([w + rng.normal(0, 0.3, w.shape) for w in network.get_weights()])
+    return network
+
+
+def log_softmax(network, row):
+    logits = np.asarray(network({"token_ids": np.array([row], np.int32)}))[0].astype(np.float64)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def test_continuations_are_scored_as_the_model_alone_does(network, vocabulary):
+    ids = vocabulary.encode_lines([TEXT.replace("\n", " ")])[0]
+    pairs = [(ids[:5], ids[5:8]), ([], ids[:1]), (ids, ids[3:6]), (ids[:2], ids[2:9])]
+    found = TextScorer(network, vocabulary, window=12, batch_tokens=24).score(pairs)
+    for place, (context, continuation) in enumerate(pairs):
+        kept = context[max(0, len(context) + len(continuation) - 11) :]
+        row = [vocabulary.cls_id, *kept, *continuation]
+        table = log_softmax(network, row)[len(kept) : -1]
+        each = [table[i, token] for i, token in enumerate(continuation)]
+        np.testing.assert_allclose(found.log_probs[place], sum(each), rtol=1e-4)
+        assert found.lengths[place] == len(continuation)
+        assert found.greedy[place] == (table.argmax(-1) == continuation).all()
+    # What is the likeliest is found so.
+    best = int(log_softmax(network, [vocabulary.cls_id, *ids[:4]])[-1].argmax())
+    assert TextScorer(network, vocabulary, 12).score([(ids[:4], [best])]).greedy.all()
+
+
+@pytest.mark.parametrize("stride", [None, 3, 11])
+def test_every_token_of_a_text_is_scored_once_behind_what_its_window_shows(
+    network, vocabulary, stride
+):
+    ids = vocabulary.encode_lines([TEXT.replace("\n", " ")])[0]
+    found = TextScorer(network, vocabulary, window=12).score_text(TEXT, stride)
+    assert found.lengths.sum() == len(ids)
+    step, expected, done, begin = stride or 5, 0.0, 0, 0
+    while done < len(ids):
+        shown = ids[begin : begin + 11]
+        table = log_softmax(network, [vocabulary.cls_id, *shown])
+        for place in range(done - begin, len(shown)):
+            expected += table[place, shown[place]]
+        done, begin = begin + len(shown), begin + step
+    np.testing.assert_allclose(found.log_probs.sum(), expected, rtol=1e-4)
+
+
+def test_what_cannot_be_scored_is_refused(network, vocabulary):
+    scorer = TextScorer(network, vocabulary, window=6)
+    for pairs, words in (([([5], [])], "0 tokens"), ([([], [5] * 6)], "6 tokens")):
+        with pytest.raises(UserError, match=words):
+            scorer.score(pairs)
+    with pytest.raises(UserError, match="no text"):
+        scorer.score_text(" \n")
+    with pytest.raises(UserError, match="stride of 6"):
+        scorer.score_text(TEXT, 6)
+    with pytest.raises(UserError, match="CLS"):
+        TextScorer(network, vocabulary, window=1)
