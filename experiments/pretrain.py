@@ -91,6 +91,17 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--output", metavar="FILE", help="JSON of the scores; in RUN/scores by default"
     )
+    evaluate.add_argument(
+        "--memory",
+        type=int,
+        nargs="+",
+        metavar="M",
+        help="positions that a run with a memory looks back on; several are compared (default: as "
+        "in training)",
+    )
+    evaluate.add_argument(
+        "--clamp", type=int, metavar="N", help="greater distances count as N (with a memory)"
+    )
     _checkpoint_option(evaluate)
     strategy_options(evaluate)
 

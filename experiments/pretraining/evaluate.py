@@ -18,9 +18,18 @@ from macaron_tf.training import build_fit_model
 def run(options: argparse.Namespace) -> None:
     """Evaluates, prints, and writes the scores."""
     opened = PretrainingRun.open(options.run)
+    if (options.memory or options.clamp) and not opened.recipe.has_memory:
+        raise UserError(
+            f"--memory, --clamp: {opened.path} has learnt without a memory; leave them out"
+        )
     corpus = PretrainingCorpus.open(options.corpus)
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary, str(opened.path))
     checkpoint = opened.checkpoint(options.checkpoint)
+    if opened.recipe.has_memory:
+        # Segments of any length will do: what is before them is remembered.
+        opened = dataclasses.replace(
+            opened, recipe=dataclasses.replace(opened.recipe, corpus=corpus.config)
+        )
     check_corpus(opened.recipe, corpus, "paired")
     languages = opened.recipe.corpus.languages
     if languages != corpus.config.languages:
@@ -29,12 +38,35 @@ def run(options: argparse.Namespace) -> None:
             f"{opened.path} was trained on {', '.join(languages) or 'none'}: give a corpus of the "
             "same languages in that order"
         )
-    # All rows, however many the run looked at while it trained.
-    recipe = dataclasses.replace(opened.recipe, validation_batches=None)
+    for memory_length in options.memory or [opened.recipe.memory_length]:
+        if memory_length < 1 and opened.recipe.has_memory:
+            raise UserError(f"--memory {memory_length}: give 1 or more")
+        _evaluate(_changed(opened, memory_length, options.clamp), checkpoint, corpus, options)
+
+
+def _changed(opened: PretrainingRun, memory_length: int, clamp: int | None) -> PretrainingRun:
+    """The run with another memory, and all rows, however many it looked at while it trained."""
+    recipe = dataclasses.replace(
+        opened.recipe, validation_batches=None, memory_length=memory_length
+    )
+    if clamp is not None:
+        changed = {**dict(recipe.model_options), "clamp_length": clamp}
+        recipe = dataclasses.replace(recipe, model_options=tuple(sorted(changed.items())))
+    return dataclasses.replace(opened, recipe=recipe)
+
+
+def _evaluate(
+    opened: PretrainingRun, checkpoint, corpus: PretrainingCorpus, options: argparse.Namespace
+) -> None:
+    recipe = opened.recipe
     with options.devices.scope():
         network = opened.load_network(checkpoint)
         model = build_fit_model(network, pretraining_objective(recipe), recipe.training)
     metrics = PretrainingValidation(recipe, corpus)(model, 0)
+    memory = {}
+    if recipe.has_memory:
+        memory = {"memory": recipe.memory_length, "clamp": options.clamp}
+        print(f"{'memory':24} {recipe.memory_length}")
     for name, value in metrics.items():
         print(f"{name:24} {value:.4f}")
     record = {
@@ -42,9 +74,11 @@ def run(options: argparse.Namespace) -> None:
         "checkpoint": checkpoint.name,
         "corpus": str(options.corpus),
         "rows": corpus.rows("validation"),
+        **memory,
         **metrics,
     }
-    name = f"{corpus.fingerprint[:8]}-{checkpoint.name}.json"
+    suffix = f"-memory-{recipe.memory_length}" if memory else ""
+    name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{suffix}.json"
     path = storage.as_path(options.output) if options.output else opened.path / "scores" / name
     write_aside(path, (json.dumps(record, indent=1) + "\n").encode())
     print(f"scores: {path}")

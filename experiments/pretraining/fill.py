@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from experiments.pretraining.recipe import CORRUPTING
+from experiments.pretraining.recipe import CORRUPTING, FILLING
 from experiments.pretraining.run import PretrainingRun
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
@@ -69,10 +69,10 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(
             f"{opened.path} is an encoder-decoder and fills no {MASK}: give a run of an encoder"
         )
-    if opened.recipe.objective == "causal_language":
+    if opened.recipe.objective not in FILLING:
         raise UserError(
-            f"{opened.path} has learnt the next token and fills no {MASK}: give a run of another "
-            "objective"
+            f"{opened.path} has learnt by {opened.recipe.objective!r} and fills no {MASK}: give a "
+            f"run of {', '.join(FILLING)}"
         )
     network = opened.load_network(options.checkpoint)
     texts = options.text or (line.rstrip("\n") for line in sys.stdin)

@@ -86,6 +86,8 @@ class CorpusConfig:
         validation_every: one row of running text in so many is a validation row; of pairs one
             document, and of the first three documents two. What is held out is not trained on:
             rows of running text share no text, and pairs are made of documents of one split.
+        validation_run: rows of running text that are held out together, so that they go on from
+            one to the next; of as many runs one in `validation_every`.
         rows_per_shard: rows of a file, about: it ends with a document.
         seed: decides the order of the sources and the pairs.
         sentence_splitter: of `split_sentences`, where rows are made of sentences.
@@ -100,6 +102,7 @@ class CorpusConfig:
     packing: str | None = None
     language_alpha: float | None = None
     validation_every: int = 200
+    validation_run: int = 1
     rows_per_shard: int = 8192
     seed: int = 0
     sentence_splitter: str = "tensorflow_text"
@@ -118,6 +121,8 @@ class CorpusConfig:
                 f"validation_every is {self.validation_every}: it must be 2 or more, "
                 "or nothing is left to train on"
             )
+        if self.validation_run < 1:
+            raise UserError(f"validation_run is {self.validation_run}: it must be 1 or more")
         if self.rows_per_shard < 1:
             raise UserError(f"rows_per_shard is {self.rows_per_shard}: it must be 1 or more")
         if self.seed < 0:

@@ -151,7 +151,8 @@ class CorpusWriter:
         records = self._encoded(block, rows)
         repeated = np.array([document.repeated for document in block])[rows.owners]
         places = self.state.counted + np.cumsum(~repeated) - 1
-        chosen = ~repeated & (places % self._config.validation_every == 0)
+        runs = places // self._config.validation_run
+        chosen = ~repeated & (runs % self._config.validation_every == 0)
         held_out = [records[i] for i in np.flatnonzero(chosen)]
         kept = [records[i] for i in np.flatnonzero(~chosen)]
         if self._kept_rows is not None:

@@ -14,6 +14,7 @@ from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.scheme import OPERATORS, Mix
 from macaron_tf.layers.segment_steps import SegmentSteps
+from macaron_tf.layers.two_streams import TwoStreams
 
 # Every argument that is a plain value.
 _PLAIN = (
@@ -36,7 +37,7 @@ _PLAIN = (
 )
 
 
-class Block(CachedSteps, SegmentSteps, keras.layers.Layer):
+class Block(CachedSteps, SegmentSteps, TwoStreams, keras.layers.Layer):
     """One layer of an encoder or decoder: the sub-layers of `scheme`, each in a `Residual`.
 
     As an encoder block by default; `causal` makes it a language model's, `causal` and

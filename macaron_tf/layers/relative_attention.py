@@ -15,6 +15,7 @@ from macaron_tf.layers.attention import (
 )
 from macaron_tf.layers.distances import aligned, sinusoids
 from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.relative_steps import RelativeSteps
 
 
 class Keys(NamedTuple):
@@ -35,7 +36,7 @@ class Keys(NamedTuple):
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class RelativeAttention(MultiHeadAttention):
+class RelativeAttention(RelativeSteps, MultiHeadAttention):
     """Attention whose scores know contents and distances, and no position.
 
     With queries q_i, keys k_j and r_(i-j), a projection of the sinusoid of the distance, the score
@@ -179,7 +180,7 @@ class RelativeAttention(MultiHeadAttention):
 
     def attend(
         self, x, keys: Keys, attention_mask=None, attention_bias=None, segment_ids=None,
-        training=None,
+        places=None, training=None,
     ):  # fmt: skip
         """What queries at x take from keys whose last T positions are theirs: `(B, T, D)`.
 
@@ -189,8 +190,10 @@ class RelativeAttention(MultiHeadAttention):
             attention_mask: boolean over those T positions, as of `call`.
             attention_bias: added to the scores.
             segment_ids: `(B, T)` int, of the queries.
+            places: where x is P of the T positions only, which, `(B, P, T)` one-hot.
         """
-        length, total = ops.shape(x)[1], ops.shape(keys.key)[2]
+        length = ops.shape(x)[1] if places is None else ops.shape(places)[2]
+        total = ops.shape(keys.key)[2]
         mask = broadcast_mask(attention_mask)
         if self.causal:
             mask = combine_masks(mask, causal_attention_mask(length))
@@ -198,6 +201,9 @@ class RelativeAttention(MultiHeadAttention):
             mask = _widened(mask, total - length)
         mask = combine_masks(mask, keys.mask)
         query = self._split_heads(self.query(x), 1)[0]  # (B, H, T, d)
+        if places is not None:
+            places = ops.cast(places, query.dtype)[:, None]  # (B, 1, P, T)
+            query = ops.matmul(ops.swapaxes(places, -1, -2), query)  # (B, H, P, d) -> (B, H, T, d)
         scores = self._product(query, self.content_bias, keys.key)  # (B, H, T, S)
         by_distance = self._product(query, self.distance_bias, keys.distance)  # (B, H, T, C)
         scores = ops.add(scores, aligned(by_distance, total))
@@ -205,7 +211,8 @@ class RelativeAttention(MultiHeadAttention):
             scores = ops.add(scores, self._segment_scores(query, segment_ids, keys))
         if attention_bias is not None:
             scores = ops.add(scores, ops.cast(attention_bias, "float32"))
-        return self._merge_heads(self._weighted(scores, mask, keys.value, training))
+        y = self._weighted(scores, mask, keys.value, training)  # (B, H, T, d)
+        return self._merge_heads(y if places is None else ops.matmul(places, y))
 
     def _product(self, query, bias, key):
         """`(query + bias) key^T / sqrt(d)` in float32: `(..., T, d) x (..., S, d)`."""
@@ -227,63 +234,6 @@ class RelativeAttention(MultiHeadAttention):
             scores = ops.add(scores, ops.where(mask, 0.0, HIDDEN_SCORE))
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
         return ops.matmul(self.drop(weights, training=training), value)  # (..., T, d)
-
-    def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
-        """Room for keys and values of the last M = `max_length` tokens, `(B, K, H, M, d)`.
-
-        And which of them there are, `(B, K, M)`. With None it grows from nothing.
-
-        Raises:
-            ValueError: the layer compares segments, which decoding does not have.
-        """
-        if self.segments:
-            raise ValueError("cached decoding with relative segments is not supported")
-        size = max_length or 0
-        shape = (batch_size, beam_size, self.num_heads, size, self._head_dim)
-        seen = ops.zeros((batch_size, beam_size, size), "bool")
-        return ops.zeros(shape, self.compute_dtype), ops.zeros(shape, self.compute_dtype), seen
-
-    def step(self, x, index, cache, position_bias=None):
-        """Attends one new token of each hypothesis, see `MultiHeadAttention.step`.
-
-        Args:
-            x: `(B K, D)` or `(B, K, D)`.
-            index: anything but None lets the oldest token go; None lengthens the cache.
-            cache: from `empty_cache` or the last step. position_bias: added to the scores.
-        """
-        beams = cache[0].shape[1]
-        # (B K, H d) -> (B, K, H, 1, d); (B K, 2 H d) -> (B, K, 2, H, 1, d)
-        heads = (self.num_heads, 1, self._head_dim)
-        query = ops.reshape(self.query(x), (-1, beams, *heads))
-        new = ops.reshape(self.key_value(x), (-1, beams, 2, *heads))
-        key, value = (
-            ops.concatenate([held, part], axis=3)
-            for held, part in zip(cache[:2], ops.unstack(new, 2, axis=2), strict=True)
-        )  # (B, K, H, M + 1, d)
-        seen = ops.concatenate([cache[2], ops.ones_like(query[:, :, 0, :, 0], "bool")], axis=2)
-        distances = ops.arange(ops.shape(key)[3] - 1, -1, -1, dtype="int32")
-        width = self.distance.kernel.shape[0]
-        # The projection goes to the one query instead of all M + 1 distances.
-        # (D, H d) -> (D, H, d) -> (H, d, D)
-        kernel = ops.cast(ops.convert_to_tensor(self.distance.kernel), query.dtype)
-        kernel = ops.reshape(kernel, (width, self.num_heads, self._head_dim))
-        back = ops.add(query, ops.cast(self.distance_bias, query.dtype))
-        back = ops.matmul(back, ops.transpose(kernel, (1, 2, 0)))  # (B, K, H, 1, D)
-        if self.scaled:
-            back = ops.multiply(back, ops.cast(self._head_dim**-0.5, back.dtype))
-        encoding = ops.cast(sinusoids(distances, width, self.clamp_length), back.dtype)
-        by_distance = ops.matmul(back, ops.transpose(encoding))  # (B, K, H, 1, M + 1)
-        scores = ops.add(
-            self._product(query, self.content_bias, key), ops.cast(by_distance, "float32")
-        )  # (B, K, H, 1, M + 1)
-        if position_bias is not None:
-            length = ops.shape(key)[3]
-            scores = ops.add(scores, position_bias(query_length=1, key_length=length))
-        y = self._weighted(scores, seen[:, :, None, None, :], value, training=False)
-        flat = (-1, *x.shape[1:-1], self.num_heads * self._head_dim)
-        first = 0 if index is None else 1
-        cache = (key[:, :, :, first:], value[:, :, :, first:], seen[:, :, first:])
-        return self.output_projection(ops.reshape(y, flat)), cache
 
     def get_config(self):
         return {

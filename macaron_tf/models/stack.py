@@ -181,8 +181,49 @@ class Stack(keras.layers.Layer):
             )
             blocks.append(held)
         here = ops.ones(ops.shape(x)[:2], "bool") if mask is None else mask
-        seen = ops.concatenate([past["seen"], here], axis=1)[:, ops.shape(x)[1] :]
-        return (self.final_norm(x) if self.final_norm else x), {"seen": seen, "blocks": blocks}
+        past = {"seen": self._seen(past, here), "blocks": blocks}
+        return (self.final_norm(x) if self.final_norm else x), past
+
+    def two_streams(
+        self,
+        content,
+        query,
+        past,
+        mask,
+        content_mask,
+        query_mask,
+        places,
+        segment_ids=None,
+        training=None,
+    ):
+        """The next segment of a text in two streams: see the block's `two_streams`.
+
+        Returns:
+            h `(B, L, D)`, g `(B, P, D)`, and the new past.
+        """
+        blocks = []
+        for block, held in zip(self.blocks, past["blocks"], strict=True):
+            content, query, held = block.two_streams(
+                content,
+                query,
+                held,
+                past["seen"],
+                mask,
+                content_mask,
+                query_mask,
+                places,
+                segment_ids,
+                training=training,
+            )
+            blocks.append(held)
+        if self.final_norm:
+            content, query = self.final_norm(content), self.final_norm(query)
+        return content, query, {"seen": self._seen(past, mask), "blocks": blocks}
+
+    @staticmethod
+    def _seen(past, mask):
+        """Which positions of the new past there are, `(B, M)`."""
+        return ops.concatenate([past["seen"], mask], axis=1)[:, ops.shape(mask)[1] :]
 
     def start(self, memory):
         """What every block keeps of the memory `(B, S, D)`."""

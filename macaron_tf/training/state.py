@@ -44,6 +44,10 @@ def write_checkpoint(directory: epath.Path, model: FitModel, state: RunState) ->
         "run": dataclasses.asdict(state),
     }
     arrays = {name: np.array(variable) for name, variable in _state_variables(model).items()}
+    arrays |= {
+        name: np.concatenate([copy.numpy() for copy in _copies(model, v)])
+        for name, v in _memory(model).items()
+    }
     arrays["host"] = np.frombuffer(json.dumps(host).encode(), np.uint8)
     weights = [w for w in model.network.weights for _ in range(2 if model.ema else 1)]
     sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
@@ -88,10 +92,10 @@ def restore_checkpoint(
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
     with storage.local_copy(path) as copy, np.load(copy) as arrays:
-        variables = _state_variables(model)
-        if set(variables) != set(arrays.files) - {"host"}:
+        variables, memory = _state_variables(model), _memory(model)
+        if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
-                f"{checkpoint} was written with another optimizer, dropout or ema_decay: "
+                f"{checkpoint} was written with another optimizer, dropout, ema_decay or memory: "
                 "use the settings it was started with, or another run directory"
             )
         for name, variable in variables.items():
@@ -102,6 +106,16 @@ def restore_checkpoint(
                 )
         for name, variable in variables.items():
             variable.assign(arrays[name])
+        for name, variable in memory.items():
+            copies = _copies(model, variable)
+            wanted = (len(copies) * variable.shape[0], *variable.shape[1:])
+            if arrays[name].shape != wanted:
+                raise UserError(
+                    f"{name} has shape {arrays[name].shape} in {checkpoint} but {wanted} here: use "
+                    "the batch_size and memory_length it was started with"
+                )
+            for copy, share in zip(copies, np.split(arrays[name], len(copies)), strict=True):
+                copy.assign(share)
         host = json.loads(arrays["host"].tobytes())
     model.step = host["step"]
     model.window.load(host["window"])
@@ -173,6 +187,18 @@ def _state_variables(model: FitModel) -> dict[str, keras.Variable]:
         **{f"average/{i:05d}": v for i, v in enumerate(model.ema.shadows if model.ema else ())},
         "skipped_in_a_row": model.updates.skipped_in_a_row,
     }
+
+
+def _memory(model: FitModel) -> dict[str, keras.Variable]:
+    """The variables that keep the texts before the next batch, `(rows of a replica, ...)` each."""
+    memories = getattr(model.network, "memories", None)
+    variables = memories["training"].variables if memories else ()
+    return {f"memory/{i:05d}": variable for i, variable in enumerate(variables)}
+
+
+def _copies(model: FitModel, variable: keras.Variable) -> list[tf.Variable]:
+    """The replicas' own copies of a variable, in order."""
+    return list(model.updates.strategy.experimental_local_results(variable.value))
 
 
 def _stable(weight: str) -> str:

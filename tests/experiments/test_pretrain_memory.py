@@ -1,0 +1,108 @@
+"""Pre-training with a memory: resumed to the bit, evaluated with longer ones."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.pretrain import main
+from experiments.pretraining.run import PretrainingRun
+from macaron_tf.training.reporters import read_lines
+from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory) -> list[str]:
+    source = write_documents(tmp_path_factory.mktemp("documents"))
+    return [
+        *toy_settings(source, steps=12),
+        "batch_size=8",
+        "memory_length=12",
+        "corpus.validation_run=4",
+        "model.block=swish_rnn",
+        "training.schedule=constant",
+        "training.warmup_steps=2",
+        "training.validate_every=6",
+        "training.save_every_steps=6",
+        "training.log_every=3",
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus(settings, tmp_path_factory) -> str:
+    folder = str(tmp_path_factory.mktemp("corpora") / "toy")
+    assert main(["prepare", "transformer_xl_tiny", folder, *flags(settings)]) == 0
+    return folder
+
+
+def train(run, corpus, settings, *more: str) -> None:
+    arguments = ["train", "transformer_xl_tiny", str(run), "--corpus", corpus, *more]
+    assert main([*arguments, *flags(settings)]) == 0
+
+
+@pytest.fixture(scope="module")
+def whole(settings, corpus, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    train(run, corpus, [*settings, "model.dropout=0.1"])
+    return run
+
+
+def memory_of(run) -> dict[str, np.ndarray]:
+    with np.load(PretrainingRun.open(run).checkpoint("last") / "training_state.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files if name.startswith("memory/")}
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(whole, settings, corpus, tmp_path):
+    """To the bit, and so is what it remembers: of attention and of recurrences."""
+    settings, parts = [*settings, "model.dropout=0.1"], tmp_path / "parts"
+    train(parts, corpus, [*settings, "training.max_steps=6"])
+    train(parts, corpus, settings)
+    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    one, other = memory_of(whole), memory_of(parts)
+    assert set(one) == set(other) and len(one) == 1 + 2 * 2
+    for name in one:
+        assert one[name].any()
+        np.testing.assert_array_equal(one[name], other[name])
+    first, second = (PretrainingRun.open(run).load_network("last") for run in (whole, parts))
+    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_longer_memories_are_compared(whole, corpus):
+    command = ["evaluate", str(whole), "--corpus", corpus, "--checkpoint", "last"]
+    assert main([*command, "--memory", "12", "40"]) == 0
+    records = [json.loads(path.read_text()) for path in (whole / "scores").glob("*.json")]
+    found = {record["memory"]: record["nll"] for record in records}
+    assert set(found) == {12, 40} and found[12] != found[40]
+    lines = read_lines(whole / "metrics.jsonl")
+    last = [line for line in lines if line["kind"] == "validation"][-1]
+    assert found[12] == pytest.approx(last["nll"], abs=1e-6)
+
+
+def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus, tmp_path):
+    settings = [*settings, "training.max_steps=6"]
+    train(tmp_path / "one", corpus, settings)
+    train(tmp_path / "two", corpus, settings, "--strategy", "mirrored", "--replicas", "2")
+    one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
+    assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], abs=1e-4)
+    mine, theirs = memory_of(tmp_path / "one"), memory_of(tmp_path / "two")
+    for name in mine:
+        assert mine[name].shape == theirs[name].shape and mine[name].shape[0] == 8
+        np.testing.assert_allclose(mine[name] * 1.0, theirs[name] * 1.0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("memory_length=0", "memory_length is 0"),
+        ("corpus.packing=doc_text", "corpus.packing=full_text"),
+        ("model.positions=learned", "model.positions=transformer_xl"),
+        ("adaptive_cutoffs=9,4", "must ascend"),
+        ("batch_size=1000", "batch_size"),
+    ],
+)
+def test_what_cannot_be_is_said(setting, reason, settings, corpus, tmp_path, capsys):
+    arguments = [*flags([*settings, setting])]
+    run = str(tmp_path / "run")
+    assert main(["train", "transformer_xl_tiny", run, "--corpus", corpus, *arguments]) == 2
+    assert reason in capsys.readouterr().err
