@@ -65,12 +65,12 @@ class PretrainingRecipe(Recipe):
             token (with `model.causal=True`); `"segment_language"`, the next token of texts that
             go on from row to row (Transformer-XL); or `"permutation_language"`, tokens of such
             texts in random order (XLNet).
+            An encoder-decoder learns `"span_corruption"` (T5) or `"denoising"` (BART).
+        corruption, denoising: of these two, see their classes.
         partial_prediction: K of `"permutation_language"`: one token in so many is guessed.
         memory_length: of objectives with a memory: M, positions of the rows before that attention
             sees. adaptive_cutoffs, adaptive_divisor: of `"segment_language"`, see
             `AdaptiveSoftmax`; no cutoffs = tokens are scored by their table.
-            An encoder-decoder learns `"span_corruption"` (T5) or `"denoising"` (BART).
-        corruption, denoising: of these two, see their classes.
         generator_width: of `"replaced_tokens"`, the generator's part of the encoder's width;
             discriminator_weight: of the discriminator's loss.
         head_transform: whether the head over masked tokens has a layer of its own before the
