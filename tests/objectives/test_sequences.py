@@ -74,3 +74,19 @@ def test_the_loss_falls():
 def _tensors(given):
     tf = pytest.importorskip("tensorflow")
     return {name: tf.constant(value) for name, value in given.items()}
+
+
+@pytest.mark.parametrize("mixer", ["tcn", "gru"])
+def test_an_update_compiles_under_xla(mixer):
+    tf = pytest.importorskip("tensorflow")
+    model, objective = network(mixer=mixer), SequenceObjective("bernoulli", skip_padding=False)
+    given = _tensors(batch((normal(2, 7, 5, seed=1) > 0).astype("float32"), WEIGHT))
+
+    def gradients(batch):
+        with tf.GradientTape() as tape:
+            loss = objective(model, batch, training=True)["loss_sum"]
+        return loss, *tape.gradient(loss, [w.value for w in model.trainable_variables])
+
+    compiled = tf.function(gradients, autograph=False, jit_compile=True)(given)
+    for ours, theirs in zip(compiled, gradients(given), strict=True):
+        np.testing.assert_allclose(numpy_of(ours), numpy_of(theirs), rtol=1e-4, atol=1e-4)

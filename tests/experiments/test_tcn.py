@@ -1,0 +1,201 @@
+"""The slides' tasks of the TCN, from the command on."""
+
+import gzip
+import itertools
+import json
+
+import numpy as np
+import pytest
+import scipy.io
+
+from experiments import recipes
+from experiments.array_batches import shuffled
+from experiments.sequence_tasks import penn_treebank, report, synthetic
+from experiments.sequence_tasks.music import music
+from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.sequence_tasks.task_data import Source
+from experiments.sequence_tasks.tasks import TASKS
+from experiments.tcn import main
+
+
+@pytest.fixture(scope="module")
+def tunes(tmp_path_factory) -> str:
+    """A MATLAB file of short pieces that repeat one chord after the other."""
+
+    def pieces(count: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        held = np.empty((1, count), object)
+        for number in range(count):
+            frames = np.zeros((rng.integers(6, 12), 88), "uint8")
+            frames[np.arange(len(frames)), np.arange(len(frames)) % 3 * 10] = 1
+            held[0, number] = frames
+        return held
+
+    file = tmp_path_factory.mktemp("music") / "tunes.mat"
+    splits = {"traindata": 12, "validdata": 5, "testdata": 3}
+    scipy.io.savemat(file, {name: pieces(n, n) for name, n in splits.items()})
+    return str(file)
+
+
+SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_every=10")
+SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")
+
+
+def words(*settings: str) -> list[str]:
+    return list(itertools.chain.from_iterable(("--set", setting) for setting in settings))
+
+
+def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
+    command = ["jsb", str(tmp_path), "--data", tunes, "--models", "tcn", "gru", "--seeds", "1", "2"]
+    command += words(*SMALL)
+    assert main(command) == 0
+    shown = json.loads((tmp_path / "jsb.json").read_text())
+    assert [(row["model"], row["seed"]) for row in shown["rows"]] == [
+        ("tcn", 1), ("gru", 1), ("tcn", 2), ("gru", 2),
+    ]  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "tcn-1" / "metrics.jsonl").open()]
+    judged = [line["loss"] for line in lines if line["kind"] == "validation"]
+    assert judged[-1] < judged[0] and shown["rows"][0]["validation"] == min(judged)
+    assert (tmp_path / "jsb.png").stat().st_size > 1000
+    table = (tmp_path / "jsb.md").read_text()
+    assert "| tcn |" in table and "8.1" in table and "test" in table
+    capsys.readouterr()
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("complete") == 4
+    assert json.loads((tmp_path / "jsb.json").read_text())["rows"] == shown["rows"]
+    assert main([*command, "--set", "training.learning_rate=0.1"]) == 2
+    assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
+
+
+def test_bad_input_is_named(tunes, tmp_path, capsys):
+    other = tmp_path / "other.mat"
+    scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
+    (tmp_path / "text.mat").write_text("no music")
+    for words_, message in (
+        (["jsb"], "--data is missing: give the .mat file"),
+        (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat is no MATLAB file"),
+        (["jsb", "--data", str(tmp_path / "text.mat")], "is no MATLAB file"),
+        (["jsb", "--data", str(other)], "'traindata' must hold pieces of 88 columns"),
+        (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: number of widths"),
+        (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is no model of sequences"),
+        (["ptb_words"], "--data is missing: give the folder"),
+        (["ptb_words", "--data", str(tmp_path)], "there is no train.txt.gz in it"),
+    ):
+        assert main([words_[0], str(tmp_path / "out"), *words_[1:]]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
+    recipe = recipes.load(f"tcn_{task}", SequenceRecipe)
+    assert recipe.task == task and set(TASKS[task].slide) == {"tcn", "lstm", "gru", "rnn"}
+    tcn = recipe.model_config().parameters
+    for mixer in ("lstm", "gru", "rnn"):
+        other = recipe.of_mixer(mixer)
+        assert other.model_config().mixer == mixer
+        assert other.model_config().parameters == pytest.approx(tcn, rel=0.02)
+
+
+def test_order_goes_on_from_any_batch_and_lengths_are_alike():
+    whole = list(itertools.islice(shuffled(10, 3, seed=1), 7))
+    np.testing.assert_array_equal(
+        list(itertools.islice(shuffled(10, 3, seed=1, start=4), 3)), whole[4:]
+    )
+    assert len(set(np.concatenate(whole[:3]))) == 9  # an epoch, each once
+    assert not np.array_equal(whole[:3], whole[3:6])
+    lengths = np.random.default_rng(0).permutation(64)
+    spread = [np.ptp(lengths[b]) for b in itertools.islice(shuffled(64, 4, 1, 0, lengths), 16)]
+    assert max(spread) == 3
+
+
+def test_music_is_padded_and_answered_by_the_next_frame(tunes):
+    data = music(Source(tunes), 4, seed=1)
+    batch = next(iter(data.train(0)))
+    inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
+    assert inputs.shape == targets.shape == (*weight.shape, 88)
+    for row in range(4):
+        length = int(weight[row].sum())
+        np.testing.assert_array_equal(inputs[row, 1:length], targets[row, : length - 1])
+        assert not inputs[row, length:].any() and not weight[row, length:].any()
+    assert sum(float(b["weight"].numpy().sum()) for b in data.validation) == sum(
+        len(piece) - 1 for piece in scipy.io.loadmat(tunes)["validdata"][0]
+    )
+
+
+def test_the_adding_problem_adds_two_numbers_anywhere():
+    places = np.zeros(20)
+    for number in range(30):
+        batch = synthetic.adding_batch(40, (1, number), length=20)
+        inputs, targets = batch["inputs"].numpy(), batch["targets"].numpy()
+        assert (inputs[:, :, 1].sum(1) == 2).all()
+        np.testing.assert_allclose(targets[:, 0], inputs.prod(-1).sum(1), rtol=1e-6)
+        places += inputs[:, :, 1].sum(0)
+    assert places.min() > 60 and places.max() < 190  # 120 each
+
+
+def test_copy_memory_asks_for_the_symbols_at_the_end():
+    batch = synthetic.copy_batch(3, (1, 2), distance=25)
+    ids, targets = batch["inputs"].numpy().argmax(-1), batch["targets"].numpy()
+    assert ids.shape == targets.shape == batch["weight"].shape == (3, 45)
+    assert ((ids[:, :10] >= 1) & (ids[:, :10] <= 8)).all()
+    assert not ids[:, 10:34].any() and (ids[:, 34:] == 9).all()
+    assert not targets[:, :35].any()
+    np.testing.assert_array_equal(targets[:, 35:], ids[:, :10])
+
+
+@pytest.mark.parametrize("task", [synthetic.adding, synthetic.copy_memory])
+def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(task):
+    data = task(Source(), 2, seed=1)
+    whole = [batch["inputs"].numpy() for batch in data.train(0).take(4)]
+    np.testing.assert_array_equal(next(iter(data.train(3)))["inputs"], whole[3])
+    held = next(iter(data.validation))["inputs"].numpy()
+    other = next(iter(task(Source(), 2, seed=2).train(0)))["inputs"].numpy()
+    for one, two in itertools.combinations([*whole, held, other], 2):
+        assert not np.array_equal(one, two)
+
+
+def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
+    ids = np.arange(2 * 23 + 1, dtype="int32")
+    seen = []
+    for batch in penn_treebank.windows(ids, 2, (8, 5)):
+        np.testing.assert_array_equal(batch["targets"], batch["inputs"] + 1)
+        assert batch["inputs"].shape[1] == 8
+        seen += [batch["targets"][batch["weight"] > 0]]
+    assert sorted(np.concatenate(seen)) == list(range(1, 47))
+    endless = penn_treebank.windows(ids, 2, (8, 5), repeat=True)
+    whole = list(itertools.islice(endless, 10))
+    later = next(penn_treebank.windows(ids, 2, (8, 5), start=7, repeat=True))
+    np.testing.assert_array_equal(later["inputs"], whole[7]["inputs"])
+
+
+def test_penn_treebank_cuts_words_and_characters(tmp_path):
+    for split, text in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
+        (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(text.encode()))
+    source = Source(str(tmp_path))
+    found = penn_treebank.words(source, 2, seed=1)
+    assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
+    assert penn_treebank.characters(source, 2, seed=1).vocab_size == 9
+    (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
+    with pytest.raises(Exception, match="valid.txt has 'c', which train.txt has not"):
+        penn_treebank.words(source, 2, seed=1)
+
+
+def test_the_table_shows_means_and_small_numbers():
+    row = {"model": "tcn", "seed": 1, "parameters": 70_000, "widths": [30, 30], "updates": 100}
+    row |= {"validation": 5.84e-5, "test": None, "minutes": 1.24, "run": "nowhere"}
+    other = {**row, "seed": 2, "validation": 6.84e-5}
+    lines = report.table(TASKS["adding"], [row])
+    assert lines[-1] == "| tcn | 70,000 | 30 x 2 | 5.84e-05 | - | 5.8e-05 | 100 | 1.2 |"
+    assert "6.34e-05 ± 7.1e-06" in report.table(TASKS["adding"], [row, other])[-1]
+
+
+def test_mnist_reads_pixels_in_one_order(tfds_dir):
+    in_order, permuted = (
+        TASKS[name].open(Source(data_dir=tfds_dir), 3, 1) for name in ("mnist", "permuted_mnist")
+    )
+    plain = next(iter(in_order.validation))["inputs"].numpy()
+    mixed = next(iter(permuted.validation))["inputs"].numpy()
+    assert plain.shape == (250, 784, 1)
+    np.testing.assert_allclose(np.sort(plain[0], axis=0), np.sort(mixed[0], axis=0))
+    assert not np.array_equal(plain[0], mixed[0])
+    assert next(iter(in_order.train(0)))["targets"].shape == (3,)
