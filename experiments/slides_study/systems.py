@@ -38,7 +38,7 @@ class System:
     sentences: bool = False
 
 
-# Of every pre-training: 5,000 updates on 2.6 million tokens. Post-norm and without T5's bias a model
+# Of every pre-training: 5,000 updates on 2.6 million tokens. Post-norm without T5's bias a model
 # of this size still guesses by frequency after so many (BERT: a loss of 6.1; with both 5.4).
 SETTINGS = (
     "batch_size=8",

@@ -36,6 +36,7 @@ class BytePairVocabulary(PieceVocabulary):
         lower_case: lower-case the text.
         add_prefix_space: begin each line with a space, so that its first word is as any other;
             RoBERTa and GPT-2 do not.
+        pair_separators: see `PieceVocabulary`.
 
     Raises:
         UserError: a piece occurs twice, a byte is no piece, or a merge is not of pieces.
@@ -53,11 +54,13 @@ class BytePairVocabulary(PieceVocabulary):
         merges: Sequence[str],
         lower_case: bool = False,
         add_prefix_space: bool = False,
+        pair_separators: int = 1,
     ):
         self.units = tuple(units)
         self.merges = tuple(merges)
         self.lower_case = lower_case
         self.add_prefix_space = add_prefix_space
+        self.pair_separators = pair_separators
         numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
         if len(numbers) < len(self.units):
             twice = next(u for n, u in enumerate(self.units, SPECIAL) if numbers[u] != n)
@@ -147,7 +150,8 @@ class BytePairVocabulary(PieceVocabulary):
         return json.dumps(record, ensure_ascii=False, indent=0).encode()
 
     def settings(self) -> dict:
-        return {"lower_case": self.lower_case, "add_prefix_space": self.add_prefix_space}
+        settings = {"lower_case": self.lower_case, "add_prefix_space": self.add_prefix_space}
+        return self._with_separators(settings)
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "BytePairVocabulary":
@@ -156,7 +160,7 @@ class BytePairVocabulary(PieceVocabulary):
             pieces, merges = record["pieces"], record["merges"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError("it is not a byte-level BPE vocabulary's file") from error
-        return cls(pieces, merges, settings["lower_case"], settings["add_prefix_space"])
+        return cls(pieces, merges, **settings)
 
     def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
         return self._cut(clean(strings, self.lower_case, self.add_prefix_space))
@@ -213,10 +217,6 @@ class BytePairVocabulary(PieceVocabulary):
             lines.append(line.removeprefix(" ") if self.add_prefix_space else line)
         return lines
 
-    def word_starts(self) -> np.ndarray:
-        spaces = {byte_alphabet()[ord(space)] for space in " \t\n\v\f\r"}
-        starts = np.ones(self.size, bool)
-        for number, unit in enumerate(self.units, SPECIAL):
     def spellings(self) -> list[bytes]:
         return self._spelled(self._spelling)
 
@@ -226,6 +226,10 @@ class BytePairVocabulary(PieceVocabulary):
             _BYTES.get(letter, letter.encode()) for letter in self.units[number - SPECIAL]
         )
 
+    def word_starts(self) -> np.ndarray:
+        spaces = {byte_alphabet()[ord(space)] for space in " \t\n\v\f\r"}
+        starts = np.ones(self.size, bool)
+        for number, unit in enumerate(self.units, SPECIAL):
             starts[number] = unit[0] in spaces
         return starts
 

@@ -38,6 +38,7 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         language: whose punctuation rules the normalization applies.
         fold_accents: before all else, take accents off and write LaTeX's quotation marks as `"`,
             as ALBERT does.
+        pair_separators: see `PieceVocabulary`.
 
     Attributes:
         processor: SentencePiece's own processor of the model.
@@ -56,11 +57,13 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         normalization: NormalizationConfig | None = None,
         language: str = "en",
         fold_accents: bool = False,
+        pair_separators: int = 1,
     ):
         self.proto = bytes(proto)
         self.normalization = normalization or NormalizationConfig()
         self.language = language
         self.fold_accents = fold_accents
+        self.pair_separators = pair_separators
         self.processor = sentencepiece.SentencePieceProcessor()
         try:
             self.processor.LoadFromSerializedProto(self.proto)
@@ -141,7 +144,8 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
             "language": self.language,
         }
         # Left out where it is not so: vocabularies from before it have that hash.
-        return {**settings, "fold_accents": True} if self.fold_accents else settings
+        folding = {"fold_accents": True} if self.fold_accents else {}
+        return self._with_separators({**settings, **folding})
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "SentencePieceEncoderVocabulary":
@@ -181,14 +185,14 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         kept = list(self._text_ids(rows))
         return self.processor.decode(kept) if kept else []
 
-    def word_starts(self) -> np.ndarray:
-        starts = np.ones(self.size, bool)
-        for number in range(MASK + 1, self.pieces):
-            starts[number] = self.processor.id_to_piece(number).startswith(_WORD_START)
     def spellings(self) -> list[bytes]:
         pieces = self.processor.id_to_piece
         return self._spelled(lambda i: pieces(i).replace(_WORD_START, " ").encode())
 
+    def word_starts(self) -> np.ndarray:
+        starts = np.ones(self.size, bool)
+        for number in range(MASK + 1, self.pieces):
+            starts[number] = self.processor.id_to_piece(number).startswith(_WORD_START)
         return starts
 
     @property

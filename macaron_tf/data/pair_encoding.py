@@ -9,7 +9,7 @@ from macaron_tf.errors import UserError
 def encode_pairs(
     vocabulary: PieceVocabulary, first: tf.Tensor, second: tf.Tensor | None, max_length: int
 ) -> dict[str, tf.Tensor]:
-    """Texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+    """Texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, with `pair_separators` between.
 
     Where a row is too long, the longer text loses its last token, again and again, until it fits;
     of two texts of equal length the second one (Devlin et al. 2019, `_truncate_seq_pair`).
@@ -27,8 +27,8 @@ def encode_pairs(
     Raises:
         UserError: `max_length` leaves no room for a token of each text.
     """
-    specials = 2 if second is None else 3
-    texts = specials - 1
+    texts = 1 if second is None else 2
+    specials = 2 if second is None else 2 + vocabulary.pair_separators
     if max_length < specials + texts:
         raise UserError(
             f"max_length is {max_length}: {texts} text(s) need at least {specials + texts}"
@@ -44,7 +44,8 @@ def encode_pairs(
         return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids)}
     b = vocabulary.encode(tf.convert_to_tensor(second))  # (B, None)
     keep_a, keep_b = kept_lengths(a.row_lengths(), b.row_lengths(), room)
-    head = tf.concat([cls, _heads(a, keep_a), sep], axis=1)  # (B, None)
+    between = [sep] * vocabulary.pair_separators
+    head = tf.concat([cls, _heads(a, keep_a), *between], axis=1)  # (B, None)
     tail = tf.concat([_heads(b, keep_b), sep], axis=1)  # (B, None)
     return {
         "token_ids": tf.concat([head, tail], axis=1).to_tensor(),  # (B, L)

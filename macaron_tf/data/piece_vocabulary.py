@@ -30,6 +30,7 @@ class PieceVocabulary(abc.ABC):
 
     Attributes:
         pad_id, unk_id, cls_id, sep_id, mask_id: the special ids; `pad_id` is 0.
+        pair_separators: how many [SEP] stand between two texts; RoBERTa's and XLM-R's have 2.
     """
 
     kind = ""
@@ -39,6 +40,7 @@ class PieceVocabulary(abc.ABC):
     cls_id: int
     sep_id: int
     mask_id: int
+    pair_separators = 1
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -159,8 +161,6 @@ class PieceVocabulary(abc.ABC):
         """
 
     @abc.abstractmethod
-    def word_starts(self) -> np.ndarray:
-    @abc.abstractmethod
     def spellings(self) -> list[bytes]:
         """What each of the V ids adds to a text: UTF-8, or a part of a character.
 
@@ -174,11 +174,18 @@ class PieceVocabulary(abc.ABC):
         kept = (number < self.pieces and number not in special for number in range(self.size))
         return [spelling(number) if text else b"" for number, text in enumerate(kept)]
 
+    @abc.abstractmethod
+    def word_starts(self) -> np.ndarray:
         """(V,) bool: False where a piece continues the word that the piece before it is of."""
 
     @abc.abstractmethod
     def trackables(self) -> list:
         """The objects that a SavedModel has to track for `encode` to work in it."""
+
+    def _with_separators(self, settings: dict) -> dict:
+        # Left out where there is one: vocabularies from before it have that hash.
+        count = self.pair_separators
+        return settings if count == 1 else {**settings, "pair_separators": count}
 
     def _text_ids(self, rows: Iterable[Sequence[int]]) -> Iterator[list[int]]:
         special = set(self.special_ids)

@@ -61,10 +61,11 @@ def encode_questions(
 
     References: Devlin et al. 2018 (BERT), section 4.2 and its released code.
     """
-    if max_length < max_question + 4:
+    specials = 2 + vocabulary.pair_separators
+    if max_length < max_question + specials + 1:
         raise UserError(
             f"max_length is {max_length}: a question of {max_question} tokens needs "
-            f"{max_question + 4} or more; lower max_question or raise max_length"
+            f"{max_question + specials + 1} or more; lower max_question or raise max_length"
         )
     asked = vocabulary.encode(questions)[:, :max_question]  # (N, None)
     # SQuAD asks five questions about a paragraph: it is cut once.
@@ -72,7 +73,7 @@ def encode_questions(
     found = vocabulary.encode_with_offsets(distinct)
     located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
     lengths = located.ids.row_lengths()  # (N,)
-    rooms = max_length - 3 - asked.row_lengths()  # (N,)
+    rooms = max_length - specials - asked.row_lengths()  # (N,)
     begins = window_starts(lengths, rooms, stride)  # (N, None)
     question, first = begins.value_rowids(), begins.values  # (M,)
     seen = tf.minimum(tf.gather(rooms, question), tf.gather(lengths, question) - first)
@@ -80,7 +81,8 @@ def encode_questions(
         tf.fill([tf.size(first), 1], tf.constant(i, tf.int32))  # (M, 1)
         for i in (vocabulary.cls_id, vocabulary.sep_id)
     )
-    head = tf.concat([cls, tf.gather(asked, question), sep], axis=1)  # (M, None)
+    between = [sep] * vocabulary.pair_separators
+    head = tf.concat([cls, tf.gather(asked, question), *between], axis=1)  # (M, None)
     tail = tf.concat([cut(located.ids, question, first, seen), sep], axis=1)  # (M, None)
     segments = tf.concat([tf.zeros_like(head), tf.ones_like(tail)], axis=1)
     inputs = {

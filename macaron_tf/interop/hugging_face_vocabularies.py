@@ -67,9 +67,38 @@ def _optional(file: pathlib.Path) -> dict:
     return read_json(file) if file.is_file() else {}
 
 
-def _read_byte_pairs(
+def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
+    """Reads GPT-2's tokenizer, whose one special piece is the end of a text.
+
+    Args:
+        directory: as of `read_vocabulary`.
+
+    Returns:
+        The vocabulary, and at each of its ids theirs, `(V',)` int: the end's for [SEP], and for
+        [CLS] too, for theirs begins a text with it; -1 for our other special ids.
+
+    Raises:
+        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+    """
+    tokenizer = _optional(directory / "tokenizer.json")
+    options = _optional(directory / "tokenizer_config.json")
+    if not tokenizer and not (directory / "vocab.json").is_file():
+        raise UserError(f"{directory} has no vocabulary: neither vocab.json nor tokenizer.json.")
+    numbers, merges, prefix = _byte_pairs(directory, tokenizer, options)
+    end = options.get("eos_token") or "<|endoftext|>"
+    end = end.get("content") if isinstance(end, dict) else end
+    if end not in numbers:
+        raise UserError(f"the tokenizer of {directory} has no piece {end!r} for the end of a text.")
+    kept = sorted(numbers.keys() - {end}, key=numbers.__getitem__)
+    special = [-1, -1, numbers[end], numbers[end], -1]
+    vocabulary = BytePairVocabulary(kept, merges, add_prefix_space=prefix)
+    return vocabulary, np.array([*special, *(numbers[name] for name in kept)])
+
+
+def _byte_pairs(
     directory: pathlib.Path, tokenizer: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[PieceVocabulary, np.ndarray]:
+) -> tuple[dict[str, int], list[str], bool]:
+    """Pieces and their ids, merges, and whether a line begins with a space."""
     file, merges_file = directory / "vocab.json", directory / "merges.txt"
     steps = tokenizer.get("pre_tokenizer") or {}
     if file.is_file():
@@ -88,10 +117,20 @@ def _read_byte_pairs(
         numbers = tokenizer["model"]["vocab"]
         # Early files have "left right", later ones a list of the two.
         merges = [m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]]
+    prefix = options.get("add_prefix_space", steps.get("add_prefix_space", False))
+    return numbers, merges, bool(prefix)
+
+
+def _read_byte_pairs(
+    directory: pathlib.Path, tokenizer: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[PieceVocabulary, np.ndarray]:
+    numbers, merges, prefix = _byte_pairs(directory, tokenizer, options)
     names = _special_names(directory, options, numbers)
     kept = sorted(numbers.keys() - set(names), key=numbers.__getitem__)
-    prefix = options.get("add_prefix_space", steps.get("add_prefix_space", False))
-    vocabulary = BytePairVocabulary(kept, merges, add_prefix_space=bool(prefix))
+    # RoBERTa's; what else is byte-level has no pairs.
+    vocabulary = BytePairVocabulary(
+        kept, merges, add_prefix_space=prefix, pair_separators=2 if "<s>" in names else 1
+    )
     return vocabulary, np.array([numbers[name] for name in [*names, *kept]])
 
 
@@ -112,7 +151,14 @@ def _read_sentencepiece(
             f"the tokenizer of {directory} has keep_accents=True: only False can be read."
         )
     lower_case = options.get("do_lower_case", not tokenizer or "Lowercase" in _steps(tokenizer))
-    return encoder_model(source, order, fold and bool(lower_case), fold), np.array(order)
+    vocabulary = encoder_model(
+        source,
+        order,
+        lower_case=fold and bool(lower_case),
+        fold_accents=fold,
+        pair_separators=1 if fold else 2,
+    )
+    return vocabulary, np.array(order)
 
 
 def _steps(tokenizer: Mapping[str, Any]) -> list[str]:

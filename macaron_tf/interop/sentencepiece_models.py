@@ -72,14 +72,14 @@ def pieces_of_tokenizer(tokenizer: Mapping[str, Any]) -> ForeignPieces:
 
 
 def encoder_model(
-    source: ForeignPieces, order: Sequence[int], lower_case: bool, fold_accents: bool
+    source: ForeignPieces, order: Sequence[int], **options: bool | int
 ) -> SentencePieceEncoderVocabulary:
     """Our vocabulary of these pieces: it cuts text as theirs does.
 
     Args:
         source: the pieces.
         order: at each of our ids the one of theirs, PAD, UNK, [CLS], [SEP] and [MASK] first.
-        lower_case, fold_accents: as for the vocabulary.
+        options: `lower_case`, and the vocabulary's `fold_accents` and `pair_separators`.
     """
     model = _Model()
     model.trainer_spec.CopyFrom(source.model.trainer_spec)
@@ -95,9 +95,9 @@ def encoder_model(
             piece.type = _Kind.UNKNOWN if place == spec.unk_id else _Kind.CONTROL
         else:
             piece.CopyFrom(source.pieces[theirs])
-    normalization = NormalizationConfig(lower_case=lower_case)
+    normalization = NormalizationConfig(lower_case=options.pop("lower_case"))
     return SentencePieceEncoderVocabulary(
-        model.SerializeToString(deterministic=True), normalization, fold_accents=fold_accents
+        model.SerializeToString(deterministic=True), normalization, **options
     )
 
 

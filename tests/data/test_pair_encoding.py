@@ -44,6 +44,17 @@ def test_two_texts(vocabulary):
     ]
 
 
+def test_two_separators_as_roberta():
+    vocabulary = WordVocabulary("abcde")
+    vocabulary.pair_separators = 2
+    ids, segments = encoded(vocabulary, ["a b c", "a"], ["d e", "b"], 8)
+    assert ids == [[CLS, A, B, SEP, SEP, D, E, SEP], [CLS, A, SEP, SEP, B, SEP, 0, 0]]
+    assert segments == [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1, 0, 0]]
+    assert encoded(vocabulary, ["a"], None, 8)[0] == [[CLS, A, SEP]]
+    with pytest.raises(UserError, match="need at least 6"):
+        encoded(vocabulary, ["a"], ["b"], 5)
+
+
 def test_the_longer_text_is_trimmed_first(vocabulary):
     first, second = ["a b c d e", "a", "a b c d e"], ["a", "a b c d e", "e d c b a"]
     ids, segments = encoded(vocabulary, first, second, 8)

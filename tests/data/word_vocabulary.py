@@ -7,6 +7,7 @@ class WordVocabulary:
     """Cuts at spaces; special ids 0 to 4, then the words in the order given."""
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
+    pair_separators = 1
 
     def __init__(self, words):
         self.words = list(words)

@@ -7,8 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 
 from macaron_tf.data.byte_pairs import BytePairVocabulary
+from macaron_tf.data.pair_encoding import encode_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.interop.hugging_face_vocabularies import read_vocabulary
 
@@ -61,6 +63,10 @@ def check(directory: pathlib.Path, tokenizer) -> None:
     texts = [text for text in TEXTS if "[MASK]" not in text]
     expected = tokenizer(texts, add_special_tokens=False)["input_ids"]
     assert [ids[row].tolist() for row in vocabulary.encode_lines(texts)] == expected
+    # A pair as a task's rows have it, with as many separators as theirs.
+    a, b = texts[0], texts[1]
+    row = encode_pairs(vocabulary, tf.constant([a]), tf.constant([b]), 512)["token_ids"][0]
+    assert ids[row.numpy()].tolist() == tokenizer(a, b)["input_ids"]
     forged = vocabulary.encode_lines(["[MASK] </s> <mask> [SEP] <s>"])[0]
     assert not {0, 2, 3, 4} & set(forged)
 
