@@ -1,34 +1,39 @@
 """Weights from other libraries' models.
 
 `hugging_face_encoders` reads Hugging Face directories of the BERT, RoBERTa, XLM-R, ALBERT, ELECTRA
-and XLM families with their vocabularies, `sentence_transformers` those of that library;
-`keras_hub_bert` reads BERT presets and backbones of KerasHub, `model_garden_bert` encoders and
-checkpoints of TensorFlow's Model Garden; `marian` reads Hugging Face MarianMT directories;
-`keras_hub` copies KerasHub layers.
+and XLM families with their vocabularies, `t5` and `marian` those of T5, BART and MarianMT,
+`sentence_transformers` those of that library; `keras_hub_bert` reads BERT presets and backbones of
+KerasHub, `model_garden_bert` encoders and checkpoints of TensorFlow's Model Garden; `keras_hub`
+copies KerasHub layers.
 """
 
 from macaron_tf.interop.encoder_import import EncoderImport
 from macaron_tf.interop.hugging_face_encoders import read_hugging_face
 from macaron_tf.interop.keras_hub import copy_keras_hub
 from macaron_tf.interop.keras_hub_bert import copy_keras_hub_bert, read_keras_hub_bert
-from macaron_tf.interop.marian import MarianImport, read_marian, read_marian_state
+from macaron_tf.interop.marian import read_bart, read_marian, read_marian_state
 from macaron_tf.interop.model_garden_bert import copy_model_garden_bert, read_model_garden_bert
 from macaron_tf.interop.sentence_transformers import (
     SentenceTransformerImport,
     read_sentence_transformer,
 )
+from macaron_tf.interop.sequence_import import SequenceImport
+from macaron_tf.interop.t5 import read_t5, read_t5_state
 
 __all__ = [
     "EncoderImport",
-    "MarianImport",
     "SentenceTransformerImport",
+    "SequenceImport",
     "copy_keras_hub",
     "copy_keras_hub_bert",
     "copy_model_garden_bert",
+    "read_bart",
     "read_hugging_face",
     "read_keras_hub_bert",
     "read_marian",
     "read_marian_state",
     "read_model_garden_bert",
     "read_sentence_transformer",
+    "read_t5",
+    "read_t5_state",
 ]

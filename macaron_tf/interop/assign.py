@@ -7,8 +7,8 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 
-# (name of a part) -> (kernel (inputs, outputs), bias (outputs,))
-DenseReader = Callable[[str], tuple[np.ndarray, np.ndarray]]
+# (name of a part) -> (kernel (inputs, outputs), bias (outputs,) or None)
+DenseReader = Callable[[str], tuple[np.ndarray, np.ndarray | None]]
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
@@ -21,11 +21,14 @@ def assign(variable: keras.Variable, value: np.ndarray) -> None:
     variable.assign(value)
 
 
-def assign_dense(layer: keras.layers.Dense, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Sets a Dense layer to `parts`, (kernel, bias) each, side by side."""
+def assign_dense(
+    layer: keras.layers.Dense, parts: Sequence[tuple[np.ndarray, np.ndarray | None]]
+) -> None:
+    """Sets a Dense layer to `parts`, (kernel, bias) each, side by side; None for no bias."""
     kernels, biases = zip(*parts, strict=True)
     assign(layer.kernel, np.concatenate(kernels, axis=1))
-    assign(layer.bias, np.concatenate(biases, axis=0))
+    if layer.use_bias:
+        assign(layer.bias, np.concatenate(biases, axis=0))
 
 
 def assign_attention(layer: keras.layers.Layer, read: DenseReader) -> None:

@@ -1,8 +1,9 @@
-"""MarianMT models of Hugging Face: their weights in our encoder-decoder."""
+"""MarianMT and BART models of Hugging Face: their weights in our encoder-decoder."""
 
+import dataclasses
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,38 +16,32 @@ from macaron_tf.interop.hugging_face import (
     read_number,
     read_state,
 )
+from macaron_tf.interop.sequence_import import SequenceImport, order_of_ids, read_table
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 
 # Settings that our model has no place for when they are otherwise, and what they must be.
 _REQUIRED = {
     "normalize_before": False,
-    "normalize_embedding": False,
     "add_final_layer_norm": False,
-    "scale_embedding": True,
-    "static_position_embeddings": True,
     "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
 }
+_MARIAN = {
+    "normalize_embedding": False,
+    "scale_embedding": True,
+    "static_position_embeddings": True,
+}
+# In BART's vocabulary, which its configuration does not say.
+_BART_UNKNOWN = 3
+# BART's tables of positions begin with two that are never used.
+_BART_OFFSET = 2
 # The one table's names: `save_pretrained` keeps only one of the tied.
 _TABLES = ("model.shared.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 _ATTENTION_PARTS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
-class MarianImport(NamedTuple):
-    """A model and the meaning of its ids.
-
-    Attributes:
-        model: an `EncoderDecoder` that gives the same logits.
-        ids: `(V',)` int, at each of our ids the one of theirs. Ours begin with PAD=0, UNK=1,
-            BOS=2, EOS=3; BOS is their decoder's start token, which may be their padding too.
-    """
-
-    model: EncoderDecoder
-    ids: np.ndarray
-
-
-def read_marian(directory: str | pathlib.Path) -> MarianImport:
+def read_marian(directory: str | pathlib.Path) -> SequenceImport:
     """Reads a MarianMT directory as `save_pretrained` writes it.
 
     Args:
@@ -61,7 +56,7 @@ def read_marian(directory: str | pathlib.Path) -> MarianImport:
     return _read(read_state(directory), config, str(directory / "config.json"))
 
 
-def read_marian_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> MarianImport:
+def read_marian_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> SequenceImport:
     """Makes our model of a MarianMTModel's `state_dict` and configuration.
 
     Args:
@@ -74,42 +69,73 @@ def read_marian_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]
     return _read(state, config, "the MarianMT configuration")
 
 
-def _read(state: Mapping[str, np.ndarray], config: Mapping[str, Any], where: str) -> MarianImport:
-    ids = _order_of_ids(config, where)
-    model = EncoderDecoder(_our_config(config, len(ids), where))
-    model.build()
-    bias = state.get("final_logits_bias")
-    if bias is not None and np.any(bias):
-        raise UserError("the MarianMT model has a final_logits_bias, for which ours has no place.")
-    try:
-        table = np.asarray(next(state[name] for name in _TABLES if name in state))
-    except StopIteration:
-        raise UserError(f"the MarianMT model has no {_TABLES[0]}.") from None
-    if len(table) <= ids.max():
-        raise UserError(
-            f"{where} has ids up to {ids.max()} and the model's table only {len(table)} rows."
+def read_bart(directory: str | pathlib.Path) -> SequenceImport:
+    """Reads a directory of a BartForConditionalGeneration, see `read_marian`.
+
+    Raises:
+        UserError: as `read_marian`.
+    """
+    directory = pathlib.Path(directory)
+    config = read_config(directory, ("bart",))
+    return _read(read_state(directory), config, str(directory / "config.json"), bart=True)
+
+
+def _read(
+    state: Mapping[str, np.ndarray], config: Mapping[str, Any], where: str, bart: bool = False
+) -> SequenceImport:
+    ids = order_of_ids(config, where, _BART_UNKNOWN if bart else None)
+    bias = np.asarray(state.get("final_logits_bias", 0.0))
+    settings = _bart_settings(config, where) if bart else _marian_settings(config, where)
+    model = EncoderDecoder(
+        dataclasses.replace(
+            _our_config(config, len(ids), where), **settings, logits_bias=bool(np.any(bias))
         )
-    assign(model.embedding.table, table[ids])
+    )
+    model.build()
+    assign(model.embedding.table, read_table(state, _TABLES, ids, where))
+    if model.logits_bias is not None:
+        assign(model.logits_bias, bias.reshape(-1)[ids])
     try:
-        for stack, name, cross in (
-            (model.encoder, "encoder", False),
-            (model.decoder, "decoder", True),
+        for stack, embeddings, name, cross in (
+            (model.encoder, model.source_embeddings, "encoder", False),
+            (model.decoder, model.target_embeddings, "decoder", True),
         ):
+            if bart:
+                positions = np.asarray(state[f"model.{name}.embed_positions.weight"])
+                assign(embeddings.position_layer.table, positions[_BART_OFFSET:])
+                norm = f"model.{name}.layernorm_embedding"
+                parts = [np.asarray(state[f"{norm}.{part}"]) for part in ("weight", "bias")]
+                assign_norm(embeddings.layer_norm, parts)
             for number, block in enumerate(stack.blocks):
                 _read_block(block, state, f"model.{name}.layers.{number}", cross)
     except KeyError as error:
-        raise UserError(f"the MarianMT model has no {error}.") from None
-    return MarianImport(model, ids)
+        raise UserError(f"the model to be read has no {error}.") from None
+    return SequenceImport(model, ids)
+
+
+def _marian_settings(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    # MarianConfig's default, which no MarianMT model has.
+    _check({"scale_embedding": False, **config}, _MARIAN, where)
+    return {"position_layout": "concatenated"}
+
+
+def _bart_settings(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {
+        "positions": "learned",
+        "max_length": read_number(config, "max_position_embeddings", int, where),
+        "embedding_norm": True,
+        "embedding_scale": bool(config.get("scale_embedding", False)),
+    }
+
+
+def _check(config: Mapping[str, Any], required: Mapping[str, Any], where: str) -> None:
+    for field, needed in required.items():
+        if config.get(field, needed) != needed:
+            raise UserError(f"{where} has {field}={config[field]!r}: only {needed!r} can be read.")
 
 
 def _our_config(config: Mapping[str, Any], vocab_size: int, where: str) -> EncoderDecoderConfig:
-    # MarianConfig's default, which no MarianMT model has.
-    required = {"scale_embedding": False, **config}
-    for field, needed in _REQUIRED.items():
-        if required.get(field, needed) != needed:
-            raise UserError(
-                f"{where} has {field}={required[field]!r}: only {needed!r} can be read."
-            )
+    _check(config, _REQUIRED, where)
 
     def number(field: str) -> int:
         return read_number(config, field, int, where)
@@ -135,25 +161,7 @@ def _our_config(config: Mapping[str, Any], vocab_size: int, where: str) -> Encod
         activation=read_choice(config, "activation_function", ACTIVATIONS, where),
         norm="post",
         epsilon=1e-5,
-        position_layout="concatenated",
     )
-
-
-def _order_of_ids(config: Mapping[str, Any], where: str) -> np.ndarray:
-    """Their special ids at our places, then the others in their order."""
-    pad, start, eos = (
-        read_number(config, f"{name}_token_id", int, where)
-        for name in ("pad", "decoder_start", "eos")
-    )
-    # MarianConfig does not name the unknown token; converted Marian vocabularies have </s>, <unk>.
-    if config.get("unk_token_id") is None:
-        taken = {pad, start, eos}
-        unknown = 1 if 1 not in taken else min(set(range(5)) - taken)
-    else:
-        unknown = read_number(config, "unk_token_id", int, where)
-    special = [pad, unknown, start, eos]
-    rest = np.setdiff1d(np.arange(read_number(config, "vocab_size", int, where)), special)
-    return np.concatenate([special, rest])
 
 
 def _read_block(block, state: Mapping[str, np.ndarray], prefix: str, cross: bool) -> None:

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizers import make_optimizer
+from macaron_tf.training.schedules import make_schedule
 
 CONFIG = TrainingConfig(
     schedule="constant", learning_rate=1e-2, warmup_steps=3, weight_decay=0.1, epsilon=1e-3
@@ -47,3 +48,42 @@ def test_equals_a_numpy_loop(weight_decay, decay_vectors):
 def test_sparing_vectors_needs_the_variables():
     with pytest.raises(ValueError, match="decay_vectors"):
         make_optimizer(dataclasses.replace(CONFIG, decay_vectors=False))
+
+
+def numpy_adafactor(p, gradients, rate):
+    """Shazeer and Stern 2018, algorithm 4, with T5's settings; vectors are not factored."""
+    v = rows = columns = 0.0
+    for t, g in enumerate(gradients, start=1):
+        decay = 1.0 - t**-0.8
+        square = g**2 + 1e-30
+        if p.ndim == 2:
+            rows = decay * rows + (1 - decay) * square.mean(axis=1)
+            columns = decay * columns + (1 - decay) * square.mean(axis=0)
+            v = np.outer(rows / rows.mean(), columns)
+        else:
+            v = decay * v + (1 - decay) * square
+        update = g / np.sqrt(v)
+        update /= max(1.0, np.sqrt((update**2).mean()))
+        p = p - rate(t - 1) * max(1e-3, np.sqrt((p**2).mean())) * update
+    return p
+
+
+def test_adafactor_is_the_papers_on_t5s_schedule():
+    """1/sqrt(max(n, 10^4)): constant for 10,000 updates, as a warm-up from 0.01 to 0.01."""
+    config = TrainingConfig(
+        optimizer="adafactor", learning_rate=0.01, warmup_start=0.01, warmup_steps=10_000
+    )
+    schedule = make_schedule(config)
+    for n in (0, 1, 9_999, 10_000, 10_001, 40_000, 524_288):
+        assert float(schedule(n)) == pytest.approx(max(n, 1e4) ** -0.5, rel=1e-5)
+    rng = np.random.default_rng(0)
+    starts = [rng.normal(size=(4, 3)), rng.normal(size=5), 1e-5 * rng.normal(size=(2, 2))]
+    gradients = [[rng.normal(size=start.shape) for _ in range(6)] for start in starts]
+    variables = [keras.Variable(start, dtype="float32") for start in starts]
+    optimizer = make_optimizer(config, variables)
+    for several in zip(*gradients, strict=True):
+        optimizer.apply([tf.constant(g, tf.float32) for g in several], variables)
+    for start, gs, variable in zip(starts, gradients, variables, strict=True):
+        expected = numpy_adafactor(start, gs, lambda n: max(n, 1e4) ** -0.5)
+        assert np.abs(expected - start).max() > 0
+        np.testing.assert_allclose(variable, expected, atol=1e-6)
