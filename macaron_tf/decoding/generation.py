@@ -67,7 +67,7 @@ def first_state(prompts: Prompts, cache: Any) -> State:
     like = tf.cast(tf.zeros_like(prompts.seeds), tf.int32)  # (B, K)
     return State(
         index=tf.constant(0),
-        tokens=like + prompts.ids[:, :1],
+        tokens=like + prompts.ids[:, 0, None],
         ended=(like + prompts.limits[:, None]) <= 0,
         log_probs=tf.cast(like, tf.float32),
         cache=cache,
