@@ -109,10 +109,18 @@ def batch_specs(recipe: Recipe, shape: Shape) -> dict[str, tf.TensorSpec]:
         word_starts=lambda: np.ones(_rounded(size, 8), bool),
         encode_lines=lambda lines: [[5]] * len(lines),
     )
+
+    def features(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch = record.features(numbers)
+        if recipe.has_memory:  # as `stream_dataset` gives them
+            starts = tf.zeros([rows], tf.bool)
+            batch |= {"previous_ids": batch["token_ids"], "starts": starts}
+        return batch
+
     objective = pretraining_objective(recipe, static_shapes=True)
     # Static masks look the same, but want the rows' numbers.
     masking = dataclasses.replace(recipe.masking, duplicates=None)
-    batches = objective.dataset(table.map(record.features), masking, vocabulary, seed=0)
+    batches = objective.dataset(table.map(features), masking, vocabulary, seed=0)
     return dict(batches.element_spec)
 
 
@@ -138,6 +146,8 @@ def trace(model: FitModel, specs: dict[str, tf.TensorSpec]) -> Traced:
         model: prepared.
         specs: of a batch, all shapes static.
     """
+    if getattr(model.network, "memories", None):
+        model.network.keep_memory(specs["token_ids"].shape[0])
     names = list(specs)
     step = tf.function(
         lambda *tensors: model.train_step(dict(zip(names, tensors, strict=True))),

@@ -67,7 +67,7 @@ def stream_dataset(
         return rest.concatenate(rows(number * length, length).repeat()) if repeat else rest
 
     records = tf.data.Dataset.range(batch_size).interleave(
-        text, cycle_length=batch_size, block_length=1, deterministic=True
+        text, cycle_length=batch_size, block_length=1
     )
     records = records.batch(batch_size, drop_remainder=True)
 
