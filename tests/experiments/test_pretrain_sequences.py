@@ -1,0 +1,78 @@
+"""T5 and BART pre-trained by the command, on the language of letters."""
+
+import json
+
+import pytest
+
+from experiments.finetuning.init import read_init
+from experiments.pretrain import main
+from experiments.pretraining.run import PretrainingRun
+from macaron_tf.errors import UserError
+from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
+from macaron_tf.training.reporters import read_lines
+from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> str:
+    return write_documents(tmp_path_factory.mktemp("documents"))
+
+
+@pytest.fixture(scope="module")
+def corpus(source, tmp_path_factory) -> str:
+    folder = str(tmp_path_factory.mktemp("corpora") / "toy")
+    assert main(["prepare", "t5_tiny", folder, *flags(settings_of("t5_tiny", source))]) == 0
+    return folder
+
+
+def settings_of(recipe: str, source: str, steps: int = 40) -> list[str]:
+    settings = [one for one in toy_settings(source, steps) if "num_layers" not in one]
+    settings += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
+    if recipe == "t5_tiny":  # its matrices start by their fan-in
+        settings = [one for one in settings if "initializer_range" not in one]
+    return settings
+
+
+@pytest.mark.parametrize(("recipe", "block"), [("t5_tiny", "swish_rnn"), ("bart_tiny", "macaron")])
+def test_runs_resumes_and_validates(recipe, block, source, corpus, tmp_path, capsys):
+    run = tmp_path / "run"
+    command = ["train", recipe, str(run), "--corpus", corpus]
+    more = [f"model.block={block}"]
+    half = flags([*settings_of(recipe, source), *more, "training.max_steps=20"])
+    if recipe == "t5_tiny":
+        # Stopped halfway and gone on with: the same bits as without the stop.
+        assert main([*command, *half]) == 0
+        assert main([*command, *flags([*settings_of(recipe, source), *more])]) == 0
+        whole = tmp_path / "whole"
+        settings = flags([*settings_of(recipe, source), *more])
+        assert main(["train", recipe, str(whole), "--corpus", corpus, *settings]) == 0
+        assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    else:
+        assert main([*command, *flags([*settings_of(recipe, source), *more])]) == 0
+    assert "experiments.finetune" not in capsys.readouterr().out
+    lines = read_lines(run / "metrics.jsonl")
+    assert lines[-1]["kind"] == "validation" and lines[-1]["loss"] < lines[0]["loss"]
+    assert main(["evaluate", str(run), "--corpus", corpus, "--checkpoint", "last"]) == 0
+    [record] = [json.loads(path.read_text()) for path in (run / "scores").glob("*.json")]
+    assert record["loss"] == pytest.approx(lines[-1]["loss"], abs=1e-5)
+    opened = PretrainingRun.open(run)
+    sentinels = SENTINEL_ROWS if recipe == "t5_tiny" else 0
+    assert opened.build_network().config.vocab_size == opened.vocabulary.size + sentinels
+    assert main(["fill", str(run), "a [MASK]"]) == 2
+    assert "is an encoder-decoder and fills no [MASK]" in capsys.readouterr().err
+    with pytest.raises(UserError, match="is an encoder-decoder: give a run of an encoder"):
+        read_init(str(run))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "reason"),
+    [
+        ("t5_tiny", "model=bert_tiny", "model: bert_tiny is no encoder-decoder"),
+        ("bert_tiny", "model=t5_tiny", "model: t5_tiny is no encoder"),
+        ("bart_tiny", "corpus.sequence_length=512", "model.max_length is 256, less than"),
+        ("t5_tiny", "corruption.rate=0.0", "corruption: rate must lie between 0 and 1"),
+    ],
+)
+def test_wrong_settings_are_named(recipe, setting, reason, tmp_path, capsys):
+    assert main(["train", recipe, str(tmp_path / "run"), "--set", setting]) == 2
+    assert reason in capsys.readouterr().err
