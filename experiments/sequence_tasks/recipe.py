@@ -52,16 +52,16 @@ class SequenceRecipe(Recipe):
 
         Args:
             mixer: `"tcn"`, or a recurrent one, whose widths are those of as many parameters.
-            settings: replaced ones, `path=value`, after the recipe's own.
+            settings: replaced ones, `path=value`, after the recipe's own; a width is the TCN's.
             vocab_size: of the data, where they are ids.
 
         Raises:
             UserError: a bad setting.
         """
-        recipe = self
-        if mixer != "tcn":
-            config = self.model_config(vocab_size).equal_sized(mixer)
-            options = {**dict(self.model_options), "mixer": mixer, "widths": config.widths}
-            recipe = dataclasses.replace(self, model_options=tuple(sorted(options.items())))
-            recipe = override(recipe, self.recurrent)
-        return override(recipe, settings)
+        tcn = override(self, settings)
+        if mixer == "tcn":
+            return tcn
+        widths = tcn.model_config(vocab_size).equal_sized(mixer).widths
+        recipe = override(override(self, self.recurrent), settings)
+        options = {**dict(recipe.model_options), "mixer": mixer, "widths": widths}
+        return dataclasses.replace(recipe, model_options=tuple(sorted(options.items())))

@@ -18,6 +18,7 @@ from macaron_tf.models.tagger import EncoderTagger
 from macaron_tf.models.tcn import TemporalConvolution
 from macaron_tf.models.temporal_config import TemporalConfig
 from macaron_tf.models.temporal_model import TemporalModel
+from macaron_tf.models.word_tagger import WordTagger, WordTaggerConfig
 
 __all__ = [
     "Elmo",
@@ -37,6 +38,8 @@ __all__ = [
     "TemporalConfig",
     "TemporalConvolution",
     "TemporalModel",
+    "WordTagger",
+    "WordTaggerConfig",
     "catalog",
     "generator_config",
 ]

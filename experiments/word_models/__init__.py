@@ -1,0 +1,1 @@
+"""ELMo: what `experiments.elmo` is made of."""

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.characters import character_ids, split_words, with_ends
+from macaron_tf.data.word_text import WordVocabulary, as_word_text, count_words, read_words
+from macaron_tf.errors import UserError
+
+
+def test_a_word_is_its_bytes_between_its_marks():
+    ids = character_ids(tf.constant([["ab", "é"], ["", "<S>"], ["</S>", "abcdefgh"]]), 8).numpy()
+    a = ord("a") + 1
+    np.testing.assert_array_equal(
+        ids,
+        [
+            [[257, a, a + 1, 258, 0, 0, 0, 0], [257, 0xC3 + 1, 0xA9 + 1, 258, 0, 0, 0, 0]],
+            [[0] * 8, [257, 259, 258, 0, 0, 0, 0, 0]],
+            [[257, 260, 258, 0, 0, 0, 0, 0], [257, *range(a, a + 6), 258]],
+        ],
+    )
+
+
+def test_texts_are_cut_at_white_space_and_punctuation():
+    rows = with_ends(split_words(tf.constant(["Don't  stop,Zoë_2!", ""]))).to_list()
+    cut = [word.decode() for word in rows[0]]
+    assert cut == ["<S>", "Don", "'", "t", "stop", ",", "Zoë", "_", "2", "!", "</S>"]
+    assert rows[1] == [b"<S>", b"</S>"]
+
+
+def test_documents_become_sentences_and_their_words_numbers():
+    documents = ["A cat sat. It sat\nalone", "", "A cat ran."]
+    words = read_words(documents)
+    assert words[1] == []
+    assert " ".join(words[0]) == "<S> A cat sat . </S> <S> It sat </S> <S> alone </S>"
+    vocabulary = count_words(words, 6)
+    assert vocabulary.words == ("<UNK>", "<S>", "</S>", ".", "A", "cat")
+    text = as_word_text(words[2], vocabulary)
+    assert text.types == [*vocabulary.words, "ran"]
+    np.testing.assert_array_equal(text.ids, [1, 4, 5, 6, 3, 2])
+    np.testing.assert_array_equal(text.targets(text.ids), [1, 4, 5, 0, 3, 2])
+    characters = text.characters(6)
+    np.testing.assert_array_equal(characters[6], character_ids(tf.constant("ran"), 6))
+    np.testing.assert_array_equal(characters[1], [257, 259, 258, 0, 0, 0])
+
+
+def test_a_vocabulary_is_saved_and_told_from_another(tmp_path):
+    vocabulary = WordVocabulary(("<UNK>", "<S>", "</S>", "é"))
+    vocabulary.save(tmp_path / "v")
+    loaded = WordVocabulary.load(tmp_path / "v")
+    assert loaded == vocabulary and loaded.hash == vocabulary.hash
+    assert loaded.hash != WordVocabulary(("<UNK>", "<S>", "</S>", "e")).hash
+    with pytest.raises(UserError, match="cannot read .*words.txt"):
+        WordVocabulary.load(tmp_path)
+    with pytest.raises(UserError, match="hold no word"):
+        count_words([[]], 10)

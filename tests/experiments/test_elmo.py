@@ -1,0 +1,137 @@
+"""ELMo from the command on: train, go on, evaluate, embed, tag, export."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.elmo import main
+from macaron_tf.errors import UserError
+from macaron_tf.training.reporters import read_lines
+
+COLOURS = ("red", "blue", "green")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> str:
+    """Documents in which a colour follows its number."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(120):
+        pairs = [f"{n} {COLOURS[n]}" for n in rng.integers(0, 3, 4)]
+        lines.append(" and ".join(pairs) + " .")
+    file = tmp_path_factory.mktemp("text") / "colours.txt"
+    file.write_text("\n".join(lines) + "\n")
+    return f"text-lines:{file}"
+
+
+@pytest.fixture(scope="module")
+def command(text, tmp_path_factory) -> list[str]:
+    settings = {
+        "sources": text,
+        "batch_size": 8,
+        "row_length": 10,
+        "held_out": 6,
+        "vocabulary_size": 7,
+        "model.lstm_dim": 12,
+        "model.projection_dim": 8,
+        "model.filters": ((1, 4), (2, 4)),
+        "model.max_characters": 7,
+        "training.max_steps": 60,
+        "training.warmup_steps": 5,
+        "training.learning_rate": 0.02,
+        "training.validate_every": 30,
+        "training.log_every": 30,
+    }
+    words = ["train", "elmo_tiny", str(tmp_path_factory.mktemp("runs") / "elmo")]
+    for name, value in settings.items():
+        words += ["--set", f"{name}={value}"]
+    return words
+
+
+@pytest.fixture(scope="module")
+def run(command) -> str:
+    assert main(command) == 0
+    return command[2]
+
+
+def test_it_learns_what_follows_and_what_precedes(run, command, capsys):
+    lines = read_lines(f"{run}/metrics.jsonl")
+    first, last = (line for line in lines if line["kind"] == "validation")
+    assert last["forward"] < first["forward"] and last["backward"] < first["backward"]
+    assert last["perplexity"] < 7
+    assert main(["evaluate", run, "--checkpoint", "last"]) == 0
+    assert f"{last['perplexity']:.5f}"[:6] in capsys.readouterr().out
+    assert main([*command, "--set", "model.clip=1.0"]) == 2
+    assert "was trained with" in capsys.readouterr().err
+
+
+def test_words_are_embedded_by_command_and_by_what_is_exported(run, tmp_path):
+    from experiments.word_models.run import ElmoRun
+    from export.word_embedder import export_word_embedder
+
+    lines, out = ["0 red and 1 blue.", "2"], tmp_path / "v.npz"
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    assert main(["embed", run, "--input", str(tmp_path / "lines.txt"), "--output", str(out)]) == 0
+    found = np.load(out)
+    assert found["words_0"].tolist() == ["0", "red", "and", "1", "blue", "."]
+    assert found["line_0"].shape == (6, 3, 16) and found["line_1"].shape == (1, 3, 16)
+    folder = export_word_embedder(ElmoRun.open(run), tmp_path / "served")
+    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    served = serve(text=tf.constant(lines))
+    assert served["lengths"].numpy().tolist() == [6, 1]
+    assert served["words"].numpy()[0].tolist() == [w.encode() for w in found["words_0"]]
+    np.testing.assert_allclose(served["vectors"][0], found["line_0"], atol=1e-5)
+    np.testing.assert_allclose(served["vectors"][1, :1], found["line_1"], atol=1e-5)
+    assert not served["vectors"][1, 1:].numpy().any()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not UTF-8"):
+        serve(text=tf.constant([b"\xff"]))
+
+
+def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
+    def sentences(count: int, seed: int) -> str:
+        rng = np.random.default_rng(seed)
+        tags = {"red": "B-PER", "blue": "B-LOC", "green": "B-ORG"}
+        rows = ((n, COLOURS[n]) for n in rng.integers(0, 3, count))
+        return "".join(f"{n} O\n{c} {tags[c]}\n\n" for n, c in rows)
+
+    for split, count in (("train", 640), ("dev", 20)):
+        (tmp_path / f"{split}.conll").write_text(sentences(count, count))
+    words = ["tag", run, str(tmp_path / "out"), "--source", f"conll:{tmp_path}/{{split}}.conll"]
+    assert main([*words, "--epochs", "5"]) == 0
+    shown = json.loads((tmp_path / "out" / "tagging.json").read_text())
+    without, having = shown["rows"]
+    assert without["f1"] > 0.8 and having["f1"] > 0.8
+    assert without["layers"] == [] and sum(having["layers"]) == pytest.approx(1.0)
+    assert len(having["layers"]) == 3
+    assert "points of F1" in (tmp_path / "out" / "tagging.md").read_text()
+    capsys.readouterr()
+    assert main([*words, "--epochs", "5"]) == 0
+    assert capsys.readouterr().out.count("complete") == 2
+
+
+def test_bad_input_is_named(run, tmp_path, capsys):
+    for words, message in (
+        (["train", "bert_tiny", str(tmp_path)], "bert_tiny is a pretraining recipe"),
+        (["train", "elmo_tiny", str(tmp_path), "--set", "model=bert_tiny"], "is no ELMo"),
+        (["train", "elmo_tiny", str(tmp_path), "--set", "row_length=1"], "row_length is 1"),
+        (["evaluate", str(tmp_path)], "is not a run"),
+        (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
+        (["tag", run, str(tmp_path), "--epochs", "0"], "--epochs 0"),
+    ):
+        assert main(words) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_too_little_text_is_refused(tmp_path):
+    from experiments import recipes
+    from experiments.recipe import override
+    from experiments.word_models.recipe import ElmoRecipe
+    from experiments.word_models.text import read_rows
+
+    (tmp_path / "one.txt").write_text("a few words\n")
+    settings = [f"sources=text:{tmp_path}/one.txt"]
+    recipe = override(recipes.load("elmo_tiny", ElmoRecipe), settings)
+    with pytest.raises(UserError, match="hold no word"):  # the one document is held out
+        read_rows(recipe)
