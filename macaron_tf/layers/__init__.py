@@ -25,6 +25,7 @@ from macaron_tf.layers.language_heads import (
     SpanBoundaryHead,
 )
 from macaron_tf.layers.layer_mixture import LayerMixture
+from macaron_tf.layers.next_token_head import NextTokenHead
 from macaron_tf.layers.pooling import Pooling
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
 from macaron_tf.layers.recurrence import ProjectedLSTM, ProjectedLSTMStack
@@ -50,6 +51,7 @@ __all__ = [
     "MaskedLanguageHead",
     "Mix",
     "MultiHeadAttention",
+    "NextTokenHead",
     "Pooler",
     "Pooling",
     "ProjectedLSTM",

@@ -58,6 +58,7 @@ class EncoderConfig(LayerChoices):
         initializer_range: standard deviation of all matrices, cut off at two of them.
         scaled_outputs: the last matrix of each sub-layer starts 1/sqrt(sub-layers) as wide, so
             that their sum does not grow with depth (GPT-2).
+        output_bias: whether a language model's scores have a bias for each token.
 
     Raises:
         ValueError: a field is out of its range; the message names it.
@@ -98,6 +99,7 @@ class EncoderConfig(LayerChoices):
     scaled: bool = True
     initializer_range: float = 0.02
     scaled_outputs: bool = False
+    output_bias: bool = False
 
     def __post_init__(self):
         for name in (
@@ -132,6 +134,7 @@ class EncoderConfig(LayerChoices):
             "gated",
             "scaled",
             "scaled_outputs",
+            "output_bias",
         ):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")

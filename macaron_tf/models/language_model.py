@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.layers.dense import Dense
+from macaron_tf.layers.next_token_head import NextTokenHead
 from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
@@ -13,8 +13,7 @@ from macaron_tf.models.encoder_config import EncoderConfig
 class LanguageModel(ConfiguredModel):
     """Token ids to scores of each next token.
 
-    The table of the tokens also scores them, without a bias. Where it is not as wide as the
-    model, a matrix brings the model's output to its width first.
+    The table of the tokens also scores them, see `NextTokenHead`.
 
     Args:
         config: of the encoder, `causal`.
@@ -41,22 +40,20 @@ class LanguageModel(ConfiguredModel):
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
         self.pooler = None  # BERT's: what is made of another network's weights asks for it
-        self.output_projection = None
-        if config.embedding_width != config.hidden_dim:
-            self.output_projection = Dense(
-                config.embedding_width,
-                use_bias=False,
-                kernel_initializer=keras.initializers.TruncatedNormal(
-                    stddev=config.initializer_range
-                ),
-                dtype=policy,
-                name="output_projection",
-            )
+        self.language_head = NextTokenHead(
+            config.vocab_size,
+            config.output_bias,
+            config.initializer_range,
+            dtype=policy,
+            name="language_head",
+        )
 
     def build(self, input_shape=None):
+        config = self.config
         self.encoder.build()
-        if self.output_projection:
-            self.output_projection.build((None, None, self.config.hidden_dim))
+        self.language_head.build(
+            (None, None, config.hidden_dim), (config.vocab_size, config.embedding_width)
+        )
         self.built = True
 
     def call(self, inputs, training=None):
@@ -68,11 +65,11 @@ class LanguageModel(ConfiguredModel):
 
     def logits(self, hidden):
         """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
-        return self.encoder.embeddings.tokens.logits(self._to_table(hidden))
+        return self.language_head(hidden, self._table(hidden.dtype))
 
-    def _to_table(self, hidden):
-        """`(..., D) -> (..., E)`."""
-        return self.output_projection(hidden) if self.output_projection else hidden
+    def _table(self, dtype):
+        """That of the tokens, `(V, E)`."""
+        return ops.cast(ops.convert_to_tensor(self.encoder.embeddings.tokens.table), dtype)
 
     def start(self, batch_size, beam_size: int, max_length: int | None = None):
         """Begins cached decoding of K texts a row.
@@ -98,8 +95,7 @@ class LanguageModel(ConfiguredModel):
         stack, context = self.encoder.stack, {}
         if max_length is not None:
             # Transposed once for XLA, as in `EncoderDecoder.start`.
-            table = ops.convert_to_tensor(self.encoder.embeddings.tokens.table)
-            context["table"] = ops.transpose(ops.cast(table, "float32"))
+            context["table"] = ops.transpose(self._table("float32"))
         cache = stack.empty_cache(batch_size, beam_size, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}
 
@@ -124,11 +120,9 @@ class LanguageModel(ConfiguredModel):
         contexts = [[]] * self.config.num_layers  # there is no memory
         x, past = encoder.stack.step(x, index if kind == "fixed" else None, contexts, past)
         # In float32 under any policy, as in `EncoderDecoder.step`.
-        x = ops.cast(self._to_table(x), "float32")
-        if "table" in context:
-            logits = ops.matmul(x, context["table"])
-        else:
-            logits = encoder.embeddings.tokens.logits(x)
+        fixed = "table" in context
+        table = context["table"] if fixed else self._table("float32")
+        logits = self.language_head(x, table, transposed=fixed)
         # (B K, V) -> (B, K, V)
         logits = ops.reshape(logits, (-1, tokens.shape[1], self.config.vocab_size))
         return logits, {kind: past}

@@ -24,6 +24,7 @@ MORE = {
     "narrow": {"embedding_dim": 8, "sharing": "all"},
     "gated_rms": {"norm_type": "rms", "gated": True, "use_bias": False, "scaled": False},
     "languages": {"num_languages": 2},
+    "biased": {"output_bias": True},
 }
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 
@@ -102,8 +103,12 @@ def test_logits_are_products_with_the_table_of_tokens():
     expected = np.asarray(model.encoder(inputs)) @ table.T
     np.testing.assert_allclose(np.asarray(model(inputs)), expected, atol=1e-5)
     assert len(model.weights) == len(model.encoder.weights)
-    narrow = small(embedding_dim=8)
-    assert len(narrow.weights) == len(narrow.encoder.weights) + 1
+    biased = small(output_bias=True)
+    [bias] = biased.language_head.weights
+    table = np.asarray(biased.encoder.embeddings.tokens.table)
+    expected = np.asarray(biased.encoder(inputs)) @ table.T + np.asarray(bias)
+    np.testing.assert_allclose(np.asarray(biased(inputs)), expected, atol=1e-5)
+    assert [w.shape for w in small(embedding_dim=8).language_head.weights] == [(16, 8)]
     assert model.compute_output_shape({"token_ids": (2, L)}) == (2, L, V)
 
 

@@ -1,0 +1,153 @@
+"""GPT and GPT-2 against Hugging Face (PyTorch), read from directories."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.byte_pairs_text import byte_alphabet
+from macaron_tf.errors import UserError
+from macaron_tf.interop import read_hugging_face_language_model
+from tests.harness import numpy_of
+from tests.models.bert_parity import check_equal, noise
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+
+LENGTH = 16
+END = "<|endoftext|>"
+MERGES = ["h e", "l l", "he ll", "Ġ w"]
+FAMILIES = {
+    "gpt": ("OpenAIGPT", {"afn": "gelu"}),
+    "gpt of relu": ("OpenAIGPT", {"afn": "relu"}),
+    "gpt2": ("GPT2", {}),
+    "gpt2 of another width": ("GPT2", {"n_inner": 48, "activation_function": "gelu"}),
+}
+
+
+def write_vocabulary(directory) -> int:
+    """GPT-2's files with few merges; the end of a text stands last, as in the published one."""
+    names = [*byte_alphabet(), *(merge.replace(" ", "") for merge in MERGES), END]
+    numbers = {name: number for number, name in enumerate(names)}
+    (directory / "vocab.json").write_text(json.dumps(numbers))
+    (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *MERGES]) + "\n")
+    return len(names)
+
+
+def make(family, directory, head="LMHeadModel", **options):
+    """Their model with random weights, saved."""
+    name, settings = FAMILIES[family]
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=write_vocabulary(directory) if name == "GPT2" else 37,
+        **{"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": LENGTH, **settings, **options},
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, name + head)(config).eval()
+    with torch.no_grad():
+        for seed, weight in enumerate(model.parameters()):
+            weight.add_(torch.tensor(noise(seed, weight.shape)))
+    model.save_pretrained(directory)
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_log_probabilities_agree(family, tmp_path):
+    theirs = make(family, tmp_path)
+    read = read_hugging_face_language_model(tmp_path)
+    assert read.unread == ()
+    rng = np.random.default_rng(0)
+    known = np.flatnonzero(read.ids >= 0)
+    ours = rng.choice(known, (4, 13)).astype("int32")
+    with torch.no_grad():
+        expected = theirs(torch.tensor(read.ids[ours])).logits
+    logits = numpy_of(read.model({"token_ids": ours}))
+    predicted = known[known != 2]  # [CLS] begins a text, and never comes
+    check_equal(logits[..., predicted], expected.numpy()[..., read.ids[predicted]])
+    # Every id of theirs once, and no chance for any other of ours.
+    assert sorted(read.ids[predicted]) == list(range(theirs.config.vocab_size))
+    others = np.setdiff1d(np.arange(logits.shape[-1]), predicted)
+    assert (logits[..., others] < -9_000).all()
+    nll = torch.log_softmax(expected, -1).numpy()[..., read.ids[predicted]]
+    found = torch.log_softmax(torch.tensor(logits), -1).numpy()[..., predicted]
+    check_equal(found, nll)
+
+
+def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
+    theirs = make("gpt2", tmp_path)
+    read = read_hugging_face_language_model(tmp_path)
+    ours = np.random.default_rng(1).integers(5, 200, (2, 6)).astype("int32")
+    with torch.no_grad():
+        expected = theirs(torch.tensor(read.ids[ours])).logits.numpy()
+    context, cache = read.model.start(2, 1)
+    for index in range(6):
+        logits, cache = read.model.step(ours[:, index : index + 1], index, context, cache)
+        check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, read.ids[5:200]])
+
+
+def test_gpt2s_tokenizer_cuts_as_theirs(tmp_path):
+    make("gpt2", tmp_path)
+    read = read_hugging_face_language_model(tmp_path)
+    tokenizer = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    for text in ("hello world", "Hell he's  well\n\nünder", ""):
+        theirs = tokenizer(text)["input_ids"]
+        ours = read.vocabulary.encode_rows([text]).ids
+        assert list(read.ids[ours]) == list(theirs)
+        assert read.vocabulary.decode_lines([ours]) == [text]
+    # As recent versions save it: one file alone.
+    fast = tmp_path / "fast"
+    fast.mkdir()
+    tokenizer.save_pretrained(fast)
+    for name in ("vocab.json", "merges.txt"):
+        (fast / name).unlink(missing_ok=True)
+    for name in ("config.json", "model.safetensors"):
+        (fast / name).write_bytes((tmp_path / name).read_bytes())
+    again = read_hugging_face_language_model(fast)
+    assert again.vocabulary.hash == read.vocabulary.hash
+    np.testing.assert_array_equal(again.ids, read.ids)
+
+
+def test_the_published_vocabulary_of_gpt2_is_read(tmp_path):
+    folder = pathlib.Path("../shared/data/vocabularies/gpt2")
+    if not folder.is_dir():
+        pytest.skip("there is no ../shared/data here")
+    from macaron_tf.interop.hugging_face_vocabularies import read_gpt2_vocabulary
+
+    for ours, theirs in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
+        (tmp_path / ours).write_bytes((folder / theirs).read_bytes())
+    vocabulary, ids = read_gpt2_vocabulary(tmp_path)
+    assert vocabulary.pieces == 50_261 and vocabulary.size == 50_264
+    assert list(ids[:5]) == [-1, -1, 50_256, 50_256, -1]
+    found = ids[vocabulary.encode_rows(["Hello world, it's 2019!"]).ids]
+    assert list(found) == [15496, 995, 11, 340, 338, 13130, 0]
+
+
+def test_heads_that_ours_has_not_are_named(tmp_path):
+    make("gpt2", tmp_path, "DoubleHeadsModel")
+    read = read_hugging_face_language_model(tmp_path)
+    assert set(read.unread) == {
+        "multiple_choice_head.summary.weight",
+        "multiple_choice_head.summary.bias",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=True: only False"),
+        ({"add_cross_attention": True}, "add_cross_attention=True: only False"),
+    ],
+)
+def test_what_has_no_place_in_our_model_is_refused(options, reason, tmp_path):
+    make("gpt2", tmp_path, **options)
+    with pytest.raises(UserError, match=reason):
+        read_hugging_face_language_model(tmp_path)
+
+
+def test_a_vocabulary_of_another_model_is_refused(tmp_path):
+    make("gpt2", tmp_path)
+    numbers = json.loads((tmp_path / "vocab.json").read_text())
+    (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
+    with pytest.raises(UserError, match="another model's vocabulary"):
+        read_hugging_face_language_model(tmp_path)
