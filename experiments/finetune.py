@@ -27,12 +27,13 @@ from experiments.command_line import (
 from macaron_tf.errors import exit_on_user_error
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
-squad squad2 (questions whose answer stands in a text), conll2003 (entities); `tasks` says more.
+squad squad2 (questions whose answer stands in a text), conll2003 (entities), story_cloze race
+(choices, of a causal model; their tables are your own); `tasks` says more.
 
 FROM, what to start with:
   RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task
   hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
-                     BERT, RoBERTa, XLM-R, ALBERT or ELECTRA
+                     BERT, RoBERTa, XLM-R, ALBERT, ELECTRA or GPT-2
   keras-hub:DIR      a BERT preset's folder
   none               weights drawn at random; with --model NAME and --vocabulary DIR
 
@@ -47,7 +48,8 @@ sources of examples:
 
 lines for `predict`:
   a text, or two with a tab between; of squad question and context, or a JSON object of both a
-  line; of conll2003 the words of a sentence, spaces between
+  line; of conll2003 the words of a sentence, spaces between; of choices the text and each choice,
+  tabs between
 """
 
 _SETTINGS = "epochs=5, training.validate_every=100 or model.dropout=0"
@@ -136,7 +138,8 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
         default="macaron",
         metavar="NAME",
         help="macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
-        "spanbert: 2e-5, of questions 4 epochs; swish_rnn: 1e-5 constant, the paper's steps "
+        "gpt: 6.25e-5, hardly a warm-up; spanbert: 2e-5, of questions 4 epochs; swish_rnn: 1e-5 "
+        "constant, the paper's steps "
         "(default %(default)s)",
     )
     parser.add_argument("--model", metavar="NAME", help="of the model catalog, with --init none")

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from export.texts import checked_text
+from macaron_tf.data.causal_encoding import row_encoder
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary
-from macaron_tf.data.pair_encoding import encode_pairs
 from macaron_tf.data.tasks import Task
 
 
@@ -17,7 +17,7 @@ class ClassifierModule(tf.Module):
     training. One that is not UTF-8 is an InvalidArgumentError: a server's client gets a 400.
 
     Args:
-        network: the trained `EncoderClassifier`.
+        network: the trained `EncoderClassifier` or `CausalClassifier`.
         vocabulary: the one it was trained with.
         task: names the classes.
         max_length: longest row, special ids included.
@@ -36,7 +36,8 @@ class ClassifierModule(tf.Module):
         """Texts `(B,)` to the outputs of `serving_default`."""
         first = checked_text(first)
         second = None if second is None else checked_text(second)
-        inputs = encode_pairs(self.vocabulary, first, second, self.max_length)
+        encode = row_encoder(self.network.config.causal)
+        inputs = encode(self.vocabulary, first, second, self.max_length)
         logits = tf.cast(self.network(inputs, training=False), tf.float32)  # (B, C)
         if self.task.regression:
             scores = logits[:, 0]  # (B,)

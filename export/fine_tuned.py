@@ -13,6 +13,7 @@ from export.classifier import ClassifierModule
 from export.span_reader import SpanReaderModule
 from export.tagger import TaggerModule
 from export.versions import write_version
+from macaron_tf.errors import UserError
 
 
 def _classifier(run: FinetuningRun, network: keras.Model, tuned: Mapping) -> tf.Module:
@@ -53,10 +54,16 @@ def export_fine_tuned(
         The version's folder. It appears under its name only when it is whole.
 
     Raises:
-        UserError: the run has no such checkpoint, the version exists, or `out` cannot be written.
+        UserError: the run has no such checkpoint or is one of choices, the version exists, or
+            `out` cannot be written.
     """
     weights = run.checkpoint(checkpoint)
-    make = _MODULES[run.task.kind]
+    make = _MODULES.get(run.task.kind)
+    if make is None:
+        raise UserError(
+            f"{run.path} answers {run.task.name}, whose choices no signature takes: "
+            "`python -m experiments.finetune predict` answers it"
+        )
     module = make(run, run.load_network(weights), run.tuned(weights))
     record = {
         "run": run.path.name,

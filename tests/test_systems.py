@@ -6,12 +6,18 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.layers.blocks import BLOCKS
-from macaron_tf.models import EncoderClassifier, LanguageModel, PretrainingEncoder
+from macaron_tf.models import (
+    CausalClassifier,
+    EncoderClassifier,
+    LanguageModel,
+    PretrainingEncoder,
+)
 from macaron_tf.models.generator_discriminator import GeneratorDiscriminator, generator_config
 from macaron_tf.models.siamese import SiameseEncoder
 from macaron_tf.models.span_reader import EncoderSpanReader
 from macaron_tf.models.tagger import EncoderTagger
 from macaron_tf.objectives import (
+    AuxiliaryLanguageObjective,
     CausalLanguageObjective,
     ClassificationObjective,
     MaskedLanguageObjective,
@@ -101,6 +107,15 @@ SYSTEMS = {
             "scaled_outputs": True,
         },
         pretrained(LanguageModel, CausalLanguageObjective()),
+    ),
+    "gpt_classification": (
+        {"num_segments": 0, "causal": True, "embedding_norm": False},
+        fine_tuned(
+            lambda config: CausalClassifier(config, 3, symmetric=True),
+            AuxiliaryLanguageObjective(3),
+            segment_ids=SEGMENTS,
+            label=np.array([0, 2, 1, 0], "int32"),
+        ),
     ),
     "electra": ({}, pretrained(electra, ReplacedTokenObjective(), ELECTRA)),
     "classification": (

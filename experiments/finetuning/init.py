@@ -23,20 +23,29 @@ from macaron_tf.models import EncoderConfig, catalog
 NOTHING = "none"
 # Settings of the encoder that the weights do not depend on.
 _FREE = ("dropout", "attention_dropout", "activation_dropout")
+# What may stand on an encoder and be taken over with it.
+_PARTS = ("pooler", "language_head")
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """An encoder's weights in Keras's order, and its pooler's, where there was one."""
+    """An encoder's weights in Keras's order, and those of what may stand on it.
+
+    Attributes:
+        encoder: those.
+        pooler, language_head: BERT's and a language model's; None where there is none.
+    """
 
     encoder: list[np.ndarray]
-    pooler: list[np.ndarray] | None
+    pooler: list[np.ndarray] | None = None
+    language_head: list[np.ndarray] | None = None
 
     @classmethod
     def of(cls, network: keras.Model) -> "Weights":
-        """Those of a network with an `encoder` and perhaps a `pooler`."""
-        pooler = network.pooler.get_weights() if network.pooler else None
-        return cls(network.encoder.get_weights(), pooler)
+        """Those of a network with an `encoder` and perhaps a `pooler` or a `language_head`."""
+        parts = {name: getattr(network, name, None) for name in _PARTS}
+        found = {name: layer.get_weights() for name, layer in parts.items() if layer}
+        return cls(network.encoder.get_weights(), **found)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,10 +115,10 @@ class Init:
             )
 
     def copy_to(self, network: keras.Model) -> None:
-        """Gives a network these weights; its head, and a pooler that is not here, stay drawn.
+        """Gives a network these weights; its head, and parts that are not here, stay drawn.
 
         Args:
-            network: with an `encoder`, and a `pooler` or None: one that has none takes none.
+            network: with an `encoder`; a `pooler` or `language_head` that it has not is left.
 
         Raises:
             UserError: a shape differs.
@@ -118,9 +127,11 @@ class Init:
             return
         for weight, value in zip(network.encoder.weights, self.weights.encoder, strict=True):
             assign(weight, value)
-        if network.pooler and self.weights.pooler is not None:
-            for weight, value in zip(network.pooler.weights, self.weights.pooler, strict=True):
-                assign(weight, value)
+        for name in _PARTS:
+            layer, values = getattr(network, name, None), getattr(self.weights, name)
+            if layer and values is not None:
+                for weight, value in zip(layer.weights, values, strict=True):
+                    assign(weight, value)
 
 
 def read_init(
@@ -151,13 +162,11 @@ def read_init(
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
     kind, _, place = given.partition(":")
     if kind == "hugging-face" and place:
-        from macaron_tf.interop.hugging_face_encoders import read_hugging_face
-
-        init = _imported(given, read_hugging_face(_folder(given, place), lower_case))
+        init = _of_hugging_face(given, _folder(given, place), lower_case)
     elif kind == "keras-hub" and place:
         from macaron_tf.interop.keras_hub_bert import read_keras_hub_bert
 
-        init = _imported(given, read_keras_hub_bert(_folder(given, place)))
+        init = _of_encoder(given, read_keras_hub_bert(_folder(given, place)))
     else:
         init = _of_run(given)
     if vocabulary:
@@ -213,20 +222,38 @@ def _of_run(given: str) -> Init:
     )
 
 
-def _imported(given: str, imported) -> Init:
-    """An `EncoderImport`, its shapes as options of bert_base."""
+def _of_hugging_face(given: str, folder: pathlib.Path, lower_case: bool | None) -> Init:
+    from macaron_tf.interop.hugging_face_encoders import read_hugging_face
+    from macaron_tf.interop.hugging_face_language_models import (
+        is_language_model,
+        read_hugging_face_language_model,
+    )
+
+    if not is_language_model(folder):
+        return _of_encoder(given, read_hugging_face(folder, lower_case))
+    imported = read_hugging_face_language_model(folder)
+    return _imported(given, imported, "gpt2_base", Weights.of(imported.model))
+
+
+def _of_encoder(given: str, imported) -> Init:
+    """An `EncoderImport`."""
+    pooler = list(imported.pooler) if imported.pooler else None
+    weights = Weights(imported.model.encoder.get_weights(), pooler)
+    return _imported(given, imported, "bert_base", weights)
+
+
+def _imported(given: str, imported, base: str, weights: Weights) -> Init:
+    """Another library's model, its shapes as options of a model of the catalog."""
     if imported.vocabulary is None:
         raise UserError(
             f"--init {given}: its tokenizer has no counterpart here, so no text can be read for "
-            "it; models of BERT, RoBERTa, XLM-R, ALBERT and ELECTRA can be fine-tuned"
+            "it; models of BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and GPT-2 can be fine-tuned"
         )
     config: EncoderConfig = imported.model.config
-    base = catalog.config("bert_base", vocab_size=config.vocab_size)
+    known = catalog.config(base, vocab_size=config.vocab_size)
     options = tuple(
         (field.name, getattr(config, field.name))
         for field in dataclasses.fields(config)
-        if getattr(config, field.name) != getattr(base, field.name)
+        if getattr(config, field.name) != getattr(known, field.name)
     )
-    pooler = list(imported.pooler) if imported.pooler else None
-    weights = Weights(imported.model.encoder.get_weights(), pooler)
-    return Init(given, "bert_base", options, imported.vocabulary, None, lambda: weights)
+    return Init(given, base, options, imported.vocabulary, None, lambda: weights)

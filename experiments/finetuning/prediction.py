@@ -49,7 +49,7 @@ class Predictor:
         self.limits = limits
         self.batch_size = batch_size
         self.tuned = dict(tuned or {})
-        rows = tf.TensorSpec((None, None), tf.int32)
+        rows = tf.TensorSpec((None, *self.kind.row_shape, None), tf.int32)
         # A partial: TensorFlow counts the traces of a method over all of its objects, and would
         # warn of a grid's one trace a network.
         forward = functools.partial(_forward, network)
@@ -65,16 +65,17 @@ class Predictor:
         Returns:
             (N, ...) float32: a row's output, at the length of the longest row.
         """
-        shape = self.network.compute_output_shape({"token_ids": (len(data), data.lengths[-1])})
+        rows = (len(data), *self.kind.row_shape, data.lengths[-1])
+        shape = self.network.compute_output_shape({"token_ids": rows})
         found = np.full(shape, _NOTHING, np.float32)
         places: list[np.ndarray] = []  # of (B,), -1 in rows of padding
 
-        def rows() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             for batch in data.evaluation_dataset().as_numpy_iterator():
                 places.append(batch["index"])
                 yield batch["token_ids"], batch["segment_ids"]
 
-        for number, result in enumerate(self._logits(rows())):
+        for number, result in enumerate(self._logits(batches())):
             index, logits = places[number], result["logits"]
             filled = tuple(slice(size) for size in logits.shape[1:])
             found[(index[index >= 0], *filled)] = logits[index >= 0]

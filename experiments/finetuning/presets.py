@@ -9,6 +9,10 @@ bert: Devlin et al. 2018, otherwise as macaron. Questions: 2 epochs at 3e-5 (its
 paper: 3 epochs at 5e-5), batches of 32, of SQuAD 2.0 48 (section 4.3), rows of 384, a window every
 128 tokens. All others: 3 epochs at 5e-5 in batches of 32, of appendix A.3's grid.
 
+gpt: Radford et al. 2018, section 4.1: 3 epochs at 6.25e-5 in batches of 32, warmed up over 0.2% of
+the updates, then linearly to 0, lambda 0.5, a dropout of 0.1 before the classifier. Adam is its
+pre-training's.
+
 spanbert: Joshi et al. 2020, its released code's commands: questions 4 epochs at 2e-5 in batches of
 32, rows of 512, a window every 128 tokens. All others as bert, with 2e-5.
 
@@ -39,6 +43,8 @@ _SWISH_RNN_STEPS = {
     # Not in the table: as many as its sets of that size have.
     "wnli": 20_000,
     "conll2003": 20_000,
+    "story_cloze": 20_000,
+    "race": 100_000,
     "squad": 100_000,
     "squad2": 100_000,
 }
@@ -77,6 +83,10 @@ def _bert(task: Task, model: str) -> FinetuningRecipe:
         return _epochs(task, model, 5e-5)
     rows = 48 if task.unanswerable else 32
     return _epochs(task, model, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
+
+
+def _gpt(task: Task, model: str) -> FinetuningRecipe:
+    return _epochs(task, model, 6.25e-5, warmup_fraction=0.002)
 
 
 def _spanbert(task: Task, model: str) -> FinetuningRecipe:
@@ -126,6 +136,7 @@ def _swish_rnn(task: Task, model: str) -> FinetuningRecipe:
 PRESETS: dict[str, Callable[[Task, str], FinetuningRecipe]] = {
     "macaron": _macaron,
     "bert": _bert,
+    "gpt": _gpt,
     "spanbert": _spanbert,
     "swish_rnn": _swish_rnn,
 }

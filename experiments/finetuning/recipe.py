@@ -24,6 +24,8 @@ class FinetuningRecipe(EpochRecipe):
         init: where the weights come from, see `experiments.finetuning.init.read_init`.
         head_dropout: on what is classified, the pooled vector or the positions'; spans have none.
         spans: how questions are read, see its class.
+        language_weight: lambda of a causal model's own loss beside that of a classification, see
+            `AuxiliaryLanguageObjective`.
     """
 
     kind = "finetuning"
@@ -34,12 +36,15 @@ class FinetuningRecipe(EpochRecipe):
     init: str = "none"
     head_dropout: float = 0.1
     spans: SpanLimits = SpanLimits()
+    language_weight: float = 0.5
 
     def __post_init__(self):
         super().__post_init__()
         get_task(self.task)
         if not 0 <= self.head_dropout < 1:
             raise UserError(f"head_dropout is {self.head_dropout}: it must lie in [0, 1)")
+        if not 0 <= self.language_weight < float("inf"):
+            raise UserError(f"language_weight is {self.language_weight}: it must be 0 or more")
         least = kind_of(self.described).least_length(self.spans)
         if self.max_length < least:
             raise UserError(
@@ -54,7 +59,7 @@ class FinetuningRecipe(EpochRecipe):
     @property
     def limits(self) -> Limits:
         """What of a text reaches the model."""
-        return Limits(self.max_length, self.spans)
+        return Limits(self.max_length, self.spans, self.model_config().causal)
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
         config = super().model_config(vocab_size)

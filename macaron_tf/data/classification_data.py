@@ -4,13 +4,13 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.cache import TokenRows
+from macaron_tf.data.causal_encoding import row_encoder
 from macaron_tf.data.example_batches import (
     EncodedExamples,
     ExampleBatches,
     Progress,
     in_parts,
 )
-from macaron_tf.data.pair_encoding import encode_pairs
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.data.task_data import Examples
 from macaron_tf.errors import UserError
@@ -23,14 +23,16 @@ def encode_examples(
     examples: Examples,
     max_length: int,
     progress: Progress | None = None,
+    causal: bool = False,
 ) -> EncodedExamples:
-    """Tokenizes a split once, by `encode_pairs`.
+    """Tokenizes a split once, by `encode_pairs` or `encode_causal`.
 
     Args:
         vocabulary: an encoder vocabulary.
         examples: a split.
         max_length: greatest length of a row, special ids included.
         progress: see `in_parts`.
+        causal: whether the rows are a causal model's.
 
     Returns:
         The rows, in the examples' order.
@@ -46,7 +48,7 @@ def encode_examples(
             None if texts is None else tf.constant(texts[part])
             for texts in (examples.first, examples.second)
         )
-        encoded = encode_pairs(vocabulary, first, second, max_length)
+        encoded = row_encoder(causal)(vocabulary, first, second, max_length)
         token_ids = encoded["token_ids"].numpy()  # (B, L)
         lengths = (token_ids != 0).sum(axis=1)  # (B,): PAD is 0 and stands only at the end
         boundaries.append(lengths - encoded["segment_ids"].numpy().sum(axis=1))

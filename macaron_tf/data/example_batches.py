@@ -34,20 +34,43 @@ def in_parts(total: int, size: int, progress: Progress | None = None) -> Iterato
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedExamples:
-    """Tokenized examples, N rows.
+    """Tokenized examples, N of R rows each; R is 1 but where choices are compared.
 
     Args:
-        rows: ids with their special ones, without padding.
-        boundaries: (N,) int64: where segment 1 begins; the row's length in a row of one text.
+        rows: ids with their special ones, without padding; those of example n are n R to
+            n R + R - 1.
+        boundaries: (N R,) int64: where segment 1 begins; the row's length in a row of one text.
         labels: (N,) int32 classes or float32 scores; (N, 2) int32 positions; `TokenRows` of a
             label for each id; or None.
         max_length: what no row exceeds.
+        count: R.
     """
 
     rows: TokenRows
     boundaries: np.ndarray
     labels: np.ndarray | TokenRows | None
     max_length: int
+    count: int = dataclasses.field(default=1, kw_only=True)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(N,) int64: the longest row of each example."""
+        return self.rows.lengths.reshape(-1, self.count).max(axis=1)  # (N R,) -> (N, R) -> (N,)
+
+    def row_shape(self, size: int, length: int | None) -> list[int | None]:
+        """(B, L), or (B, R, L) of several rows an example."""
+        return [size, length] if self.count == 1 else [size, self.count, length]
+
+    def padded(self, examples: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and segments of examples (B,), of which -1 gives padding, as `row_shape` says."""
+        own = examples[:, None] * self.count + np.arange(self.count)  # (B, R)
+        own = np.where(examples[:, None] < 0, -1, own).reshape(-1)  # (B, R) -> (B R,)
+        token_ids = self.rows.padded(own, length)  # (B R, L)
+        second = np.arange(length) >= self.boundaries[own][:, None]  # (B R, L)
+        segment_ids = (second & (token_ids != 0)).astype(np.int32)
+        # (B R, L) -> (B, L) or (B, R, L)
+        shape = self.row_shape(len(examples), length)
+        return token_ids.reshape(shape), segment_ids.reshape(shape)
 
 
 class ExampleBatches:
@@ -83,7 +106,7 @@ class ExampleBatches:
                 raise UserError(f"{name} is {value}: it must be 1 or more")
         self.encoded = encoded
         self.batch_size = batch_size
-        self.row_lengths = encoded.rows.lengths
+        self.row_lengths = encoded.lengths
         best = choose_lengths(self.row_lengths, shapes, length_multiple)
         # A table of 100 learned positions has none for a batch of 104.
         best = [min(length, encoded.max_length) for length in best]
@@ -93,7 +116,7 @@ class ExampleBatches:
         self.steps_per_epoch = self.buckets.steps(self.row_lengths)
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Number of examples."""
         return len(self.row_lengths)
 
     @property
@@ -120,10 +143,11 @@ class ExampleBatches:
         """One line for the log: rows, steps, shapes, real tokens in a padded one."""
         shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
         plan = self.buckets.plan(self.row_lengths, np.random.default_rng(0))
-        padded = sum(len(batch.rows) * batch.length for batch in plan)
+        padded = sum(len(batch.rows) * batch.length for batch in plan) * self.encoded.count
+        real = self.encoded.rows.lengths.sum() / padded
         return (
             f"{len(self):,} examples, {self.steps_per_epoch:,} steps an epoch, "
-            f"{self.row_lengths.sum() / padded:.1%} of the padded tokens real, shapes {shapes}"
+            f"{real:.1%} of the padded tokens real, shapes {shapes}"
         )
 
     def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
@@ -135,7 +159,7 @@ class ExampleBatches:
             repeat: go on with the next epochs for ever, or end with the epoch begun.
 
         Yields:
-            {"token_ids": (B, L) int32, "segment_ids": (B, L) int32, "label": as the encoded
+            {"token_ids" and "segment_ids": (B, L) or (B, R, L) int32, "label": as the encoded
             ones', (B,) int32 or float32, (B, 2) int32 or (B, L) int32, and "weight": (B,)
             float32; label and weight are 0 in rows of padding}.
 
@@ -211,12 +235,10 @@ class ExampleBatches:
 
     def _gather(self, batch: Batch) -> dict[str, np.ndarray]:
         rows = batch.rows
-        token_ids = self.encoded.rows.padded(rows, batch.length)  # (B, L)
-        columns = np.arange(batch.length)  # (L,)
-        second = columns >= self.encoded.boundaries[rows][:, None]  # (B, L)
+        token_ids, segment_ids = self.encoded.padded(rows, batch.length)
         gathered = {
             "token_ids": token_ids,
-            "segment_ids": (second & (token_ids != 0)).astype(np.int32),
+            "segment_ids": segment_ids,
             "weight": (rows >= 0).astype(np.float32),
         }
         if self.encoded.labels is not None:
@@ -226,9 +248,10 @@ class ExampleBatches:
     def _dataset(self, generator, cardinality: int, index: bool = False) -> tf.data.Dataset:
         size, labels = self.batch_size, self.encoded.labels
         length = self.lengths[0] if len(self.lengths) == 1 else None
+        shape = self.encoded.row_shape(size, length)
         signature = {
-            "token_ids": tf.TensorSpec([size, length], tf.int32, name="token_ids"),
-            "segment_ids": tf.TensorSpec([size, length], tf.int32, name="segment_ids"),
+            "token_ids": tf.TensorSpec(shape, tf.int32, name="token_ids"),
+            "segment_ids": tf.TensorSpec(shape, tf.int32, name="segment_ids"),
             "weight": tf.TensorSpec([size], tf.float32, name="weight"),
         }
         if isinstance(labels, TokenRows):

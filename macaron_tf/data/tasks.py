@@ -36,12 +36,14 @@ class Task:
         metrics: the papers' metrics; their mean is the main score.
         more_metrics: others worth reporting.
         kind: what is asked: `"classification"` (or regression) of a text or two, `"spans"`, an
-            answer to a question that stands in a context, or `"tags"`, a class for each word.
+            answer to a question that stands in a context, `"tags"`, a class for each word, or
+            `"choice"`, which of the `second` fields goes with the first text.
         source: where its examples come from, as for `read_examples`, `read_questions` or
             `read_tagged`; None = always named.
         validation_splits: the development sets, the one that decides first.
         score_range: least and greatest score of a regression task; None = any.
         unanswerable: whether a question may have no answer in its context.
+        symmetric: whether the order of the two texts means nothing.
         submissions: the files of its test sets.
         server_labels: how the server spells the classes; empty = by their numbers.
 
@@ -63,11 +65,12 @@ class Task:
     validation_splits: tuple[str, ...] = ("validation",)
     score_range: tuple[float, float] | None = None
     unanswerable: bool = False
+    symmetric: bool = False
     submissions: tuple[SubmissionFile, ...] = ()
     server_labels: tuple[str, ...] = ()
 
     def __post_init__(self):
-        check_choice("kind", self.kind, ("classification", "spans", "tags"))
+        check_choice("kind", self.kind, ("classification", "spans", "tags", "choice"))
 
     @property
     def num_classes(self) -> int:
@@ -114,6 +117,7 @@ TASKS = {
             second=("sentence2",),
             labels=("not_equivalent", "equivalent"),
             metrics=("f1", "accuracy"),
+            symmetric=True,
         ),
         _glue(
             "qqp",
@@ -122,6 +126,7 @@ TASKS = {
             second=("question2",),
             labels=("not_duplicate", "duplicate"),
             metrics=("f1", "accuracy"),
+            symmetric=True,
         ),
         _glue(
             "stsb",
@@ -130,6 +135,7 @@ TASKS = {
             second=("sentence2",),
             metrics=("pearson", "spearman"),
             score_range=(0.0, 5.0),
+            symmetric=True,
         ),
         Task(
             "mnli",
@@ -230,12 +236,27 @@ TASKS = {
             source="tfds:conll2003_ner",
             validation_splits=("dev",),
         ),
+        # Mostafazadeh et al. 2016 and Lai et al. 2017; their texts are not in TensorFlow Datasets.
+        Task(
+            "story_cloze",
+            first=("context",),
+            second=("ending1", "ending2"),
+            labels=("1", "2"),
+            kind="choice",
+        ),
+        Task(
+            "race",
+            first=("article", "question"),
+            second=("a", "b", "c", "d"),
+            labels=("A", "B", "C", "D"),
+            kind="choice",
+        ),
     )
 }
 
 
 def get_task(name: str) -> Task:
-    """A task of GLUE or SuperGLUE, SQuAD or CoNLL-2003.
+    """A task of GLUE or SuperGLUE, SQuAD, CoNLL-2003, or of choices.
 
     Args:
         name: one of `TASKS`.

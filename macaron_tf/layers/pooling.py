@@ -5,7 +5,7 @@ from keras import ops
 
 from macaron_tf.checks import check_choice
 
-POOLINGS = ("mean", "max", "cls")
+POOLINGS = ("mean", "max", "cls", "last")
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -13,12 +13,14 @@ class Pooling(keras.layers.Layer):
     """A sequence in one vector, in float32 under any policy: what follows is a cosine.
 
     Args:
-        mode: `"mean"` or `"max"` over the real positions, or `"cls"`, the first one.
+        mode: `"mean"` or `"max"` over the real positions, or the first, `"cls"`, or `"last"` one
+            of them, which in a causal model has seen all others.
 
     Call arguments: `x (B, L, D)` and optionally `mask (B, L)`, False at padding, which counts for
     nothing; a row without a real position gives zeros. Returns `(B, D)` float32.
 
-    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
+    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3; the last one: Radford et al.
+    2018 (GPT), section 3.2.
     """
 
     def __init__(self, mode: str = "mean", **kwargs):
@@ -33,6 +35,12 @@ class Pooling(keras.layers.Layer):
         if mask is None:
             mask = ops.ones(ops.shape(x)[:2], "bool")
         real = ops.cast(mask, "bool")[..., None]  # (B, L, 1)
+        if self.mode == "last":
+            length = ops.shape(x)[1]
+            places = ops.arange(length, dtype="int32")  # (L,)
+            last = ops.max(ops.where(real[..., 0], places, -1), axis=1)  # (B,)
+            chosen = (places == last[:, None])[..., None]  # (B, L, 1)
+            return ops.sum(ops.where(chosen, x, 0.0), axis=1)  # (B, D)
         if self.mode == "mean":
             count = ops.sum(ops.cast(real, "float32"), axis=1)  # (B, 1)
             # A choice, not a product: what stands at padding may be infinite.

@@ -1,6 +1,7 @@
 """Models: stacks of blocks between embeddings and scores."""
 
 from macaron_tf.models import catalog
+from macaron_tf.models.causal_reader import CausalChooser, CausalClassifier
 from macaron_tf.models.classifier import EncoderClassifier
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.elmo import Elmo
@@ -21,6 +22,8 @@ from macaron_tf.models.temporal_model import TemporalModel
 from macaron_tf.models.word_tagger import WordTagger, WordTaggerConfig
 
 __all__ = [
+    "CausalChooser",
+    "CausalClassifier",
     "Elmo",
     "ElmoConfig",
     "Encoder",

@@ -36,6 +36,12 @@ class ClassificationObjective:
         self, network, batch: dict[str, tf.Tensor], training: bool
     ) -> dict[str, tf.Tensor]:
         logits = network(encoder_inputs(batch), training=training)  # (B, C)
+        return self.sums(logits, batch, training)
+
+    def sums(
+        self, logits: tf.Tensor, batch: dict[str, tf.Tensor], training: bool
+    ) -> dict[str, tf.Tensor]:
+        """What a call returns, of the network's logits `(B, C)`."""
         if logits.shape[-1] != self.num_classes:
             raise ValueError(
                 f"num_classes={self.num_classes}, but the network scores {logits.shape[-1]}"

@@ -51,7 +51,15 @@ def test_main_metrics():
 
 def test_questions_and_tags():
     kinds = {name: task.kind for name, task in TASKS.items() if name not in CLASSIFICATION}
-    assert kinds == {"squad": "spans", "squad2": "spans", "conll2003": "tags"}
+    assert kinds == {
+        "squad": "spans",
+        "squad2": "spans",
+        "conll2003": "tags",
+        "story_cloze": "choice",
+        "race": "choice",
+    }
+    symmetric = {name for name, task in TASKS.items() if task.symmetric}
+    assert symmetric == {"mrpc", "qqp", "stsb"}
     assert TASKS["squad2"].unanswerable and not TASKS["squad"].unanswerable
     labels = TASKS["conll2003"].labels
     assert labels[:3] == ("O", "B-PER", "I-PER") and labels[-1] == "I-MISC" and len(labels) == 9

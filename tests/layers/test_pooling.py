@@ -10,6 +10,7 @@ REAL = {
     "mean": lambda x: x.mean(axis=0),
     "max": lambda x: x.max(axis=0),
     "cls": lambda x: x[0],
+    "last": lambda x: x[-1],
 }
 
 
@@ -28,7 +29,7 @@ def test_padding_counts_for_nothing(mode):
     np.testing.assert_allclose(numpy_of(layer(x)), everything, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("mode", ["mean", "max", "last"])
 def test_a_row_of_padding_is_zeros_and_has_a_gradient(mode):
     x, mask = tf.Variable(normal(2, 4, 8)), np.array([[True] * 4, [False] * 4])
     with tf.GradientTape() as tape:

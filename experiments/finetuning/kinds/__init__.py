@@ -1,6 +1,7 @@
 """The kinds of tasks: what fine-tuning has to know of each, in one object a kind."""
 
 from experiments.finetuning.kinds.base import Limits, SpanLimits, TaskKind
+from experiments.finetuning.kinds.choice import Choice
 from experiments.finetuning.kinds.classification import Classification
 from experiments.finetuning.kinds.spans import Spans
 from experiments.finetuning.kinds.tags import Tags
@@ -12,6 +13,7 @@ KINDS: dict[str, type[TaskKind]] = {
     "classification": Classification,
     "spans": Spans,
     "tags": Tags,
+    "choice": Choice,
 }
 
 

@@ -48,10 +48,13 @@ class Limits:
     Attributes:
         max_length: greatest length of a row, special ids included.
         spans: for questions.
+        causal: whether the model is causal, which reads what is classified otherwise, see
+            `encode_causal`.
     """
 
     max_length: int
     spans: SpanLimits = SpanLimits()
+    causal: bool = False
 
 
 class TaskKind(abc.ABC):
@@ -72,6 +75,11 @@ class TaskKind(abc.ABC):
     @abc.abstractmethod
     def answer(self) -> str:
         """What is to be predicted, in a few words."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """(R,) where an example has R rows at once; () where it has one."""
+        return ()
 
     @abc.abstractmethod
     def read(
@@ -120,7 +128,16 @@ class TaskKind(abc.ABC):
     @property
     @abc.abstractmethod
     def objective(self) -> Callable:
-        """What the network learns."""
+        """What a development set's loss is: that of the answers."""
+
+    def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
+        """What the network learns.
+
+        Args:
+            config: the network's.
+            language_weight: see `FinetuningRecipe`.
+        """
+        return self.objective
 
     @abc.abstractmethod
     def outputs(

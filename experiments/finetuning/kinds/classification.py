@@ -12,8 +12,8 @@ from macaron_tf.data.classification_data import encode_examples
 from macaron_tf.data.task_data import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide, score
-from macaron_tf.models import EncoderClassifier
-from macaron_tf.objectives import ClassificationObjective
+from macaron_tf.models import CausalClassifier, EncoderClassifier
+from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
 
 
 class Classification(TaskKind):
@@ -40,14 +40,23 @@ class Classification(TaskKind):
         return 5 if self.task.second else 3
 
     def encode(self, vocabulary, examples: Examples, limits: Limits, progress=None):
-        return encode_examples(vocabulary, examples, limits.max_length, progress)
+        return encode_examples(vocabulary, examples, limits.max_length, progress, limits.causal)
 
-    def network(self, config, head_dropout, policy) -> EncoderClassifier:
+    def network(self, config, head_dropout, policy) -> EncoderClassifier | CausalClassifier:
+        if config.causal:
+            return CausalClassifier(
+                config, self.task.num_classes, head_dropout, self.task.symmetric, dtype=policy
+            )
         return EncoderClassifier(config, self.task.num_classes, head_dropout, dtype=policy)
 
     @property
     def objective(self) -> ClassificationObjective:
         return ClassificationObjective(self.task.num_classes)
+
+    def learnt(self, config, language_weight) -> ClassificationObjective:
+        if not config.causal:
+            return self.objective
+        return AuxiliaryLanguageObjective(self.task.num_classes, language_weight)
 
     def outputs(self, logits, encoded, examples, limits, tuned) -> np.ndarray:
         return logits

@@ -1,0 +1,204 @@
+"""A language model that answers: a class of a text or two, or which choice goes with a context."""
+
+import keras
+from keras import ops
+
+from macaron_tf.layers.heads import ClassificationHead
+from macaron_tf.layers.pooling import Pooling
+from macaron_tf.models.configured import ConfiguredModel
+from macaron_tf.models.encoder_config import EncoderConfig
+from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.special_ids import PAD
+
+
+class CausalReader(ConfiguredModel):
+    """Base of the two: a language model, its vector at each row's last token, and a linear layer.
+
+    An example is read as R rows, see `rows`; the language model's own scores of them are there to
+    be learnt from as well.
+
+    Args:
+        config: of the language model, `causal`.
+        num_outputs: of the linear layer.
+        head_dropout: on the vector, 0 to 1.
+
+    References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_outputs: int,
+        head_dropout: float = 0.1,
+        name: str = "causal_reader",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.head_dropout = head_dropout
+        policy = self.dtype_policy
+        self.language_model = LanguageModel(config, dtype=policy)
+        self.pool = Pooling("last", dtype=policy, name="last")
+        self.pooler = None  # BERT's: what is made of another network's weights asks for it
+        self.head = ClassificationHead(
+            num_outputs,
+            dropout=head_dropout,
+            initializer_range=config.initializer_range,
+            dtype=policy,
+            name="head",
+        )
+
+    @property
+    def encoder(self):
+        """The language model's."""
+        return self.language_model.encoder
+
+    @property
+    def language_head(self):
+        """The language model's."""
+        return self.language_model.language_head
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_dim
+        self.language_model.build()
+        self.pool.build((None, None, width))
+        self.head.build((None, width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        return self.read(inputs, training=training)[0]
+
+    def read(self, inputs, training=None):
+        """The answers, and what the language model makes of the rows that they come from.
+
+        Args:
+            inputs: as for a call.
+
+        Returns:
+            The outputs of a call; the rows' ids `(B, R, L)`; the language model's hidden states of
+            them `(B, R, L, D)`.
+        """
+        token_ids = self.rows(inputs)  # (B, R, L)
+        _, count, length = ops.shape(token_ids)
+        flat = ops.reshape(token_ids, (-1, length))  # (B, R, L) -> (B R, L)
+        hidden = self.language_model.hidden_states({"token_ids": flat}, training=training)
+        vectors = self.pool(hidden, mask=ops.not_equal(flat, PAD))  # (B R, D)
+        # (B R, D) -> (B, R, D) and (B R, L, D) -> (B, R, L, D)
+        vectors = ops.reshape(vectors, (-1, count, self.config.hidden_dim))
+        hidden = ops.reshape(hidden, (-1, count, length, self.config.hidden_dim))
+        return self.answers(vectors, training=training), token_ids, hidden
+
+    def rows(self, inputs):
+        """What is read of each example: ids `(B, R, L)`."""
+        raise NotImplementedError
+
+    def answers(self, vectors, training=None):
+        """The outputs of a call, of vectors `(B, R, D)`."""
+        raise NotImplementedError
+
+    def get_config(self):
+        return {**super().get_config(), "head_dropout": self.head_dropout}
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class CausalClassifier(CausalReader):
+    """Classes of a text or two from a language model.
+
+    Args:
+        config, head_dropout: as of `CausalReader`.
+        num_classes: C; 1 for regression.
+        symmetric: read two texts in both orders and add the vectors, for neither comes first.
+
+    Call arguments: a dict of `token_ids (B, L)`, rows of `encode_causal`, and, where `symmetric`,
+    `segment_ids (B, L)`. Returns logits `(B, C)`.
+
+    References: Radford et al. 2018 (GPT), figure 1.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_classes: int,
+        head_dropout: float = 0.1,
+        symmetric: bool = False,
+        name: str = "causal_classifier",
+        **kwargs,
+    ):
+        super().__init__(config, num_classes, head_dropout, name=name, **kwargs)
+        self.num_classes = num_classes
+        self.symmetric = symmetric
+
+    def rows(self, inputs):
+        token_ids = inputs["token_ids"]
+        if not self.symmetric:
+            return token_ids[:, None]  # (B, 1, L)
+        return ops.stack([token_ids, swapped(token_ids, inputs["segment_ids"])], axis=1)
+
+    def answers(self, vectors, training=None):
+        return self.head(ops.sum(vectors, axis=1), training=training)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape["token_ids"][0], self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "symmetric": self.symmetric,
+        }
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class CausalChooser(CausalReader):
+    """A score of each choice that may go with a context, from a language model.
+
+    Args:
+        config, head_dropout: as of `CausalReader`.
+
+    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
+    `encode_causal`. Returns logits `(B, R)`, whose softmax is over the choices.
+
+    References: Radford et al. 2018 (GPT), figure 1.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        head_dropout: float = 0.1,
+        name: str = "causal_chooser",
+        **kwargs,
+    ):
+        super().__init__(config, 1, head_dropout, name=name, **kwargs)
+
+    def rows(self, inputs):
+        return inputs["token_ids"]
+
+    def answers(self, vectors, training=None):
+        return self.head(vectors, training=training)[..., 0]  # (B, R, D) -> (B, R, 1) -> (B, R)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape["token_ids"][:2])
+
+
+def swapped(token_ids, segment_ids):
+    """Rows `start a delimiter b end` as `start b delimiter a end`.
+
+    Args:
+        token_ids: `(B, L)` int, 0 being padding at the ends of rows.
+        segment_ids: `(B, L)` int, 1 in `b end`.
+
+    Returns:
+        `(B, L)` int. A row of padding stays what it is.
+    """
+    places = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
+    real = ops.cast(ops.not_equal(token_ids, PAD), "int32")
+    end = ops.sum(real, axis=1, keepdims=True) - 1  # (B, 1)
+    second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # where b begins
+    delimiter = end - second + 1  # where it stands afterwards: behind the start and all of b
+    taken = ops.where(
+        places < delimiter,
+        places + second - 1,
+        ops.where(places == delimiter, second - 1, places - delimiter),
+    )
+    inside = ops.logical_and(places > 0, places < end)
+    return ops.take_along_axis(token_ids, ops.where(inside, taken, places), axis=1)
