@@ -1,14 +1,19 @@
 """Pre-training with a memory: resumed to the bit, evaluated with longer ones."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from experiments.finetuning.init import read_init
 from experiments.pretrain import main
 from experiments.pretraining.run import PretrainingRun
+from macaron_tf.models import EncoderClassifier, catalog
 from macaron_tf.training.reporters import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.harness import ids, numpy_of
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +84,42 @@ def test_longer_memories_are_compared(whole, corpus):
     assert found[12] == pytest.approx(last["nll"], abs=1e-6)
 
 
+@pytest.mark.parametrize("block", ["transformer", "macaron"])
+def test_xlnet_s_content_stream_is_fine_tuned(block, settings, corpus, tmp_path):
+    run = tmp_path / "xlnet"
+    settings = [*settings, f"model.block={block}", "training.max_steps=6"]
+    arguments = ["train", "xlnet_tiny", str(run), "--corpus", corpus, *flags(settings)]
+    assert main(arguments) == 0
+    network = PretrainingRun.open(run).load_network()
+    init = read_init(str(run))
+    config = catalog.config(
+        init.model, **{**dict(init.model_options), "vocab_size": init.vocabulary.size}
+    )
+    classifier = EncoderClassifier(config, 2)
+    classifier.build()
+    init.copy_to(classifier)
+    token_ids = ids(2, 9, vocab_size=init.vocabulary.pieces)
+    segment_ids = (np.arange(9) > np.array([[3], [5]])).astype("int32")
+    inputs = {"token_ids": token_ids, "segment_ids": segment_ids}
+    np.testing.assert_array_equal(
+        numpy_of(classifier.encoder(inputs)), numpy_of(network.encoder(inputs))
+    )
+
+
+def test_a_recurrence_in_two_streams_is_refused(settings, corpus, tmp_path, capsys):
+    arguments = ["train", "xlnet_tiny", str(tmp_path), "--corpus", corpus, *flags(settings)]
+    assert main(arguments) == 2
+    assert "would tell each token to itself" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus, tmp_path):
     settings = [*settings, "training.max_steps=6"]
     train(tmp_path / "one", corpus, settings)
-    train(tmp_path / "two", corpus, settings, "--strategy", "mirrored", "--replicas", "2")
+    # A process of its own: TensorFlow's devices cannot be changed here any more.
+    arguments = ["train", "transformer_xl_tiny", str(tmp_path / "two"), "--corpus", corpus]
+    arguments += ["--strategy", "mirrored", "--replicas", "2", *flags(settings)]
+    subprocess.run([sys.executable, "-m", "experiments.pretrain", *arguments], check=True)
     one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], abs=1e-4)
     mine, theirs = memory_of(tmp_path / "one"), memory_of(tmp_path / "two")
