@@ -26,6 +26,7 @@ def network(vocabulary):
 
 
 def log_softmax(network, row):
+    row = row + [4] * (12 - len(row))  # one shape; what comes later cannot count
     logits = np.asarray(network({"token_ids": np.array([row], np.int32)}))[0].astype(np.float64)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
@@ -37,13 +38,13 @@ def test_continuations_are_scored_as_the_model_alone_does(network, vocabulary):
     for place, (context, continuation) in enumerate(pairs):
         kept = context[max(0, len(context) + len(continuation) - 11) :]
         row = [vocabulary.cls_id, *kept, *continuation]
-        table = log_softmax(network, row)[len(kept) : -1]
+        table = log_softmax(network, row)[len(kept) : len(row) - 1]
         each = [table[i, token] for i, token in enumerate(continuation)]
         np.testing.assert_allclose(found.log_probs[place], sum(each), rtol=1e-4)
         assert found.lengths[place] == len(continuation)
         assert found.greedy[place] == (table.argmax(-1) == continuation).all()
     # What is the likeliest is found so.
-    best = int(log_softmax(network, [vocabulary.cls_id, *ids[:4]])[-1].argmax())
+    best = int(log_softmax(network, [vocabulary.cls_id, *ids[:4]])[4].argmax())
     assert TextScorer(network, vocabulary, 12).score([(ids[:4], [best])]).greedy.all()
 
 
