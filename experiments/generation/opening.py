@@ -6,10 +6,12 @@ import os
 import keras
 
 from experiments.kind import read_kind
+from experiments.pretraining.recipe import CAUSAL, CORRUPTING, PretrainingRecipe
 from experiments.pretraining.run import PretrainingRun
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
-from macaron_tf.decoding import TextGenerator
+from macaron_tf.decoding import SequenceGenerator, TextGenerator
 from macaron_tf.errors import UserError
+from macaron_tf.objectives.span_corruption import SENTINELS
 
 # What runs of other kinds are for.
 _OTHER_COMMANDS = {
@@ -22,15 +24,17 @@ _OTHER_COMMANDS = {
 
 @dataclasses.dataclass(frozen=True)
 class OpenedModel:
-    """A language model with its weights.
+    """A model that writes text, with its weights.
 
     Attributes:
         name: what tables call it.
-        network: a `LanguageModel`, or what has its `start`, `step`, `hidden_states` and `logits`.
+        network: a `LanguageModel`, an `EncoderDecoder`, or what has their `start` and `step`.
         vocabulary: the one it was trained with.
-        longest: tokens of a row beyond which it knows no position; None = any number.
+        longest: tokens of a row (or of a source) beyond which it knows no position; None = any
+            number.
         window: tokens of the rows that it was trained on.
         checkpoint: which weights.
+        objective: what it has learnt, see `PretrainingRecipe`.
     """
 
     name: str
@@ -39,44 +43,62 @@ class OpenedModel:
     longest: int | None
     window: int
     checkpoint: str
+    objective: str = "causal_language"
 
     def generator(self) -> TextGenerator:
-        """What continues texts with it."""
+        """What goes on with texts, or answers them."""
+        if self.objective in CORRUPTING:
+            sentinels = SENTINELS if self.objective == "span_corruption" else 0
+            return SequenceGenerator(self.network, self.vocabulary, self.longest, sentinels)
         return TextGenerator(self.network, self.vocabulary, self.longest)
 
 
-def open_model(path: str | os.PathLike, checkpoint: str | None = None) -> OpenedModel:
-    """Opens a run that has learnt to go on with texts.
+def open_model(
+    path: str | os.PathLike, checkpoint: str | None = None, causal: bool = False
+) -> OpenedModel:
+    """Opens a pre-training run that has learnt to write text.
 
     Args:
         path: its folder, `gs://` included.
         checkpoint: which weights, see `Run.checkpoint`.
+        causal: take a language model only, which says how likely any text is.
 
     Raises:
         UserError: it is no run, one of another kind or objective, or has no such checkpoint.
     """
     kind = read_kind(path)
     if kind != "pretraining":
-        raise _no_generator(path, kind)
+        raise _no_writer(path, kind)
     run = PretrainingRun.open(path)
-    if run.recipe.objective not in CAUSAL:
-        raise _no_generator(path, kind)
+    if run.recipe.objective not in (CAUSAL if causal else (*CAUSAL, *CORRUPTING)):
+        raise _no_writer(path, kind, run.recipe)
     weights = run.checkpoint(checkpoint)
     network = run.load_network(weights)
     window = run.recipe.corpus.sequence_length
     # Learned positions behind the rows of the training have learnt nothing.
     longest = window if network.config.longest is not None else None
-    return OpenedModel(run.path.name, network, run.vocabulary, longest, window, weights.name)
+    if longest is not None and run.recipe.objective in CORRUPTING:
+        longest -= 1  # its texts are read without [CLS]
+    return OpenedModel(
+        run.path.name,
+        network,
+        run.vocabulary,
+        longest,
+        window,
+        weights.name,
+        run.recipe.objective,
+    )
 
 
-# The objectives of pre-training whose networks go on with a text by themselves.
-CAUSAL = ("causal_language",)
-
-
-def _no_generator(path: str | os.PathLike, kind: str) -> UserError:
+def _no_writer(
+    path: str | os.PathLike, kind: str, recipe: PretrainingRecipe | None = None
+) -> UserError:
     if kind not in _OTHER_COMMANDS:
         return UserError(f"{path} is a run of an unknown kind {kind!r}: give a pre-training run")
+    command = _OTHER_COMMANDS[kind]
+    if recipe is not None and recipe.objective in CORRUPTING:
+        command = "python -m experiments.generate complete"
     return UserError(
         f"{path} has not learnt to go on with a text: give a run of the objective causal_language, "
-        f"such as gpt2_tiny's, or ask this one by `{_OTHER_COMMANDS[kind]} {path}`"
+        f"such as gpt2_tiny's, or ask this one by `{command} {path}`"
     )

@@ -2,9 +2,10 @@
 
 `hugging_face_encoders` reads Hugging Face directories of the BERT, RoBERTa, XLM-R, ALBERT, ELECTRA
 and XLM families with their vocabularies, `hugging_face_language_models` those of GPT and GPT-2,
-`t5` and `marian` those of T5, BART and MarianMT, `sentence_transformers` those of that library;
-`keras_hub_bert` reads BERT presets and backbones of KerasHub, `model_garden_bert` encoders and
-checkpoints of TensorFlow's Model Garden; `keras_hub` copies KerasHub layers.
+`hugging_face_xlnet` those of XLNet, `t5` and `marian` those of T5, BART and MarianMT,
+`sentence_transformers` those of that library; `keras_hub_bert` reads BERT presets and backbones of
+KerasHub, `model_garden_bert` encoders and checkpoints of TensorFlow's Model Garden; `keras_hub`
+copies KerasHub layers.
 """
 
 from macaron_tf.interop.encoder_import import EncoderImport
@@ -13,6 +14,7 @@ from macaron_tf.interop.hugging_face_language_models import (
     LanguageModelImport,
     read_hugging_face_language_model,
 )
+from macaron_tf.interop.hugging_face_xlnet import XLNetImport, read_xlnet
 from macaron_tf.interop.keras_hub import copy_keras_hub
 from macaron_tf.interop.keras_hub_bert import copy_keras_hub_bert, read_keras_hub_bert
 from macaron_tf.interop.marian import read_bart, read_marian, read_marian_state
@@ -29,6 +31,7 @@ __all__ = [
     "LanguageModelImport",
     "SentenceTransformerImport",
     "SequenceImport",
+    "XLNetImport",
     "copy_keras_hub",
     "copy_keras_hub_bert",
     "copy_model_garden_bert",
@@ -42,4 +45,5 @@ __all__ = [
     "read_sentence_transformer",
     "read_t5",
     "read_t5_state",
+    "read_xlnet",
 ]
