@@ -1,6 +1,7 @@
 """Keras layers: tensors in, tensors out."""
 
 from macaron_tf.layers.activations import activation, gelu_tanh
+from macaron_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.block import Block, Mix
 from macaron_tf.layers.blocks import (
@@ -29,12 +30,14 @@ from macaron_tf.layers.next_token_head import NextTokenHead
 from macaron_tf.layers.pooling import Pooling
 from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
 from macaron_tf.layers.recurrence import ProjectedLSTM, ProjectedLSTMStack
+from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.relative_bias import RelativePositionBias
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.swish_rnn import SwishRNN
 
 __all__ = [
     "BLOCKS",
+    "AdaptiveSoftmax",
     "AttentionGatedMLPBlock",
     "Block",
     "CausalConvolution",
@@ -56,6 +59,7 @@ __all__ = [
     "Pooling",
     "ProjectedLSTM",
     "ProjectedLSTMStack",
+    "RelativeAttention",
     "RelativePositionBias",
     "ReplacedTokenHead",
     "Residual",

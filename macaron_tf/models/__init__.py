@@ -12,6 +12,7 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.generator_discriminator import GeneratorDiscriminator, generator_config
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.segment_language_model import SegmentLanguageModel
 from macaron_tf.models.siamese import SiameseEncoder
 from macaron_tf.models.span_reader import EncoderSpanReader
 from macaron_tf.models.stack import Stack
@@ -19,6 +20,7 @@ from macaron_tf.models.tagger import EncoderTagger
 from macaron_tf.models.tcn import TemporalConvolution
 from macaron_tf.models.temporal_config import TemporalConfig
 from macaron_tf.models.temporal_model import TemporalModel
+from macaron_tf.models.two_stream import TwoStreamModel
 from macaron_tf.models.word_tagger import WordTagger, WordTaggerConfig
 
 __all__ = [
@@ -36,11 +38,13 @@ __all__ = [
     "GeneratorDiscriminator",
     "LanguageModel",
     "PretrainingEncoder",
+    "SegmentLanguageModel",
     "SiameseEncoder",
     "Stack",
     "TemporalConfig",
     "TemporalConvolution",
     "TemporalModel",
+    "TwoStreamModel",
     "WordTagger",
     "WordTaggerConfig",
     "catalog",
