@@ -16,10 +16,12 @@ import sys
 from experiments.command_line import command_parser
 from macaron_tf.errors import UserError, exit_on_user_error
 
-_FORMS = """runs: those of `python -m experiments.pretrain` with the objective causal_language, such
-as gpt2_tiny's. A text ends where the model ends it, after --max-tokens, or with the model's last
-position, whichever comes first. Line ends in what is given are read as spaces, as in the rows that
-models are trained on.
+_FORMS = """runs of `python -m experiments.pretrain`:
+  causal_language, segment_language    GPT, Transformer-XL: go on with a text
+  span_corruption, denoising           T5, BART: read a text and answer it; [MASK] in it is a gap
+
+A text ends where the model ends it, after --max-tokens, or with the model's last position,
+whichever comes first. Line ends in what is given are read as spaces, as in the training's rows.
 """
 
 # Each command's module in experiments.generation.
@@ -29,7 +31,7 @@ _MODULES = {"complete": "complete", "sample": "complete", "score": "score"}
 def _parser() -> argparse.ArgumentParser:
     parser, command = command_parser("python -m experiments.generate", __doc__, _FORMS)
 
-    complete = command("complete", "go on with texts")
+    complete = command("complete", "go on with texts, or answer them")
     complete.add_argument("run", help="folder of the run")
     complete.add_argument("text", nargs="*", help="texts to go on with; lines of stdin by default")
     _drawing_options(complete)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from experiments.generation.opening import open_model
 from experiments.lines import decoded
-from macaron_tf.decoding import GenerationConfig, TextGenerator
+from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator
+from macaron_tf.errors import UserError
 
 
 def run(options: argparse.Namespace) -> None:
@@ -21,6 +22,8 @@ def run(options: argparse.Namespace) -> None:
     )
     generator = open_model(options.run, options.checkpoint).generator()
     if options.command == "sample":
+        if isinstance(generator, SequenceGenerator):
+            raise UserError(f"{options.run} answers texts: give it some, by `complete`")
         texts: Iterable[str] = [""]
     else:
         texts = options.text or decoded(sys.stdin.buffer)
@@ -29,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def print_samples(generator: TextGenerator, text: str, config: GenerationConfig, seed: int) -> None:
-    """Prints a text and what follows it, each sample on a line of its own, as it comes.
+    """Prints a text and what follows it, or its answer, each on a line of its own, as it comes.
 
     Args:
         generator: of the model.
@@ -37,10 +40,11 @@ def print_samples(generator: TextGenerator, text: str, config: GenerationConfig,
         config: the settings.
         seed: of the first sample.
     """
+    shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
     for sample in range(config.num_samples):
         pieces = generator.stream(text, config, seed + sample)
         first = next(pieces, "")  # a text that is too long is refused before it is printed
-        print(text.rstrip() + first, end="", flush=True)
+        print(shown + first, end="", flush=True)
         for piece in pieces:
             print(piece, end="", flush=True)
         print(flush=True)

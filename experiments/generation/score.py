@@ -13,7 +13,7 @@ from macaron_tf.evaluation import perplexity
 
 def run(options: argparse.Namespace) -> None:
     """Scores files, prints a line for each, and writes them where asked."""
-    opened = open_model(options.run, options.checkpoint)
+    opened = open_model(options.run, options.checkpoint, causal=True)
     window = options.window or opened.window
     if opened.longest is not None:
         window = min(window, opened.longest)

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
         }
     for path in options.runs:
         run_path, _, checkpoint = path.partition("@")
-        opened = open_model(run_path, checkpoint or None)
+        opened = open_model(run_path, checkpoint or None, causal=True)
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, asking)
     out = storage.as_path(options.out)
     report.write(record, out)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
-from macaron_tf.data.spelling import SpelledStream, as_prompt, spelled
+from macaron_tf.data.spelling import SpelledStream, as_prompt, as_prompts, spelled
 from macaron_tf.decoding.config import GenerationConfig
 from macaron_tf.decoding.drawing import Controls
 from macaron_tf.decoding.generation import Prompts, Rules, State, advance, generate, stream
@@ -59,23 +59,51 @@ class TextGenerator:
         self._whole = functools.cache(self._make_whole)
         self._step = functools.cache(self._make_step)
 
-    def prompt(self, text: str) -> list[int]:
-        """The ids of a text, [CLS] before it; see `as_prompt`.
+    def row(self, text: str) -> list[int]:
+        """The ids that the model reads of a text, see `as_prompt`: [CLS] and the text.
 
         Raises:
             UserError: it leaves the model no room to go on.
         """
-        ids = [self.vocabulary.cls_id, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
-        if self.longest is not None and len(ids) >= self.longest:
-            raise UserError(
-                f"the text {text[:40]!r}... has {len(ids)} tokens and the model's rows "
-                f"{self.longest}: shorten it, so that there is room to go on"
-            )
-        return ids
+        return self._fitting(text, self._read(text))
 
-    def limit(self, length: int, max_tokens: int) -> int:
-        """New tokens at most behind a prompt of `length` ids."""
-        return max_tokens if self.longest is None else min(max_tokens, self.longest - length)
+    def _read(self, text: str) -> list[int]:
+        return [self.vocabulary.cls_id, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
+
+    def _fitting(self, text: str, row: list[int]) -> list[int]:
+        if self.fits(len(row)):
+            return row
+        raise UserError(
+            f"the text {text[:40]!r}... has {len(row)} tokens, too many for the model's "
+            f"{self.longest} positions: shorten it, so that there is room to go on"
+        )
+
+    def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """`row` in-graph, `(B,)` strings to `(B, None)` int32, whether they fit or not."""
+        ids = tf.cast(self.vocabulary.encode(as_prompts(texts)), tf.int32)  # (B, None)
+        return tf.concat([tf.fill([tf.shape(texts)[0], 1], self.vocabulary.cls_id), ids], axis=1)
+
+    def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
+        """Whether the model can go on behind a row of `length` ids."""
+        return self.longest is None or length < self.longest
+
+    def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
+        """New tokens that the model has positions for behind such a row; None = any number."""
+        return None if self.longest is None else self.longest - length
+
+    def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
+        """Whether what follows such a row begins a text, and so without a space."""
+        return length == 1
+
+    def prompts(
+        self, rows: tf.Tensor, lengths: tf.Tensor, limits: tf.Tensor, seeds: tf.Tensor
+    ) -> Prompts:
+        """What is to be continued, of rows `(B, P)`, PAD after."""
+        return Prompts(rows, lengths, limits, seeds)
+
+    def start(self, rows: tf.Tensor, samples: int, room: int | None = None) -> tuple[Any, Any]:
+        """Context and cache for K samples of each of the rows `(B, P)`."""
+        return self.model.start(tf.shape(rows)[0], samples, room)
 
     def rules(self, controls: Controls, min_tokens: int = 0) -> Rules:
         """What a draw follows with this vocabulary."""
@@ -96,24 +124,24 @@ class TextGenerator:
             For each text its `config.num_samples` completions.
 
         Raises:
-            UserError: as `prompt`.
+            UserError: as `row`.
         """
-        return self.continue_rows([self.prompt(text) for text in texts], config, seed)
+        return self.continue_rows([self.row(text) for text in texts], config, seed)
 
     def continue_rows(
         self, rows: Sequence[list[int]], config: GenerationConfig | None = None, seed: int = 1
     ) -> list[list[Completion]]:
-        """`complete` of ids, [CLS] first, that leave the model room to go on."""
+        """`complete` of rows, see `row`."""
         config = config or GenerationConfig()
         found: list[list[Completion]] = [[]] * len(rows)
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
         whole = self._whole(config)
         for first in range(0, len(order), _BATCH):
             places = order[first : first + _BATCH]
-            prompts = self._prompts([rows[place] for place in places], config, seed)
-            result = {name: value.numpy() for name, value in whole(prompts).items()}
+            asked = self._asked([rows[place] for place in places], config, seed)
+            result = {name: value.numpy() for name, value in whole(*asked).items()}
             for number, place in enumerate(places):
-                fresh = len(rows[place]) == 1
+                fresh = self.begins(len(rows[place]))
                 found[place] = [
                     self._completion(result, number, k, fresh) for k in range(config.num_samples)
                 ]
@@ -133,16 +161,19 @@ class TextGenerator:
             Parts of the text, none empty.
 
         Raises:
-            UserError: as `prompt`.
+            UserError: as `row`.
         """
         config = dataclasses.replace(config or GenerationConfig(), num_samples=1)
-        row = self.prompt(text)
-        room = len(row) + self.limit(len(row), config.max_tokens) - 1
-        room = -(-room // _ROOM) * _ROOM
-        room = room if self.longest is None else min(room, self.longest)
-        prompts = self._prompts([row], config, seed, room)
-        tokens = stream(lambda prompts: self.model.start(1, 1, room), self._step(config), prompts)
-        spelling, fresh = SpelledStream(self.spellings), len(row) == 1
+        row = self.row(text)
+        # Few widths, so that few are traced; the cache holds what the row leaves to be drawn too.
+        width = _rounded(len(row) + config.max_tokens - 1, self.longest)
+        rows, *asked = self._asked([row], config, seed, width)
+        tokens = stream(
+            lambda prompts: self.start(rows, 1, width),
+            self._step(config),
+            self.prompts(rows, *asked),
+        )
+        spelling, fresh = SpelledStream(self.spellings), self.begins(len(row))
         for new in tokens:
             part = spelling.add(new[0, 0])
             shown = part.removeprefix(" ") if fresh else part
@@ -152,25 +183,27 @@ class TextGenerator:
         if rest := spelling.end():
             yield rest
 
-    def _prompts(
+    def _asked(
         self, rows: list[list[int]], config: GenerationConfig, seed: int, width: int = 0
-    ) -> Prompts:
+    ) -> list[tf.Tensor]:
+        """The arguments of `prompts`."""
         lengths = np.array([len(row) for row in rows], np.int32)
         ids = np.full((len(rows), max(width, lengths.max())), PAD, np.int32)
         for padded, row in zip(ids, rows, strict=True):
             padded[: len(row)] = row
-        limits = [self.limit(len(row), config.max_tokens) for row in rows]
+        rooms = [self.room(len(row)) for row in rows]
+        most = config.max_tokens
+        limits = np.array([most if room is None else min(most, room) for room in rooms], np.int32)
         seeds = (seed % 2**32 + np.arange(config.num_samples)).astype(np.int32)
         seeds = np.tile(seeds, (len(rows), 1))  # (B, K)
-        return Prompts(*map(tf.constant, (ids, lengths, np.array(limits, np.int32), seeds)))
+        return [tf.constant(values) for values in (ids, lengths, limits, seeds)]
 
-    def _make_whole(self, config: GenerationConfig) -> Callable[[Prompts], dict]:
+    def _make_whole(self, config: GenerationConfig) -> Callable[..., dict[str, tf.Tensor]]:
         rules, samples = self.rules(_controls(config), config.min_tokens), config.num_samples
 
-        def whole(ids, lengths, limits, seeds):
-            prompts = Prompts(ids, lengths, limits, seeds)
-            context, cache = self.model.start(tf.shape(ids)[0], samples)
-            most = tf.reduce_max(limits)
+        def whole(rows, lengths, limits, seeds):
+            context, cache = self.start(rows, samples)
+            prompts, most = self.prompts(rows, lengths, limits, seeds), tf.reduce_max(limits)
             return generate(self.model.step, context, cache, prompts, rules, most)
 
         # One trace for all shapes; autograph off: all control flow is tf.while_loop's.
@@ -180,8 +213,7 @@ class TextGenerator:
             tf.TensorSpec((None,), tf.int32),
             tf.TensorSpec((None, samples), tf.int32),
         ]
-        function = tf.function(whole, input_signature=signature, autograph=False)
-        return lambda prompts: function(*prompts)
+        return tf.function(whole, input_signature=signature, autograph=False)
 
     def _make_step(self, config: GenerationConfig) -> Callable:
         rules = self.rules(_controls(config), config.min_tokens)
@@ -201,6 +233,11 @@ class TextGenerator:
             length=length,
             ended=bool(length) and int(ids[-1]) == self.vocabulary.sep_id,
         )
+
+
+def _rounded(width: int, longest: int | None) -> int:
+    width = -(-width // _ROOM) * _ROOM
+    return width if longest is None else min(width, longest)
 
 
 def _controls(config: GenerationConfig) -> Controls:

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.encoder_vocabulary import WordPieceVocabulary
+from macaron_tf.decoding import GenerationConfig, SequenceGenerator
+from macaron_tf.errors import UserError
+from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.encoder_decoder import EncoderDecoder
+
+LINES = ["the cat sat on the mat .", "a dog sat ."] * 4
+SENTINELS, ROWS = 3, 8
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return WordPieceVocabulary.train(LINES, 40)
+
+
+@pytest.fixture(scope="module")
+def model(vocabulary):
+    model = EncoderDecoder(EncoderDecoderConfig(vocabulary.size + ROWS, 16, 32, 2, 1, 1))
+    model.build()
+    rng = np.random.default_rng(1)
+    model.set_weights([w + rng.normal(0, 0.3, w.shape) for w in model.get_weights()])
+    return model
+
+
+def test_gaps_become_sentinels_or_masks(model, vocabulary):
+    cat, mat = vocabulary.encode_lines(["cat", "the mat"])
+    texts = ["cat [MASK] the mat", "[MASK]", "", "[MASK] [MASK] [MASK] [MASK] cat\n"]
+    size, end = vocabulary.size, vocabulary.sep_id
+    with_sentinels = SequenceGenerator(model, vocabulary, sentinels=SENTINELS)
+    expected = [
+        [*cat, size, *mat, end],
+        [size, end],
+        [end],
+        [size, size + 1, size + 2, size + 2, *cat, end],
+    ]
+    assert [with_sentinels.row(text) for text in texts] == expected
+    assert with_sentinels.rows(tf.constant(texts)).to_list() == expected
+    mask = vocabulary.mask_id
+    assert SequenceGenerator(model, vocabulary).row(texts[0]) == [*cat, mask, *mat, end]
+
+
+def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(model, vocabulary):
+    generator = SequenceGenerator(model, vocabulary, longest=12, sentinels=SENTINELS)
+    texts = ["cat [MASK] the mat", "a dog sat ."]
+    config = GenerationConfig(temperature=0.0, max_tokens=5)
+    for text, [found] in zip(texts, generator.complete(texts, config), strict=True):
+        source, target = np.array([generator.row(text)], np.int32), [2]
+        for _ in range(5):
+            inputs = {"source": source, "target": np.array([target], np.int32)}
+            logits = np.asarray(model(inputs))[0, -1]
+            target.append(int(np.where(generator.barred, -np.inf, logits).argmax()))
+            if target[-1] == 3:
+                break
+        answer = b"".join(generator.spellings[i] for i in target[1:]).decode()
+        assert found.text == answer.removeprefix(" ")
+        assert found.length == len(target) - 1
+        assert "".join(generator.stream(text, config)) == found.text
+
+
+def test_a_text_beyond_the_positions_is_refused(model, vocabulary):
+    with pytest.raises(UserError, match="shorten it"):
+        SequenceGenerator(model, vocabulary, longest=4).row("the cat sat on the mat .")
