@@ -3,10 +3,11 @@
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
 takes a translation run, a fine-tuning run (see `export.classifier`, `export.span_reader` and
-`export.tagger` for their signatures), a run of `experiments.embed` (see `export.embedder`), or as
-such `hugging-face:DIR`, the directory of a sentence-transformers model, and writes OUT/VERSION, the
-layout that TensorFlow Serving watches. A server needs tensorflow and tensorflow_text and nothing of
-this project.
+`export.tagger` for their signatures), a pre-training run that goes on with texts (see
+`export.generator`), a run of `experiments.elmo` (see `export.word_embedder`) or of
+`experiments.embed` (see `export.embedder`), or as such `hugging-face:DIR`, the directory of a
+sentence-transformers model, and writes OUT/VERSION, the layout that TensorFlow Serving watches. A
+server needs tensorflow and tensorflow_text and nothing of this project.
 """
 
 import argparse
@@ -168,7 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
     changes = {"n_best": options.n_best, "beam_size": options.beam_size}
     changes = {name: value for name, value in changes.items() if value is not None}
     kind = "embedding" if options.run.startswith("hugging-face:") else read_kind(options.run)
-    if kind in ("finetuning", "embedding") and changes:
+    if kind in ("finetuning", "embedding", "pretraining", "elmo") and changes:
         flag = next(iter(changes)).replace("_", "-")
         raise UserError(f"--{flag}: {options.run} is no translator, and searches nothing")
     if options.run.startswith("hugging-face:") and options.checkpoint:
@@ -178,6 +179,16 @@ def main(arguments: list[str] | None = None) -> None:
         from export.embedder import export_embedder
 
         path = export_embedder(options.run, options.out, options.checkpoint, options.version)
+    elif kind == "pretraining":
+        from export.generator import export_generator
+
+        path = export_generator(options.run, options.out, options.checkpoint, options.version)
+    elif kind == "elmo":
+        from experiments.word_models.run import ElmoRun
+        from export.word_embedder import export_word_embedder
+
+        opened = ElmoRun.open(options.run)
+        path = export_word_embedder(opened, options.out, options.checkpoint, options.version)
     elif kind == "finetuning":
         from experiments.finetuning.run import FinetuningRun
         from export.fine_tuned import export_fine_tuned

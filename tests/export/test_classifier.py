@@ -101,12 +101,12 @@ def test_what_is_exported_is_on_record(folder, served):
 def test_bad_requests_are_one_sentence(folder, tmp_path, capsys):
     run, out = str(folder / "sst2"), str(tmp_path / "out")
     (tmp_path / "kind").mkdir()
-    (tmp_path / "kind" / "recipe.json").write_text('{"kind": "pretraining"}')
+    (tmp_path / "kind" / "recipe.json").write_text('{"kind": "poetry"}')
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "recipe.json").write_text("[]")
     for arguments, words in (
         ([str(tmp_path), out], "is not a run"),
-        ([str(tmp_path / "kind"), out], "pretraining run"),
+        ([str(tmp_path / "kind"), out], "poetry run"),
         ([str(tmp_path / "damaged"), out], "names no kind of run"),
         ([run, out, "--checkpoint", "9"], "has no checkpoint 9"),
         ([run, out, "--n-best", "2"], "--n-best"),

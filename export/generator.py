@@ -1,0 +1,126 @@
+"""A model that writes text as a SavedModel: text in, what follows it, or its answer, out."""
+
+import os
+
+import tensorflow as tf
+from etils import epath
+
+from experiments.generation.opening import OpenedModel, open_model
+from export.texts import checked_text
+from export.versions import write_version
+from macaron_tf.data.spelling import spelled_in_graph
+from macaron_tf.decoding import Controls, generate
+from macaron_tf.special_ids import PAD
+
+MAX_TOKENS = 1024
+
+
+class GeneratorModule(tf.Module):
+    """What a SavedModel holds: the vocabulary, the network and the sampler, as one signature.
+
+    Signature `serving_default`, all inputs `(B,)`: `text` strings; `temperature` float32, 0 for
+    the likeliest tokens; `top_k` int32, 0 for no limit; `top_p` float32, 1 for no limit; `seed`
+    int32; `max_tokens` int32, new tokens at most (no more than 1,024, or the model's last
+    position). Outputs: `completion (B,)` strings, without the text that was given; `log_prob (B,)`
+    float32, natural logarithm; `tokens (B,)` int32, new ones, that of the end included. They are
+    those of `experiments.generate` with the same settings and seed, whatever else is in the batch.
+
+    A text that is not UTF-8, or leaves no room to go on, is an InvalidArgumentError: a server's
+    client gets a 400.
+
+    Args:
+        opened: the network and its vocabulary.
+    """
+
+    def __init__(self, opened: OpenedModel):
+        super().__init__(name="generator")
+        self.network = opened.network
+        self.vocabulary = opened.vocabulary
+        self.text_generator = opened.generator()
+        # What a SavedModel restores: variables and the tokenizer's resource.
+        self.tracked = [
+            *(weight.value for weight in self.network.weights),
+            *self.vocabulary.trackables(),
+        ]
+
+    def asked(
+        self, text: tf.Tensor, max_tokens: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Rows of texts `(B,)`, PAD after, their lengths and their limits."""
+        rows = self.text_generator.rows(checked_text(text))  # (B, None)
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        fits = tf.debugging.Assert(
+            tf.reduce_all(self.text_generator.fits(lengths)),
+            [f"a text is too long to go on in {self.text_generator.longest} tokens: shorten it"],
+        )
+        with tf.control_dependencies([fits]):
+            limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
+        room = self.text_generator.room(lengths)
+        return rows.to_tensor(PAD), lengths, limits if room is None else tf.minimum(limits, room)
+
+    def complete(
+        self,
+        text: tf.Tensor,
+        temperature: tf.Tensor,
+        top_k: tf.Tensor,
+        top_p: tf.Tensor,
+        seed: tf.Tensor,
+        max_tokens: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        """The `serving_default` signature."""
+        generator = self.text_generator
+        rows, lengths, limits = self.asked(text, max_tokens)
+        context, cache = generator.start(rows, 1)
+        prompts = generator.prompts(rows, lengths, limits, seed[:, None])
+        rules = generator.rules(Controls(temperature, top_k, top_p))
+        most = tf.maximum(tf.reduce_max(limits), 1)
+        found = generate(self.network.step, context, cache, prompts, rules, most)
+        texts = spelled_in_graph(generator.spellings, found["ids"][:, 0])
+        begun = tf.strings.regex_replace(texts, "^ ", "")
+        return {
+            "completion": tf.where(generator.begins(lengths), begun, texts),
+            "log_prob": found["log_probs"][:, 0],
+            "tokens": found["lengths"][:, 0],
+        }
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """The concrete functions by signature name."""
+        inputs = [
+            tf.TensorSpec((None,), dtype, name)
+            for name, dtype in (
+                ("text", tf.string),
+                ("temperature", tf.float32),
+                ("top_k", tf.int32),
+                ("top_p", tf.float32),
+                ("seed", tf.int32),
+                ("max_tokens", tf.int32),
+            )
+        ]
+        function = tf.function(self.complete, autograph=False)
+        return {"serving_default": function.get_concrete_function(*inputs)}
+
+
+def export_generator(
+    path: str,
+    out: str | os.PathLike,
+    checkpoint: str | None = None,
+    version: int | None = None,
+) -> epath.Path:
+    """Writes a run's language model as a new version in a folder.
+
+    Args:
+        path: the run's folder.
+        out: the model's folder, `gs://` included, one subfolder a version; made when absent.
+        checkpoint: which weights, see `open_model`.
+        version: number of the version; by default one more than the greatest there is.
+
+    Returns:
+        The version's folder. It appears under its name only when it is whole.
+
+    Raises:
+        UserError: the run cannot go on with a text, has no such checkpoint, the version exists, or
+            `out` cannot be written.
+    """
+    opened = open_model(path, checkpoint)
+    record = {"run": opened.name, "checkpoint": opened.checkpoint, "longest": opened.longest}
+    return write_version(GeneratorModule(opened), opened.vocabulary, record, out, version)
