@@ -1,0 +1,1 @@
+"""The parts of `experiments.text_to_text`."""

@@ -1,0 +1,33 @@
+"""`text_to_text predict`: lines in, answers out, in order."""
+
+import argparse
+import sys
+
+from experiments.lines import arriving, decoded, opened_input, opened_output
+from experiments.text_tasks.recipe import PREFIXES
+from experiments.text_tasks.run import open_checkpoint
+from macaron_tf.data.tasks import get_task
+from macaron_tf.data.text_tasks import source_text
+
+
+def run(options: argparse.Namespace) -> None:
+    """Answers a file's lines or stdin's: a text each, or two with a tab between."""
+    with opened_input(options.input) as lines, opened_output(options.output) as out:
+        with options.devices.scope():
+            opened, network = open_checkpoint(options.run, options.checkpoint)
+            writer = opened.writer(network)
+        first = 1
+        for chunk in arriving(decoded(lines)):
+            found = writer.translate([_source(opened.recipe.task, line) for line in chunk], first)
+            first += len(chunk)
+            for warning in found.warnings:
+                print(f"warning: {warning}", file=sys.stderr)
+            out.write("".join(f"{answer}\n" for answer in found.best).encode())
+            out.flush()
+
+
+def _source(task: str, line: str) -> str:
+    if task in PREFIXES:
+        return PREFIXES[task] + line
+    first, tab, second = line.partition("\t")
+    return source_text(get_task(task), first, second if tab else None)

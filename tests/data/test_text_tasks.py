@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+
+from macaron_tf.data.task_data import Examples
+from macaron_tf.data.tasks import TASKS, get_task
+from macaron_tf.data.text_tasks import answer_text, as_texts, read_answer, read_answers
+
+
+def examples_of(first, second, labels):
+    labels = None if labels is None else np.array(labels)
+    return Examples(first, second, labels, np.arange(len(first)), None)
+
+
+def test_the_papers_examples():
+    """Raffel et al. 2020, appendix D."""
+    pairs = as_texts(get_task("sst2"), examples_of(["it is  so\nfine "], None, [1]))
+    assert pairs == [("sst2 sentence: it is so fine", "positive")]
+    pairs = as_texts(get_task("rte"), examples_of(["A."], ["B."], [1]))
+    assert pairs == [("rte sentence1: A. sentence2: B.", "not_entailment")]
+    pairs = as_texts(get_task("stsb"), examples_of(["a"], ["b"], [3.25]))
+    assert pairs == [("stsb sentence1: a sentence2: b", "3.2")]
+    assert as_texts(get_task("cola"), examples_of(["a"], None, None)) == [("cola sentence: a", "")]
+
+
+def test_answers_come_back():
+    for task in TASKS.values():
+        if task.kind == "classification":
+            for label in range(task.num_classes) if task.labels else (0.0, 0.6, 3.8, 5.0):
+                assert read_answer(task, answer_text(task, label)) == pytest.approx(label)
+    task = get_task("mrpc")
+    assert read_answer(task, "Not _ equivalent ") == 0
+    assert read_answer(task, "equivalent equivalent") is None
+    assert read_answer(get_task("stsb"), "3 . 8") == 3.8
+    assert read_answer(get_task("stsb"), "3.8.1") is None
+
+
+def test_what_says_nothing_is_wrong():
+    task = get_task("mnli")
+    found = read_answers(task, ["neutral", "what", "", "entailment"], np.array([1, 2, 0, 0]))
+    np.testing.assert_array_equal(found, [1, 0, 1, 0])
+    found = read_answers(get_task("stsb"), ["7.0", "no", "2.4"], np.zeros(3))
+    np.testing.assert_allclose(found, [5.0, 0.0, 2.4])

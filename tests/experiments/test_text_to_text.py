@@ -1,0 +1,96 @@
+"""A tiny T5, pre-trained on the language of letters, answers in words."""
+
+import json
+
+import pytest
+
+from experiments.pretrain import main as pretrain
+from experiments.text_tasks.data import check_answers
+from experiments.text_to_text import main
+from macaron_tf.errors import UserError
+from macaron_tf.training.reporters import read_lines
+from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> str:
+    documents = tmp_path_factory.mktemp("documents")
+    source = write_documents(documents)
+    # The words of the task, which a vocabulary of letters could not say.
+    (documents / "words.txt").write_text("sst2 sentence : a c negative . positive .\n" * 200)
+    settings = [one for one in toy_settings(source, 20) if "num_layers" not in one]
+    settings = [one for one in settings if "initializer_range" not in one]
+    settings += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
+    settings += ["vocabulary.size=90"]
+    run = str(tmp_path_factory.mktemp("runs") / "t5")
+    assert pretrain(["train", "t5_tiny", run, *flags(settings)]) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> str:
+    """Sentences of a and b; those that begin with an a are positive."""
+    folder = tmp_path_factory.mktemp("tables")
+    for split, count in (("train", 64), ("validation", 16)):
+        rows = [f"{'ab'[i % 2]} {'cd'[i // 2 % 2]}\t{1 - i % 2}" for i in range(count)]
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return f"tsv:{folder}/{{split}}.tsv"
+
+
+SETTINGS = flags(
+    [
+        "training.max_steps=120",
+        "training.validate_every=60",
+        "training.log_every=10",
+        "training.learning_rate=0.01",
+        "batching.max_tokens=512",
+        "max_target=16",
+        "validation_examples=8",
+    ]
+)
+
+
+def test_from_pre_training_to_answers(start, tables, tmp_path, capsys, monkeypatch):
+    run = tmp_path / "sst2"
+    command = ["train", "sst2", str(run), "--init", start, "--source", tables, *SETTINGS]
+    assert main(command) == 0
+    lines = [line for line in read_lines(run / "metrics.jsonl") if line["kind"] == "validation"]
+    assert [line["step"] for line in lines] == [60, 120]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert lines[-1]["score"] == lines[-1]["task_accuracy"] > 0.9
+    assert main(command) == 0  # nothing is left to do
+    assert main(["evaluate", str(run)]) == 0
+    [record] = [json.loads(path.read_text()) for path in (run / "scores").glob("*.json")]
+    assert record["accuracy"] > 0.9 and len(record["answers"]) == 16
+    (tmp_path / "in").write_text("a c\nb d\n")
+    capsys.readouterr()
+    out = str(tmp_path / "out")
+    assert main(["predict", str(run), "--input", str(tmp_path / "in"), "--output", out]) == 0
+    answers = (tmp_path / "out").read_text().splitlines()
+    assert len(answers) == 2 and answers[0] != answers[1]
+
+
+def test_wrong_input_is_one_sentence(start, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert main(["train", "squad", run, "--init", start]) == 2
+    assert "task is 'squad': give one of" in capsys.readouterr().err
+    assert main(["train", "sst2", run, "--init", str(tmp_path)]) == 2
+    assert "is not a run" in capsys.readouterr().err
+    named = ["--init", start, "--set", "training.best_metric=bleu"]
+    assert main(["train", "sst2", run, *named]) == 2
+    assert "training.best_metric is 'bleu'" in capsys.readouterr().err
+
+
+def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
+    class Letters:
+        """Knows no word."""
+
+        def encode_lines(self, lines):
+            return [[1] for _ in lines]
+
+        def decode_lines(self, rows):
+            return ["" for _ in rows]
+
+    with pytest.raises(UserError, match="makes '' of the answer 'negative' of sst2"):
+        check_answers("sst2", Letters())
+    check_answers("summarization", Letters())
