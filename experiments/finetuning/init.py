@@ -208,7 +208,10 @@ def _of_run(given: str) -> Init:
     seen = recipe.corpus.sequence_length if kind == "pretraining" else recipe.max_length
     config, options = recipe.model_config(), dict(recipe.model_options)
     if not isinstance(config, EncoderConfig):
-        raise UserError(f"--init {given} is an encoder-decoder: give a run of an encoder")
+        raise UserError(
+            f"--init {given} is an encoder-decoder: give a run of an encoder, or fine-tune this "
+            "one with experiments.text_to_text"
+        )
     if config.num_languages:  # those of the corpus, whatever the catalog says
         options["num_languages"] = config.num_languages
     return Init(

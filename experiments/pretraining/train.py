@@ -64,9 +64,8 @@ def run(options: argparse.Namespace) -> None:
     if result.best_step is not None:
         name, score = recipe.training.best_metric, result.best_score
         print(f"best validation {name} {score:.4f} at step {result.best_step:,}")
-    steps = []
-    if recipe.objective not in CORRUPTING:
-        steps.append(f"python -m experiments.finetune train sst2 {path}-sst2 --init {path}")
+    command = "text_to_text" if recipe.objective in CORRUPTING else "finetune"
+    steps = [f"python -m experiments.{command} train sst2 {path}-sst2 --init {path}"]
     if recipe.objective in CAUSAL:
         steps.append(f'python -m experiments.generate complete {path} "The story of"')
     elif recipe.objective in FILLING:
