@@ -18,6 +18,8 @@ _OTHER_COMMANDS = {
     "translation": "python -m experiments.translate translate",
     "finetuning": "python -m experiments.finetune predict",
     "embedding": "python -m experiments.embed encode",
+    "text_to_text": "python -m experiments.text_to_text predict",
+    "elmo": "python -m experiments.elmo embed",
     "pretraining": "python -m experiments.pretrain fill",
 }
 
@@ -94,7 +96,7 @@ def _no_writer(
     path: str | os.PathLike, kind: str, recipe: PretrainingRecipe | None = None
 ) -> UserError:
     if kind not in _OTHER_COMMANDS:
-        return UserError(f"{path} is a run of an unknown kind {kind!r}: give a pre-training run")
+        return UserError(f"{path} is a {kind} run and writes no text: give a pre-training run")
     command = _OTHER_COMMANDS[kind]
     if recipe is not None and recipe.objective in CORRUPTING:
         command = "python -m experiments.generate complete"
