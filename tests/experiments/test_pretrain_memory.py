@@ -6,10 +6,15 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from experiments import generate
 from experiments.finetuning.init import read_init
+from experiments.generation.opening import open_model
 from experiments.pretrain import main
 from experiments.pretraining.run import PretrainingRun
+from export import saved_model
+from macaron_tf.decoding import GenerationConfig
 from macaron_tf.models import EncoderClassifier, catalog
 from macaron_tf.training.reporters import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
@@ -82,6 +87,32 @@ def test_longer_memories_are_compared(whole, corpus):
     lines = read_lines(whole / "metrics.jsonl")
     last = [line for line in lines if line["kind"] == "validation"][-1]
     assert found[12] == pytest.approx(last["nll"], abs=1e-6)
+
+
+def test_it_goes_on_with_a_text_of_any_length(whole, capsys):
+    """Its memory of 12 is a window: 40 tokens are read and written."""
+    capsys.readouterr()
+    text = "a b " * 12
+    assert generate.main(["complete", str(whole), text, "--max-tokens", "16"]) == 0
+    assert len(capsys.readouterr().out) > len(text)
+
+
+def test_its_saved_model_writes_the_same_text(whole, tmp_path):
+    assert saved_model.main([str(whole), str(tmp_path / "served")]) == 0
+    serve = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
+    found = serve(
+        text=tf.constant(["c c c", "a b " * 12]),
+        temperature=tf.constant([1.0, 1.5]),
+        top_k=tf.constant([0, 0]),
+        top_p=tf.constant([1.0, 1.0]),
+        seed=tf.constant([3, 4]),
+        max_tokens=tf.constant([9, 9]),
+    )
+    generator = open_model(whole).generator()
+    for row, (text, temperature, seed) in enumerate([("c c c", 1.0, 3), ("a b " * 12, 1.5, 4)]):
+        config = GenerationConfig(temperature, 0, 1.0, 1, 9)
+        [[expected]] = generator.complete([text], config, seed)
+        assert found["completion"][row].numpy().decode() == expected.text
 
 
 @pytest.mark.parametrize("block", ["transformer", "macaron"])
