@@ -17,6 +17,7 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
     [
         ({"sequence_length": 7}, "sequence_length is 7: it must be 8 or more"),
         ({"validation_every": 1}, "validation_every is 1"),
+        ({"validation_run": 0}, "validation_run is 0"),
         ({"rows_per_shard": 0}, "rows_per_shard is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"sources": ()}, "needs a source"),

@@ -4,7 +4,13 @@ import pytest
 from macaron_tf.data.pretraining_corpus import prepare
 from macaron_tf.data.streams import stream_dataset
 from macaron_tf.errors import UserError
-from tests.data.number_corpus import config_of, number_vocabulary, rows_of, write_numbers
+from tests.data.number_corpus import (
+    config_of,
+    number_vocabulary,
+    numbers_of,
+    rows_of,
+    write_numbers,
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +54,16 @@ def test_without_repeat_it_ends(corpus):
     assert int(dataset.cardinality()) == len(list(dataset)) == count // 2
     with pytest.raises(UserError, match=f"has {count} rows, fewer than the {count + 1} texts"):
         stream_dataset(corpus, "validation", count + 1)
+
+
+def test_rows_are_held_out_by_the_run(tmp_path):
+    folder = write_numbers(tmp_path)
+    config = config_of(folder, packing="full_text", validation_every=4, validation_run=3)
+    corpus = prepare(config, number_vocabulary(), folder / "out")
+    held_out, trained = rows_of(corpus, "validation"), rows_of(corpus, "train")
+    assert len(held_out) >= 9
+    for first in range(0, len(held_out) - 2, 3):
+        numbers = numbers_of(corpus, held_out[first : first + 3])
+        assert len(numbers) > 20 and set(np.diff(numbers)) == {1}  # they go on
+    everything = [*numbers_of(corpus, held_out), *numbers_of(corpus, trained)]
+    assert sorted(everything) == list(range(600))
