@@ -19,7 +19,7 @@ RECIPE = SequenceRecipe(
     batch_size=32,
     recurrent=("training.max_steps=2000",),
     training=TrainingConfig(
-        max_steps=6_000,
+        max_steps=4_000,
         learning_rate=2e-3,
         schedule="linear",
         warmup_steps=0,

@@ -68,8 +68,7 @@ def test_it_learns_what_follows_and_what_precedes(run, command, capsys):
 
 
 def test_words_are_embedded_by_command_and_by_what_is_exported(run, tmp_path):
-    from experiments.word_models.run import ElmoRun
-    from export.word_embedder import export_word_embedder
+    from export.saved_model import main as export
 
     lines, out = ["0 red and 1 blue.", "2"], tmp_path / "v.npz"
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
@@ -77,8 +76,8 @@ def test_words_are_embedded_by_command_and_by_what_is_exported(run, tmp_path):
     found = np.load(out)
     assert found["words_0"].tolist() == ["0", "red", "and", "1", "blue", "."]
     assert found["line_0"].shape == (6, 3, 16) and found["line_1"].shape == (1, 3, 16)
-    folder = export_word_embedder(ElmoRun.open(run), tmp_path / "served")
-    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    assert export([run, str(tmp_path / "served")]) == 0
+    serve = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
     served = serve(text=tf.constant(lines))
     assert served["lengths"].numpy().tolist() == [6, 1]
     assert served["words"].numpy()[0].tolist() == [w.encode() for w in found["words_0"]]
