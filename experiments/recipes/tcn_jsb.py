@@ -8,7 +8,8 @@ and its rate are their released code's. That code divides the rate by ten where 
 stands still; a straight line down to 0 over 60 epochs of 229 pieces does the same without
 a look at it. The slide has 8.10 for the TCN and 8.45 for the LSTM.
 
-Measured: not yet.
+Measured: TCN 8.19 on the validation and 8.28 on the test, one seed, 11 minutes beside other work;
+20 epochs give 8.43 and 8.50. The recurrent models: not yet.
 """
 
 from experiments.sequence_tasks.recipe import SequenceRecipe
