@@ -117,9 +117,7 @@ class PretrainingRecipe(Recipe):
                 f"discriminator_weight is {self.discriminator_weight}: it must be above 0"
             )
         if not 1 < self.partial_prediction < float("inf"):
-            raise UserError(
-                f"partial_prediction is {self.partial_prediction}: it must be above 1"
-            )
+            raise UserError(f"partial_prediction is {self.partial_prediction}: it must be above 1")
         if self.has_memory:
             if self.memory_length < 1:
                 raise UserError(

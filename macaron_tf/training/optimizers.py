@@ -29,8 +29,8 @@ def make_optimizer(
     columns' means, with decay `1 - t^-0.8`. It takes a rate above 1/sqrt(t) for that.
 
     Args:
-        config: the optimizer, the learning rate, schedule, betas, epsilon and weight decay. Clipping
-            and accumulation are not the optimizer's but the `FitModel`'s.
+        config: the optimizer, the learning rate, schedule, betas, epsilon and weight decay.
+            Clipping and accumulation are not the optimizer's but the `FitModel`'s.
         variables: the model's trainable variables; needed only where `decay_vectors` is false, to
             leave out those of rank below 2 (biases, normalization scales and offsets).
 
