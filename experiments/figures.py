@@ -85,26 +85,28 @@ def mean_curves(
     _write(figure, path)
 
 
-def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, y_label: str) -> None:
-    """Means as bars with one standard deviation: a panel a title, a bar a name.
+def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, label: str) -> None:
+    """Means as bars with one standard deviation: a panel a title, a line a name.
 
     Args:
         panels: title -> name -> the values of several seeds.
         path: the PNG to write.
-        y_label: of the axis.
+        label: of the values.
 
     Raises:
         UserError: it cannot be written.
     """
-    figure = Figure(figsize=(3.2 * len(panels) + 1.0, 3.4), layout="constrained")
+    names = max(map(len, panels.values()))
+    size = (3.0 * len(panels) + 1.5, 0.3 * names + 1.2)
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (title, bars) in zip(axes, panels.items(), strict=True):
         means = [statistics.mean(values) for values in bars.values()]
-        axis.bar(list(bars), means, yerr=list(map(_deviation, bars.values())), capsize=3)
+        axis.barh(list(bars), means, xerr=list(map(_deviation, bars.values())), capsize=3)
         axis.set_title(title)
-        axis.tick_params(axis="x", rotation=30)
-    axes[0].set_ylabel(y_label)
+        axis.set_xlabel(label)
+    axes[0].invert_yaxis()  # the first name on top
     _write(figure, path)
 
 

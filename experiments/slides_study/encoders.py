@@ -43,7 +43,13 @@ def run(options: argparse.Namespace) -> None:
         name = folder(system, seed)
         more = {task: scores.get((name, task)) for task in options.tasks}
         if system.corpus in encoders_report.CROSSED:
-            more |= _crossed(name, corpora, out)
+            # What a model of pairs knows of both kinds of pairs.
+            for kind in encoders_report.CROSSED.keys() & corpora.keys():
+                more[kind] = _evaluated(name, kind, corpora, out)["pair_accuracy"]
+        judged_on = CORPORA[system.corpus].judged_on
+        if judged_on in corpora:
+            found = _evaluated(name, judged_on, corpora, out)
+            more |= {metric: found[metric] for metric in ("nll", "accuracy")}
         if options.sentences:
             place = out / "sentences" / name
             train = system.sentences
@@ -160,14 +166,10 @@ def _finetune(options: argparse.Namespace, names: list[str], out: pathlib.Path) 
     return scores
 
 
-def _crossed(name: str, corpora: dict[str, str], out: pathlib.Path) -> dict[str, float]:
-    """What a model of pairs knows of both kinds of pairs: its accuracy on each corpus."""
-    found = {}
-    for corpus in encoders_report.CROSSED:
-        scores = out / "crossed" / f"{name}-{corpus}.json"
-        if corpus in corpora and not scores.exists():
-            where = ["--corpus", corpora[corpus], "--output", str(scores)]
-            command("pretrain", "evaluate", str(out / "runs" / name), *where)
-        if corpus in corpora:
-            found[corpus] = json.loads(scores.read_text(encoding="utf-8"))["pair_accuracy"]
-    return found
+def _evaluated(name: str, corpus: str, corpora: dict[str, str], out: pathlib.Path) -> dict:
+    """A run's metrics on the validation rows of a corpus."""
+    scores = out / "crossed" / f"{name}-{corpus}.json"
+    if not scores.exists():
+        where = ["--corpus", corpora[corpus], "--output", str(scores)]
+        command("pretrain", "evaluate", str(out / "runs" / name), *where)
+    return json.loads(scores.read_text(encoding="utf-8"))

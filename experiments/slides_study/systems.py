@@ -11,11 +11,13 @@ class Corpus:
         recipe: whose rows they are.
         settings: replaced ones, `path=value`.
         vocabulary: of which other corpus; None = its own.
+        judged_on: of which other corpus the validation rows are, where its own are too few.
     """
 
     recipe: str
     settings: tuple[str, ...] = ()
     vocabulary: str | None = None
+    judged_on: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ CORPORA = {
     "next_sentence": Corpus("bert_tiny", ("corpus.pairs=next_sentence",), "text"),
     "sentence_order": Corpus("albert_tiny", (), "text"),
     "bytes": Corpus("roberta_tiny"),
-    "few_bytes": Corpus("roberta_tiny", (_FEW,), "bytes"),
+    "few_bytes": Corpus("roberta_tiny", (_FEW,), "bytes", judged_on="bytes"),
     "languages": Corpus("xlm_tiny"),
 }
 _BERT = ("masking.mask=0.8", "masking.random=0.1")
