@@ -6,7 +6,9 @@ Clark et al. 2020 in `bert_tiny`'s shapes, tokens and schedule, the discriminato
 generator is a quarter as wide, reads the same embeddings and learns masked tokens, 15% of them and
 all masked; the discriminator judges every token, with weight 50.
 
-Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
+Measured: after 5,000 updates of 8 rows, pre-norm with T5's bias (one seed), loss of tokens 6.35
+(the generator's); 0.2% of the replaced found; fine-tuned, SST-2 75.1 and CoNLL-2003 37.4; see
+`experiments/results/slides_encoders`.
 """
 
 import dataclasses

@@ -5,7 +5,8 @@
 Liu et al. 2021 with `bert_tiny`'s width, tokens and schedule: six layers, which count as many
 parameters as BERT's three; no positions but those of the matrices, one weight a distance.
 
-Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
+Measured: after 5,000 updates of 8 rows, pre-norm with T5's bias (one seed), loss of tokens 4.73;
+fine-tuned, SST-2 80.7 and CoNLL-2003 69.7; see `experiments/results/slides_encoders`.
 """
 
 import dataclasses

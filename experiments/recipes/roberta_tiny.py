@@ -8,7 +8,8 @@ which 80% are masked and 10% exchanged. `--set masking.duplicates=10` masks once
 BERT's released data do, ten ways for each row, for the slides' comparison of static and dynamic
 masks.
 
-Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
+Measured: after 5,000 updates of 8 rows, pre-norm with T5's bias (one seed), loss of tokens 5.49;
+fine-tuned, SST-2 80.1 and CoNLL-2003 62.6; see `experiments/results/slides_encoders`.
 """
 
 import dataclasses

@@ -6,7 +6,9 @@ Joshi et al. 2020 in `bert_tiny`'s shapes, tokens and schedule: one segment, spa
 with geometric lengths (p 0.2), all tokens of a span masked (80%), exchanged (10%) or kept (10%)
 together, the boundary objective added to the masked language one.
 
-Measured: not yet; `python -m experiments.slides encoders` compares the tiny encoders.
+Measured: after 5,000 updates of 8 rows, pre-norm with T5's bias (one seed), loss of tokens 5.67;
+boundary loss 6.13; fine-tuned, SST-2 81.0 and CoNLL-2003 57.8; see
+`experiments/results/slides_encoders`.
 """
 
 import dataclasses
