@@ -19,7 +19,7 @@ from macaron_tf.training.config import TrainingConfig
         ("clip_norm", 0),
         ("accumulation_steps", 0),
         ("accumulation_steps", True),
-        ("schedule", "cosine"),
+        ("schedule", "exponential"),
         ("dtype_policy", "float16"),
         ("best_mode", "best"),
         ("save_every_minutes", 0),
