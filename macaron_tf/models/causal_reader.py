@@ -1,5 +1,7 @@
 """A language model that answers: a class of a text or two, or which choice goes with a context."""
 
+import abc
+
 import keras
 from keras import ops
 
@@ -11,7 +13,7 @@ from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.special_ids import PAD
 
 
-class CausalReader(ConfiguredModel):
+class CausalReader(ConfiguredModel, abc.ABC):
     """Base of the two: a language model, its vector at each row's last token, and a linear layer.
 
     An example is read as R rows, see `rows`; the language model's own scores of them are there to
@@ -88,13 +90,13 @@ class CausalReader(ConfiguredModel):
         hidden = ops.reshape(hidden, (-1, count, length, self.config.hidden_dim))
         return self.answers(vectors, training=training), token_ids, hidden
 
+    @abc.abstractmethod
     def rows(self, inputs):
         """What is read of each example: ids `(B, R, L)`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def answers(self, vectors, training=None):
         """The outputs of a call, of vectors `(B, R, D)`."""
-        raise NotImplementedError
 
     def get_config(self):
         return {**super().get_config(), "head_dropout": self.head_dropout}

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
 from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.pretraining import PretrainingObjective, token_sums
+from macaron_tf.objectives.pretraining import PretrainingObjective, next_token_sums
 from macaron_tf.special_ids import PAD
 
 
@@ -48,16 +48,7 @@ class CausalLanguageObjective(PretrainingObjective):
             raise ValueError("causal language modelling needs a network with causal=True")
         token_ids = batch["token_ids"]
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
-        # (B, L - 1, D) -> (N, D) and (B, L - 1) -> (N,), N = B (L - 1)
-        hidden = tf.reshape(hidden[:, :-1], (-1, hidden.shape[-1]))
-        labels = tf.reshape(token_ids[:, 1:], (-1,))
-        if self.skip_padding:
-            used = tf.where(labels != PAD)[:, 0]
-            hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
-        return token_sums(
-            network.logits(hidden),
-            labels,
-            tf.cast(labels != PAD, tf.float32),
-            real=token_ids != PAD,
-            training=training,
+        real = token_ids != PAD
+        return next_token_sums(
+            network, hidden[:, :-1], token_ids[:, 1:], real, self.skip_padding, training
         )

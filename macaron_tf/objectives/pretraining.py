@@ -8,6 +8,7 @@ import tensorflow as tf
 from macaron_tf.objectives.cross_entropy import hits
 from macaron_tf.objectives.masking import masked_dataset
 from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
+from macaron_tf.special_ids import PAD
 
 
 class PretrainingObjective(abc.ABC):
@@ -112,3 +113,30 @@ def token_sums(
     if not training:
         sums["correct_sum"] = tf.reduce_sum(hits(logits, labels) * weights)
     return sums
+
+
+def next_token_sums(
+    network,
+    hidden: tf.Tensor,
+    labels: tf.Tensor,
+    real: tf.Tensor,
+    skip_padding: bool,
+    training: bool,
+) -> dict[str, tf.Tensor]:
+    """`token_sums` of a language model that has a label at every position.
+
+    Args:
+        network: with `logits`.
+        hidden: `(B, T, D)`, its hidden states.
+        labels: `(B, T)` int, the token to be predicted at each, PAD where there is none.
+        real, training: as of `token_sums`.
+        skip_padding: as in `MaskedLanguageObjective`.
+    """
+    # (B, T, D) -> (N, D) and (B, T) -> (N,), N = B T
+    hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
+    labels = tf.reshape(labels, (-1,))
+    if skip_padding:
+        used = tf.where(labels != PAD)[:, 0]
+        hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
+    weights = tf.cast(labels != PAD, tf.float32)
+    return token_sums(network.logits(hidden), labels, weights, real=real, training=training)

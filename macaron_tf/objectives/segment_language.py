@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.objectives.encoder_inputs import encoder_inputs
 from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.pretraining import PretrainingObjective, token_sums
+from macaron_tf.objectives.pretraining import PretrainingObjective, next_token_sums
 from macaron_tf.special_ids import PAD
 
 
@@ -61,16 +61,5 @@ class SegmentLanguageObjective(PretrainingObjective):
         past = memory.read(batch["starts"])
         hidden, past = network.with_past(encoder_inputs(batch), past, training=training)
         memory.write(past)
-        # (B, L, D) -> (N, D) and (B, L) -> (N,), N = B L
-        hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
-        labels = tf.reshape(batch["labels"], (-1,))
-        if self.skip_padding:
-            used = tf.where(labels != PAD)[:, 0]
-            hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
-        return token_sums(
-            network.logits(hidden),
-            labels,
-            tf.cast(labels != PAD, tf.float32),
-            real=batch["token_ids"] != PAD,
-            training=training,
-        )
+        real = batch["token_ids"] != PAD
+        return next_token_sums(network, hidden, batch["labels"], real, self.skip_padding, training)
