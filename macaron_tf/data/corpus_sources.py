@@ -5,15 +5,16 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from macaron_tf.data import sources
+from macaron_tf.data import corpora, sources
 from macaron_tf.data.corpus_config import CorpusSource
 from macaron_tf.data.documents import (
     check_language,
     count_documents,
+    document_files,
     documents,
     is_embedded,
-    source_identity,
 )
+from macaron_tf.data.file_stamps import content_stamps
 from macaron_tf.errors import UserError
 
 
@@ -72,18 +73,26 @@ def source_reader(
 
 
 def identify_source(source: CorpusSource, data_dir: str | os.PathLike | None = None) -> list:
-    """What tells one state of a source from another, without reading it, fit for JSON.
+    """What tells one content of a source from another, without reading it, fit for JSON.
 
     Args:
         source: the source.
         data_dir: as for `documents`.
 
+    Returns:
+        Stamps, see `content_stamps`; of the embedded corpus its SHA-256, 0 and the version of its
+        cutting.
+
     Raises:
         UserError: as `open_source`, for what is missing.
     """
-    if not source.is_translation:
-        return source_identity(source.source, source.split, data_dir)
-    return [sources.source_fingerprint(source.source, source.split, *source.languages, data_dir)]
+    if is_embedded(source.source):
+        return [(corpora.HOMEASSISTANT_SHA256, 0, corpora.FORMAT)]
+    if source.is_translation:
+        files = sources.pair_files(source.source, source.split, *source.languages, data_dir)
+    else:
+        files = document_files(source.source, source.split, data_dir)
+    return content_stamps(files)
 
 
 def count_source(source: CorpusSource, data_dir: str | os.PathLike | None = None) -> int | None:

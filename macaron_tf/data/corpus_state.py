@@ -8,6 +8,7 @@ from macaron_tf.data import storage
 from macaron_tf.data.corpus_config import CorpusConfig, config_from_record
 from macaron_tf.data.corpus_files import FORMAT, PROGRESS, RecordFormat, Shard, is_whole
 from macaron_tf.data.corpus_sources import identify_source
+from macaron_tf.data.file_stamps import same_contents
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 
@@ -47,7 +48,7 @@ def corpus_settings(
         data_dir: TFDS's folder.
 
     Returns:
-        The settings; of each file of the sources its name, size and time of change.
+        The settings; of each file of the sources its stamp, see `content_stamps`.
 
     Raises:
         UserError: a source is missing.
@@ -85,7 +86,9 @@ def check_settings(found: dict, wanted: dict, out: str) -> None:
     theirs = dataclasses.asdict(config_from_record(found["config"]))
     theirs = json.loads(json.dumps(theirs))
     for name, value in wanted["config"].items():
-        if theirs[name] != value:
+        # Where files lie may have changed: their stamps tell whether they are the same.
+        placed = _unplaced if name == "sources" else lambda setting: setting
+        if placed(theirs[name]) != placed(value):
             raise UserError(
                 f"the corpus in {out} has {name} {theirs[name]!r}, not {value!r}: "
                 "take another folder or remove that one"
@@ -95,11 +98,23 @@ def check_settings(found: dict, wanted: dict, out: str) -> None:
             f"the corpus of pairs in {out} is of an earlier version, which held out rows and not "
             "documents: take another folder or remove that one"
         )
-    if found.get("sources") != wanted["sources"]:
+    stamps = zip(found["sources"], wanted["sources"], strict=True)
+    if not all(same_contents(known, now) for known, now in stamps):
         raise UserError(
-            f"the files of the sources have changed since the corpus in {out} was begun: "
+            f"the files of the sources are not those that the corpus in {out} was begun with: "
             "take another folder or remove that one"
         )
+
+
+def _unplaced(sources: list[dict]) -> list[dict]:
+    """Sources of a record, text files without their folders."""
+    found = []
+    for source in sources:
+        kind, _, names = source["source"].partition(":")
+        if kind not in ("tfds", "homeassistant"):
+            names = ",".join(name.rpartition("/")[2] for name in names.split(","))
+        found.append({**source, "source": f"{kind}:{names}"})
+    return found
 
 
 def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationState:

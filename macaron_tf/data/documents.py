@@ -95,27 +95,21 @@ def count_documents(
     return len(_paths(kind, rest, split)) if kind == "text" else None
 
 
-def source_identity(
+def document_files(
     source: str, split: str = "train", data_dir: str | os.PathLike | None = None
-) -> list[tuple[str, int, int]]:
-    """What tells one state of a source from another, without reading it.
+) -> list[epath.Path]:
+    """The files of a source in the order of its documents; of the embedded corpus none.
 
     Args:
         source, split, data_dir: as for `documents`.
-
-    Returns:
-        Name, size in bytes and time of change in nanoseconds of each of its files; of the embedded
-        corpus its SHA-256, 0 and the version of its cutting.
 
     Raises:
         UserError: as `documents`.
     """
     kind, rest = _parse(source)
     if kind == "tfds":
-        return tfds_sets.identity(rest, data_dir)
-    if is_embedded(source):
-        return [(corpora.HOMEASSISTANT_SHA256, 0, corpora.FORMAT)]
-    return text_files.identity(_paths(kind, rest, split))
+        return tfds_sets.set_files(rest, data_dir)
+    return [] if is_embedded(source) else _paths(kind, rest, split)
 
 
 def check_language(source: str, language: str | None) -> None:

@@ -4,7 +4,10 @@ import hashlib
 import json
 import os
 
+from etils import epath
+
 from macaron_tf.data import corpora, text_files, tfds_sets, tfds_source
+from macaron_tf.data.file_stamps import state_stamp
 from macaron_tf.errors import UserError
 
 # What a source may be, and what it is; `experiments.translate --help` prints the same lines.
@@ -94,16 +97,34 @@ def source_fingerprint(
         UserError: as `read_pairs`, for what is missing.
     """
     kind, rest = _parse(source)
-    if kind == "tfds":
-        identity = tfds_sets.identity(rest, data_dir, (source_lang, target_lang))
-    elif kind == "text":
-        identity = text_files.identity(text_files.text_paths(rest, split))
-    elif kind == "tsv":
-        identity = text_files.identity([text_files.split_path("tsv", rest, split)])
-    else:
-        identity = [corpora.HOMEASSISTANT_SHA256, corpora.FORMAT, rest]
+    files = pair_files(source, split, source_lang, target_lang, data_dir)
+    embedded = [corpora.HOMEASSISTANT_SHA256, corpora.FORMAT, rest]
+    identity = [state_stamp(path) for path in files] or embedded
     record = json.dumps([kind, identity, split, source_lang, target_lang])
     return hashlib.sha256(record.encode()).hexdigest()
+
+
+def pair_files(
+    source: str,
+    split: str,
+    source_lang: str,
+    target_lang: str,
+    data_dir: str | os.PathLike | None = None,
+) -> list[epath.Path]:
+    """The files that `read_pairs` would read; of the embedded corpus none.
+
+    Args:
+        source, split, source_lang, target_lang, data_dir: as for `read_pairs`.
+
+    Raises:
+        UserError: as `read_pairs`; a text file that is missing is named when it is read.
+    """
+    kind, rest = _parse(source)
+    if kind == "tfds":
+        return tfds_sets.set_files(rest, data_dir, (source_lang, target_lang))
+    if kind == "text":
+        return list(text_files.text_paths(rest, split))
+    return [text_files.split_path("tsv", rest, split)] if kind == "tsv" else []
 
 
 def _parse(source: str) -> tuple[str, str]:

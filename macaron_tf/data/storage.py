@@ -192,22 +192,6 @@ def sync(path: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-def stamp(path: str | os.PathLike) -> tuple[str, int, int]:
-    """What tells one state of a file from another.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Absolute path, size in bytes, time of change in nanoseconds.
-    """
-    if is_remote(path):
-        state = tf.io.gfile.stat(os.fspath(path))
-        return os.fspath(path), state.length, state.mtime_nsec
-    state = os.stat(path)
-    return os.path.realpath(path), state.st_size, state.st_mtime_ns
-
-
 def size(path: str | os.PathLike) -> int:
     """Bytes of a file.
 

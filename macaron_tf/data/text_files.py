@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from etils import epath
 
@@ -110,27 +110,6 @@ def split_path(kind: str, name: str, split: str) -> epath.Path:
             f"where {split!r} shall stand, or ask for the split 'all'"
         )
     return storage.as_path(name.replace("{split}", split)).expanduser()
-
-
-def identity(paths: Sequence[epath.Path]) -> list[tuple[str, int, int]]:
-    """What tells one state of some files from another.
-
-    Args:
-        paths: the files.
-
-    Returns:
-        Absolute path, size in bytes and time of change in nanoseconds of each.
-
-    Raises:
-        UserError: a file is missing.
-    """
-    found = []
-    for path in paths:
-        try:
-            found.append(storage.stamp(path))
-        except storage.FILE_ERRORS as error:
-            raise _unreadable(path, error) from error
-    return found
 
 
 def lines_of(path: epath.Path) -> Iterator[str]:

@@ -76,22 +76,19 @@ def records_in_order(found: PreparedSet, split: str):
     return found.builder.as_dataset(split=split, read_config=config)
 
 
-def identity(
+def set_files(
     name: str, data_dir: str | os.PathLike | None, languages: tuple[str, str] | None = None
-) -> list[tuple[str, int, int]]:
-    """What tells one state of a prepared set from another.
+) -> list[epath.Path]:
+    """The files of a prepared set, in the order of their names.
 
     Args:
         name, data_dir, languages: as for `prepared_folder`.
-
-    Returns:
-        Name, size in bytes and time of change in nanoseconds of each of its files.
 
     Raises:
         UserError: the set is not prepared.
     """
     folder = prepared_folder(name, data_dir, languages)
-    return [storage.stamp(path) for path in sorted(folder.iterdir()) if path.is_file()]
+    return [path for path in sorted(folder.iterdir()) if path.is_file()]
 
 
 def prepared_folder(

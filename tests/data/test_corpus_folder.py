@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 
 import pytest
 
@@ -112,7 +113,8 @@ def test_another_folder_is_asked_for(texts, vocabulary, tmp_path):
     changes = {
         "has sequence_length 16, not 32": config_of(texts, sequence_length=32),
         "has seed 0, not 1": config_of(texts, seed=1),
-        "has sources": config_of(texts, sources=(f"text:{texts}/b/*.txt",)),
+        "has sources": config_of(texts, sources=(f"text-lines:{texts}/a/*.txt",)),
+        "are not those that the corpus": config_of(texts, sources=(f"text:{texts}/b/*.txt",)),
     }
     for message, config in changes.items():
         with pytest.raises(UserError, match=message):
@@ -122,15 +124,55 @@ def test_another_folder_is_asked_for(texts, vocabulary, tmp_path):
         prepare(config_of(texts), other, tmp_path / "out")
 
 
-def test_changed_files_are_noticed(texts, vocabulary, tmp_path):
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        (tmp_path / "in" / f"{number}.txt").write_text("1 2 3")
-    config = config_of(texts, sources=(f"text:{tmp_path}/in/*.txt",))
-    prepare(config, vocabulary, tmp_path / "out")
-    (tmp_path / "in" / "1.txt").write_text("1 2 3 4")
-    with pytest.raises(UserError, match="files of the sources have changed"):
-        prepare(config, vocabulary, tmp_path / "out")
+@pytest.fixture
+def moved(texts, vocabulary, tmp_path):
+    """A corpus, and what asks for it again with its files elsewhere and written today."""
+    shutil.copytree(texts / "a", tmp_path / "elsewhere")
+    out, config = tmp_path / "out", config_of(texts)
+    prepare(config, vocabulary, out)
+    elsewhere = config_of(texts, sources=(f"text:{tmp_path}/elsewhere/*.txt",))
+    return out, lambda: prepare(elsewhere, vocabulary, out)
+
+
+def test_copied_files_are_the_same(moved, tmp_path, monkeypatch):
+    out, again = moved
+    for file in (tmp_path / "elsewhere").iterdir():
+        os.utime(file, (1, 1))
+    monkeypatch.setattr(WordPieceVocabulary, "encode_rows", None)
+    assert again().fingerprint == PretrainingCorpus.open(out).fingerprint
+
+
+def test_changed_files_are_noticed(moved, tmp_path):
+    _, again = moved
+    file = tmp_path / "elsewhere" / "01.txt"
+    text = file.read_text()
+    file.write_text(text.replace("50 51", "51 50"))
+    assert len(file.read_text()) == len(text)
+    with pytest.raises(UserError, match="the files of the sources are not those") as caught:
+        again()
+    assert "\n" not in str(caught.value)
+    file.write_text(text)
+    again()
+    (tmp_path / "elsewhere" / "more.txt").write_text("1 2 3")
+    with pytest.raises(UserError, match="the files of the sources are not those"):
+        again()
+
+
+def test_corpora_of_earlier_versions_open(moved, texts, tmp_path):
+    out, again = moved
+    record = json.loads((out / "corpus.json").read_text())
+    files = sorted((texts / "a").iterdir())
+    stamps = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    record["settings"]["sources"] = [stamps]
+    (out / "corpus.json").write_text(json.dumps(record))
+    again()
+    with (tmp_path / "elsewhere" / "01.txt").open("a") as file:
+        file.write(" 1")
+    with pytest.raises(UserError, match="the files of the sources are not those"):
+        again()
+    record["settings"]["sources"] = [["0" * 64]]  # as those of translation pairs
+    (out / "corpus.json").write_text(json.dumps(record))
+    again()
 
 
 def test_damage_is_named(texts, vocabulary, tmp_path):

@@ -116,11 +116,11 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
     pytest.importorskip("tensorflow_datasets")
     ram_paths.put(f"{tfds_dir}/{name}", f"{bucket}/{name}")
     source = "tfds:glue/stsb"
-    from macaron_tf.data.tfds_sets import identity, open_set
+    from macaron_tf.data.tfds_sets import open_set, set_files
 
     found = open_set(name, "validation", bucket, download=False)
     assert str(found.folder).startswith(f"{bucket}/{name}")
-    assert len(identity(name, bucket)) > 3
+    assert len(set_files(name, bucket)) > 3
     [record] = found.builder.as_dataset(split="validation[:1]")
     assert "sentence1" in record, source
 
