@@ -123,17 +123,19 @@ def write(
     title: str,
     table: list[str],
     script: str = "swish_rnn",
+    figure: bool = True,
     **rest,
 ) -> None:
     """Writes OUT/NAME.md and OUT/NAME.json, and prints the table.
 
     Args:
         out: the folder.
-        name: of the files; NAME.png is the figure.
+        name: of the files.
         options: with `arguments`, the command's own words.
         title: heading.
         table: lines of Markdown.
         script: whose command it is.
+        figure: whether there is a NAME.png to show.
         rest: what the JSON holds besides the command and the commit.
     """
     commit = subprocess.run(
@@ -143,6 +145,6 @@ def write(
     record = {"command": line, "commit": commit, **rest}
     write_aside(out / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
     text = [f"# {title}", "", f"`{line}` at commit {commit}.", "", *table, ""]
-    text += [f"![{title}]({name}.png)", ""]
+    text += [f"![{title}]({name}.png)", ""] if figure else []
     write_aside(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))

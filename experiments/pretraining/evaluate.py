@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 import json
 
+from etils import epath
+
 from experiments.pretraining.learning import pretraining_objective
 from experiments.pretraining.run import PretrainingRun
 from experiments.pretraining.train import PretrainingValidation, check_corpus
@@ -38,10 +40,25 @@ def run(options: argparse.Namespace) -> None:
             f"{opened.path} was trained on {', '.join(languages) or 'none'}: give a corpus of the "
             "same languages in that order"
         )
-    for memory_length in options.memory or [opened.recipe.memory_length]:
-        if memory_length < 1 and opened.recipe.has_memory:
-            raise UserError(f"--memory {memory_length}: give 1 or more")
+    lengths = options.memory or [opened.recipe.memory_length]
+    if opened.recipe.has_memory and min(lengths) < 1:
+        raise UserError(f"--memory {min(lengths)}: give 1 or more")
+    records = [
         _evaluate(_changed(opened, memory_length, options.clamp), checkpoint, corpus, options)
+        for memory_length in lengths
+    ]
+    path = storage.as_path(options.output) if options.output else _place(opened, records)
+    found = records if len(records) > 1 else records[0]
+    write_aside(path, (json.dumps(found, indent=1) + "\n").encode())
+    print(f"scores: {path}")
+
+
+def _place(opened: PretrainingRun, records: list[dict]) -> epath.Path:
+    """The file in RUN/scores."""
+    lengths = [str(record["memory"]) for record in records if "memory" in record]
+    parts = [records[0]["fingerprint"][:8], records[0]["checkpoint"]]
+    parts += ["memory", *lengths] if lengths else []
+    return opened.path / "scores" / f"{'-'.join(parts)}.json"
 
 
 def _changed(opened: PretrainingRun, memory_length: int, clamp: int | None) -> PretrainingRun:
@@ -57,7 +74,8 @@ def _changed(opened: PretrainingRun, memory_length: int, clamp: int | None) -> P
 
 def _evaluate(
     opened: PretrainingRun, checkpoint, corpus: PretrainingCorpus, options: argparse.Namespace
-) -> None:
+) -> dict:
+    """Prints and returns the scores with one memory."""
     recipe = opened.recipe
     with options.devices.scope():
         network = opened.load_network(checkpoint)
@@ -69,16 +87,12 @@ def _evaluate(
         print(f"{'memory':24} {recipe.memory_length}")
     for name, value in metrics.items():
         print(f"{name:24} {value:.4f}")
-    record = {
+    return {
         "run": str(opened.path),
         "checkpoint": checkpoint.name,
         "corpus": str(options.corpus),
+        "fingerprint": corpus.fingerprint,
         "rows": corpus.rows("validation"),
         **memory,
         **metrics,
     }
-    suffix = f"-memory-{recipe.memory_length}" if memory else ""
-    name = f"{corpus.fingerprint[:8]}-{checkpoint.name}{suffix}.json"
-    path = storage.as_path(options.output) if options.output else opened.path / "scores" / name
-    write_aside(path, (json.dumps(record, indent=1) + "\n").encode())
-    print(f"scores: {path}")

@@ -81,7 +81,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, settings, corpus, tmp_pat
 def test_longer_memories_are_compared(whole, corpus):
     command = ["evaluate", str(whole), "--corpus", corpus, "--checkpoint", "last"]
     assert main([*command, "--memory", "12", "40"]) == 0
-    records = [json.loads(path.read_text()) for path in (whole / "scores").glob("*.json")]
+    [path] = (whole / "scores").glob("*-memory-12-40.json")
+    records = json.loads(path.read_text())
     found = {record["memory"]: record["nll"] for record in records}
     assert set(found) == {12, 40} and found[12] != found[40]
     lines = read_lines(whole / "metrics.jsonl")

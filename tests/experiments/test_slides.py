@@ -4,12 +4,21 @@ import json
 
 import pytest
 
+import experiments.elmo
+import experiments.few_shot
 import experiments.finetune
 import experiments.pretrain
 from experiments import studies
 from experiments.slides import main
-from experiments.slides_study import encoders, sentences
-from experiments.slides_study.systems import CORPORA, SYSTEMS, Corpus, System
+from experiments.slides_study import (
+    decoder_systems,
+    decoders,
+    encoder_systems,
+    encoders,
+    frame,
+    sentences,
+)
+from experiments.slides_study.frame import Corpus, System
 from macaron_tf.errors import UserError
 from tests.experiments.finetuning_toy import write_toy
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
@@ -25,8 +34,8 @@ def calls(monkeypatch):
         if getattr(experiments, script).main(list(words)):
             raise UserError("failed")
 
-    monkeypatch.setattr(studies, "command", command)
-    monkeypatch.setattr(encoders, "command", command)
+    for module in (studies, frame, encoders, decoders):
+        monkeypatch.setattr(module, "command", command)
     return found
 
 
@@ -104,7 +113,68 @@ def test_bad_names_are_one_sentence(tmp_path, capsys):
     assert main(["encoders", str(tmp_path), "--jobs", "0"]) == 2
 
 
-def test_every_system_has_a_folder_and_a_corpus_of_its_own_words():
-    assert len({encoders.folder(system, 1) for system in SYSTEMS}) == len(SYSTEMS)
-    assert {system.corpus for system in SYSTEMS} <= set(CORPORA)
-    assert {corpus.vocabulary for corpus in CORPORA.values()} <= {None, *CORPORA}
+@pytest.mark.parametrize("study", [encoder_systems, decoder_systems])
+def test_every_run_has_a_folder_and_a_corpus_of_its_own_words(study):
+    runs = frame.planned(study.SYSTEMS, [1, 2, 3])
+    assert len({run.name for run in runs}) == len(runs)
+    assert {run.system.corpus for run in runs} <= set(study.CORPORA)
+    assert {corpus.vocabulary for corpus in study.CORPORA.values()} <= {None, *study.CORPORA}
+
+
+def test_decoders_are_compared_block_by_block(calls, tmp_path, monkeypatch):
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    settings = toy_settings(write_documents(documents), steps=4)
+    settings.remove("model.num_layers=2")  # encoder-decoders count their layers apart
+    settings += ["training.warmup_steps=2", "training.validate_every=2"]
+    shapes = tuple(one for one in settings if one.startswith(("corpus.", "vocabulary.")))
+    few = ("--task", f"tsv:{tmp_path}/t.tsv", "--shots", "0", "1")
+    (tmp_path / "t.tsv").write_text("question\tanswer\n" + "a a\ta\nb b\tb\n" * 4)
+    blocks = ("transformer", "swish_rnn")
+    systems = (
+        System("GPT-2", "gpt2_tiny", "bytes", ("vocabulary.size=264",), blocks=blocks),
+        System("Transformer-XL", "transformer_xl_tiny", "text", blocks=blocks[:1]),
+        System("T5", "t5_tiny", "text", compared=True, blocks=blocks[:1]),
+    )
+    corpora = {
+        "text": Corpus("transformer_xl_tiny", shapes),
+        "bytes": Corpus("gpt2_tiny", (*shapes, "vocabulary.size=264")),
+    }
+    for name, value in {"SYSTEMS": systems, "CORPORA": corpora, "FEW_SHOT": few}.items():
+        monkeypatch.setattr(decoders, name, value)
+    monkeypatch.setattr(decoders, "MEMORIES", (8, 16))
+    monkeypatch.setattr(decoders, "SETTINGS", ("model.norm=pre",))
+    elmo = []
+
+    def train_elmo(words):
+        elmo.append(words[0])
+        out = tmp_path / "study" / ("runs/ELMo" if words[0] == "train" else "tagged")
+        out.mkdir(parents=True, exist_ok=True)
+        line = {"step": 4, "kind": "validation", "perplexity": 40.0}
+        (out / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        rows = [{"name": name, "f1": 0.5} for name in ("without ELMo", "with ELMo")]
+        (out / "tagging.json").write_text(json.dumps({"rows": rows}))
+
+    monkeypatch.setattr(experiments.elmo, "main", train_elmo)
+    out = tmp_path / "study"
+    arguments = ["decoders", str(out), "--seeds", "1", "2", "--jobs", "1", *flags(settings)]
+    assert main(arguments) == 0
+    rows = json.loads((out / "decoders.json").read_text())["rows"]
+    assert [(row["system"], row["block"], row["seed"]) for row in rows] == [
+        ("GPT-2", "transformer", 1),
+        ("GPT-2", "swish_rnn", 1),
+        ("Transformer-XL", "transformer", 1),
+        ("T5", "transformer", 1),
+        ("T5", "transformer", 2),
+    ]
+    assert [line["memory"] for line in rows[2]["memory"]] == [8, 16]
+    assert all(row["parameters"] > 1000 and len(row["curve"]) == 2 for row in rows)
+    text = (out / "decoders.md").read_text()
+    assert "| T5 | loss of spans | 2 |" in text and "| block | 8 | 16 |" in text
+    assert "| with ELMo | 1 | 50.0 |" in text and "| t.tsv | f1 |" in text
+    for figure in ("decoders.png", "memory.png", "few_shot/few_shot.png"):
+        assert (out / figure).stat().st_size > 1000
+    calls.clear()
+    assert main(arguments) == 0
+    assert {call[:2] for call in calls if call[0] == "pretrain"} == {("pretrain", "prepare")}
+    assert not [call for call in calls if call[0] == "few_shot"]

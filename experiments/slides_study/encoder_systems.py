@@ -1,44 +1,6 @@
 """The encoders that are compared: every system of the slides, at one size and as many tokens."""
 
-import dataclasses
-
-
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """Rows that systems share.
-
-    Attributes:
-        recipe: whose rows they are.
-        settings: replaced ones, `path=value`.
-        vocabulary: of which other corpus; None = its own.
-        judged_on: of which other corpus the validation rows are, where its own are too few.
-    """
-
-    recipe: str
-    settings: tuple[str, ...] = ()
-    vocabulary: str | None = None
-    judged_on: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class System:
-    """A row of the table.
-
-    Attributes:
-        name: what the table calls it.
-        recipe: what is pre-trained, and on which of `CORPORA`.
-        settings: replaced ones, `path=value`.
-        compared: trained with all seeds, for a comparison that the slides make; else with one.
-        sentences: trained further into a Sentence-BERT.
-    """
-
-    name: str
-    recipe: str
-    corpus: str
-    settings: tuple[str, ...] = ()
-    compared: bool = False
-    sentences: bool = False
-
+from experiments.slides_study.frame import Corpus, System
 
 # Of every pre-training: 5,000 updates on 2.6 million tokens. Post-norm without T5's bias a model
 # of this size still guesses by frequency after so many (BERT: a loss of 6.1; with both 5.4).

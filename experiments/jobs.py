@@ -1,0 +1,46 @@
+"""Commands at once, each on its share of the CPUs."""
+
+import concurrent.futures
+import os
+import queue
+import statistics
+import time
+from collections.abc import Callable
+
+
+def at_once(jobs: int, tasks: list[Callable[[], str]]) -> None:
+    """Calls all, `jobs` at once, each with its share of the CPUs; says what is done and left.
+
+    Args:
+        jobs: how many at once.
+        tasks: what is called, on a thread; each says in a word what it has done.
+
+    Raises:
+        UserError: a task's; those that have not begun are left out.
+    """
+    shares = queue.SimpleQueue()
+    for number in range(jobs):
+        shares.put(number)
+
+    def take_share() -> None:
+        if hasattr(os, "sched_setaffinity"):  # Linux
+            cpus = sorted(os.sched_getaffinity(0))
+            # Of this thread alone; the processes that it starts inherit it.
+            os.sched_setaffinity(0, cpus[shares.get() :: jobs] or cpus)
+
+    def timed(task: Callable[[], str]) -> tuple[str, float]:
+        began = time.monotonic()
+        return task(), (time.monotonic() - began) / 60
+
+    spent = []  # minutes of each; what was complete takes none
+    with concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool:
+        waiting = [pool.submit(timed, task) for task in tasks]
+        try:
+            for done, finished in enumerate(concurrent.futures.as_completed(waiting), 1):
+                what, minutes = finished.result()
+                spent += [minutes] if minutes > 0.1 else []
+                left = (len(tasks) - done) / jobs * statistics.mean(spent or [0])
+                print(f"[{done}/{len(tasks)}] {what}; {left:.0f} min left", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
