@@ -3,13 +3,18 @@
 import keras
 
 from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.first_stage import FirstStage
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.optimizers import make_optimizer
 from macaron_tf.training.updates import Objective
 
 
 def build_fit_model(
-    network: keras.Model, objective: Objective, config: TrainingConfig, jit_compile: bool = False
+    network: keras.Model,
+    objective: Objective,
+    config: TrainingConfig,
+    jit_compile: bool = False,
+    first_stage: FirstStage | None = None,
 ) -> FitModel:
     """A compiled `FitModel` with everything as the configuration says.
 
@@ -18,6 +23,7 @@ def build_fit_model(
         objective: see `FitModel`.
         config: the optimizer, its schedule, accumulation, clipping and averaging.
         jit_compile: see `FitModel.compile`.
+        first_stage: see `FirstStage`; None = every update trains everything.
     """
     model = FitModel(
         network,
@@ -28,6 +34,7 @@ def build_fit_model(
         max_skipped_updates=config.max_skipped_updates,
         steps_per_call=config.steps_per_call,
     )
+    model.updates.first_stage = first_stage
     optimizer = make_optimizer(config, network.trainable_variables)
     model.compile(optimizer=optimizer, jit_compile=jit_compile)
     return model

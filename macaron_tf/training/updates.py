@@ -9,6 +9,7 @@ import tensorflow as tf
 from macaron_tf.distribution import is_tpu
 from macaron_tf.training import sums as names_of
 from macaron_tf.training.ema import ExponentialMovingAverage
+from macaron_tf.training.first_stage import FirstStage
 
 Objective = Callable[..., dict[str, tf.Tensor]]
 
@@ -19,6 +20,7 @@ class Updates:
     Args: as `FitModel`.
 
     Attributes:
+        first_stage: see there; None = every update trains everything. Set before the first one.
         names: what the packed sums of a `"train"` and a `"test"` step are; known once traced.
         traces: how often each was traced.
         skipped_in_a_row: int64 variable, the length of the present run of skipped updates.
@@ -38,6 +40,7 @@ class Updates:
         self.strategy = tf.distribute.get_strategy()
         self.optimizer: keras.optimizers.Optimizer | None = None
         self.ema: ExponentialMovingAverage | None = None
+        self.first_stage: FirstStage | None = None
         self.names: dict[str, tuple[str, ...]] = {}
         self.traces = {"train": 0, "test": 0}
         self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
@@ -155,11 +158,17 @@ class Updates:
         healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
         healthy &= weight > 0
 
-        def step():
-            self._run(self._step, gradients)
+        def step(first: bool = False):
+            self._run(lambda given: self._step(given, first), gradients)
             return tf.constant(0, tf.int64)
 
-        in_a_row = tf.cond(healthy, step, lambda: self.skipped_in_a_row + 1)
+        def staged_step():
+            if self.first_stage is None:
+                return step()
+            early = self._first(self.first_stage.lasts(self.optimizer.iterations))
+            return tf.cond(early, lambda: step(first=True), step)
+
+        in_a_row = tf.cond(healthy, staged_step, lambda: self.skipped_in_a_row + 1)
         self.skipped_in_a_row.assign(in_a_row)
         taken = tf.cast(healthy, tf.float32)
         # (K,) and five scalars -> (K + 5,)
@@ -202,13 +211,20 @@ class Updates:
             sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
         weight = sums[self.names["train"].index("weight")]
         factor = tf.math.divide_no_nan(1.0, weight)
+        if self.first_stage is not None:
+            done = self.optimizer.iterations
+            gradients = self.first_stage.masked(gradients, self._updated, done)
         norm = tf.linalg.global_norm(gradients) * factor
         if self.clip_norm is not None:
             factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
         return sums, [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients], norm
 
-    def _step(self, gradients: list[tf.Tensor]) -> None:
-        self.optimizer.apply(gradients, self._updated)
+    def _step(self, gradients: Sequence[tf.Tensor], first: bool) -> None:
+        pairs = zip(gradients, self._updated, strict=True)
+        if first:  # without the others, no decay touches them
+            pairs = [pair for pair in pairs if self.first_stage.trains(pair[1])]
+        gradients, variables = zip(*pairs, strict=True)
+        self.optimizer.apply(list(gradients), list(variables))
         if self.ema:
             self.ema.update(self.optimizer.iterations)
 
