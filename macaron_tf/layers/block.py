@@ -225,6 +225,18 @@ class Block(CachedSteps, SegmentSteps, TwoStreams, keras.layers.Layer):
                 self._tracker.untrack(own)
                 setattr(self, name, shared)
 
+    def copy_from(self, other: "Block") -> None:
+        """Takes the weights of another block's sub-layers; one that it has not keeps its own.
+
+        A decoder's block so starts from an encoder's, its attention to the memory anew.
+
+        Args:
+            other: built, as this one, with equal options but for `causal` and `cross_attention`.
+        """
+        for operator, name in self._names:
+            if operator != "memory" or other.cross_attention:
+                getattr(self, name).set_weights(getattr(other, name).get_weights())
+
     def build(self, x_shape, memory_shape=None):
         for operator, residual in self._sublayers:
             if not residual.built:  # by a block that shares it

@@ -33,8 +33,8 @@ class EncoderEmbeddings(keras.layers.Layer):
         tokens: the table of another layer, read as that one does; made where there is none.
 
     Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 everywhere
-    by default; `position_ids (B, L)` int, where positions do not simply count up. Returns
-    `(B, L, E)`.
+    by default; `position_ids (B, L)` int, where positions do not simply count up; `vectors
+    (B, L, E)`, in place of those of the tokens. Returns `(B, L, E)`.
 
     References: Devlin et al. 2018 (BERT), figure 2; languages and positions that restart: Conneau
     and Lample 2019 (XLM), figure 1.
@@ -115,9 +115,15 @@ class EncoderEmbeddings(keras.layers.Layer):
         self.built = True
 
     def call(
-        self, token_ids, segment_ids=None, language_ids=None, position_ids=None, training=None
+        self,
+        token_ids,
+        segment_ids=None,
+        language_ids=None,
+        position_ids=None,
+        vectors=None,
+        training=None,
     ):
-        x = self.tokens(token_ids)  # (B, L, E)
+        x = self.tokens(token_ids) if vectors is None else vectors  # (B, L, E)
         for table, ids in ((self.segments, segment_ids), (self.languages, language_ids)):
             if table is not None:
                 ids = ops.zeros_like(token_ids) if ids is None else ids

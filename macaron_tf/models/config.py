@@ -51,6 +51,11 @@ class EncoderDecoderConfig(LayerChoices):
             start so wide that, scaled or not, they are of unit scale where they are added up.
         initializer_range: standard deviation of all matrices and tables, cut off at two of them
             (BART's); None = as `initializer` says.
+        language_embeddings: whether a vector is added to every token of the source, and another
+            one to those of the target (XLM's languages).
+        num_source_layers: depth of an encoder of its own that reads the source in front of the
+            encoder, whose token embeddings it replaces (BART's translation); 0 = none.
+        source_vocab_size: rows of that encoder's table; None = V.
 
     Raises:
         ValueError: a field is out of its range; the message names it.
@@ -87,6 +92,9 @@ class EncoderDecoderConfig(LayerChoices):
     rnn_gate: str = "gelu"
     initializer: str = "glorot_uniform"
     initializer_range: float | None = None
+    language_embeddings: bool = False
+    num_source_layers: int = 0
+    source_vocab_size: int | None = None
 
     def __post_init__(self):
         for name in (
@@ -99,8 +107,10 @@ class EncoderDecoderConfig(LayerChoices):
             "max_length",
         ):
             check_count(name, getattr(self, name))
-        if self.head_dim is not None:
-            check_count("head_dim", self.head_dim)
+        for name in ("head_dim", "source_vocab_size"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        check_count("num_source_layers", self.num_source_layers, least=0)
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             check_fraction(name, getattr(self, name))
         for name in ("epsilon", "initializer_range"):

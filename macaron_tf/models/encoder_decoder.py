@@ -7,6 +7,8 @@ from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.configured import ConfiguredModel
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.source_encoder import source_encoder_config
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
@@ -33,7 +35,8 @@ class EncoderDecoder(ConfiguredModel):
     """Source ids and the target so far to scores of the next target token.
 
     One table embeds source and target and, where the configuration does not untie them, projects
-    to the vocabulary. Id 0 is padding in both.
+    to the vocabulary. Id 0 is padding in both. A source of another vocabulary is read by an
+    encoder of its own, whose output stands where the tokens' embeddings would.
 
     Args:
         config: an `EncoderDecoderConfig`.
@@ -46,7 +49,7 @@ class EncoderDecoder(ConfiguredModel):
         logits = model({"source": source_ids, "target": target_ids})
 
     References: Vaswani et al. 2017; with Macaron blocks, Lu et al. 2019; Raffel et al. 2020 (T5),
-    section 2.1; Lewis et al. 2020 (BART), section 2.1.
+    section 2.1; Lewis et al. 2020 (BART), sections 2.1 and 3.4.
     """
 
     config_class = EncoderDecoderConfig
@@ -74,6 +77,7 @@ class EncoderDecoder(ConfiguredModel):
                 config.vocab_size,
                 config.hidden_dim,
                 num_segments=0,
+                num_languages=int(config.language_embeddings),
                 **config.options(*_EMBEDDING_OPTIONS),
                 initializer_range=config.initializer_range or 0.02,
                 norm=config.embedding_norm,
@@ -107,6 +111,11 @@ class EncoderDecoder(ConfiguredModel):
                 dtype=policy,
                 name="output_projection",
             )
+        self.source_encoder = None
+        if config.num_source_layers:
+            self.source_encoder = Encoder(
+                source_encoder_config(config), dtype=policy, name="source_encoder"
+            )
 
     def build(self, input_shape=None):
         hidden_shape = (None, None, self.config.hidden_dim)
@@ -117,6 +126,8 @@ class EncoderDecoder(ConfiguredModel):
         self.decoder.build(hidden_shape, hidden_shape)
         if self.output_projection:
             self.output_projection.build(hidden_shape)
+        if self.source_encoder:
+            self.source_encoder.build()
         self.logits_bias = None
         if self.config.logits_bias:
             self.logits_bias = self.add_weight(
@@ -129,7 +140,10 @@ class EncoderDecoder(ConfiguredModel):
 
     def encode(self, source, training=None):
         """Source ids `(B, S)` to the memory `(B, S, D)`."""
-        x = self.source_embeddings(source, training=training)
+        vectors = None
+        if self.source_encoder:
+            vectors = self.source_encoder({"token_ids": source}, training=training)  # (B, S, D)
+        x = self.source_embeddings(source, vectors=vectors, training=training)
         return self.encoder(x, mask=self.padding_mask(source), training=training)
 
     def hidden_states(self, inputs, training=None):

@@ -114,6 +114,23 @@ class Stack(keras.layers.Layer):
             self.final_norm.build(x_shape)
         self.built = True
 
+    def copy_from(self, other: "Stack") -> None:
+        """Takes another stack's weights, see the block's `copy_from`.
+
+        T5's bias is taken where both stacks see the same side: a decoder's distances have other
+        buckets than an encoder's.
+
+        Args:
+            other: built, as this one, of the same layers.
+        """
+        for block, one in zip(self.blocks, other.blocks, strict=True):
+            block.copy_from(one)
+        if self.blocks[0].causal == other.blocks[0].causal:
+            for bias, one in zip(self.biases, other.biases, strict=True):
+                bias.set_weights(one.get_weights())
+        if self.final_norm:
+            self.final_norm.set_weights(other.final_norm.get_weights())
+
     def call(
         self,
         x,
