@@ -26,12 +26,7 @@ class TextVocabulary:
     languages = (SOURCE, TARGET)
 
     def __init__(self, vocabulary: PieceVocabulary, max_source: int, max_target: int):
-        if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
-            raise UserError(
-                f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-                f"{vocabulary.sep_id}, an encoder-decoder needs {BOS} and {EOS}: take a run whose "
-                "vocabulary was trained here"
-            )
+        check_ends(vocabulary)
         self.vocabulary = vocabulary
         self.limits = {SOURCE: max_source, TARGET: max_target}
         self.pieces, self.size, self.hash = vocabulary.pieces, vocabulary.size, vocabulary.hash
@@ -52,3 +47,13 @@ class TextVocabulary:
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Ids to lines, see `PieceVocabulary.decode_lines`."""
         return self.vocabulary.decode_lines(rows)
+
+
+def check_ends(vocabulary: PieceVocabulary) -> None:
+    """Raises a UserError where [CLS] and [SEP] are not an encoder-decoder's BOS and EOS."""
+    if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
+        raise UserError(
+            f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
+            f"{vocabulary.sep_id}, an encoder-decoder needs {BOS} and {EOS}: take a run whose "
+            "vocabulary was trained here"
+        )
