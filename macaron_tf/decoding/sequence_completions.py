@@ -1,5 +1,6 @@
 """Text to text with an encoder-decoder that was pre-trained on corrupted text: T5, BART."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ HOLE = "[MASK]"
 class SequenceGenerator(TextGenerator):
     """Answers texts, which the encoder reads; a `[MASK]` in one is a gap to be filled.
 
-    The source is the text and EOS, the decoder begins with BOS. Where gaps have sentinels of their
-    own, as T5's, the answer says `[MASK]` before what stands in each.
+    The source is the text and EOS, the decoder begins with BOS, as models are trained here. Where
+    gaps have sentinels of their own, as T5's, the answer says `[MASK]` before what stands in each.
 
     Args:
         model: has `start(source, beam_size, max_length)` and `step`, see `EncoderDecoder`.
@@ -26,6 +27,7 @@ class SequenceGenerator(TextGenerator):
         longest: tokens of a source, EOS included, and of an answer; None = any number.
         sentinels: ids above the vocabulary's rows, one for each gap in turn; 0 = every gap is
             the vocabulary's [MASK].
+        source_start, answer_start: ids before a text, and before its answer.
     """
 
     def __init__(
@@ -34,9 +36,12 @@ class SequenceGenerator(TextGenerator):
         vocabulary: PieceVocabulary,
         longest: int | None = None,
         sentinels: int = 0,
+        source_start: Sequence[int] = (),
+        answer_start: Sequence[int] = (BOS,),
     ):
         super().__init__(model, vocabulary, longest)
         self.sentinels = sentinels
+        self.source_start, self.answer_start = tuple(source_start), tuple(answer_start)
         rows = model.config.vocab_size - vocabulary.size
         self.spellings = [*self.spellings, *[f" {HOLE}".encode()] * rows]
         self.barred = np.concatenate([self.barred, np.arange(rows) >= sentinels])
@@ -46,7 +51,9 @@ class SequenceGenerator(TextGenerator):
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         parts = tf.strings.split(as_prompts(texts), HOLE)  # (B, None)
-        ids = tf.cast(self.vocabulary.encode(tf.strings.strip(parts.values)), tf.int32)
+        # What follows a gap keeps its space: to some vocabularies it is a part of the word.
+        texts = tf.strings.regex_replace(parts.values, r"[ \t\r\n]+\z", "")
+        ids = tf.cast(self.vocabulary.encode(texts), tf.int32)
         numbers = tf.cast(tf.ragged.range(parts.row_lengths()).values, tf.int32)
         last = tf.cast(tf.gather(parts.row_lengths(), parts.value_rowids()), tf.int32) - 1
         # A text of more gaps than there are sentinels ends with the same one again and again.
@@ -55,13 +62,15 @@ class SequenceGenerator(TextGenerator):
             gap = self.vocabulary.size + tf.minimum(numbers, self.sentinels - 1)
         ends = tf.where(numbers == last, EOS, gap)
         ids = tf.concat([ids, ends[:, None]], axis=1)  # (parts, None)
-        return parts.with_values(ids).merge_dims(1, 2)  # (B, None, None) -> (B, None)
+        rows = parts.with_values(ids).merge_dims(1, 2)  # (B, None, None) -> (B, None)
+        start = tf.constant([self.source_start], tf.int32)  # (1, N)
+        return tf.concat([tf.repeat(start, rows.nrows(), axis=0), rows], axis=1)
 
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         return self.longest is None or length <= self.longest
 
     def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
-        return self.longest
+        return None if self.longest is None else self.longest + 1 - len(self.answer_start)
 
     def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         return length > 0
@@ -69,7 +78,8 @@ class SequenceGenerator(TextGenerator):
     def prompts(
         self, rows: tf.Tensor, lengths: tf.Tensor, limits: tf.Tensor, seeds: tf.Tensor
     ) -> Prompts:
-        return Prompts(tf.fill([tf.shape(rows)[0], 1], BOS), tf.ones_like(lengths), limits, seeds)
+        start = tf.repeat(tf.constant([self.answer_start], tf.int32), tf.shape(rows)[0], axis=0)
+        return Prompts(start, tf.fill(tf.shape(lengths), len(self.answer_start)), limits, seeds)
 
     def start(self, rows: tf.Tensor, samples: int, room: int | None = None) -> tuple[Any, Any]:
         return self.model.start(rows, samples, room)

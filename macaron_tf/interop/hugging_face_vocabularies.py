@@ -1,6 +1,7 @@
-"""The vocabularies of Hugging Face's encoders, with our ids."""
+"""The vocabularies of Hugging Face's models, with our ids."""
 
 import pathlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -95,6 +96,40 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     return vocabulary, np.array([*special, *(numbers[name] for name in kept)])
 
 
+def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
+    """Reads T5's tokenizer: SentencePiece's unigrams, and sentinels behind them.
+
+    Args:
+        directory: as of `read_vocabulary`.
+
+    Returns:
+        The vocabulary; at each of its ids theirs, `(V',)` int, -1 for [MASK], for which they have
+        none, and for [CLS] that of padding, with which their decoder begins; theirs of the
+        sentinels, `<extra_id_0>` first.
+
+    Raises:
+        UserError: there is no vocabulary, or it has no padding, end or unknown piece.
+    """
+    tokenizer, file = _optional(directory / "tokenizer.json"), directory / "spiece.model"
+    options = _optional(directory / "tokenizer_config.json")
+    if not tokenizer and not file.is_file():
+        raise UserError(f"{directory} has no vocabulary: neither {file.name} nor tokenizer.json.")
+    source = pieces_of_file(file) if file.is_file() else pieces_of_tokenizer(tokenizer)
+    names = [piece.piece for piece in source.pieces]
+    numbers = [re.fullmatch(r"<extra_id_(\d+)>", name) for name in names]
+    sentinels = {int(found[1]): place for place, found in enumerate(numbers) if found}
+    if not sentinels:  # the model's file knows nothing of them: they follow it, the last one first
+        count = options.get("extra_ids", 100)
+        sentinels = {number: len(names) + count - 1 - number for number in range(count)}
+    usual = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
+    special = _special_names(directory, options, names, usual)
+    pad, unknown, end = (names.index(name) for name in special)
+    rest = np.setdiff1d(np.arange(len(names)), [pad, unknown, end, *sentinels.values()])
+    ids = np.array([pad, unknown, pad, end, -1, *rest])
+    vocabulary = encoder_model(source, ids, lower_case=False)
+    return vocabulary, ids, np.array([sentinels[number] for number in sorted(sentinels)], int)
+
+
 def _byte_pairs(
     directory: pathlib.Path, tokenizer: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, int], list[str], bool]:
@@ -168,11 +203,14 @@ def _steps(tokenizer: Mapping[str, Any]) -> list[str]:
 
 
 def _special_names(
-    directory: pathlib.Path, options: Mapping[str, Any], present: Collection[str]
+    directory: pathlib.Path,
+    options: Mapping[str, Any],
+    present: Collection[str],
+    special: Mapping[str, Sequence[str]] = _SPECIAL,
 ) -> Sequence[str]:
-    """Their names of padding, unknown, [CLS], [SEP] and [MASK]."""
+    """Their names of padding, unknown, [CLS], [SEP] and [MASK], or of those in `special`."""
     names = []
-    for field, usual in _SPECIAL.items():
+    for field, usual in special.items():
         given = options.get(field)
         # Early files keep a token as an object with its `content`.
         given = given.get("content") if isinstance(given, dict) else given

@@ -69,21 +69,31 @@ def read_marian_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]
     return _read(state, config, "the MarianMT configuration")
 
 
-def read_bart(directory: str | pathlib.Path) -> SequenceImport:
+def read_bart(directory: str | pathlib.Path, ids: np.ndarray | None = None) -> SequenceImport:
     """Reads a directory of a BartForConditionalGeneration, see `read_marian`.
+
+    Args:
+        directory: as there.
+        ids: theirs at each of ours, in another order than that of `order_of_ids`.
 
     Raises:
         UserError: as `read_marian`.
     """
     directory = pathlib.Path(directory)
-    config = read_config(directory, ("bart",))
-    return _read(read_state(directory), config, str(directory / "config.json"), bart=True)
+    config, where = read_config(directory, ("bart",)), str(directory / "config.json")
+    ids = order_of_ids(config, where, _BART_UNKNOWN) if ids is None else ids
+    return _read(read_state(directory), config, where, ids)
 
 
 def _read(
-    state: Mapping[str, np.ndarray], config: Mapping[str, Any], where: str, bart: bool = False
+    state: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+    where: str,
+    ids: np.ndarray | None = None,
 ) -> SequenceImport:
-    ids = order_of_ids(config, where, _BART_UNKNOWN if bart else None)
+    """BART where `ids` are given, else MarianMT."""
+    bart = ids is not None
+    ids = ids if bart else order_of_ids(config, where)
     bias = np.asarray(state.get("final_logits_bias", 0.0))
     settings = _bart_settings(config, where) if bart else _marian_settings(config, where)
     model = EncoderDecoder(

@@ -29,7 +29,7 @@ _PARTS = {"query": "q", "key": "k", "value": "v", "output": "o"}
 _ATTENTIONS = {"attention_0": "SelfAttention", "cross_attention_0": "EncDecAttention"}
 
 
-def read_t5(directory: str | pathlib.Path) -> SequenceImport:
+def read_t5(directory: str | pathlib.Path, ids: np.ndarray | None = None) -> SequenceImport:
     """Reads a T5ForConditionalGeneration directory as `save_pretrained` writes it.
 
     Its sentinels come last among our ids, the first of them as its own last ones do.
@@ -37,13 +37,14 @@ def read_t5(directory: str | pathlib.Path) -> SequenceImport:
     Args:
         directory: holds `config.json` and `model.safetensors` or `pytorch_model.bin` (read with
             the safetensors package, or PyTorch, which must be installed).
+        ids: theirs at each of ours, in another order than that of `order_of_ids`.
 
     Raises:
         UserError: a file is missing, or the model has what ours has no place for.
     """
     directory = pathlib.Path(directory)
     config = read_config(directory, ("t5",))
-    return _read(read_state(directory), config, str(directory / "config.json"))
+    return _read(read_state(directory), config, str(directory / "config.json"), ids)
 
 
 def read_t5_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> SequenceImport:
@@ -59,8 +60,13 @@ def read_t5_state(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) ->
     return _read(state, config, "the T5 configuration")
 
 
-def _read(state: Mapping[str, np.ndarray], config: Mapping[str, Any], where: str) -> SequenceImport:
-    ids = order_of_ids(config, where)
+def _read(
+    state: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+    where: str,
+    ids: np.ndarray | None = None,
+) -> SequenceImport:
+    ids = order_of_ids(config, where) if ids is None else ids
     table = read_table(state, _TABLES, ids, where)
     output = read_table(state, (_OUTPUT,), ids, where) if _OUTPUT in state else table
     tied = np.array_equal(output, table)
