@@ -5,6 +5,9 @@
     python -m experiments.translate evaluate runs/m30k --checkpoint average
     echo "A man is riding a bike." | python -m experiments.translate translate runs/m30k
 
+    python -m experiments.translate train multi30k_xlm_tiny runs/x --init runs/xlm --data-dir DIR
+    python -m experiments.translate train multi30k_bart_tiny runs/b --init runs/bart --data-dir DIR
+
 `train` resumes where an interrupted run stopped when the same command is given again.
 """
 
@@ -43,7 +46,22 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
     )
-
+    start = train.add_argument_group("start from pre-trained weights, with their vocabulary")
+    start.add_argument(
+        "--init",
+        metavar="RUN",
+        help="a run of an encoder or a language model, which begins both stacks; or of BART or "
+        "T5, which reads the other language through a new encoder",
+    )
+    start.add_argument(
+        "--init-parts",
+        nargs="+",
+        choices=("embeddings", "encoder", "decoder"),
+        help="what begins as the encoder (default: encoder decoder; embeddings always do)",
+    )
+    start.add_argument(
+        "--init-decoder", metavar="RUN", help="another run of that shape, for the decoder"
+    )
     strategy_options(train)
 
     vocabulary = command("vocabulary", "train a recipe's joint vocabulary alone")

@@ -3,11 +3,12 @@
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
 takes a translation run, a fine-tuning run (see `export.classifier`, `export.span_reader` and
-`export.tagger` for their signatures), a pre-training run that goes on with texts (see
-`export.generator`), a run of `experiments.elmo` (see `export.word_embedder`) or of
-`experiments.embed` (see `export.embedder`), or as such `hugging-face:DIR`, the directory of a
-sentence-transformers model, and writes OUT/VERSION, the layout that TensorFlow Serving watches. A
-server needs tensorflow and tensorflow_text and nothing of this project.
+`export.tagger` for their signatures), a pre-training run that goes on with texts or a run of
+`experiments.text_to_text`, which answers them (see `export.generator`), a run of
+`experiments.elmo` (see `export.word_embedder`) or of `experiments.embed` (see `export.embedder`),
+or as such `hugging-face:DIR`, the directory of a sentence-transformers model, and writes
+OUT/VERSION, the layout that TensorFlow Serving watches. A server needs tensorflow and
+tensorflow_text and nothing of this project.
 """
 
 import argparse
@@ -19,14 +20,13 @@ import tensorflow as tf
 from etils import epath
 
 from experiments.kind import read_kind
-from experiments.translation.run import TranslationRun
+from experiments.translation.run import TranslationRun, source_limit
 from export.versions import write_version
+from macaron_tf.data.pair_vocabulary import PairVocabulary
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.special_ids import EOS, PAD
-
-MAX_TOKENS = 256
 
 
 class TranslationModule(tf.Module):
@@ -44,15 +44,15 @@ class TranslationModule(tf.Module):
         network: the trained `EncoderDecoder`.
         vocabulary: the one it was trained with.
         decoding: beam search settings, `n_best` included.
-        max_tokens: pieces of the longest line that is taken.
+        max_tokens: pieces of the longest line that is taken, see `source_limit`.
     """
 
     def __init__(
         self,
         network,
-        vocabulary: Vocabulary,
+        vocabulary: Vocabulary | PairVocabulary,
         decoding: BeamSearchConfig,
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int,
     ):
         super().__init__(name="translation")
         self.network = network
@@ -140,7 +140,8 @@ def export(
     """
     config = dataclasses.replace(run.recipe.decoding, **decoding)
     weights = run.checkpoint(checkpoint)
-    module = TranslationModule(run.load_network(weights), run.vocabulary, config)
+    network = run.load_network(weights)
+    module = TranslationModule(network, run.vocabulary, config, source_limit(network))
     record = {
         "run": run.path.name,
         "checkpoint": weights.name,
@@ -169,7 +170,8 @@ def main(arguments: list[str] | None = None) -> None:
     changes = {"n_best": options.n_best, "beam_size": options.beam_size}
     changes = {name: value for name, value in changes.items() if value is not None}
     kind = "embedding" if options.run.startswith("hugging-face:") else read_kind(options.run)
-    if kind in ("finetuning", "embedding", "pretraining", "elmo") and changes:
+    others = ("finetuning", "embedding", "pretraining", "text_to_text", "elmo")
+    if kind in others and changes:
         flag = next(iter(changes)).replace("_", "-")
         raise UserError(f"--{flag}: {options.run} is no translator, and searches nothing")
     if options.run.startswith("hugging-face:") and options.checkpoint:
@@ -179,7 +181,7 @@ def main(arguments: list[str] | None = None) -> None:
         from export.embedder import export_embedder
 
         path = export_embedder(options.run, options.out, options.checkpoint, options.version)
-    elif kind == "pretraining":
+    elif kind in ("pretraining", "text_to_text"):
         from export.generator import export_generator
 
         path = export_generator(options.run, options.out, options.checkpoint, options.version)

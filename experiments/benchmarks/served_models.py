@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.made_up_text import made_up_texts
+from experiments.translation.run import source_limit
 from export.classifier import ClassifierModule
 from export.saved_model import TranslationModule
 from export.versions import write_version
@@ -186,7 +187,7 @@ def translators(
         max_length_ratio=0.0,
         max_length_offset=new_tokens,
     )
-    module = TranslationModule(network, vocabulary, config)
+    module = TranslationModule(network, vocabulary, config, source_limit(network))
     graph = module.signatures()["serving_default"]
     return {
         IN_MEMORY: lambda lines: graph(text=tf.constant(lines))["translations"].numpy(),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
+from etils import epath
 
 from experiments.finetuning.recipe import FinetuningRecipe
 from experiments.kind import read_kind
@@ -58,6 +59,7 @@ class Init:
         vocabulary: cuts text for the model.
         trained_length: longest rows the model has seen; None = all of its positions count.
         read: reads the weights; None where they are drawn.
+        languages: whose the encoder's language embeddings are, in order, where that is known.
     """
 
     given: str
@@ -66,6 +68,13 @@ class Init:
     vocabulary: PieceVocabulary
     trained_length: int | None = None
     read: Callable[[], Weights] | None = None
+    languages: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The encoder's, at the vocabulary's size."""
+        options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
+        return catalog.config(self.model, **options)
 
     @functools.cached_property
     def weights(self) -> Weights | None:
@@ -95,8 +104,7 @@ class Init:
         wanted = recipe.model_config(self.vocabulary.size)
         if self.read is None:
             return
-        options = dict(self.model_options)
-        own = catalog.config(self.model, **{**options, "vocab_size": self.vocabulary.size})
+        own = self.config
         for field in dataclasses.fields(own):
             theirs, ours = getattr(own, field.name), getattr(wanted, field.name)
             if theirs != ours and field.name not in _FREE:
@@ -183,11 +191,17 @@ def _folder(given: str, place: str) -> pathlib.Path:
     return folder
 
 
-def _of_run(given: str) -> Init:
-    path, checkpoint = storage.as_path(given), None
+def run_place(given: str) -> tuple[epath.Path, str | None]:
+    """A run's folder, and the checkpoint that is named behind an @."""
+    path = storage.as_path(given)
     if not path.exists() and "@" in given:
         folder, _, checkpoint = given.rpartition("@")
-        path = storage.as_path(folder)
+        return storage.as_path(folder), checkpoint
+    return path, None
+
+
+def _of_run(given: str) -> Init:
+    path, checkpoint = run_place(given)
     if not (path / "recipe.json").is_file():
         raise UserError(
             f"--init {given} is no run: give the folder of a pre-training run, hugging-face:DIR, "
@@ -222,6 +236,7 @@ def _of_run(given: str) -> Init:
         # Sinusoids and T5's far distances reach further than they were seen.
         seen if config.longest is not None else None,
         lambda: Weights.of(run.load_network(weights)),
+        recipe.corpus.languages if kind == "pretraining" and config.num_languages else (),
     )
 
 

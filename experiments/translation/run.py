@@ -7,25 +7,39 @@ from etils import epath
 
 from experiments.run import Run
 from experiments.translation.recipe import TranslationRecipe
+from macaron_tf.data.pair_vocabulary import PairVocabulary, load_translation_vocabulary
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
 from macaron_tf.models import EncoderDecoder
 
+_MAX_SOURCE = 256  # pieces of the longest line that is read
 
-def build_network(recipe: TranslationRecipe, vocabulary: Vocabulary) -> EncoderDecoder:
+
+def build_network(
+    recipe: TranslationRecipe, vocabulary: Vocabulary | PairVocabulary
+) -> EncoderDecoder:
     """The recipe's model at the vocabulary's size, in the recipe's dtype policy.
 
     Args:
         recipe: names the model and its options.
-        vocabulary: gives the number of rows of the embedding.
+        vocabulary: gives the number of rows of the embedding, or of both embeddings.
 
     Raises:
         UserError: see `TranslationRecipe.model_config`.
     """
-    config = recipe.model_config(vocabulary.size)
+    sizes = [vocabulary.size]
+    if isinstance(vocabulary, PairVocabulary):
+        sizes = [vocabulary.target.size, vocabulary.source.size]
+    config = recipe.model_config(*sizes)
     network = EncoderDecoder(config, dtype=recipe.training.dtype_policy)
     network.build()
     return network
+
+
+def source_limit(network: EncoderDecoder) -> int:
+    """Pieces of the longest line that a network is given, EOS not counted."""
+    longest = network.config.longest
+    return _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +49,8 @@ class TranslationRun(Run):
     recipe_class = TranslationRecipe
 
     @staticmethod
-    def load_vocabulary(directory: epath.Path) -> Vocabulary:
-        return Vocabulary.load(directory)
+    def load_vocabulary(directory: epath.Path) -> Vocabulary | PairVocabulary:
+        return load_translation_vocabulary(directory)
 
     def build_network(self) -> EncoderDecoder:
         return build_network(self.recipe, self.vocabulary)
@@ -54,9 +68,11 @@ class TranslationRun(Run):
             decoding: the recipe's beam search by default.
             seed: of sampling.
         """
+        network = self.load_network(checkpoint)
         return LineTranslator(
-            self.load_network(checkpoint),
+            network,
             self.vocabulary,
             decoding or self.recipe.decoding,
+            max_source_length=source_limit(network),
             seed=seed,
         )

@@ -8,8 +8,10 @@ from etils import epath
 
 from experiments import recipes
 from experiments.recipe import MAY_CHANGE, check_same, override
+from experiments.translation.init import read_start
 from experiments.translation.recipe import TranslationRecipe
 from experiments.translation.run import TranslationRun, build_network
+from experiments.translation.start import Start
 from experiments.translation.validation import METRICS, TranslationValidation
 from experiments.translation.vocabulary import train_vocabulary
 from macaron_tf.data import TranslationData, Vocabulary, check_vocabulary, read_pairs
@@ -32,7 +34,14 @@ _MAY_CHANGE = (
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or goes on, and says what to do next."""
-    recipe = override(recipes.load(options.recipe, TranslationRecipe), options.set)
+    recipe = recipes.load(options.recipe, TranslationRecipe)
+    start = None
+    if options.init:
+        start = read_start(options.init, options.init_parts, options.init_decoder)
+        recipe = start.apply(recipe)
+    elif options.init_parts or options.init_decoder:
+        raise UserError("--init-parts and --init-decoder go with --init RUN")
+    recipe = override(recipe, options.set)
     path = as_path(options.run)
     result = train_recipe(
         recipe,
@@ -41,6 +50,7 @@ def run(options: argparse.Namespace) -> None:
         options.download,
         vocabulary_dir=options.vocabulary,
         strategy=options.devices,
+        start=start,
     )
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:
@@ -61,6 +71,7 @@ def train_recipe(
     download: bool = False,
     vocabulary_dir: str | None = None,
     strategy: tf.distribute.Strategy | None = None,
+    start: Start | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder; the run found there is continued.
 
@@ -72,25 +83,45 @@ def train_recipe(
         data_dir, download: as for `macaron_tf.data.read_pairs`.
         vocabulary_dir: a vocabulary to use instead of training one.
         strategy: the devices; None = this moment's.
+        start: what the weights are of, and the vocabulary; the recipe is `start.apply`'s.
 
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
     """
-    recipe.model_config()  # a wrong model is said before minutes are spent on the data
+    # A wrong model is said before minutes are spent on the data.
+    if recipe.model_config().num_source_layers and start is None:
+        raise UserError(
+            "model.num_source_layers reads a source of another vocabulary than a pre-trained "
+            "model's: give --init a run of BART's or T5's"
+        )
+    if start:
+        start.check(recipe)
     if recipe.training.best_metric not in METRICS:
         raise UserError(
             f"training.best_metric is {recipe.training.best_metric!r}: give one of "
             f"{', '.join(METRICS)}"
         )
-    languages = (recipe.data.source_language, recipe.data.target_language)
+    languages = recipe.data.languages
     text = dict(data_dir=data_dir, download=download)
     held_out = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, **text)
     opened = TranslationRun.open(path) if (path / "recipe.json").exists() else None
     if opened:
+        if opened.recipe.init != recipe.init:
+            raise UserError(
+                f"{path} was started with --init {opened.recipe.init or 'left out'}, not "
+                f"{recipe.init or 'without it'}: give the same command, or another folder"
+            )
         check_same(opened.recipe, recipe, path, _MAY_CHANGE)
         vocabulary = opened.vocabulary
         if vocabulary_dir:
-            check_vocabulary(vocabulary.hash, Vocabulary.load(vocabulary_dir), str(path))
+            again = (
+                start.vocabulary(recipe, vocabulary_dir)
+                if start
+                else Vocabulary.load(vocabulary_dir)
+            )
+            check_vocabulary(vocabulary.hash, again, str(path))
+    elif start:
+        vocabulary = start.vocabulary(recipe, vocabulary_dir, **text)
     elif vocabulary_dir:
         vocabulary = Vocabulary.load(vocabulary_dir)
     else:
@@ -132,8 +163,12 @@ def train_recipe(
         network = build_network(recipe, vocabulary)
         validation = TranslationValidation(recipe, network, vocabulary, held_out)
         objective = TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy))
-        model = build_fit_model(network, objective, recipe.training)
-    print(f"{recipe.model}: {network.count_params():,} parameters", flush=True)
+        if start and not opened:
+            start.copy_to(network, recipe)
+        stage = start.first_stage(network, recipe) if start else None
+        model = build_fit_model(network, objective, recipe.training, first_stage=stage)
+    begun = f", from {recipe.init}" if start else ""
+    print(f"{recipe.model}: {network.count_params():,} parameters{begun}", flush=True)
     return train(
         model,
         lambda start: data.dataset(recipe.training.seed, start),

@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from experiments.translation.recipe import TranslationRecipe
+from experiments.translation.run import source_limit
 from macaron_tf.data import TranslationData, Vocabulary
+from macaron_tf.data.pair_vocabulary import PairVocabulary
 from macaron_tf.decoding import LineTranslator
 from macaron_tf.evaluation import evaluate_translations
 from macaron_tf.models import EncoderDecoder
@@ -32,7 +34,7 @@ class TranslationValidation:
         self,
         recipe: TranslationRecipe,
         network: EncoderDecoder,
-        vocabulary: Vocabulary,
+        vocabulary: Vocabulary | PairVocabulary,
         pairs: Sequence[tuple[str, str]],
     ):
         self.metric = recipe.metric
@@ -44,7 +46,9 @@ class TranslationValidation:
         )
         self.pairs = list(pairs[: recipe.data.validation_lines])
         greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
-        self.translator = LineTranslator(network, vocabulary, greedy)
+        self.translator = LineTranslator(
+            network, vocabulary, greedy, max_source_length=source_limit(network)
+        )
 
     def __call__(self, model: FitModel, step: int) -> dict:
         """The `METRICS` and `samples`, as `train` asks of a validation."""

@@ -72,6 +72,7 @@ def config_from_encoder(
         scaled_logits=False,
         initializer_range=config.initializer_range,
         language_embeddings=bool(config.num_languages or config.num_segments),
+        num_source_layers=0,
     )
 
 

@@ -1,0 +1,247 @@
+"""Translations that start from pre-trained parts, by the commands, on the language of numbers."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import recipes
+from experiments.finetuning.init import read_init
+from experiments.pretraining.run import PretrainingRun
+from experiments.recipe import override
+from experiments.translate import main
+from experiments.translation.init import read_start
+from experiments.translation.run import TranslationRun, build_network
+from export.saved_model import main as export
+from macaron_tf.data.pair_vocabulary import PairVocabulary
+from macaron_tf.errors import UserError
+from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
+from tests.conftest import number_pairs, number_settings
+from tests.experiments.pretraining_toy import flags
+from tests.experiments.start_toy import make_start
+
+LINES = ["one two three", "", "four five"]
+XLM, BART = "multi30k_xlm_tiny", "multi30k_bart_tiny"
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory):
+    """Paths of pre-training runs by name."""
+    folder = tmp_path_factory.mktemp("starts")
+    causal = ["objective=causal_language", "model.causal=True"]
+    return {
+        "xlm": make_start(folder / "xlm", "xlm_tiny"),
+        "causal": make_start(folder / "causal", "xlm_tiny", *causal, seed=2),
+        "other": make_start(folder / "other", "xlm_tiny", "vocabulary.size=56"),
+        "bart": make_start(folder / "bart", "bart_tiny"),
+        "t5": make_start(folder / "t5", "t5_tiny"),
+    }
+
+
+@pytest.fixture(scope="module")
+def german_text(tmp_path_factory):
+    """A `tsv:` source of German numbers and their English."""
+    folder = tmp_path_factory.mktemp("german")
+    for split, count, seed in (("train", 300, 1), ("validation", 20, 2)):
+        lines = "".join(f"{german}\t{english}\n" for english, german in number_pairs(count, seed))
+        (folder / f"{split}.tsv").write_text(lines)
+    return f"tsv:{folder}/{{split}}.tsv"
+
+
+def settings(source, steps, **changes):
+    """Those of the numbers without the model's shapes, which the start decides."""
+    kept = [one for one in number_settings(source, steps) if not one.startswith("model.")]
+    quick = {"training.save_every_steps": 4, "training.validate_every": 8, "average_last": 1}
+    quick |= {"training.log_every": 4, "data.validation_lines": 2, "model.dropout": 0.0, **changes}
+    return [*kept, *(f"{name}={value}" for name, value in quick.items())]
+
+
+GERMAN = {
+    "data.source_language": "de",
+    "data.target_language": "en",
+    "data.vocabulary_size": 50,
+    "first_stage_steps": 4,
+}
+
+
+def begun(start, recipe, source, **changes):
+    """The recipe that a start makes of one, and the network that it begins."""
+    made = override(start.apply(recipes.load(recipe)), settings(source, 5, **changes))
+    start.check(made)
+    network = build_network(made, start.vocabulary(made))
+    start.copy_to(network, made)
+    return made, network
+
+
+def check_use(run, tmp_path):
+    """Evaluates, translates and exports a run; all three say the same."""
+    assert main(["average", str(run)]) == 0
+    assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
+    [record] = [json.loads(path.read_text()) for path in (tmp_path / "scores").glob("*.json")]
+    assert len(record["hypotheses"]) == len(record["references"]) >= 20
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
+    files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    assert main(["translate", str(run), *files]) == 0
+    translated = (tmp_path / "out").read_text().splitlines()
+    assert len(translated) == len(LINES) and translated[1] == ""
+    assert export([str(run), str(tmp_path / "served")]) == 0
+    served = tf.saved_model.load(str(tmp_path / "served" / "1"))
+    found = served.signatures["serving_default"](text=tf.constant(LINES))
+    assert [row[0].decode() for row in found["translations"].numpy()] == translated
+
+
+def test_an_encoder_begins_both_stacks(starts, number_text):
+    recipe, network = begun(read_start(starts["xlm"]), XLM, number_text)
+    encoder = PretrainingRun.open(starts["xlm"]).load_network().encoder
+    same = np.testing.assert_array_equal
+    same(network.embedding.table, encoder.embeddings.tokens.table)
+    sides = (network.source_embeddings, network.target_embeddings)
+    for row, side in enumerate(sides):
+        same(side.position_layer.table, encoder.embeddings.position_layer.table)
+        same(side.languages[0], encoder.embeddings.languages[row])
+    for stack in (network.encoder, network.decoder):
+        for block, one in zip(stack.blocks, encoder.stack.blocks, strict=True):
+            for name in ("attention_0", "feed_forward_1"):
+                mine, theirs = getattr(block, name), getattr(one, name)
+                for a, b in zip(mine.get_weights(), theirs.get_weights(), strict=True):
+                    same(a, b)
+    assert recipe.data.cleaning.max_tokens == recipe.decoding.max_length == 40
+    # What reads a sentence as the pre-trained encoder did says the same of it.
+    source = np.array([[5, 9, 7, 3, 0]], np.int32)
+    expected = encoder({"token_ids": source})[:, :4]
+    np.testing.assert_allclose(network.encode(source)[:, :4], expected, atol=1e-5)
+
+
+def test_the_rows_of_the_papers_table(starts, number_text):
+    """Which stacks begin as what: nothing, the masked model or the causal one."""
+    masked, causal = starts["xlm"], starts["causal"]
+    for parts, decoder, expected in (
+        (["encoder"], None, {"encoder": masked}),
+        (["embeddings"], None, {}),
+        (None, causal, {"encoder": masked, "decoder": causal}),
+    ):
+        recipe, network = begun(read_start(masked, parts, decoder), XLM, number_text)
+        for side in ("encoder", "decoder"):
+            mine = getattr(network, side).blocks[0].attention_0.get_weights()
+            for run in (masked, causal):
+                theirs = PretrainingRun.open(run).load_network().encoder.stack.blocks[0]
+                pairs = zip(mine, theirs.attention_0.get_weights(), strict=True)
+                equal = all(np.array_equal(a, b) for a, b in pairs)
+                assert equal == (expected.get(side) == run), (parts, side)
+        assert (recipe.init, recipe.init_decoder) == (masked, decoder)
+
+
+def test_it_trains_resumes_and_is_used_as_any_translation(starts, number_text, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    command = ["train", XLM, run, "--init", starts["xlm"]]
+    assert main([*command, *flags(settings(number_text, 4))]) == 0
+    assert f", from {starts['xlm']}" in capsys.readouterr().out
+    assert main([*command, *flags(settings(number_text, 8))]) == 0
+    assert "going on after step 4" in capsys.readouterr().out
+    assert isinstance(TranslationRun.open(run).vocabulary, PairVocabulary)
+    assert main(["train", XLM, run, *flags(settings(number_text, 12))]) == 2
+    assert "was started with --init" in capsys.readouterr().err
+    check_use(run, tmp_path)
+
+
+def differing(network, pretrained):
+    """Names of the weights that are not the pre-trained model's, its new encoder's left out."""
+    own = {id(weight) for weight in network.source_encoder.weights}
+    rest = [weight for weight in network.weights if id(weight) not in own]
+    return {
+        weight.path.partition("/")[2]
+        for weight, before in zip(rest, pretrained.weights, strict=True)
+        if not np.array_equal(np.asarray(weight), np.asarray(before))
+    }
+
+
+def test_a_whole_model_behind_a_new_encoder_in_two_stages(starts, german_text, tmp_path, capsys):
+    """German through a new encoder into a model of English."""
+    run = str(tmp_path / "run")
+    command = ["train", BART, run, "--init", starts["bart"]]
+    assert main([*command, *flags(settings(german_text, 4, **GERMAN))]) == 0
+    pretrained = PretrainingRun.open(starts["bart"]).load_network()
+    opened = TranslationRun.open(run)
+    first = opened.load_network("last")
+    assert first.config.source_vocab_size == opened.vocabulary.source.size == 56
+    assert first.config.vocab_size == opened.vocabulary.target.size == 64
+    projection = "encoder/block_0/attention_0/attention/query_key_value"
+    assert differing(first, pretrained) == {
+        "source_embeddings/positions/table",
+        "target_embeddings/positions/table",
+        f"{projection}/kernel",
+        f"{projection}/bias",
+    }
+    # The second stage goes on from there, and trains everything.
+    assert main([*command, *flags(settings(german_text, 8, **GERMAN))]) == 0
+    assert "going on after step 4" in capsys.readouterr().out
+    last = opened.load_network("last")
+    for weight, before in zip(last.weights, first.weights, strict=True):
+        assert not np.array_equal(np.asarray(weight), np.asarray(before)), weight.path
+    check_use(run, tmp_path)
+
+
+def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
+    recipe, network = begun(read_start(starts["t5"]), BART, german_text, **GERMAN)
+    pretrained = PretrainingRun.open(starts["t5"]).load_network()
+    assert differing(network, pretrained) == set()
+    vocabulary = PretrainingRun.open(starts["t5"]).vocabulary
+    assert network.config.vocab_size == vocabulary.size + SENTINEL_ROWS
+    assert network.config.num_source_layers == 3  # the recipe's
+    assert (recipe.model, recipe.sentinel_rows) == ("t5_tiny", SENTINEL_ROWS)
+    start = read_start(starts["t5"])
+    stage = start.first_stage(network, recipe)
+    trained = [weight for weight in network.weights if stage.trains(weight)]
+    assert len(trained) == len(network.source_encoder.weights) + 1  # no positions, no bias
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model.hidden_dim": 64}, "were trained with model.hidden_dim=32, not 64"),
+        ({"model.num_decoder_layers": 3}, "with model.num_decoder_layers=2, not 3"),
+        ({"model.block": "macaron"}, "with model.block='transformer', not 'macaron'"),
+        ({"model.num_source_layers": 1}, "with model.num_source_layers=0, not 1"),
+        ({"data.target_language": "fr"}, "has language embeddings of en, de, and none of 'fr'"),
+        (
+            {"data.sampling.dropout": 0.1, "data.sampling.copies": 2},
+            "set data.sampling.dropout=0",
+        ),
+        ({"data.cleaning.max_tokens": 99}, "is 99, but the model has 40 positions"),
+        ({"decoding.max_length": 99}, "decoding.max_length is 99"),
+        ({"first_stage_steps": 3}, "first_stage_steps is 3, but the model has no new encoder"),
+    ],
+)
+def test_a_mismatch_is_one_sentence(change, words, starts, number_text, tmp_path, capsys):
+    command = ["train", XLM, str(tmp_path / "run"), "--init", starts["xlm"]]
+    assert main([*command, *flags(settings(number_text, 5, **change))]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_path, capsys):
+    bart, xlm = starts["bart"], starts["xlm"]
+    (tmp_path / "recipe.json").write_text('{"kind": "translation"}')
+    none = ["--set", "model.num_source_layers=0"]
+    for recipe, arguments, words in (
+        (XLM, ["--init", xlm, "--vocabulary", f"{bart}/vocabulary"], "vocabulary mismatch"),
+        (XLM, ["--init", xlm, "--init-decoder", starts["other"]], "vocabulary mismatch"),
+        (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts: "),
+        (XLM, ["--init", str(tmp_path)], "is a translation run"),
+        (XLM, ["--init", str(tmp_path / "none")], "is no run"),
+        (XLM, ["--init-parts", "encoder"], "go with --init RUN"),
+        (XLM, ["--init", bart, *none], "num_source_layers is 0"),
+        (BART, [], "give --init a run of BART's or T5's"),
+    ):
+        command = ["train", recipe, str(tmp_path / "run"), *flags(settings(number_text, 5))]
+        assert main([*command, *arguments]) == 2
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1
+
+
+def test_an_init_names_its_languages(starts):
+    assert read_init(starts["xlm"]).languages == ("en", "de")
+    with pytest.raises(UserError, match="is an encoder-decoder"):
+        read_init(starts["bart"])
