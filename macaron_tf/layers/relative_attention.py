@@ -123,7 +123,7 @@ class RelativeAttention(RelativeSteps, MultiHeadAttention):
         training=None,
     ):
         keys = self.keys(x, mask=combine_masks(mask, x_mask), segment_ids=segment_ids)
-        return self.attend(x, keys, attention_mask, attention_bias, segment_ids, training)
+        return self.attend(x, keys, attention_mask, attention_bias, segment_ids, training=training)
 
     def empty_past(self, batch_size, memory_length: int):
         """Room for the M positions before a text: `(B, M, D)` of zeros, to be masked."""

@@ -210,3 +210,10 @@ def test_a_block_without_such_attention_keeps_no_memory():
     block(normal(1, 3, D))
     with pytest.raises(ValueError, match="positions='transformer_xl'"):
         block.empty_past(1, 4)
+
+
+def test_dropout_is_for_training_alone():
+    layer, x = RelativeAttention(H, dropout=0.5), normal(2, 5, D)
+    still = numpy_of(layer(x, training=False))
+    np.testing.assert_array_equal(numpy_of(layer(x)), still)
+    assert (numpy_of(layer(x, training=True)) != still).any()
