@@ -1,0 +1,277 @@
+"""Every system, tiny: its network with any block, its objective and its batches."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.layers.blocks import BLOCKS
+from macaron_tf.models import (
+    CausalClassifier,
+    EncoderClassifier,
+    LanguageModel,
+    PretrainingEncoder,
+)
+from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.generator_discriminator import GeneratorDiscriminator, generator_config
+from macaron_tf.models.segment_language_model import SegmentLanguageModel
+from macaron_tf.models.siamese import SiameseEncoder
+from macaron_tf.models.span_reader import EncoderSpanReader
+from macaron_tf.models.tagger import EncoderTagger
+from macaron_tf.models.two_stream import TwoStreamModel
+from macaron_tf.objectives import (
+    AuxiliaryLanguageObjective,
+    CausalLanguageObjective,
+    ClassificationObjective,
+    DenoisingObjective,
+    MaskedLanguageObjective,
+    MaskingConfig,
+    PermutationObjective,
+    ReplacedTokenObjective,
+    SegmentLanguageObjective,
+    SpanBoundaryObjective,
+    SpanCorruptionObjective,
+    SpanObjective,
+    TaggingObjective,
+)
+from macaron_tf.objectives.similarity import CosineObjective
+from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
+from tests.objectives import corruption_toy
+from tests.objectives.masking_toy import ragged_rows
+from tests.objectives.objective_toy import VOCABULARY, V, rows, tiny
+
+# Layers of different blocks in turn: of any, of those that decode, of those that see one position.
+MIXTURE = ("transformer", "gmlp", "swish_rnn")
+ANY = (*BLOCKS, MIXTURE)
+DECODING = ("transformer", "macaron", "swish_rnn", ("swish_rnn", "macaron"))
+APART = ("transformer", "macaron", ("macaron", "transformer"))
+INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
+
+
+class System(NamedTuple):
+    """A system.
+
+    Attributes:
+        network: of a block, or of several for the layers in turn.
+        objective: what it learns.
+        batches: makes its endless batches.
+        outputs: of a built network and of inputs, what is compared.
+        inputs: names of these in a batch.
+        blocks: that can be in it.
+    """
+
+    network: Callable[[str | tuple[str, ...]], keras.Model]
+    objective: Callable
+    batches: Callable[[], tf.data.Dataset]
+    outputs: Callable
+    inputs: tuple[str, ...] = INPUTS
+    blocks: tuple[str | tuple[str, ...], ...] = ANY
+
+
+LENGTH, ROWS = 24, 4
+LENGTHS = (20, 5, 17, 9)
+IDS = ragged_rows(LENGTHS, LENGTH)
+SEGMENTS = np.cumsum(np.roll(IDS == 3, 1, axis=1), axis=1).clip(0, 1).astype("int32")
+WEIGHT = np.ones(ROWS, "float32")
+
+
+def layers(block) -> int:
+    """Two of a block, three of several in turn."""
+    return 2 if isinstance(block, str) else 3
+
+
+def encode(network, inputs):
+    """The encoder's output; sentences of an example are rows to it: (B, S, L) -> (B S, L)."""
+    flat = {name: tf.reshape(ids, (-1, LENGTH)) for name, ids in inputs.items()}
+    return network.encoder(flat, training=False)
+
+
+def encoder(make, changes, objective, batches) -> System:
+    """A network on an encoder."""
+    return System(
+        lambda block: make(tiny(block=block, num_layers=layers(block), **changes)),
+        objective,
+        batches,
+        encode,
+    )
+
+
+def pretrained(make, objective, masking=None, changes=None, **more) -> System:
+    """A system whose batches an objective makes out of rows."""
+    masking = masking or MaskingConfig()
+
+    def batches():
+        return objective.dataset(rows(LENGTHS, **more), masking, VOCABULARY, seed=0)
+
+    return encoder(make, changes or {}, objective, batches)
+
+
+def fine_tuned(make, objective, changes=None, **batch) -> System:
+    """A system whose batches are rows and their labels."""
+    rows_of = {"token_ids": IDS, "weight": WEIGHT, **batch}
+    batches = tf.data.Dataset.from_tensors(rows_of).repeat
+    return encoder(make, changes or {}, objective, batches)
+
+
+def remembering(make, objective, changes, outputs, blocks, names=("token_ids",)) -> System:
+    """A system with a memory, whose rows go on from batch to batch; one text begins in each."""
+    rows_of = {
+        "token_ids": IDS,
+        "segment_ids": SEGMENTS,
+        "previous_ids": IDS,
+        "starts": np.arange(ROWS) == 1,
+    }
+
+    def network(block):
+        options = {"positions": "transformer_xl", "embedding_norm": False, **changes}
+        model = make(tiny(block=block, num_layers=layers(block), **options), memory_length=10)
+        model.build()
+        model.keep_memory(ROWS)
+        return model
+
+    def batches():
+        endless = tf.data.Dataset.from_tensors(rows_of).repeat()
+        return objective.dataset(endless, MaskingConfig(), VOCABULARY, seed=0)
+
+    return System(network, objective, batches, outputs, names, blocks)
+
+
+def corrupting(objective, sentinel_rows=0, **options) -> System:
+    """An encoder-decoder that learns from corrupted text."""
+
+    def network(block):
+        drops = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+        sizes = (V + sentinel_rows, 16, 32, 2, layers(block) - 1, layers(block) - 1)
+        return EncoderDecoder(EncoderDecoderConfig(*sizes, block=block, **drops, **options))
+
+    def batches():
+        vocabulary = corruption_toy.VOCABULARY
+        return objective.dataset(rows(LENGTHS), MaskingConfig(), vocabulary, seed=0)
+
+    names = ("source", "target")
+    return System(network, objective, batches, scores, names, DECODING)
+
+
+def scores(network, inputs):
+    """What a model says of every token."""
+    return network(inputs, training=False)
+
+
+def albert(config):
+    return PretrainingEncoder(config, sentence_pair=True)
+
+
+def electra(config):
+    return GeneratorDiscriminator(config, generator_config(config, 0.5))
+
+
+LANGUAGES = {
+    "language_ids": SEGMENTS,
+    "position_ids": np.tile(np.arange(LENGTH, dtype="int32") % 10, (ROWS, 1)),
+}
+PAIRS = {"segment_ids": SEGMENTS, "pair_label": np.array([0, 1, 1, 0], "int32")}
+NGRAMS, SPANS = MaskingConfig(choice="ngrams"), MaskingConfig(choice="spans", fate="span")
+ELECTRA = MaskingConfig(mask=1.0, random=0.0, round_up=True)
+PLAIN = {"num_segments": 0}
+GPT = {**PLAIN, "causal": True, "embedding_norm": False}
+SYSTEMS = {
+    "roberta": pretrained(PretrainingEncoder, MaskedLanguageObjective(), changes=PLAIN),
+    "albert": pretrained(
+        albert,
+        MaskedLanguageObjective(sentence_pair=True),
+        NGRAMS,
+        {"sharing": "all", "embedding_dim": 8},
+        **PAIRS,
+    ),
+    "span_bert": pretrained(
+        lambda config: PretrainingEncoder(config, span_boundary=True),
+        SpanBoundaryObjective(),
+        SPANS,
+        PLAIN,
+    ),
+    "xlm": pretrained(
+        PretrainingEncoder,
+        MaskedLanguageObjective(),
+        changes={**PLAIN, "num_languages": 2},
+        **LANGUAGES,
+    ),
+    "xlm_causal": pretrained(
+        LanguageModel,
+        CausalLanguageObjective(),
+        changes={**PLAIN, "num_languages": 2, "causal": True},
+        **LANGUAGES,
+    ),
+    "gpt": pretrained(LanguageModel, CausalLanguageObjective(), changes=GPT),
+    "gpt2": pretrained(
+        LanguageModel,
+        CausalLanguageObjective(),
+        changes={**GPT, "norm": "pre", "scaled_outputs": True},
+    ),
+    "gpt_classification": fine_tuned(
+        lambda config: CausalClassifier(config, 3, symmetric=True),
+        AuxiliaryLanguageObjective(3),
+        GPT,
+        segment_ids=SEGMENTS,
+        label=np.array([0, 2, 1, 0], "int32"),
+    ),
+    "transformer_xl": remembering(
+        SegmentLanguageModel, SegmentLanguageObjective(), GPT, scores, DECODING
+    ),
+    "xlnet": remembering(
+        TwoStreamModel,
+        PermutationObjective(),
+        {},
+        lambda network, inputs: scores(network, inputs)["masked_language"],
+        APART,
+        ("token_ids", "segment_ids", "order", "masked_positions"),
+    ),
+    "t5": corrupting(
+        SpanCorruptionObjective(),
+        SENTINEL_ROWS,
+        positions="none",
+        relative_bias="shared",
+        norm_type="rms",
+        use_bias=False,
+        scaled=False,
+        embedding_scale=False,
+        scaled_logits=True,
+        initializer="lecun_normal",
+    ),
+    "bart": corrupting(
+        DenoisingObjective(),
+        positions="learned",
+        norm="post",
+        activation="gelu",
+        max_length=LENGTH,
+        embedding_norm=True,
+        embedding_scale=False,
+        initializer_range=0.3,
+    ),
+    "electra": pretrained(electra, ReplacedTokenObjective(), ELECTRA),
+    "classification": fine_tuned(
+        lambda config: EncoderClassifier(config, 3),
+        ClassificationObjective(3),
+        segment_ids=SEGMENTS,
+        label=np.array([0, 2, 1, 0], "int32"),
+    ),
+    "question_answering": fine_tuned(
+        EncoderSpanReader,
+        SpanObjective(),
+        segment_ids=SEGMENTS,
+        label=np.array([[0, 0], [5, 6], [11, 12], [7, 7]], "int32"),
+    ),
+    "tagging": fine_tuned(
+        lambda config: EncoderTagger(config, 5),
+        TaggingObjective(5),
+        label=np.where(IDS > 4, IDS % 5 + 1, 0).astype("int32"),
+    ),
+    "sentence_bert": fine_tuned(
+        SiameseEncoder,
+        CosineObjective(0.0, 5.0),
+        token_ids=np.stack([IDS, IDS[::-1]], axis=1),
+        label=np.array([0.0, 1.0, 4.0, 5.0], "float32"),
+    ),
+}
