@@ -25,6 +25,9 @@ class GeneratorModule(tf.Module):
     float32, natural logarithm; `tokens (B,)` int32, new ones, that of the end included. They are
     those of `experiments.generate` with the same settings and seed, whatever else is in the batch.
 
+    The text of a text-to-text run is a line as `experiments.text_to_text predict` takes it, the
+    task's name not before it; what it gives at temperature 0 is the greedy answer.
+
     A text that is not UTF-8, or leaves no room to go on, is an InvalidArgumentError: a server's
     client gets a 400.
 
@@ -106,7 +109,7 @@ def export_generator(
     checkpoint: str | None = None,
     version: int | None = None,
 ) -> epath.Path:
-    """Writes a run's language model as a new version in a folder.
+    """Writes a run's model as a new version in a folder.
 
     Args:
         path: the run's folder.

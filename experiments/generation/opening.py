@@ -8,6 +8,9 @@ import keras
 from experiments.kind import read_kind
 from experiments.pretraining.recipe import CAUSAL, CORRUPTING, PretrainingRecipe
 from experiments.pretraining.run import PretrainingRun
+from experiments.text_tasks.generator import TaskGenerator
+from experiments.text_tasks.recipe import TextRecipe
+from experiments.text_tasks.run import TextRun
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.decoding import SequenceGenerator, TextGenerator
 from macaron_tf.errors import UserError
@@ -55,20 +58,40 @@ class OpenedModel:
         return TextGenerator(self.network, self.vocabulary, self.longest)
 
 
+@dataclasses.dataclass(frozen=True)
+class OpenedTask(OpenedModel):
+    """A text-to-text run, which answers lines of its task.
+
+    Attributes: those of `OpenedModel`, and
+        recipe: of the run.
+    """
+
+    recipe: TextRecipe | None = None
+
+    def generator(self) -> TextGenerator:
+        return TaskGenerator(self.network, self.vocabulary, self.recipe)
+
+
 def open_model(
     path: str | os.PathLike, checkpoint: str | None = None, causal: bool = False
 ) -> OpenedModel:
-    """Opens a pre-training run that has learnt to write text.
+    """Opens a pre-training or a text-to-text run, which have learnt to write text.
 
     Args:
-        path: its folder, `gs://` included.
+        path: its folder, `gs://` included; or `hugging-face:DIR`.
         checkpoint: which weights, see `Run.checkpoint`.
         causal: take a language model only, which says how likely any text is.
 
     Raises:
         UserError: it is no run, one of another kind or objective, or has no such checkpoint.
     """
+    if os.fspath(path).startswith("hugging-face:"):
+        from experiments.generation.hugging_face import open_hugging_face
+
+        return open_hugging_face(os.fspath(path), checkpoint, causal)
     kind = read_kind(path)
+    if kind == TextRecipe.kind and not causal:
+        return _open_task(path, checkpoint)
     if kind != "pretraining":
         raise _no_writer(path, kind)
     run = PretrainingRun.open(path)
@@ -89,6 +112,21 @@ def open_model(
         window,
         weights.name,
         run.recipe.objective,
+    )
+
+
+def _open_task(path: str | os.PathLike, checkpoint: str | None) -> OpenedTask:
+    run = TextRun.open(path)
+    weights, most = run.checkpoint(checkpoint), run.recipe.max_source
+    return OpenedTask(
+        run.path.name,
+        run.load_network(weights),
+        run.vocabulary,
+        most,
+        most,
+        weights.name,
+        TextRecipe.kind,
+        run.recipe,
     )
 
 

@@ -4,10 +4,8 @@ import argparse
 import sys
 
 from experiments.lines import arriving, decoded, opened_input, opened_output
-from experiments.text_tasks.recipe import PREFIXES
+from experiments.text_tasks.framing import framed
 from experiments.text_tasks.run import open_checkpoint
-from macaron_tf.data.tasks import get_task
-from macaron_tf.data.text_tasks import source_text
 
 
 def run(options: argparse.Namespace) -> None:
@@ -18,16 +16,9 @@ def run(options: argparse.Namespace) -> None:
             writer = opened.writer(network)
         first = 1
         for chunk in arriving(decoded(lines)):
-            found = writer.translate([_source(opened.recipe.task, line) for line in chunk], first)
+            found = writer.translate([framed(opened.recipe.task, line) for line in chunk], first)
             first += len(chunk)
             for warning in found.warnings:
                 print(f"warning: {warning}", file=sys.stderr)
             out.write("".join(f"{answer}\n" for answer in found.best).encode())
             out.flush()
-
-
-def _source(task: str, line: str) -> str:
-    if task in PREFIXES:
-        return PREFIXES[task] + line
-    first, tab, second = line.partition("\t")
-    return source_text(get_task(task), first, second if tab else None)

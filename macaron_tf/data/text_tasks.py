@@ -4,10 +4,13 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from macaron_tf.data.task_data import Examples
 from macaron_tf.data.tasks import Task
 
+# What Python's `split` takes for white space.
+_WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]+"
 _STEP = 0.2  # of a score: STS-B becomes a choice among 26 words
 
 
@@ -37,6 +40,18 @@ def source_text(task: Task, first: str, second: str | None) -> str:
     if second is not None:
         parts += [f"{' '.join(task.second)}:", second]
     return " ".join(" ".join(parts).split())
+
+
+def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
+    """`source_text` in-graph, of lines `(B,)`: a text each, or two with a tab between."""
+    second = f" {' '.join(task.second)}: "
+    lines = tf.strings.regex_replace(lines, "\t", second, replace_global=False)
+    return in_one_line(tf.strings.join([f"{task.name} {' '.join(task.first)}: ", lines]))
+
+
+def in_one_line(texts: tf.Tensor) -> tf.Tensor:
+    """`" ".join(text.split())` in-graph, `(B,)` strings to `(B,)` strings."""
+    return tf.strings.strip(tf.strings.regex_replace(texts, _WHITE_SPACE, " "))
 
 
 def answer_text(task: Task, label: float) -> str:

@@ -1,9 +1,18 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from macaron_tf.data.task_data import Examples
 from macaron_tf.data.tasks import TASKS, get_task
-from macaron_tf.data.text_tasks import answer_text, as_texts, read_answer, read_answers
+from macaron_tf.data.text_tasks import (
+    answer_text,
+    as_texts,
+    in_one_line,
+    read_answer,
+    read_answers,
+    source_text,
+    source_texts,
+)
 
 
 def examples_of(first, second, labels):
@@ -20,6 +29,21 @@ def test_the_papers_examples():
     pairs = as_texts(get_task("stsb"), examples_of(["a"], ["b"], [3.25]))
     assert pairs == [("stsb sentence1: a sentence2: b", "3.2")]
     assert as_texts(get_task("cola"), examples_of(["a"], None, None)) == [("cola sentence: a", "")]
+
+
+def test_sources_in_the_graph_are_the_same():
+    lines = ["a  b\tc\td", " a\u00a0b \u3000", "a\x0b\x1c\x85b\t", "", "\\1 \\"]
+    for name in ("rte", "sst2"):
+        task = get_task(name)
+        expected = []
+        for line in lines:
+            first, tab, second = line.partition("\t")
+            expected.append(source_text(task, first, second if tab else None))
+        found = source_texts(task, tf.constant(lines)).numpy()
+        assert [line.decode() for line in found] == expected
+    spaces = [f"a{chr(code)}b" for code in range(1, 0x3100) if not chr(code).isalnum()]
+    found = in_one_line(tf.constant(spaces)).numpy()
+    assert [line.decode() for line in found] == [" ".join(line.split()) for line in spaces]
 
 
 def test_answers_come_back():
