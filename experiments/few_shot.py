@@ -28,8 +28,8 @@ Files with {split} in their names have train, for the examples, and validation; 
 fourth line is for the examples.
 
 RUN is a run of `python -m experiments.pretrain` with the objective causal_language, RUN@CHECKPOINT
-one of its checkpoints. Examples and question have to fit into a row of the training: the table says
-how many did.
+one of its checkpoints; or hugging-face:DIR, a folder with a GPT-2. Examples and question have to
+fit into a row of the training: the table says how many did.
 """
 
 
@@ -40,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_FORMS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="RUN or RUN@CHECKPOINT")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="RUN, RUN@CHECKPOINT or hugging-face:DIR"
+    )
     parser.add_argument("--task", nargs="+", required=True, metavar="TASK", help="see below")
     parser.add_argument(
         "--shots", type=int, nargs="+", default=[0, 1, 4, 16], metavar="K", help="examples shown"

@@ -19,11 +19,14 @@ from macaron_tf.errors import UserError, exit_on_user_error
 _FORMS = """runs of `python -m experiments.pretrain`:
   causal_language, segment_language    GPT, Transformer-XL: go on with a text
   span_corruption, denoising           T5, BART: read a text and answer it; [MASK] in it is a gap
+or hugging-face:DIR in place of the run's folder: a GPT-2, T5 or BART that lies in a folder, with
+its tokenizer. (GPT-2 reads a text as the beginning of one, behind <|endoftext|>.)
 
 A text ends where the model ends it, after --max-tokens, or with the model's last position,
 whichever comes first. Line ends in what is given are read as spaces, as in the training's rows.
 """
 
+_RUN = "folder of the run, or hugging-face:DIR"
 # Each command's module in experiments.generation.
 _MODULES = {"complete": "complete", "sample": "complete", "score": "score"}
 
@@ -32,16 +35,16 @@ def _parser() -> argparse.ArgumentParser:
     parser, command = command_parser("python -m experiments.generate", __doc__, _FORMS)
 
     complete = command("complete", "go on with texts, or answer them")
-    complete.add_argument("run", help="folder of the run")
+    complete.add_argument("run", help=_RUN)
     complete.add_argument("text", nargs="*", help="texts to go on with; lines of stdin by default")
     _drawing_options(complete)
 
     sample = command("sample", "texts from their first word")
-    sample.add_argument("run", help="folder of the run")
+    sample.add_argument("run", help=_RUN)
     _drawing_options(sample)
 
     score = command("score", "perplexity of files of text, a token and a word")
-    score.add_argument("run", help="folder of the run")
+    score.add_argument("run", help=_RUN)
     score.add_argument("files", nargs="+", metavar="FILE", help="text, plain or .gz; a score each")
     score.add_argument(
         "--window",

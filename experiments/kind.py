@@ -1,7 +1,8 @@
-"""What kind of run a folder holds, before anything of that kind is imported."""
+"""What a folder holds that a command line names, before anything of that kind is imported."""
 
 import json
 import os
+import pathlib
 
 from macaron_tf.data import storage
 from macaron_tf.errors import UserError
@@ -28,3 +29,21 @@ def read_kind(path: str | os.PathLike) -> str:
     if not isinstance(kind, str):
         raise UserError(f"{file} is not a recipe that this version wrote: it names no kind of run")
     return kind
+
+
+def library_folder(given: str) -> pathlib.Path:
+    """The folder of another library's model.
+
+    Args:
+        given: LIBRARY:DIR, such as `hugging-face:DIR`.
+
+    Raises:
+        UserError: it is not on the disk.
+    """
+    place = given.partition(":")[2]
+    if storage.is_remote(place):
+        raise UserError(f"{given}: copy the folder from its bucket to the disk first")
+    folder = pathlib.Path(place).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"{given}: there is no folder {folder}; check the path")
+    return folder.absolute()

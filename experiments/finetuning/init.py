@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from experiments.finetuning.recipe import FinetuningRecipe
-from experiments.kind import read_kind
+from experiments.kind import library_folder, read_kind
 from macaron_tf.data import storage
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.data.vocabulary import check_vocabulary
@@ -170,25 +170,16 @@ def read_init(
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
     kind, _, place = given.partition(":")
     if kind == "hugging-face" and place:
-        init = _of_hugging_face(given, _folder(given, place), lower_case)
+        init = _of_hugging_face(given, library_folder(given), lower_case)
     elif kind == "keras-hub" and place:
         from macaron_tf.interop.keras_hub_bert import read_keras_hub_bert
 
-        init = _of_encoder(given, read_keras_hub_bert(_folder(given, place)))
+        init = _of_encoder(given, read_keras_hub_bert(library_folder(given)))
     else:
         init = _of_run(given)
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary), given)
     return init
-
-
-def _folder(given: str, place: str) -> pathlib.Path:
-    if storage.is_remote(place):
-        raise UserError(f"--init {given}: copy the folder from its bucket to the disk first")
-    folder = pathlib.Path(place).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"--init {given}: there is no folder {folder}; check the path")
-    return folder
 
 
 def run_place(given: str) -> tuple[epath.Path, str | None]:

@@ -41,7 +41,8 @@ def run(options: argparse.Namespace) -> None:
             **baselines(task),
         }
     for path in options.runs:
-        run_path, _, checkpoint = path.partition("@")
+        elsewhere = path.startswith("hugging-face:")
+        run_path, _, checkpoint = (path, "", "") if elsewhere else path.partition("@")
         opened = open_model(run_path, checkpoint or None, causal=True)
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, asking)
     out = storage.as_path(options.out)
