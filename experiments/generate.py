@@ -19,6 +19,7 @@ from macaron_tf.errors import UserError, exit_on_user_error
 _FORMS = """runs of `python -m experiments.pretrain`:
   causal_language, segment_language    GPT, Transformer-XL: go on with a text
   span_corruption, denoising           T5, BART: read a text and answer it; [MASK] in it is a gap
+runs of `python -m experiments.text_to_text`: answer lines of their task, by draws, not by a search
 or hugging-face:DIR in place of the run's folder: a GPT-2, T5 or BART that lies in a folder, with
 its tokenizer. (GPT-2 reads a text as the beginning of one, behind <|endoftext|>.)
 
