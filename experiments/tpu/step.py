@@ -15,6 +15,7 @@ from experiments.recipe import Recipe, override
 from experiments.tpu.sources import Problem, Sources, of_exception, refused
 from experiments.translation.recipe import TranslationRecipe
 from experiments.translation.run import build_network as build_translator
+from experiments.translation.run import first_stage
 from macaron_tf.data.bucketing import Buckets
 from macaron_tf.data.corpus_files import RecordFormat
 from macaron_tf.errors import UserError
@@ -131,10 +132,12 @@ def build_model(recipe: Recipe) -> FitModel:
         size = _rounded(recipe.data.vocabulary_size, 8)  # as Vocabulary.size
         network = build_translator(recipe, types.SimpleNamespace(size=size))
         objective = TranslationObjective(recipe.label_smoothing, skip_padding=False)
+        stage = first_stage(recipe, network)
     else:
         network = build_encoder(recipe, _rounded(recipe.vocabulary.size, 8))
         objective = pretraining_objective(recipe, static_shapes=True)
-    model = build_fit_model(network, objective, recipe.training)
+        stage = None
+    model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.prepare()
     return model
 

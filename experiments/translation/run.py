@@ -11,6 +11,8 @@ from macaron_tf.data.pair_vocabulary import PairVocabulary, load_translation_voc
 from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
 from macaron_tf.models import EncoderDecoder
+from macaron_tf.models.source_encoder import first_stage_variables
+from macaron_tf.training.first_stage import FirstStage
 
 _MAX_SOURCE = 256  # pieces of the longest line that is read
 
@@ -34,6 +36,13 @@ def build_network(
     network = EncoderDecoder(config, dtype=recipe.training.dtype_policy)
     network.build()
     return network
+
+
+def first_stage(recipe: TranslationRecipe, network: EncoderDecoder) -> FirstStage | None:
+    """What the recipe's first updates train alone; None = every update trains everything."""
+    if not recipe.first_stage_steps:
+        return None
+    return FirstStage(recipe.first_stage_steps, first_stage_variables(network))
 
 
 def source_limit(network: EncoderDecoder) -> int:

@@ -8,7 +8,6 @@ from experiments.translation.recipe import TranslationRecipe
 from macaron_tf.data.pair_vocabulary import PairVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
-from macaron_tf.training.first_stage import FirstStage
 
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 # Fields of the model that no pre-trained weight depends on.
@@ -79,10 +78,6 @@ class Start(abc.ABC):
     @abc.abstractmethod
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
         """Gives a built network the weights; what they do not hold stays drawn."""
-
-    def first_stage(self, network: EncoderDecoder, recipe: TranslationRecipe) -> FirstStage | None:
-        """What the first updates train alone; None = all updates train everything."""
-        return None
 
     def with_model(
         self, recipe: TranslationRecipe, config: EncoderDecoderConfig

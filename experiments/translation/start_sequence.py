@@ -13,9 +13,7 @@ from macaron_tf.data.sentencepiece_training import normalized_text
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
-from macaron_tf.models.source_encoder import first_stage_variables
 from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
-from macaron_tf.training.first_stage import FirstStage
 
 _MAX_LINES = 10_000_000  # that a vocabulary is trained on, as `Vocabulary.train`'s
 
@@ -89,8 +87,3 @@ class SequenceStart(Start):
         weights = self.run.load_network(self.checkpoint).get_weights()
         for weight, value in zip(rest, weights, strict=True):
             assign(weight, value)
-
-    def first_stage(self, network: EncoderDecoder, recipe: TranslationRecipe) -> FirstStage | None:
-        if not recipe.first_stage_steps:
-            return None
-        return FirstStage(recipe.first_stage_steps, first_stage_variables(network))

@@ -10,7 +10,7 @@ from experiments import recipes
 from experiments.recipe import MAY_CHANGE, check_same, override
 from experiments.translation.init import read_start
 from experiments.translation.recipe import TranslationRecipe
-from experiments.translation.run import TranslationRun, build_network
+from experiments.translation.run import TranslationRun, build_network, first_stage
 from experiments.translation.start import Start
 from experiments.translation.validation import METRICS, TranslationValidation
 from experiments.translation.vocabulary import train_vocabulary
@@ -165,7 +165,7 @@ def train_recipe(
         objective = TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy))
         if start and not opened:
             start.copy_to(network, recipe)
-        stage = start.first_stage(network, recipe) if start else None
+        stage = first_stage(recipe, network)
         model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     begun = f", from {recipe.init}" if start else ""
     print(f"{recipe.model}: {network.count_params():,} parameters{begun}", flush=True)

@@ -12,7 +12,7 @@ from experiments.pretraining.run import PretrainingRun
 from experiments.recipe import override
 from experiments.translate import main
 from experiments.translation.init import read_start
-from experiments.translation.run import TranslationRun, build_network
+from experiments.translation.run import TranslationRun, build_network, first_stage
 from export.saved_model import main as export
 from macaron_tf.data.pair_vocabulary import PairVocabulary
 from macaron_tf.errors import UserError
@@ -190,8 +190,7 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
     assert network.config.vocab_size == vocabulary.size + SENTINEL_ROWS
     assert network.config.num_source_layers == 3  # the recipe's
     assert (recipe.model, recipe.sentinel_rows) == ("t5_tiny", SENTINEL_ROWS)
-    start = read_start(starts["t5"])
-    stage = start.first_stage(network, recipe)
+    stage = first_stage(recipe, network)
     trained = [weight for weight in network.weights if stage.trains(weight)]
     assert len(trained) == len(network.source_encoder.weights) + 1  # no positions, no bias
 

@@ -3,11 +3,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from macaron_tf.training.build import build_fit_model
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.first_stage import FirstStage
-from tests.training.training_toy import toy_dataset, toy_network, toy_objective
+from tests.training.training_toy import toy_batch, toy_dataset, toy_network, toy_objective
 
 STAGE = 3
 CONFIG = TrainingConfig(learning_rate=0.01, warmup_steps=0, weight_decay=0.1, clip_norm=0.5)
@@ -39,6 +40,24 @@ def test_all_else_stays_to_the_bit_and_then_moves(optimizer, changes):
     model.fit(toy_dataset(9, 9 + model.accumulation_steps), verbose=0)
     last = weights(model)
     assert all(np.abs(last[path] - value).max() > 0 for path, value in after.items())
+
+
+def test_it_compiles_under_xla():
+    """A whole update in one program, as on a TPU."""
+    one, compiled = staged(steps=1), staged(steps=1)
+    for model in (one, compiled):
+        model.prepare()
+    update = tf.function(
+        lambda batch: compiled.updates.update_of(compiled.updates.micro_step, [batch]),
+        jit_compile=True,
+        autograph=False,
+    )
+    batch = {name: tf.constant(value) for name, value in toy_batch(0).items()}
+    for _ in range(2):
+        update(batch)
+        one.updates.update_of(one.updates.micro_step, [batch])
+        for a, b in zip(weights(one).values(), weights(compiled).values(), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_the_first_stage_is_training_that_part_alone():
