@@ -62,7 +62,7 @@ def runs_native(x) -> bool:
 def _for_tensorflow(dtype: str) -> str:
     import tensorflow as tf
 
-    if _compiled_by_xla():
+    if compiled_by_xla():
         return "xla"
     if any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")):
         return "loop"
@@ -71,8 +71,10 @@ def _for_tensorflow(dtype: str) -> str:
     return "native" if dtype in native_library.DTYPES and native_library.available() else "loop"
 
 
-def _compiled_by_xla() -> bool:
-    """Whether the graph that is being made is for `jit_compile=True` or a TPU."""
+def compiled_by_xla() -> bool:
+    """Whether XLA compiles what is being made: on JAX, under `jit_compile=True` or for a TPU."""
+    if keras.backend.backend() == "jax":
+        return True
     import tensorflow as tf
     from tensorflow.python.ops import control_flow_util  # nothing public says it
 

@@ -7,12 +7,21 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_divisible
+from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.initializers import NarrowColumns
 
 # Added to the score of a hidden position: far below any real score, and finite, so that a row
 # with nothing to attend (a padding sentence) gives a mean and not a NaN.
 HIDDEN_SCORE = -1e9
+
+
+def _written(held, part, places, index):
+    """`held (B, K, H, T, d)` with `part (B, K, H, 1, d)` at one of the places."""
+    if compiled_by_xla():
+        return ops.slice_update(held, (0, 0, 0, index, 0), part)
+    # On TensorFlow that is XLA's operation, compiled by itself for each shape wherever it stands.
+    return ops.where(ops.equal(places, index)[:, None], part, held)
 
 
 def broadcast_mask(mask):
@@ -223,10 +232,10 @@ class MultiHeadAttention(keras.layers.Layer):
             seen = None
             cache = tuple(ops.concatenate(pair, axis=3) for pair in zip(cache, new, strict=True))
         else:
-            seen = ops.arange(cache[0].shape[3], dtype="int32") <= index  # (T,)
+            places = ops.arange(cache[0].shape[3], dtype="int32")  # (T,)
+            seen = places <= index
             cache = tuple(
-                ops.slice_update(held, (0, 0, 0, index, 0), part)
-                for held, part in zip(cache, new, strict=True)
+                _written(held, part, places, index) for held, part in zip(cache, new, strict=True)
             )
         bias = None
         if position_bias is not None:

@@ -64,3 +64,15 @@ def test_only_an_axis_that_starts_empty_may_vary():
     shapes = loop_shapes({"grows": tf.zeros((2, 3, 0, 4)), "stays": tf.zeros((2,))})
     assert shapes["grows"].as_list() == [2, 3, None, 4]
     assert shapes["stays"].as_list() == [2]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_xla_updates_a_fixed_cache_only_where_it_compiles_the_rest(model, jit_compile):
+    @tf.function(jit_compile=jit_compile)
+    def step(rows):
+        context, cache = model.start(rows, 2, 5)
+        return model.step(tf.zeros((4, 2), tf.int32), 3, context, cache)
+
+    graph = step.get_concrete_function(tf.TensorSpec((4, 6), tf.int32)).graph
+    found = any(operation.type.startswith("Xla") for operation in graph.get_operations())
+    assert found == jit_compile
