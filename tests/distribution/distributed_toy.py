@@ -20,6 +20,7 @@ from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.objectives import MaskedLanguageObjective, TranslationObjective
 from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
 from macaron_tf.training import build_fit_model, train
+from macaron_tf.training.first_stage import FirstStage
 from macaron_tf.training.reporters import read_lines
 from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
 
@@ -53,9 +54,11 @@ def run(
     steps: float = 20,
     dropout: float = 0.0,
     per_call: float = 1,
+    first: float = 0,
 ) -> None:
     """Trains in OUT/run; then writes all replicas' weights and the losses into OUT/WORKER.npz.
 
+    The `first` updates train the last layer alone.
     Of the kind `"poisoned"`, the last row of micro-batch number 12 has a NaN for a loss.
     """
     config = dataclasses.replace(
@@ -71,7 +74,8 @@ def run(
     keras.utils.set_random_seed(1)
     with strategy.scope():
         network, objective = _parts(kind, dropout)
-        model = build_fit_model(network, objective, config)
+        stage = FirstStage(int(first), network.trainable_variables[-2:]) if first else None
+        model = build_fit_model(network, objective, config, first_stage=stage)
 
     def validate(model, step):
         found = model.evaluate(_batches(kind, 0).take(5), verbose=0, return_dict=True)

@@ -99,6 +99,26 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
 
 
+def test_two_replicas_have_the_same_first_stage(tmp_path):
+    def trained(steps, *flags):
+        jobs = [
+            f"toy:{tmp_path / f'{name}{len(flags)}'}:per_call=4,first=10,steps={name}"
+            for name in steps
+        ]
+        return toy(jobs, *flags)
+
+    for process in (trained((1, 10, 14)), trained((14,), "--replicas", "2")):
+        finished(process)
+    one, ten, more = (dict(np.load(tmp_path / f"{n}0" / "0.npz")) for n in (1, 10, 14))
+    both = dict(np.load(tmp_path / "142" / "0.npz"))
+    weights = [key for key in one if key.endswith("/0")]
+    for place, key in enumerate(weights):
+        trained_first = place >= len(weights) - 2
+        assert np.array_equal(one[key], ten[key]) != trained_first, key
+        assert not np.array_equal(ten[key], more[key]), key
+        np.testing.assert_allclose(both[key], more[key], atol=1e-6, err_msg=key)
+
+
 def test_a_nan_in_one_replica_is_skipped_and_counted_by_all(tmp_path):
     jobs = {name: [f"poisoned:{tmp_path / name}:per_call=2"] for name in ("one", "two")}
     for process in (toy(jobs["one"]), toy(jobs["two"], "--replicas", "2")):
