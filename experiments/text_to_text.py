@@ -40,7 +40,10 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("task", help="name of a task")
     train.add_argument("run", help="folder of the run; made, or resumed where it exists")
     train.add_argument(
-        "--init", metavar="RUN", required=True, help="a pre-training run of T5 or BART"
+        "--init",
+        metavar="RUN",
+        required=True,
+        help="a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5",
     )
     train.add_argument("--source", help="of examples; the task's own by default")
     tfds_options(train)

@@ -25,7 +25,7 @@ class TextRecipe(Recipe):
             the last two pairs of texts, see `macaron_tf.data.read_pairs`.
         fields: of these two: what the source calls a text and what it becomes: languages, or
             fields of a record.
-        init: where the weights come from: a run of `experiments.pretrain`.
+        init: where the weights come from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
         sentinel_rows: rows of the model's table beyond the vocabulary's.
         max_source, max_target: greatest number of tokens of each side, EOS included; what is
             longer is cut.

@@ -7,12 +7,11 @@ import keras
 import tensorflow as tf
 from etils import epath
 
-from experiments.pretraining.recipe import CORRUPTING
-from experiments.pretraining.run import PretrainingRun
 from experiments.recipe import MAY_CHANGE, check_same, override
 from experiments.text_tasks.data import TextPairs, check_answers, metric_names
 from experiments.text_tasks.recipe import PREFIXES, TextRecipe
 from experiments.text_tasks.run import TextRun
+from experiments.text_tasks.start import TextStart, read_start
 from macaron_tf.data import TranslationData
 from macaron_tf.data.cleaning import CleaningConfig
 from macaron_tf.data.storage import as_path
@@ -21,7 +20,6 @@ from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
 from macaron_tf.training import FitModel, TrainingConfig, TrainingResult, build_fit_model, train
 
 _MAY_CHANGE = (*MAY_CHANGE, "decoding.", "validation_examples")
@@ -32,7 +30,7 @@ _SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or goes on, and says what to do next."""
-    start = PretrainingRun.open(options.init)
+    start = read_start(options.init)
     recipe = override(recipe_for(options.task, start, options.init, options.source), options.set)
     path = as_path(options.run)
     result = train_recipe(recipe, path, start, options.data_dir, options.download, options.devices)
@@ -47,32 +45,26 @@ def run(options: argparse.Namespace) -> None:
     )
 
 
-def recipe_for(task: str, start: PretrainingRun, init: str, source: str | None) -> TextRecipe:
+def recipe_for(task: str, start: TextStart, init: str, source: str | None) -> TextRecipe:
     """The settings of a task from a start.
 
     T5's runs, which Adafactor made, are fine-tuned with it at a constant 0.001 (Raffel et al.
     2020, section 3.1.2); BART's with Adam at 3e-5 after a warm-up (the released recipe).
 
     Raises:
-        UserError: the start is no encoder-decoder, or there is no such task.
+        UserError: there is no such task.
     """
-    before = start.recipe
-    if before.objective not in CORRUPTING:
-        raise UserError(
-            f"--init {init} has learnt {before.objective!r} and is no encoder-decoder: give a run "
-            f"of {' or '.join(CORRUPTING)}"
-        )
     training = TrainingConfig(
         max_steps=2_000,
         optimizer="adafactor",
         learning_rate=1e-3,
         schedule="constant",
         warmup_steps=0,
-        dtype_policy=before.training.dtype_policy,
+        dtype_policy=start.dtype_policy,
         validate_every=250,
         best_metric="score",
     )
-    if before.training.optimizer == "adam":
+    if start.optimizer == "adam":
         training = dataclasses.replace(
             training,
             optimizer="adam",
@@ -89,15 +81,15 @@ def recipe_for(task: str, start: PretrainingRun, init: str, source: str | None) 
         given, fields = _SUMMARIES
     elif task in TASKS:
         given = TASKS[task].source or ""
-    smoothing = 0.1 if task in PREFIXES and before.objective == "denoising" else 0.0
+    smoothing = 0.1 if task in PREFIXES and start.objective == "denoising" else 0.0
     return TextRecipe(
-        model=before.model,
-        model_options=before.model_options,
+        model=start.model,
+        model_options=start.model_options,
         task=task,
         source=source or given,
         fields=fields,
         init=init,
-        sentinel_rows=SENTINEL_ROWS if before.objective == "span_corruption" else 0,
+        sentinel_rows=start.sentinel_rows,
         label_smoothing=smoothing,
         training=training,
     )
@@ -106,7 +98,7 @@ def recipe_for(task: str, start: PretrainingRun, init: str, source: str | None) 
 def train_recipe(
     recipe: TextRecipe,
     path: epath.Path,
-    start: PretrainingRun,
+    start: TextStart,
     data_dir: str | None = None,
     download: bool = False,
     strategy: tf.distribute.Strategy | None = None,
@@ -116,7 +108,7 @@ def train_recipe(
     Args:
         recipe: every setting.
         path: the run's folder.
-        start: the run that weights and vocabulary are of.
+        start: what weights and vocabulary are of.
         data_dir, download: as for `macaron_tf.data.read_pairs`.
         strategy: the devices; None = this moment's.
 
@@ -151,7 +143,7 @@ def train_recipe(
     with strategy.scope():
         network = run.build_network()
         if not opened:
-            network.set_weights(start.load_network().get_weights())
+            network.set_weights(start.weights())
         objective = TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy))
         model = build_fit_model(network, objective, recipe.training)
         validation = TextValidation(
