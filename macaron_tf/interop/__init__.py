@@ -3,6 +3,7 @@
 `hugging_face_encoders` reads Hugging Face directories of the BERT, RoBERTa, XLM-R, ALBERT, ELECTRA
 and XLM families with their vocabularies, `hugging_face_language_models` those of GPT and GPT-2,
 `hugging_face_xlnet` those of XLNet, `t5` and `marian` those of T5, BART and MarianMT,
+`hugging_face_text_models` T5 and BART with their tokenizers,
 `sentence_transformers` those of that library; `keras_hub_bert` reads BERT presets and backbones of
 KerasHub, `model_garden_bert` encoders and checkpoints of TensorFlow's Model Garden; `keras_hub`
 copies KerasHub layers.
@@ -13,6 +14,10 @@ from macaron_tf.interop.hugging_face_encoders import read_hugging_face
 from macaron_tf.interop.hugging_face_language_models import (
     LanguageModelImport,
     read_hugging_face_language_model,
+)
+from macaron_tf.interop.hugging_face_text_models import (
+    TextModelImport,
+    read_hugging_face_text_model,
 )
 from macaron_tf.interop.hugging_face_xlnet import XLNetImport, read_xlnet
 from macaron_tf.interop.keras_hub import copy_keras_hub
@@ -31,6 +36,7 @@ __all__ = [
     "LanguageModelImport",
     "SentenceTransformerImport",
     "SequenceImport",
+    "TextModelImport",
     "XLNetImport",
     "copy_keras_hub",
     "copy_keras_hub_bert",
@@ -38,6 +44,7 @@ __all__ = [
     "read_bart",
     "read_hugging_face",
     "read_hugging_face_language_model",
+    "read_hugging_face_text_model",
     "read_keras_hub_bert",
     "read_marian",
     "read_marian_state",
