@@ -29,4 +29,4 @@ class TaskGenerator(SequenceGenerator):
         return tf.concat([ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
 
     def room(self, length: int | tf.Tensor) -> int:
-        return self.max_target
+        return self.max_target - 1  # the last place is for EOS, which a search puts there
