@@ -6,8 +6,9 @@ Clark et al. 2020 in `bert_tiny`'s shapes, tokens and schedule, the discriminato
 generator is a quarter as wide, reads the same embeddings and learns masked tokens, 15% of them and
 all masked; the discriminator judges every token, with weight 50.
 
-Measured: after 5,000 updates of 8 rows, pre-norm with T5's bias (one seed), loss of tokens 6.35
-(the generator's); 0.2% of the replaced found; fine-tuned, SST-2 75.1 and CoNLL-2003 37.4; see
+Measured: after 5,000 updates of 8 rows, pre-norm with T5's bias (three seeds), loss of tokens 6.40
+± 0.05 (the generator's); 0.6% of the replaced found; fine-tuned, SST-2 74.4 ± 4.6 and CoNLL-2003
+36.1 ± 2.0; see
 `experiments/results/slides_encoders`.
 """
 

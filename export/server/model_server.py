@@ -13,6 +13,9 @@ from export.server.servable import DEFAULT_SIGNATURE, made_up
 from export.server.versions import VersionManager
 from macaron_tf.errors import UserError
 
+# What a model that writes text is asked in the example; zeros would have it write nothing.
+_CONTROLS = {"max_tokens": 20, "seed": 1, "temperature": 1.0, "top_p": 0.9}
+
 
 class ModelServer:
     """A model server in this process; a context manager that starts and stops it.
@@ -94,7 +97,8 @@ class ModelServer:
         lease = self.versions.acquire()
         try:
             signature = lease.servable.signature(DEFAULT_SIGNATURE)
-            inputs = {name: _example_value(spec) for name, spec in sorted(signature.inputs.items())}
+            specs = sorted(signature.inputs.items())
+            inputs = {name: _example_value(name, spec) for name, spec in specs}
             row_form = signature.batchable
         finally:
             lease.release()
@@ -134,10 +138,12 @@ class ModelServer:
         return f"no version in {self.config.base_path} loads ({'; '.join(reasons)})"
 
 
-def _example_value(spec):
+def _example_value(name: str, spec):
     value = made_up(spec)
     if value.dtype == object:
         value[...] = "A dog is running."
+    elif name in _CONTROLS:
+        value[...] = _CONTROLS[name]
     return value.tolist()
 
 
