@@ -58,8 +58,9 @@ class GeneratorModule(tf.Module):
         )
         with tf.control_dependencies([fits]):
             limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
+            padded = rows.to_tensor(PAD)  # an encoder that reads it says less of what is wrong
         room = self.text_generator.room(lengths)
-        return rows.to_tensor(PAD), lengths, limits if room is None else tf.minimum(limits, room)
+        return padded, lengths, limits if room is None else tf.minimum(limits, room)
 
     def complete(
         self,
