@@ -62,10 +62,12 @@ $(JOEY)/installed: experiments/benchmarks/requirements-joeynmt.txt
 	$(JOEY)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/benchmarks/requirements-joeynmt.txt
 	@touch $@
 
-PEER_TESTS := $(addprefix tests/experiments/test_benchmark_,harness.py serving.py train_step.py)
+PEER_TESTS := tests/interop tests/models tests/layers/test_relative_bias.py \
+  $(addprefix tests/experiments/test_,finetune_hugging_face.py generate_hugging_face.py \
+  text_to_text.py benchmark_harness.py benchmark_serving.py benchmark_train_step.py)
 
 test-peers: $(PEERS)/installed
-	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest tests/models $(PEER_TESTS)
+	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest $(PEER_TESTS)
 
 # As the peers': what compiles for a TPU, beside the pinned environment.
 $(TPU)/installed: $(STAMP) experiments/tpu/requirements.txt

@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.core import ServingCore
@@ -143,7 +145,7 @@ def _example_value(name: str, spec):
     if value.dtype == object:
         value[...] = "A dog is running."
     elif name in _CONTROLS:
-        value[...] = _CONTROLS[name]
+        return np.full(value.shape, _CONTROLS[name]).tolist()  # 0.9, not float32's 0.8999...
     return value.tolist()
 
 
