@@ -1,5 +1,7 @@
 """One device, several devices and several processes make the same updates."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -12,43 +14,41 @@ KINDS = ("translation", "pretraining")
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """The arrays of every setting's runs, by setting and kind."""
+    """`setting, worker, kind -> arrays` of its run; a setting is trained when it is asked for."""
     root = tmp_path_factory.mktemp("equality")
     settings = {"one": "", "two": "per_call=5", "four": "", "workers": "per_call=3"}
-    jobs = {
-        name: [f"{kind}:{root / name / kind}:{chosen}" for kind in _kinds(name)]
-        for name, chosen in settings.items()
-    }
-    # Two at a time: this machine may have two cores.
-    first = [toy(jobs["one"]), toy(jobs["two"], "--replicas", "2")]
-    for process in first:
-        finished(process)
-    finished(toy(jobs["four"], "--replicas", "4"))
-    for process in two_workers(jobs["workers"]):
-        finished(process)
-    files = {("one", 0), ("two", 0), ("four", 0), ("workers", 0), ("workers", 1)}
-    return {
-        (name, worker, kind): dict(np.load(root / name / kind / f"{worker}.npz"))
-        for name, worker in files
-        for kind in _kinds(name)
-    }
+
+    @functools.cache
+    def train(name):
+        jobs = [f"{kind}:{root / name / kind}:{settings[name]}" for kind in _kinds(name)]
+        replicas = {"two": ("--replicas", "2"), "four": ("--replicas", "4")}.get(name, ())
+        for process in two_workers(jobs) if name == "workers" else [toy(jobs, *replicas)]:
+            finished(process)
+
+    def arrays(name, worker, kind):
+        train(name)
+        return dict(np.load(root / name / kind / f"{worker}.npz"))
+
+    return arrays
 
 
 def _kinds(name: str) -> tuple[str, ...]:
-    """Four replicas are traced for a minute each: one kind must do."""
-    return KINDS[1:] if name == "four" else KINDS
+    """Processes and replicas are traced for long: one kind must do beyond two replicas."""
+    return KINDS if name in ("one", "two") else KINDS[1:]
 
 
 CASES = [
-    (name, worker, kind)
-    for name, worker in (("two", 0), ("four", 0), ("workers", 0), ("workers", 1))
-    for kind in _kinds(name)
+    ("two", 0, "translation"),
+    ("two", 0, "pretraining"),
+    ("workers", 0, "pretraining"),
+    ("workers", 1, "pretraining"),
+    pytest.param("four", 0, "pretraining", marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.parametrize(("name", "worker", "kind"), CASES)
 def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
-    one, other = results["one", 0, kind], results[name, worker, kind]
+    one, other = results("one", 0, kind), results(name, worker, kind)
     np.testing.assert_allclose(other["losses"], one["losses"], atol=1e-6)
     weights = [key for key in one if key.endswith("/0") and not key.startswith("mapped")]
     assert len(weights) > 20
@@ -65,23 +65,29 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
 
 @pytest.mark.parametrize(("name", "worker", "kind"), CASES)
 def test_batches_mapped_over_replicas_come_back_in_order(results, name, worker, kind):
-    mapped = [key for key in results["one", 0, kind] if key.startswith("mapped/")]
+    alone, several = results("one", 0, kind), results(name, worker, kind)
+    mapped = [key for key in alone if key.startswith("mapped/")]
     assert len(mapped) == 7  # not a multiple of 2 or 4
     for key in mapped:
-        one, other = results["one", 0, kind][key], results[name, worker, kind][key]
+        one, other = alone[key], several[key]
         assert len(one) == SHAPES[int(key.partition("/")[2]) % len(SHAPES)][0]
         np.testing.assert_allclose(other, one, atol=1e-4)
 
 
-def test_replicas_are_the_same_to_the_bit(results):
-    four = results["four", 0, "pretraining"]
-    for key, copy in four.items():
+@pytest.mark.parametrize("name", ["two", pytest.param("four", marks=pytest.mark.slow)])
+def test_replicas_are_the_same_to_the_bit(results, name):
+    found = results(name, 0, "pretraining")
+    places = {key.partition("/")[2] for key in found if key.partition("/")[0].isdigit()}
+    assert len(places) == {"two": 2, "four": 4}[name]
+    for key, copy in found.items():
         if key.partition("/")[0].isdigit():
-            np.testing.assert_array_equal(copy, four[f"{key.partition('/')[0]}/0"])
-    assert any(key.endswith("/3") for key in four)
-    for kind in KINDS:
-        for key, copy in results["workers", 0, kind].items():
-            np.testing.assert_array_equal(copy, results["workers", 1, kind][key])
+            np.testing.assert_array_equal(copy, found[f"{key.partition('/')[0]}/0"])
+
+
+def test_workers_are_the_same_to_the_bit(results):
+    other = results("workers", 1, "pretraining")
+    for key, copy in results("workers", 0, "pretraining").items():
+        np.testing.assert_array_equal(copy, other[key])
 
 
 def test_two_replicas_resume_to_the_bit(tmp_path):
@@ -99,6 +105,7 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_two_replicas_have_the_same_first_stage(tmp_path):
     def trained(steps, *flags):
         jobs = [

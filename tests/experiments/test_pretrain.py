@@ -71,7 +71,14 @@ def test_fill_is_a_command_too(trained, capsys):
 
 @pytest.mark.parametrize(
     "recipe",
-    ["bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny", "span_bert_tiny", "gmlp_tiny"],
+    [
+        "swish_rnn_tiny",
+        "span_bert_tiny",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("bert_rab_tiny", "macaron_bert_tiny", "gmlp_tiny")
+        ),
+    ],
 )
 def test_one_command_pre_trains_every_family(recipe, source, tmp_path):
     """Without --corpus the recipe's own is prepared, in the cache."""
@@ -118,7 +125,9 @@ def test_the_order_of_sentences_is_learnt_besides(source, tmp_path):
     assert 0.2 < last["pair_accuracy"] <= 1.0
 
 
-@pytest.mark.parametrize("recipe", ["swish_rnn_tiny", "electra_tiny"])
+@pytest.mark.parametrize(
+    "recipe", ["swish_rnn_tiny", pytest.param("electra_tiny", marks=pytest.mark.slow)]
+)
 def test_a_resumed_run_is_the_uninterrupted_one(recipe, source, corpus, tmp_path):
     """To the bit: weights and metrics, with dropout, masks drawn anew, tokens sampled by a
     generator and shuffled rows."""

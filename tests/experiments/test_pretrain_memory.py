@@ -116,7 +116,7 @@ def test_its_saved_model_writes_the_same_text(whole, tmp_path):
         assert found["completion"][row].numpy().decode() == expected.text
 
 
-@pytest.mark.parametrize("block", ["transformer", "macaron"])
+@pytest.mark.parametrize("block", [pytest.param("transformer", marks=pytest.mark.slow), "macaron"])
 def test_xlnet_s_content_stream_is_fine_tuned(block, settings, corpus, tmp_path):
     run = tmp_path / "xlnet"
     settings = [*settings, f"model.block={block}", "training.max_steps=6"]

@@ -121,6 +121,7 @@ def test_every_run_has_a_folder_and_a_corpus_of_its_own_words(study):
     assert {corpus.vocabulary for corpus in study.CORPORA.values()} <= {None, *study.CORPORA}
 
 
+@pytest.mark.slow
 def test_decoders_are_compared_block_by_block(calls, tmp_path, monkeypatch):
     documents = tmp_path / "documents"
     documents.mkdir()

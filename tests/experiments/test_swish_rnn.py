@@ -65,6 +65,7 @@ def test_curves_are_means_over_seeds_and_are_not_trained_twice(toy, tmp_path, in
     assert len(in_this_process) == trained
 
 
+@pytest.mark.slow
 def test_step_sizes_are_scored_and_timed(toy, tmp_path, capsys):
     settings, corpus, (task, source, finetune) = toy
     arguments = ["step-sizes", str(tmp_path), "--corpus", corpus, "--seeds", "1"]

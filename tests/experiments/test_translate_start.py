@@ -156,6 +156,7 @@ def differing(network, pretrained):
     }
 
 
+@pytest.mark.slow
 def test_a_whole_model_behind_a_new_encoder_in_two_stages(starts, german_text, tmp_path, capsys):
     """German through a new encoder into a model of English."""
     run = str(tmp_path / "run")

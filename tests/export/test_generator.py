@@ -46,7 +46,9 @@ ASKED = [
 ]
 
 
-@pytest.fixture(scope="module", params=["byte_bpe", "wordpiece"])
+@pytest.fixture(
+    scope="module", params=["byte_bpe", pytest.param("wordpiece", marks=pytest.mark.slow)]
+)
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("generator")
     run = train_language_toy(folder, request.param)

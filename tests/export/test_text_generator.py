@@ -32,7 +32,9 @@ ASKED = [
 NAMES = ("text", "temperature", "top_k", "top_p", "seed", "max_tokens")
 
 
-@pytest.fixture(scope="module", params=["t5_tiny", "bart_tiny"])
+@pytest.fixture(
+    scope="module", params=["bart_tiny", pytest.param("t5_tiny", marks=pytest.mark.slow)]
+)
 def folder(request, tmp_path_factory):
     """Holds a run of MRPC that has learnt little, and its SavedModel."""
     folder = tmp_path_factory.mktemp("text")

@@ -96,7 +96,7 @@ def test_sums_are_those_of_the_guessed_tokens(skip):
     assert found["weight"] == weights.sum() == 4 * 4
 
 
-@pytest.mark.parametrize("block", ["transformer", "macaron"])
+@pytest.mark.parametrize("block", [pytest.param("transformer", marks=pytest.mark.slow), "macaron"])
 def test_it_trains_compiled_with_memory(block):
     network, objective = network_of(4, block), PermutationObjective(skip_padding=False)
     data = objective.dataset(batches(), MaskingConfig(), VOCABULARY, seed=0)

@@ -93,7 +93,10 @@ def test_evaluation_leaves_the_memory_of_training_alone():
     assert again["loss_sum"] == fresh["loss_sum"]  # a text that begins has no memory
 
 
-@pytest.mark.parametrize("block", ["transformer", "macaron", "swish_rnn"])
+@pytest.mark.parametrize(
+    "block",
+    ["swish_rnn", *(pytest.param(b, marks=pytest.mark.slow) for b in ("transformer", "macaron"))],
+)
 def test_it_trains_compiled_and_uses_its_memory(block):
     network = network_of(block, rnn_step_sizes=(2,))
     objective = SegmentLanguageObjective(skip_padding=False)
