@@ -4,6 +4,8 @@ import json
 import os
 import pathlib
 
+from etils import epath
+
 from macaron_tf.data import storage
 from macaron_tf.errors import UserError
 
@@ -29,6 +31,15 @@ def read_kind(path: str | os.PathLike) -> str:
     if not isinstance(kind, str):
         raise UserError(f"{file} is not a recipe that this version wrote: it names no kind of run")
     return kind
+
+
+def run_place(given: str) -> tuple[epath.Path, str | None]:
+    """A run's folder, and the checkpoint that is named behind an @."""
+    path = storage.as_path(given)
+    if not path.exists() and "@" in given:
+        folder, _, checkpoint = given.rpartition("@")
+        return storage.as_path(folder), checkpoint
+    return path, None
 
 
 def library_folder(given: str) -> pathlib.Path:

@@ -8,8 +8,7 @@ from etils import epath
 from experiments.embedding.run import EmbeddingRun
 from experiments.embedding.sentence_encoder import SentenceEncoder
 from experiments.finetuning.init import Init, read_init
-from experiments.kind import read_kind
-from macaron_tf.data import storage
+from experiments.kind import read_kind, run_place
 from macaron_tf.errors import UserError
 from macaron_tf.interop.sentence_transformers import read_sentence_transformer
 from macaron_tf.models import catalog
@@ -114,10 +113,7 @@ def _embedding_run(given: str) -> tuple[epath.Path, str | None] | None:
     """The folder of a run of this kind and the checkpoint's name, if it is one."""
     if given.partition(":")[0] in ("hugging-face", "keras-hub"):
         return None
-    path, checkpoint = storage.as_path(given), None
-    if not path.exists() and "@" in given:
-        folder, _, checkpoint = given.rpartition("@")
-        path = storage.as_path(folder)
+    path, checkpoint = run_place(given)
     if not (path / "recipe.json").is_file() or read_kind(path) != EmbeddingRun.recipe_class.kind:
         return None
     return path, checkpoint

@@ -10,20 +10,19 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-from etils import epath
 
 from experiments.finetuning.recipe import FinetuningRecipe
-from experiments.kind import library_folder, read_kind
+from experiments.kind import library_folder, read_kind, run_place
 from macaron_tf.data import storage
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.data.vocabulary import check_vocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign
 from macaron_tf.models import EncoderConfig, catalog
+from macaron_tf.models.configured import differing_fields
+from macaron_tf.models.layer_choices import DROPOUTS
 
 NOTHING = "none"
-# Settings of the encoder that the weights do not depend on.
-_FREE = ("dropout", "attention_dropout", "activation_dropout")
 # What may stand on an encoder and be taken over with it.
 _PARTS = ("pooler", "language_head")
 
@@ -105,12 +104,11 @@ class Init:
         if self.read is None:
             return
         own = self.config
-        for field in dataclasses.fields(own):
-            theirs, ours = getattr(own, field.name), getattr(wanted, field.name)
-            if theirs != ours and field.name not in _FREE:
+        for name, theirs in differing_fields(own, wanted).items():
+            if name not in DROPOUTS:
                 raise UserError(
-                    f"the weights of {self.given} were trained with model.{field.name}={theirs!r}, "
-                    f"not {ours!r}: leave that setting, or give --init none"
+                    f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
+                    f"{getattr(wanted, name)!r}: leave that setting, or give --init none"
                 )
 
     def warn(self, recipe: FinetuningRecipe) -> None:
@@ -182,15 +180,6 @@ def read_init(
     return init
 
 
-def run_place(given: str) -> tuple[epath.Path, str | None]:
-    """A run's folder, and the checkpoint that is named behind an @."""
-    path = storage.as_path(given)
-    if not path.exists() and "@" in given:
-        folder, _, checkpoint = given.rpartition("@")
-        return storage.as_path(folder), checkpoint
-    return path, None
-
-
 def _of_run(given: str) -> Init:
     path, checkpoint = run_place(given)
     if not (path / "recipe.json").is_file():
@@ -260,9 +249,5 @@ def _imported(given: str, imported, base: str, weights: Weights) -> Init:
         )
     config: EncoderConfig = imported.model.config
     known = catalog.config(base, vocab_size=config.vocab_size)
-    options = tuple(
-        (field.name, getattr(config, field.name))
-        for field in dataclasses.fields(config)
-        if getattr(config, field.name) != getattr(known, field.name)
-    )
+    options = tuple(differing_fields(config, known).items())
     return Init(given, base, options, imported.vocabulary, None, lambda: weights)

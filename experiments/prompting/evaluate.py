@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from experiments.generation.opening import OpenedModel, open_model
+from experiments.kind import run_place
 from experiments.progress import track
 from experiments.prompting import report
 from experiments.prompting.asking import Asker, Asking
@@ -41,9 +42,8 @@ def run(options: argparse.Namespace) -> None:
             **baselines(task),
         }
     for path in options.runs:
-        elsewhere = path.startswith("hugging-face:")
-        run_path, _, checkpoint = (path, "", "") if elsewhere else path.partition("@")
-        opened = open_model(run_path, checkpoint or None, causal=True)
+        place = (path, None) if path.startswith("hugging-face:") else run_place(path)
+        opened = open_model(*place, causal=True)
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, asking)
     out = storage.as_path(options.out)
     report.write(record, out)

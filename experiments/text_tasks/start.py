@@ -11,6 +11,7 @@ from experiments.pretraining.run import PretrainingRun
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
+from macaron_tf.models.configured import differing_fields
 from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
 
 
@@ -76,14 +77,9 @@ def _of_hugging_face(given: str) -> TextStart:
         )
     config = found.model.config
     known = catalog.config("t5_small", vocab_size=config.vocab_size)
-    options = tuple(
-        (field.name, getattr(config, field.name))
-        for field in dataclasses.fields(config)
-        if getattr(config, field.name) != getattr(known, field.name)
-    )
     return TextStart(
         "t5_small",
-        options,
+        tuple(differing_fields(config, known).items()),
         found.vocabulary,
         "span_corruption",
         "adafactor",

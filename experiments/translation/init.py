@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from experiments.finetuning.init import read_init, run_place
-from experiments.kind import read_kind
+from experiments.finetuning.init import read_init
+from experiments.kind import read_kind, run_place
 from experiments.pretraining.recipe import CORRUPTING
 from experiments.pretraining.run import PretrainingRun
 from experiments.translation.start import Start

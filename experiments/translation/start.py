@@ -8,8 +8,9 @@ from experiments.translation.recipe import TranslationRecipe
 from macaron_tf.data.pair_vocabulary import PairVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
+from macaron_tf.models.configured import differing_fields
+from macaron_tf.models.layer_choices import DROPOUTS
 
-DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 # Fields of the model that no pre-trained weight depends on.
 FREE = (*DROPOUTS, "initializer_range", "vocab_size")
 
@@ -43,12 +44,11 @@ class Start(abc.ABC):
         """
         wanted = recipe.model_config()
         fitting = self.fitting(wanted)
-        for field in dataclasses.fields(wanted):
-            theirs, ours = getattr(fitting, field.name), getattr(wanted, field.name)
-            if theirs != ours and field.name not in FREE:
+        for name, theirs in differing_fields(fitting, wanted).items():
+            if name not in FREE:
                 raise UserError(
-                    f"the weights of {self.given} were trained with model.{field.name}={theirs!r}, "
-                    f"not {ours!r}: leave that setting, or train without --init"
+                    f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
+                    f"{getattr(wanted, name)!r}: leave that setting, or train without --init"
                 )
         if recipe.data.sampling.dropout:
             raise UserError(
@@ -83,13 +83,8 @@ class Start(abc.ABC):
         self, recipe: TranslationRecipe, config: EncoderDecoderConfig
     ) -> TranslationRecipe:
         """The recipe with a configuration, and with limits that its positions allow."""
-        named = catalog.config(recipe.model)
-        options = {
-            field.name: getattr(config, field.name)
-            for field in dataclasses.fields(config)
-            if field.name != "vocab_size"
-            and getattr(config, field.name) != getattr(named, field.name)
-        }
+        options = differing_fields(config, catalog.config(recipe.model))
+        options.pop("vocab_size", None)
         data, decoding = recipe.data, recipe.decoding
         if config.longest is not None:
             cleaning = data.cleaning

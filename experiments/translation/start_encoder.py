@@ -12,6 +12,7 @@ from macaron_tf.data.pair_vocabulary import PairVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign
 from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.models.configured import differing_fields
 from macaron_tf.models.from_encoder import config_from_encoder, copy_embeddings
 
 
@@ -55,13 +56,11 @@ class EncoderStart(Start):
             hash_, vocabulary = self.init.vocabulary.hash, self.decoder.vocabulary
             check_vocabulary(hash_, vocabulary, self.given)
             one = config_from_encoder(self.init.config, recipe.model_config(), self.parts)
-            for field in dataclasses.fields(one):
-                theirs = getattr(self.fitting(one), field.name)
-                if theirs != getattr(one, field.name) and field.name not in FREE:
+            for name, theirs in differing_fields(self.fitting(one), one).items():
+                if name not in FREE:
                     raise UserError(
-                        f"--init-decoder {self.decoder.given} was trained with {field.name}="
-                        f"{theirs!r}, --init {self.given} with {getattr(one, field.name)!r}: give "
-                        "runs of one shape"
+                        f"--init-decoder {self.decoder.given} was trained with {name}={theirs!r}, "
+                        f"--init {self.given} with {getattr(one, name)!r}: give runs of one shape"
                     )
         self._language_rows(recipe)
 

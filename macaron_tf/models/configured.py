@@ -8,6 +8,13 @@ import keras
 from macaron_tf.models.encoder_config import EncoderConfig
 
 
+def differing_fields(config: Any, base: Any) -> dict[str, Any]:
+    """The fields of a configuration whose values are not those of another one of its class."""
+    names = (field.name for field in dataclasses.fields(config))
+    values = {name: getattr(config, name) for name in names}
+    return {name: value for name, value in values.items() if value != getattr(base, name)}
+
+
 class ConfiguredModel(keras.Model):
     """A Keras model with an attribute `config`, saved and made again with it.
 

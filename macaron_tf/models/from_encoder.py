@@ -9,28 +9,8 @@ from macaron_tf.models.config import BLOCKS, EncoderDecoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.models.layer_choices import SHAPE
 
-# Fields of an encoder that its weights depend on.
-_SAME = (
-    "hidden_dim",
-    "feed_forward_dim",
-    "num_heads",
-    "block",
-    "rnn_step_sizes",
-    "rnn_gate",
-    "positions",
-    "max_length",
-    "relative_bias",
-    "activation",
-    "norm",
-    "epsilon",
-    "norm_type",
-    "embedding_norm",
-    "use_bias",
-    "gated",
-    "head_dim",
-    "scaled",
-)
 PARTS = ("embeddings", "encoder", "decoder")
 
 
@@ -65,7 +45,7 @@ def config_from_encoder(
     return dataclasses.replace(
         base,
         vocab_size=config.vocab_size,
-        **config.options(*_SAME),
+        **config.options(*SHAPE),
         **depths,
         embedding_scale=False,
         tied=True,

@@ -5,6 +5,30 @@ from typing import Any
 from macaron_tf.checks import check_choice, check_count
 from macaron_tf.kernels import GATES
 
+# Fields of encoders and encoder-decoders alike that their layers' weights depend on.
+SHAPE = (
+    "hidden_dim",
+    "feed_forward_dim",
+    "num_heads",
+    "block",
+    "rnn_step_sizes",
+    "rnn_gate",
+    "positions",
+    "max_length",
+    "relative_bias",
+    "activation",
+    "norm",
+    "epsilon",
+    "norm_type",
+    "embedding_norm",
+    "use_bias",
+    "gated",
+    "head_dim",
+    "scaled",
+)
+# Fields that no weight depends on.
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+
 # Options that a block has besides those of all blocks, by the names of a configuration's fields.
 _OWN = {
     "gmlp": ("max_length", "toeplitz"),

@@ -4,30 +4,7 @@ import keras
 
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_config import EncoderConfig
-
-_SAME = (
-    "hidden_dim",
-    "feed_forward_dim",
-    "num_heads",
-    "block",
-    "rnn_step_sizes",
-    "rnn_gate",
-    "positions",
-    "max_length",
-    "relative_bias",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation",
-    "norm",
-    "epsilon",
-    "norm_type",
-    "embedding_norm",
-    "use_bias",
-    "gated",
-    "head_dim",
-    "scaled",
-)
+from macaron_tf.models.layer_choices import DROPOUTS, SHAPE
 
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
@@ -41,7 +18,7 @@ def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
         num_layers=config.num_source_layers,
         num_segments=0,
         initializer_range=config.initializer_range or config.hidden_dim**-0.5,
-        **config.options(*_SAME),
+        **config.options(*SHAPE, *DROPOUTS),
     )
 
 
