@@ -15,8 +15,13 @@ transformers = pytest.importorskip("transformers")
 VOCAB, LENGTH = 60, 12
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(1)
+
+
 def shaken(model, scale=0.3):
-    """The model with other than its first numbers in every place."""
+    """The model with other than its first numbers in every place, which are drawn by `seeded`."""
     torch.manual_seed(0)
     model.eval()
     with torch.no_grad():
@@ -42,8 +47,8 @@ def t5(gated: bool, **options):
     model = transformers.T5ForConditionalGeneration(config)
     if gated:  # 1.1's output is a matrix of its own
         model.lm_head.weight = torch.nn.Parameter(torch.zeros(VOCAB, 32))
-    # Gates multiply what is shaken: at 0.3 theirs in float32 is 1.3e-4 from theirs in float64.
-    return shaken(model, 0.2 if gated else 0.3)
+    # Unscaled products in the attention: at 0.3 theirs in float32 is 1.3e-4 from theirs in float64.
+    return shaken(model, 0.15)
 
 
 def bart(**options):
@@ -108,7 +113,7 @@ def test_logits_and_greedy_decoding_agree(system, tmp_path):
     logits = np.asarray(ours({"source": source, "target": target}, training=False))
     assert np.abs(expected).max() > 1
     print(system, "greatest difference of logits", np.abs(logits - expected).max())
-    np.testing.assert_allclose(logits, expected, atol=1e-4)
+    np.testing.assert_allclose(logits, expected, atol=3e-5)
 
     # Greedy: ours cached, theirs the whole model again at every step; PAD and BOS never.
     greedy = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=LENGTH)
