@@ -140,7 +140,7 @@ def train(
     """Pre-trains what is not complete, into OUT/runs, with OUT/logs.
 
     Args:
-        options: with `jobs` and `set`.
+        options: with `seeds`, `jobs` and `set`.
         runs: what.
         settings: of every run; a system's own come after them, then the command's.
         corpora: their folders, by name.
@@ -156,4 +156,6 @@ def train(
         return f"{run.name}: pre-trained"
 
     (out / "logs").mkdir(parents=True, exist_ok=True)
-    at_once(options.jobs, [functools.partial(one, run) for run in runs])
+    # Seed by seed: an interrupted study has a whole table of fewer seeds.
+    in_turn = sorted(runs, key=lambda run: options.seeds.index(run.seed))
+    at_once(options.jobs, [functools.partial(one, run) for run in in_turn])
