@@ -195,7 +195,7 @@ def _of_run(given: str) -> Init:
     elif kind == "embedding":
         from experiments.embedding.run import EmbeddingRun as EncoderRun
     else:
-        raise UserError(f"--init {given} is a {kind} run: give one of an encoder")
+        raise UserError(f"--init {given} is a run of kind {kind!r}: give one of an encoder")
     run = EncoderRun.open(path)
     weights = run.checkpoint(checkpoint)
     recipe = run.recipe

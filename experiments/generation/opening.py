@@ -134,7 +134,7 @@ def _no_writer(
     path: str | os.PathLike, kind: str, recipe: PretrainingRecipe | None = None
 ) -> UserError:
     if kind not in _OTHER_COMMANDS:
-        return UserError(f"{path} is a {kind} run and writes no text: give a pre-training run")
+        return UserError(f"{path} is of kind {kind!r} and writes no text: give a pre-training run")
     command = _OTHER_COMMANDS[kind]
     if recipe is not None and recipe.objective in CORRUPTING:
         command = "python -m experiments.generate complete"

@@ -32,7 +32,7 @@ def load(name: str, kind: type[Recipe] = Recipe) -> Recipe:
     recipe = _recipe(name)
     if not isinstance(recipe, kind):
         raise UserError(
-            f"{name} is a {recipe.kind} recipe: use {recipe.command}, or one of "
+            f"{name} is a recipe of kind {recipe.kind!r}: use {recipe.command}, or one of "
             f"{', '.join(names(kind))}"
         )
     return recipe

@@ -64,7 +64,7 @@ def tpu_recipe(name: str, settings: list[str]) -> Recipe:
     """
     recipe = recipes.load(name)
     if type(recipe) not in _SETTINGS:
-        raise UserError(f"{name} is a {recipe.kind} recipe: tpu_check knows none of those")
+        raise UserError(f"{name} is a recipe of kind {recipe.kind!r}: tpu_check knows none")
     return override(recipe, [*_SETTINGS[type(recipe)], *settings])
 
 

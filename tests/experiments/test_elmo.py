@@ -112,7 +112,7 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
 
 def test_bad_input_is_named(run, tmp_path, capsys):
     for words, message in (
-        (["train", "bert_tiny", str(tmp_path)], "bert_tiny is a pretraining recipe"),
+        (["train", "bert_tiny", str(tmp_path)], "bert_tiny is a recipe of kind 'pretraining'"),
         (["train", "elmo_tiny", str(tmp_path), "--set", "model=bert_tiny"], "is no ELMo"),
         (["train", "elmo_tiny", str(tmp_path), "--set", "row_length=1"], "row_length is 1"),
         (["evaluate", str(tmp_path)], "is not a run"),

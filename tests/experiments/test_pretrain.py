@@ -188,7 +188,7 @@ def bad(name, source, corpus, trained, tmp_path):
         text = (tmp_path / "other" / "vocabulary.txt").read_text()
         (tmp_path / "other" / "vocabulary.txt").write_text(text + "more\n")
     return {
-        "recipe": (train(recipe="demo"), "demo is a translation recipe"),
+        "recipe": (train(recipe="demo"), "demo is a recipe of kind 'translation'"),
         "unknown recipe": (train(recipe="brt"), "no recipe is called 'brt'"),
         "model": (
             ["train", "bert_tiny", run, "--corpus", corpus, "--set", "model=transformer_tiny"],
