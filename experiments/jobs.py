@@ -39,8 +39,11 @@ def at_once(jobs: int, tasks: list[Callable[[], str]]) -> None:
             for done, finished in enumerate(concurrent.futures.as_completed(waiting), 1):
                 what, minutes = finished.result()
                 spent += [minutes] if minutes > 0.1 else []
-                left = (len(tasks) - done) / jobs * statistics.mean(spent or [0])
-                print(f"[{done}/{len(tasks)}] {what}; {left:.0f} min left", flush=True)
+                left = ""
+                if spent:
+                    minutes = (len(tasks) - done) / jobs * statistics.mean(spent)
+                    left = f"; {minutes:.0f} min left at most"
+                print(f"[{done}/{len(tasks)}] {what}{left}", flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
