@@ -52,6 +52,11 @@ def read_start(
         UserError: as `read_init`.
     """
     init = read_init(given, model, vocabulary, lower_case)
+    if init.config.summary == "last":
+        raise UserError(
+            f"{given} is an XLNet whose rows end with [CLS], and a sentence's begin with it here: "
+            "give another encoder, or a run of xlnet_tiny or xlnet_base"
+        )
     found = _embedding_run(given)
     if found:
         recipe = EmbeddingRun.open(found[0]).recipe

@@ -226,7 +226,13 @@ def _of_hugging_face(given: str, folder: pathlib.Path, lower_case: bool | None) 
         is_language_model,
         read_hugging_face_language_model,
     )
+    from macaron_tf.interop.hugging_face_xlnet import is_xlnet, read_xlnet
 
+    if is_xlnet(folder):
+        imported = read_xlnet(folder)
+        pooler = list(imported.pooler) if imported.pooler else None
+        weights = Weights(imported.model.encoder.get_weights(), pooler)
+        return _imported(given, imported, "xlnet_base", weights, summary="last")
     if not is_language_model(folder):
         return _of_encoder(given, read_hugging_face(folder, lower_case))
     imported = read_hugging_face_language_model(folder)
@@ -240,14 +246,15 @@ def _of_encoder(given: str, imported) -> Init:
     return _imported(given, imported, "bert_base", weights)
 
 
-def _imported(given: str, imported, base: str, weights: Weights) -> Init:
-    """Another library's model, its shapes as options of a model of the catalog."""
+def _imported(given: str, imported, base: str, weights: Weights, **settings) -> Init:
+    """Another library's model, its shapes and other settings as options of the catalog's."""
     if imported.vocabulary is None:
         raise UserError(
-            f"--init {given}: its tokenizer has no counterpart here, so no text can be read for "
-            "it; models of BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and GPT-2 can be fine-tuned"
+            f"--init {given} has no tokenizer beside it that has a counterpart here, so no text "
+            "can be read for it: give a BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, GPT or GPT-2 "
+            "with its tokenizer's files"
         )
-    config: EncoderConfig = imported.model.config
+    config: EncoderConfig = dataclasses.replace(imported.model.config, **settings)
     known = catalog.config(base, vocab_size=config.vocab_size)
     options = tuple(differing_fields(config, known).items())
     return Init(given, base, options, imported.vocabulary, None, lambda: weights)

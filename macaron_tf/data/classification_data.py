@@ -51,13 +51,14 @@ def encode_examples(
         encoded = row_encoder(causal)(vocabulary, first, second, max_length)
         token_ids = encoded["token_ids"].numpy()  # (B, L)
         lengths = (token_ids != 0).sum(axis=1)  # (B,): PAD is 0 and stands only at the end
-        boundaries.append(lengths - encoded["segment_ids"].numpy().sum(axis=1))
+        boundaries.append(lengths - (encoded["segment_ids"].numpy() != 0).sum(axis=1))
         rows += [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
     return EncodedExamples(
         TokenRows.from_lists(rows, vocabulary.size),
         np.concatenate(boundaries).astype(np.int64),
         examples.labels,
         max_length,
+        cls_last=vocabulary.cls_last,
     )
 
 

@@ -27,6 +27,7 @@ from macaron_tf.special_ids import PAD, UNK
 CLS, SEP, MASK = 2, 3, 4
 CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _WORD_START = "\u2581"
+_FLAGS = ("fold_accents", "cls_last")
 
 
 class SentencePieceEncoderVocabulary(PieceVocabulary):
@@ -38,7 +39,7 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         language: whose punctuation rules the normalization applies.
         fold_accents: before all else, take accents off and write LaTeX's quotation marks as `"`,
             as ALBERT does.
-        pair_separators: see `PieceVocabulary`.
+        pair_separators, cls_last: see `PieceVocabulary`.
 
     Attributes:
         processor: SentencePiece's own processor of the model.
@@ -58,12 +59,14 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
         language: str = "en",
         fold_accents: bool = False,
         pair_separators: int = 1,
+        cls_last: bool = False,
     ):
         self.proto = bytes(proto)
         self.normalization = normalization or NormalizationConfig()
         self.language = language
         self.fold_accents = fold_accents
         self.pair_separators = pair_separators
+        self.cls_last = cls_last
         self.processor = sentencepiece.SentencePieceProcessor()
         try:
             self.processor.LoadFromSerializedProto(self.proto)
@@ -144,14 +147,14 @@ class SentencePieceEncoderVocabulary(PieceVocabulary):
             "language": self.language,
         }
         # Left out where it is not so: vocabularies from before it have that hash.
-        folding = {"fold_accents": True} if self.fold_accents else {}
-        return self._with_separators({**settings, **folding})
+        others = {name: True for name in _FLAGS if getattr(self, name)}
+        return self._with_separators({**settings, **others})
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "SentencePieceEncoderVocabulary":
-        normalization = NormalizationConfig(**settings["normalization"])
-        fold_accents = settings.get("fold_accents", False)
-        return cls(contents, normalization, settings["language"], fold_accents)
+        settings = dict(settings)
+        normalization = NormalizationConfig(**settings.pop("normalization"))
+        return cls(contents, normalization, **settings)
 
     @property
     def model_type(self) -> str:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from macaron_tf.data.bucketing import Batch, EqualRows, choose_lengths
 from macaron_tf.data.cache import TokenRows
+from macaron_tf.data.pair_encoding import CLS_SEGMENT
 from macaron_tf.errors import UserError
 
 # Passes parts on, each given with its size, and tells somebody: as `experiments.progress.track`.
@@ -44,6 +45,7 @@ class EncodedExamples:
             label for each id; or None.
         max_length: what no row exceeds.
         count: R.
+        cls_last: whether a row's last id is [CLS], of segment 2.
     """
 
     rows: TokenRows
@@ -51,6 +53,7 @@ class EncodedExamples:
     labels: np.ndarray | TokenRows | None
     max_length: int
     count: int = dataclasses.field(default=1, kw_only=True)
+    cls_last: bool = dataclasses.field(default=False, kw_only=True)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -68,6 +71,9 @@ class EncodedExamples:
         token_ids = self.rows.padded(own, length)  # (B R, L)
         second = np.arange(length) >= self.boundaries[own][:, None]  # (B R, L)
         segment_ids = (second & (token_ids != 0)).astype(np.int32)
+        if self.cls_last:
+            ends = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
+            segment_ids[np.arange(length) == ends - 1] = CLS_SEGMENT
         # (B R, L) -> (B, L) or (B, R, L)
         shape = self.row_shape(len(examples), length)
         return token_ids.reshape(shape), segment_ids.reshape(shape)

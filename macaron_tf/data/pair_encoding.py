@@ -5,11 +5,15 @@ import tensorflow as tf
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 
+CLS_SEGMENT = 2  # of a [CLS] that ends a row: neither text's (Yang et al. 2019, section 2.5)
+
 
 def encode_pairs(
     vocabulary: PieceVocabulary, first: tf.Tensor, second: tf.Tensor | None, max_length: int
 ) -> dict[str, tf.Tensor]:
     """Texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, with `pair_separators` between.
+
+    Of a vocabulary with `cls_last` to `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`.
 
     Where a row is too long, the longer text loses its last token, again and again, until it fits;
     of two texts of equal length the second one (Devlin et al. 2019, `_truncate_seq_pair`).
@@ -22,7 +26,7 @@ def encode_pairs(
 
     Returns:
         {"token_ids": (B, L) int32, filled up with 0 (PAD); "segment_ids": (B, L) int32, 1 in
-        `b [SEP]`, else 0}; L is the length of the longest of these rows.
+        `b [SEP]`, 2 at a [CLS] that ends a row, else 0}; L is the length of the longest row.
 
     Raises:
         UserError: `max_length` leaves no room for a token of each text.
@@ -40,16 +44,21 @@ def encode_pairs(
     )
     room = max_length - specials
     if second is None:
-        token_ids = tf.concat([cls, a[:, :room], sep], axis=1).to_tensor()  # (B, L)
-        return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids)}
-    b = vocabulary.encode(tf.convert_to_tensor(second))  # (B, None)
-    keep_a, keep_b = kept_lengths(a.row_lengths(), b.row_lengths(), room)
-    between = [sep] * vocabulary.pair_separators
-    head = tf.concat([cls, _heads(a, keep_a), *between], axis=1)  # (B, None)
-    tail = tf.concat([_heads(b, keep_b), sep], axis=1)  # (B, None)
+        texts = [tf.concat([a[:, :room], sep], axis=1)]  # of (B, None)
+    else:
+        b = vocabulary.encode(tf.convert_to_tensor(second))  # (B, None)
+        keep_a, keep_b = kept_lengths(a.row_lengths(), b.row_lengths(), room)
+        between = [sep] * vocabulary.pair_separators
+        texts = [
+            tf.concat([_heads(a, keep_a), *between], axis=1),
+            tf.concat([_heads(b, keep_b), sep], axis=1),
+        ]
+    parts = [(row, number) for number, row in enumerate(texts)]
+    parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
+    segments = [tf.ones_like(row) * number for row, number in parts]
     return {
-        "token_ids": tf.concat([head, tail], axis=1).to_tensor(),  # (B, L)
-        "segment_ids": tf.concat([tf.zeros_like(head), tf.ones_like(tail)], axis=1).to_tensor(),
+        "token_ids": tf.concat([row for row, _ in parts], axis=1).to_tensor(),  # (B, L)
+        "segment_ids": tf.concat(segments, axis=1).to_tensor(),
     }
 
 

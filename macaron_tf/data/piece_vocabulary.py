@@ -31,6 +31,7 @@ class PieceVocabulary(abc.ABC):
     Attributes:
         pad_id, unk_id, cls_id, sep_id, mask_id: the special ids; `pad_id` is 0.
         pair_separators: how many [SEP] stand between two texts; RoBERTa's and XLM-R's have 2.
+        cls_last: whether [CLS] ends a classification's row, as XLNet's, and does not begin it.
     """
 
     kind = ""
@@ -41,6 +42,7 @@ class PieceVocabulary(abc.ABC):
     sep_id: int
     mask_id: int
     pair_separators = 1
+    cls_last = False
 
     @property
     def special_ids(self) -> tuple[int, ...]:

@@ -16,14 +16,16 @@ from macaron_tf.interop.sentencepiece_models import (
     encoder_model,
     pieces_of_file,
     pieces_of_tokenizer,
+    without_commas,
 )
 
-# In our order, by the names of RoBERTa and XLM-R and by those of ALBERT.
+# In our order, by the names of XLNet (which has <s> and </s> too, and does not use them), by those
+# of RoBERTa and XLM-R, and by those of ALBERT.
 _SPECIAL = {
     "pad_token": ("<pad>", "[PAD]"),
     "unk_token": ("<unk>", "[UNK]"),
-    "cls_token": ("<s>", "[CLS]"),
-    "sep_token": ("</s>", "[SEP]"),
+    "cls_token": ("<cls>", "<s>", "[CLS]"),
+    "sep_token": ("<sep>", "</s>", "[SEP]"),
     "mask_token": ("<mask>", "[MASK]"),
 }
 # Kinds of vocabularies as `tokenizer.json` calls them, by the files of their own.
@@ -179,19 +181,24 @@ def _read_sentencepiece(
     places = {piece.piece: place for place, piece in enumerate(source.pieces)}
     special = [places[name] for name in names]
     order = [*special, *np.setdiff1d(np.arange(len(source.pieces)), special)]
-    # XLM-R's model does all that is done to text.
-    fold = "[CLS]" in names
+    # XLM-R's model does all that is done to text; XLNet's and ALBERT's text is folded before.
+    xlnet, fold = "<cls>" in names, "<s>" not in names
+    if xlnet and file:
+        source = without_commas(source)
     if options.get("keep_accents"):
         raise UserError(
             f"the tokenizer of {directory} has keep_accents=True: only False can be read."
         )
-    lower_case = options.get("do_lower_case", not tokenizer or "Lowercase" in _steps(tokenizer))
+    # What is not said is the default of theirs: ALBERT is of small letters, XLNet is not.
+    small = "Lowercase" in _steps(tokenizer) if tokenizer else not xlnet
+    lower_case = options.get("do_lower_case", small)
     vocabulary = encoder_model(
         source,
         order,
         lower_case=fold and bool(lower_case),
         fold_accents=fold,
         pair_separators=1 if fold else 2,
+        cls_last=xlnet,
     )
     return vocabulary, np.array(order)
 

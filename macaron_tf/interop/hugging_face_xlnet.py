@@ -8,22 +8,27 @@ import pathlib
 
 import numpy as np
 
+from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign, assign_dense, assign_norm
-from macaron_tf.interop.encoder_weights import UNUSED_TOKEN_BIAS, padded
+from macaron_tf.interop.encoder_weights import UNUSED_TOKEN_BIAS, Dense, padded
 from macaron_tf.interop.hugging_face import (
     ACTIVATIONS,
     TorchArrays,
     read_choice,
     read_config,
+    read_json,
     read_number,
     read_state,
 )
+from macaron_tf.interop.hugging_face_vocabularies import read_vocabulary
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.two_stream import TwoStreamModel
 
 # Theirs of padding, unknown, [CLS], [SEP] and [MASK], in our order.
 _SPECIAL = (5, 0, 3, 4, 6)
+_TOKENIZERS = ("spiece.model", "tokenizer.json")
+_SUMMARY = "sequence_summary/summary"  # what theirs calls BERT's pooler
 _SETTINGS = {
     "hidden_dim": ("d_model", 1024),
     "feed_forward_dim": ("d_inner", 4096),
@@ -49,21 +54,33 @@ class XLNetImport:
 
     Attributes:
         model: gives the same outputs of both streams.
-        ids: `(V',)` int, at each of our ids the one of theirs: padding is 0 here. Their tokenizer
-            has no counterpart of ours: it puts [CLS] last.
+        ids: `(V',)` int, at each of our ids the one of theirs: padding is 0 here.
         unread: names of weights of other heads that were left behind.
+        vocabulary: cuts text into the model's ids, its rows ending with [CLS] as theirs; None
+            where the directory has no tokenizer.
+        pooler: `(kernel (D, D), bias (D,))` over that [CLS], of a classifier; None where there is
+            none.
     """
 
     model: TwoStreamModel
     ids: np.ndarray
     unread: tuple[str, ...] = ()
+    vocabulary: PieceVocabulary | None = None
+    pooler: Dense | None = None
+
+
+def is_xlnet(directory: pathlib.Path) -> bool:
+    """Whether a Hugging Face directory is of one."""
+    file = directory / "config.json"
+    return file.is_file() and read_json(file).get("model_type") == "xlnet"
 
 
 def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) -> XLNetImport:
     """Reads an XLNet as `save_pretrained` writes it, with its head over tokens if there is one.
 
     Args:
-        directory: holds `config.json` and `model.safetensors` or `pytorch_model.bin`.
+        directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` and, where text
+            is to be read, `spiece.model` or `tokenizer.json`.
         memory_length: M of the model; their `mem_len`, or 384 where that is none.
 
     Raises:
@@ -87,6 +104,7 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
     if len(tokens) <= max(_SPECIAL):
         raise UserError(f"{where} is of {len(tokens)} tokens, fewer than XLNet's special ones.")
     ids = np.array([*_SPECIAL, *np.setdiff1d(np.arange(len(tokens)), _SPECIAL)])
+    vocabulary = _read_vocabulary(directory, ids)
     try:
         ours = EncoderConfig(
             vocab_size=-(-len(tokens) // 8) * 8,
@@ -116,11 +134,26 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
             raise UserError(
                 "the XLNet's lm_loss.weight is not its word_embedding: ours has one table for both."
             )
+    pooler = None
+    if config.get("summary_type", "last") == "last" and arrays.has(f"{_SUMMARY}/weight"):
+        pooler = arrays.dense(_SUMMARY)
     unread = sorted(set(arrays.state) - arrays.read)
     inner = [name for name in unread if name.startswith("layer.")]
     if inner:
         raise UserError(f"the XLNet has {inner[0]}, for which ours has no place.")
-    return XLNetImport(model, ids, tuple(unread))
+    return XLNetImport(model, ids, tuple(unread), vocabulary, pooler)
+
+
+def _read_vocabulary(directory: pathlib.Path, ids: np.ndarray) -> PieceVocabulary | None:
+    if not any((directory / name).is_file() for name in _TOKENIZERS):
+        return None
+    vocabulary, found = read_vocabulary(directory)
+    if found is None or not np.array_equal(found, ids):
+        raise UserError(
+            f"the tokenizer of {directory} has other pieces than the model's {len(ids)}, or its "
+            "special ones at other ids: it is another model's vocabulary."
+        )
+    return vocabulary
 
 
 def _assign_layer(block, arrays: TorchArrays, path: str) -> None:

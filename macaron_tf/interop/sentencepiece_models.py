@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from macaron_tf.errors import UserError
 
 _Model = sentencepiece_model_pb2.ModelProto
 _Kind = _Model.SentencePiece
+_LAST_RESORT = 100.0  # more than the score of any other way to cut a word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +68,22 @@ def pieces_of_tokenizer(tokenizer: Mapping[str, Any]) -> ForeignPieces:
     for token in tokenizer.get("added_tokens") or ():
         if token["id"] == len(pieces):
             pieces.append(_piece(token["content"]))
-        elif token["id"] < len(pieces) and not token.get("special"):
-            pieces[token["id"]].type = _Kind.USER_DEFINED
+        elif token["id"] < len(pieces):
+            special = token.get("special")
+            pieces[token["id"]].type = _Kind.CONTROL if special else _Kind.USER_DEFINED
     return ForeignPieces(model, pieces)
+
+
+def without_commas(source: ForeignPieces) -> ForeignPieces:
+    """The pieces, those of a digit and a comma at their end being the last resort.
+
+    XLNet cut such a piece once more, and its `tokenizer.json` has these scores.
+    """
+    pieces = list(source.pieces)
+    for place, piece in enumerate(pieces):
+        if re.search(r"\d,$", piece.piece) and piece.type == _Kind.NORMAL:
+            pieces[place] = _piece(piece.piece, piece.score - _LAST_RESORT)
+    return ForeignPieces(source.model, pieces)
 
 
 def encoder_model(
@@ -79,7 +94,7 @@ def encoder_model(
     Args:
         source: the pieces.
         order: at each of our ids the one of theirs, PAD, UNK, [CLS], [SEP] and [MASK] first.
-        options: `lower_case`, and the vocabulary's `fold_accents` and `pair_separators`.
+        options: `lower_case`, and the vocabulary's `fold_accents`, `pair_separators`, `cls_last`.
     """
     model = _Model()
     model.trainer_spec.CopyFrom(source.model.trainer_spec)

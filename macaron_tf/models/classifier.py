@@ -1,11 +1,14 @@
 """An encoder with a classifier on top."""
 
 import keras
+from keras import ops
 
 from macaron_tf.layers.heads import ClassificationHead, Pooler
+from macaron_tf.layers.pooling import Pooling
 from macaron_tf.models.configured import ConfiguredModel
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_config import EncoderConfig
+from macaron_tf.special_ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -13,7 +16,7 @@ class EncoderClassifier(ConfiguredModel):
     """An encoder, its pooled [CLS] position, and a linear layer over it.
 
     Args:
-        config: of the encoder.
+        config: of the encoder; its `summary` says where [CLS] stands.
         num_classes: C; 1 for regression.
         head_dropout: on the pooled vector, 0 to 1.
 
@@ -37,6 +40,9 @@ class EncoderClassifier(ConfiguredModel):
         self.head_dropout = head_dropout
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
+        self.last = None
+        if config.summary == "last":
+            self.last = Pooling("last", dtype=policy, name="last")
         self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
         self.head = ClassificationHead(
             num_classes,
@@ -49,12 +55,17 @@ class EncoderClassifier(ConfiguredModel):
     def build(self, input_shape=None):
         width = self.config.hidden_dim
         self.encoder.build()
+        if self.last:
+            self.last.build((None, None, width))
         self.pooler.build((None, None, width))
         self.head.build((None, width))
         self.built = True
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
+        if self.last:
+            vectors = self.last(hidden, mask=ops.not_equal(inputs["token_ids"], PAD))  # (B, D)
+            hidden = vectors[:, None]  # (B, 1, D)
         return self.head(self.pooler(hidden), training=training)  # (B, C)
 
     def compute_output_shape(self, input_shape):

@@ -59,6 +59,8 @@ class EncoderConfig(LayerChoices):
         scaled_outputs: the last matrix of each sub-layer starts 1/sqrt(sub-layers) as wide, so
             that their sum does not grow with depth (GPT-2).
         output_bias: whether a language model's scores have a bias for each token.
+        summary: which position a classifier reads: `"first"`, [CLS]'s, or `"last"`, where rows
+            end with it (XLNet).
 
     Raises:
         ValueError: a field is out of its range; the message names it.
@@ -100,6 +102,7 @@ class EncoderConfig(LayerChoices):
     initializer_range: float = 0.02
     scaled_outputs: bool = False
     output_bias: bool = False
+    summary: str = "first"
 
     def __post_init__(self):
         for name in (
@@ -146,6 +149,7 @@ class EncoderConfig(LayerChoices):
         check_choice("relative_bias", self.relative_bias, RELATIVE_BIASES)
         check_choice("norm", self.norm, NORM_PLACEMENTS)
         check_choice("norm_type", self.norm_type, NORM_TYPES)
+        check_choice("summary", self.summary, ("first", "last"))
         if self.positions == "transformer_xl":
             if self.relative_bias != "none":
                 raise ValueError("positions='transformer_xl' and relative_bias exclude each other")

@@ -50,6 +50,15 @@ def test_same_lines_give_the_same_vocabulary(lines, vocabulary):
     assert SentencePieceEncoderVocabulary(vocabulary.proto).hash != vocabulary.hash
 
 
+def test_how_rows_are_made_is_kept(vocabulary, tmp_path):
+    settings = {"fold_accents": True, "pair_separators": 2, "cls_last": True}
+    made = SentencePieceEncoderVocabulary(vocabulary.proto, **settings)
+    made.save(tmp_path)
+    loaded = load_encoder_vocabulary(tmp_path)
+    assert loaded.hash == made.hash != SentencePieceEncoderVocabulary(vocabulary.proto).hash
+    assert {name: getattr(loaded, name) for name in settings} == settings
+
+
 def test_in_graph_equals_outside_and_comes_back(lines, vocabulary):
     text = [*lines, *STRANGE, "x" * 100_000]
     rows = vocabulary.encode_lines(text)

@@ -55,6 +55,16 @@ def test_two_separators_as_roberta():
         encoded(vocabulary, ["a"], ["b"], 5)
 
 
+def test_a_row_that_ends_with_cls_as_xlnet_s():
+    vocabulary = WordVocabulary("abcde")
+    vocabulary.cls_last = True
+    ids, segments = encoded(vocabulary, ["a b c", "a"], ["d e", "b"], 7)
+    assert ids == [[A, B, SEP, D, E, SEP, CLS], [A, SEP, B, SEP, CLS, 0, 0]]
+    assert segments == [[0, 0, 0, 1, 1, 1, 2], [0, 0, 1, 1, 2, 0, 0]]
+    ids, segments = encoded(vocabulary, ["a b c", ""], None, 4)
+    assert (ids, segments) == ([[A, B, SEP, CLS], [SEP, CLS, 0, 0]], [[0, 0, 0, 2], [0, 2, 0, 0]])
+
+
 def test_the_longer_text_is_trimmed_first(vocabulary):
     first, second = ["a b c d e", "a", "a b c d e"], ["a", "a b c d e", "e d c b a"]
     ids, segments = encoded(vocabulary, first, second, 8)

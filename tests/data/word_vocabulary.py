@@ -8,6 +8,7 @@ class WordVocabulary:
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
     pair_separators = 1
+    cls_last = False
 
     def __init__(self, words):
         self.words = list(words)

@@ -2,20 +2,31 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from experiments.embedding import start as embedding
 from experiments.finetuning.init import read_init
+from experiments.finetuning.prediction import Predictor
 from experiments.finetuning.presets import preset
+from experiments.finetuning.run import build_network
 from experiments.recipe import override, recipe_from_json
+from export.classifier import ClassifierModule
 from macaron_tf.data.tasks import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_hugging_face, read_hugging_face_language_model
+from macaron_tf.interop.assign import assign_dense
 from macaron_tf.models import CausalClassifier, EncoderClassifier
 from tests.harness import numpy_of
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import torch
+import transformers
+
+from tests.interop.test_hugging_face_vocabularies import XLNET, train_sentencepiece
 from tests.models import test_parity_decoders_huggingface as decoders
+from tests.models import test_parity_xlnet_huggingface as xlnet
 from tests.models.test_parity_encoders_huggingface import batch, make, ours_of
 
 
@@ -57,8 +68,58 @@ def test_a_language_models_scores_come_along(tmp_path):
     )
 
 
-@pytest.mark.parametrize("family", ["xlm", "gpt"])
+def xlnet_directory(directory):
+    """An XLNet that classifies, and its tokenizer."""
+    (directory / "spiece.model").write_bytes(train_sentencepiece(**XLNET))
+    tokenizer = transformers.XLNetTokenizer.from_pretrained(directory)
+    model = xlnet.make(
+        directory, "XLNetForSequenceClassification", vocab_size=len(tokenizer), num_labels=2
+    )
+    return model, tokenizer
+
+
+def test_xlnet_classifies_as_theirs(tmp_path):
+    theirs, tokenizer = xlnet_directory(tmp_path)
+    init = read_init(f"hugging-face:{tmp_path}")
+    recipe = init.apply(override(preset("bert", get_task("mrpc")), ["max_length=48"]))
+    recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
+    init.check(recipe)
+    network = build_network(recipe, init.vocabulary.size)
+    init.copy_to(network)
+    output = theirs.logits_proj
+    assign_dense(
+        network.head.dense, [(output.weight.detach().numpy().T, output.bias.detach().numpy())]
+    )
+    first, second = ["the quick brown fox", "the dog"], ["Der schnelle braune", "1,234.56 texts."]
+    # Padded on the left, ours on the right.
+    options = {"padding": True, "return_token_type_ids": True, "return_tensors": "pt"}
+    with torch.no_grad():
+        expected = theirs(**tokenizer(first, second, **options)).logits
+    predictor = Predictor(network, init.vocabulary, recipe.described, recipe.limits)
+    found = predictor.of_texts(first, second)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
+    module = ClassifierModule(network, init.vocabulary, recipe.described, recipe.max_length)
+    probabilities = module.classify(tf.constant(first), tf.constant(second))["probabilities"]
+    np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
+
+
+def test_what_begins_with_cls_is_no_xlnet_s(tmp_path):
+    xlnet_directory(tmp_path)
+    given = f"hugging-face:{tmp_path}"
+    init = read_init(given)
+    for task in ("squad", "conll2003"):
+        with pytest.raises(UserError, match=r"rows that begin with \[CLS\]"):
+            build_network(init.apply(preset("bert", get_task(task))), init.vocabulary.size)
+    with pytest.raises(UserError, match="an XLNet whose rows end"):
+        embedding.read_start(given)
+
+
+@pytest.mark.parametrize("family", ["xlm", "gpt", "xlnet"])
 def test_a_model_without_a_vocabulary_is_refused(family, tmp_path):
-    make("xlm", "Model", tmp_path) if family == "xlm" else decoders.make("gpt", tmp_path)
-    with pytest.raises(UserError, match="its tokenizer has no counterpart here"):
+    {
+        "xlm": lambda: make("xlm", "Model", tmp_path),
+        "gpt": lambda: decoders.make("gpt", tmp_path),
+        "xlnet": lambda: xlnet.make(tmp_path, "XLNetModel"),
+    }[family]()
+    with pytest.raises(UserError, match="has no tokenizer beside it"):
         read_init(f"hugging-face:{tmp_path}")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.data.byte_pairs import BytePairVocabulary
 from macaron_tf.data.pair_encoding import encode_pairs
@@ -109,12 +110,59 @@ def test_alberts(tmp_path):
     check(tmp_path / "cased", cased)
 
 
-def test_alberts_signs_are_pieces_of_their_own_as_in_sentencepiece(tmp_path):
-    """The transformers library loses the space before them, which ALBERT was trained with."""
+XLNET = {
+    "unk_id": 0,
+    "bos_id": 1,
+    "eos_id": 2,
+    "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
+    "user_defined_symbols": ["<eop>"],
+}
+
+
+def test_xlnets(tmp_path):
     transformers = pytest.importorskip("transformers")
-    proto = train_sentencepiece(**ALBERT, user_defined_symbols=["(", "€"])
+    (tmp_path / "spiece.model").write_bytes(train_sentencepiece(**XLNET))
+    tokenizer = transformers.XLNetTokenizer.from_pretrained(tmp_path)
+    check(tmp_path, tokenizer)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved/spiece.model").exists()
+    check(tmp_path / "saved", tokenizer)
+    (tmp_path / "saved/tokenizer_config.json").unlink()
+    check(tmp_path / "saved", tokenizer)
+    small = transformers.XLNetTokenizer.from_pretrained(tmp_path, do_lower_case=True)
+    small.save_pretrained(tmp_path / "small")
+    check(tmp_path / "small", small)
+    vocabulary, _ = read_vocabulary(tmp_path / "small")
+    a, b = TEXTS[:2]
+    for texts, rows in (((a,), (a, None)), ((a, b), (a, b))):
+        first, second = (None if text is None else tf.constant([text]) for text in rows)
+        segments = encode_pairs(vocabulary, first, second, 512)["segment_ids"][0]
+        theirs = small(*texts, return_token_type_ids=True)["token_type_ids"]
+        assert segments.numpy().tolist() == theirs
+
+
+def test_xlnets_digits_stand_without_their_commas(tmp_path):
+    """As XLNet's own code cut them, and as the published `tokenizer.json` says."""
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(train_sentencepiece(**XLNET))
+    normal = proto.SentencePiece.NORMAL
+    for text in ("1,", "\u25811", "\u25811,", "234", ","):
+        if text not in {piece.piece for piece in proto.pieces}:
+            proto.pieces.add(piece=text, score=-0.5, type=normal)
+    (tmp_path / "spiece.model").write_bytes(proto.SerializeToString())
+    vocabulary, ids = read_vocabulary(tmp_path)
+    names = [proto.pieces[ids[number]].piece for number in vocabulary.encode_lines(["1,234"])[0]]
+    assert names == ["\u25811", ",", "234"]
+
+
+@pytest.mark.parametrize("system", ["Albert", "XLNet"])
+def test_signs_are_pieces_of_their_own_as_in_sentencepiece(system, tmp_path):
+    """Around them the transformers library has other spaces than these were trained with."""
+    transformers = pytest.importorskip("transformers")
+    options = {"Albert": ALBERT, "XLNet": XLNET}[system]
+    proto = train_sentencepiece(**{**options, "user_defined_symbols": ["(", "€", "<eop>"]})
     (tmp_path / "spiece.model").write_bytes(proto)
-    tokenizer = transformers.AlbertTokenizer.from_pretrained(tmp_path)
+    tokenizer = getattr(transformers, f"{system}Tokenizer").from_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path / "saved")
     model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     text = ["the dog (and the €-fox) sprang", "(€ ("]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetuning.kinds.base import Limits, SpanLimits, TaskKind
+from experiments.finetuning.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
 from experiments.finetuning.kinds.classification import two_columns
 from macaron_tf.data.question_data import Questions, read_questions
 from macaron_tf.data.question_windows import EncodedQuestions, encode_question_examples
@@ -84,6 +84,7 @@ class Spans(TaskKind):
         )
 
     def network(self, config, head_dropout, policy) -> EncoderSpanReader:
+        refuse_last(self.task, config)
         return EncoderSpanReader(config, dtype=policy)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetuning.kinds.base import Limits, SpanLimits, TaskKind
+from experiments.finetuning.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
 from macaron_tf.data.tagging_data import TaggedSentences, read_tagged
 from macaron_tf.data.tagging_windows import (
     EncodedTaggedSentences,
@@ -48,6 +48,7 @@ class Tags(TaskKind):
         return encode_tagged(vocabulary, examples, limits.max_length, progress)
 
     def network(self, config, head_dropout, policy) -> EncoderTagger:
+        refuse_last(self.task, config)
         return EncoderTagger(config, self.task.num_classes, head_dropout, dtype=policy)
 
     @property
