@@ -20,8 +20,9 @@ _FORMS = """runs of `python -m experiments.pretrain`:
   causal_language, segment_language    GPT, Transformer-XL: go on with a text
   span_corruption, denoising           T5, BART: read a text and answer it; [MASK] in it is a gap
 runs of `python -m experiments.text_to_text`: answer lines of their task, by draws, not by a search
-or hugging-face:DIR in place of the run's folder: a GPT-2, T5 or BART that lies in a folder, with
-its tokenizer. (GPT-2 reads a text as the beginning of one, behind <|endoftext|>.)
+or hugging-face:DIR in place of the run's folder: a GPT, GPT-2, T5 or BART that lies in a folder,
+with its tokenizer. (GPT-2 reads a text as the beginning of one, behind <|endoftext|>; GPT knows
+neither a beginning nor an end: it goes on with texts, in small letters, to --max-tokens.)
 
 A text ends where the model ends it, after --max-tokens, or with the model's last position,
 whichever comes first. Line ends in what is given are read as spaces, as in the training's rows.

@@ -54,7 +54,10 @@ class GeneratorModule(tf.Module):
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         fits = tf.debugging.Assert(
             tf.reduce_all(self.text_generator.fits(lengths)),
-            [f"a text is too long to go on in {self.text_generator.longest} tokens: shorten it"],
+            [
+                f"a text is too long to go on in {self.text_generator.longest} tokens: shorten it; "
+                "or empty, where the model begins none"
+            ],
         )
         with tf.control_dependencies([fits]):
             limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
@@ -79,7 +82,8 @@ class GeneratorModule(tf.Module):
         rules = generator.rules(Controls(temperature, top_k, top_p))
         most = tf.maximum(tf.reduce_max(limits), 1)
         found = generate(self.network.step, context, cache, prompts, rules, most)
-        texts = spelled_in_graph(generator.spellings, found["ids"][:, 0])
+        after = self.vocabulary.spaces_after
+        texts = spelled_in_graph(generator.spellings, found["ids"][:, 0], after)
         begun = tf.strings.regex_replace(texts, "^ ", "")
         return {
             "completion": tf.where(generator.begins(lengths), begun, texts),

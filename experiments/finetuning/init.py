@@ -236,7 +236,12 @@ def _of_hugging_face(given: str, folder: pathlib.Path, lower_case: bool | None) 
     if not is_language_model(folder):
         return _of_encoder(given, read_hugging_face(folder, lower_case))
     imported = read_hugging_face_language_model(folder)
-    return _imported(given, imported, "gpt2_base", Weights.of(imported.model))
+    weights = Weights.of(imported.model)
+    if imported.vocabulary is not None and not imported.starts:
+        # It never ends a text; fine-tuned on two, it meets [SEP] between them.
+        [bias] = weights.language_head
+        bias[imported.vocabulary.sep_id] = 0.0
+    return _imported(given, imported, "gpt2_base", weights)
 
 
 def _of_encoder(given: str, imported) -> Init:

@@ -1,4 +1,4 @@
-"""Hugging Face directories as models that write text: GPT-2, T5 and BART."""
+"""Hugging Face directories as models that write text: GPT, GPT-2, T5 and BART."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -51,8 +51,8 @@ def open_hugging_face(
     if is_text_model(folder):
         if causal:
             raise UserError(
-                f"{given} answers texts and does not say how likely one is: give a GPT-2, or "
-                f"`python -m experiments.generate complete {given}`"
+                f"{given} answers texts and does not say how likely one is: give a GPT or "
+                f"GPT-2, or `python -m experiments.generate complete {given}`"
             )
         text = read_hugging_face_text_model(folder)
         longest = text.model.config.longest
@@ -68,6 +68,9 @@ def open_hugging_face(
         )
     found = read_hugging_face_language_model(folder)
     if found.vocabulary is None:
-        raise UserError(f"{given} is a GPT, whose tokenizer cannot be read: give a GPT-2")
-    longest = found.model.config.longest
-    return OpenedModel(folder.name, found.model, found.vocabulary, longest, longest, given)
+        raise UserError(
+            f"{given} is a GPT without a tokenizer: put its vocab.json and merges.txt there"
+        )
+    longest, starts = found.model.config.longest, found.starts
+    opened = (folder.name, found.model, found.vocabulary, longest, longest, given)
+    return OpenedModel(*opened, starts=starts)

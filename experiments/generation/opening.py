@@ -12,7 +12,7 @@ from experiments.text_tasks.generator import TaskGenerator
 from experiments.text_tasks.recipe import TextRecipe
 from experiments.text_tasks.run import TextRun
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
-from macaron_tf.decoding import SequenceGenerator, TextGenerator
+from macaron_tf.decoding import SequenceGenerator, TextGenerator, TextScorer
 from macaron_tf.errors import UserError
 from macaron_tf.objectives.span_corruption import SENTINELS
 
@@ -40,6 +40,7 @@ class OpenedModel:
         window: tokens of the rows that it was trained on.
         checkpoint: which weights.
         objective: what it has learnt, see `PretrainingRecipe`.
+        starts: whether it begins texts, behind [CLS]; else it only goes on with them.
     """
 
     name: str
@@ -49,13 +50,18 @@ class OpenedModel:
     window: int
     checkpoint: str
     objective: str = "causal_language"
+    starts: bool = True
 
     def generator(self) -> TextGenerator:
         """What goes on with texts, or answers them."""
         if self.objective in CORRUPTING:
             sentinels = SENTINELS if self.objective == "span_corruption" else 0
             return SequenceGenerator(self.network, self.vocabulary, self.longest, sentinels)
-        return TextGenerator(self.network, self.vocabulary, self.longest)
+        return TextGenerator(self.network, self.vocabulary, self.longest, self.starts)
+
+    def scorer(self, window: int) -> TextScorer:
+        """What says how likely texts are, in rows of `window` tokens."""
+        return TextScorer(self.network, self.vocabulary, window, starts=self.starts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ def run(options: argparse.Namespace) -> None:
     window = options.window or opened.window
     if opened.longest is not None:
         window = min(window, opened.longest)
-    scorer = TextScorer(opened.network, opened.vocabulary, window)
+    scorer = opened.scorer(window)
     records = []
     for file in options.files:
         text = "\n".join(lines_of(storage.as_path(file).expanduser()))

@@ -11,7 +11,7 @@ from experiments.generation.opening import OpenedModel
 from experiments.prompting.tasks import PromptTask
 from macaron_tf.data.prompts import Prompt
 from macaron_tf.data.spelling import as_prompt
-from macaron_tf.decoding import FilledContext, GenerationConfig, TextScorer, fill_context
+from macaron_tf.decoding import FilledContext, GenerationConfig, fill_context
 from macaron_tf.evaluation import score_answers
 from macaron_tf.evaluation.few_shot import calibrated, choice_scores
 
@@ -42,7 +42,7 @@ class Asker:
     def __init__(self, opened: OpenedModel, asking: Asking):
         self.opened = opened
         self.asking = asking
-        self.scorer = TextScorer(opened.network, opened.vocabulary, opened.window)
+        self.scorer = opened.scorer(opened.window)
 
     def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, Any]:
         """Scores a task.
@@ -150,7 +150,7 @@ class Asker:
     def _free(self, task: PromptTask, contexts: list[FilledContext]) -> dict[str, Any]:
         generator = self.opened.generator()
         config = GenerationConfig(temperature=0.0, max_tokens=_ANSWER_TOKENS)
-        rows = [[self.opened.vocabulary.cls_id, *context.ids] for context in contexts]
+        rows = [[*generator.before, *context.ids] for context in contexts]
         found = generator.continue_rows(rows, config)
         answers = [_first_answer(completions[0].text) for completions in found]
         truths = [prompt.answers for prompt in task.asked]

@@ -1,33 +1,34 @@
-"""Byte-pair merges as graph ops: the bytes of words to pieces."""
+"""Byte-pair merges as graph ops: the bytes or characters of words to pieces."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.special_ids import UNK
+
 # A pair of ids as one number.
 _SHIFT = 1 << 32
+WORD_END = "</w>"  # ends a piece that ends a word, where pieces are of characters
 
 
-class ByteMerges:
+class Merges:
     """Applies the merges of a byte-pair vocabulary, the earliest learnt ones first.
 
     All words go at once, a merge of each a round: English takes about ten rounds.
 
     Args:
-        byte_ids: the id of each of the 256 bytes.
         merges: (left, right, merged) ids, in the order they were learnt.
 
     Attributes:
         ranks: the table of the pairs, which a SavedModel has to track.
 
-    References: Sennrich et al. 2016, section 3.2, over bytes: Radford et al. 2019.
+    References: Sennrich et al. 2016, section 3.2.
     """
 
-    def __init__(self, byte_ids: Sequence[int], merges: Sequence[tuple[int, int, int]]):
+    def __init__(self, merges: Sequence[tuple[int, int, int]]):
         left, right, merged = np.array(merges, np.int64).reshape(-1, 3).T
         self.none = len(merged)  # the rank of a pair that is not merged
-        self.byte_ids = np.array(byte_ids, np.int64)
         self.merged = np.append(merged, 0)
         self.ranks = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
@@ -36,20 +37,18 @@ class ByteMerges:
             default_value=self.none,
         )
 
-    def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:
+    def merge(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
         """The pieces of words.
 
         Args:
-            words: (N,) string tensor.
+            ids: (all,) int64, of the letters of all words, one word after the other.
+            lengths: (N,) int32, the number of letters of each word.
 
         Returns:
             (N, None) int32 ragged tensor.
         """
-        count = tf.size(words)
-        number_of_bytes = tf.strings.length(words)
-        letters = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)  # (all bytes,)
-        ids = tf.gather(self.byte_ids, tf.cast(letters, tf.int32))
-        owners = tf.repeat(tf.range(count), number_of_bytes)
+        count = tf.size(lengths)
+        owners = tf.repeat(tf.range(count), lengths)
         anything = tf.TensorShape([None])
         ids, owners, _ = tf.while_loop(
             lambda ids, owners, more: more,
@@ -72,6 +71,62 @@ class ByteMerges:
         kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
         ids = tf.boolean_mask(tf.concat([merged, ids[-1:]], 0), kept)
         return ids, tf.boolean_mask(owners, kept), tf.reduce_any(chosen)
+
+
+class ByteMerges(Merges):
+    """`Merges` over bytes.
+
+    Args:
+        byte_ids: the id of each of the 256 bytes.
+        merges: see `Merges`.
+
+    References: Radford et al. 2019 (GPT-2), section 2.2.
+    """
+
+    def __init__(self, byte_ids: Sequence[int], merges: Sequence[tuple[int, int, int]]):
+        super().__init__(merges)
+        self.byte_ids = np.array(byte_ids, np.int64)
+
+    def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Words `(N,)` strings to pieces `(N, None)` int32 ragged."""
+        letters = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)  # (all bytes,)
+        ids = tf.gather(self.byte_ids, tf.cast(letters, tf.int32))
+        return self.merge(ids, tf.strings.length(words))
+
+
+class CharacterMerges(Merges):
+    """`Merges` over characters, of which a word's last one has an id of its own.
+
+    Args:
+        numbers: pieces and their ids; those of one character, with or without `WORD_END`, are
+            where the merges begin. A character that is none is UNK.
+        merges: see `Merges`.
+
+    Attributes:
+        letters: the table of these, which a SavedModel has to track.
+
+    References: Radford et al. 2018 (GPT), section 4.1.
+    """
+
+    def __init__(self, numbers: Mapping[str, int], merges: Sequence[tuple[int, int, int]]):
+        super().__init__(merges)
+        letters = [name for name in numbers if len(name.removesuffix(WORD_END)) <= 1]
+        self.letters = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                tf.constant(letters, tf.string),
+                tf.constant([numbers[name] for name in letters], tf.int64),
+            ),
+            default_value=UNK,
+        )
+
+    def __call__(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Words `(N,)` strings, none empty, to pieces `(N, None)` int32 ragged."""
+        letters = tf.strings.unicode_split(words, "UTF-8")  # (N, None)
+        owners = letters.value_rowids()
+        last = tf.concat([owners[1:] != owners[:-1], tf.ones_like(owners[:1], tf.bool)], 0)
+        ends = tf.where(last, WORD_END, "")
+        ids = self.letters.lookup(tf.strings.join([letters.values, ends]))
+        return self.merge(ids, tf.cast(letters.row_lengths(), tf.int32))
 
 
 def _every_second(chosen: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,7 @@
 import os
 
 from macaron_tf.data.byte_pairs import BytePairVocabulary
+from macaron_tf.data.character_pairs import CharacterPairVocabulary
 from macaron_tf.data.encoder_sentencepiece import SentencePieceEncoderVocabulary
 from macaron_tf.data.piece_vocabulary import RECORD, PieceVocabulary, read_record
 from macaron_tf.data.storage import join
@@ -11,6 +12,7 @@ from macaron_tf.errors import UserError
 
 __all__ = [
     "BytePairVocabulary",
+    "CharacterPairVocabulary",
     "PieceVocabulary",
     "SentencePieceEncoderVocabulary",
     "WordPieceVocabulary",
@@ -19,7 +21,12 @@ __all__ = [
 
 _KINDS = {
     kind.kind: kind
-    for kind in (WordPieceVocabulary, SentencePieceEncoderVocabulary, BytePairVocabulary)
+    for kind in (
+        WordPieceVocabulary,
+        SentencePieceEncoderVocabulary,
+        BytePairVocabulary,
+        CharacterPairVocabulary,
+    )
 }
 
 

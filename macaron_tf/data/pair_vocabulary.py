@@ -89,7 +89,8 @@ class PairVocabulary:
         # (B, L): how many EOS stand before.
         ended = tf.cumsum(tf.cast(ids == EOS, tf.int32), axis=1)
         kept = tf.where((ended == 0) & (ids < self.pieces), ids, PAD)
-        return tf.strings.regex_replace(spelled_in_graph(self.spellings, kept), "^ ", "")
+        texts = spelled_in_graph(self.spellings, kept, self.target.spaces_after)
+        return tf.strings.regex_replace(texts, "^ ", "")
 
     def encode_lines(self, lines: Iterable[str], language: str | None = None) -> list[list[int]]:
         """`encode` for a corpus: a list of ids for each line."""
@@ -105,7 +106,8 @@ class PairVocabulary:
         for row in rows:
             row = [int(i) for i in row]
             row = row[: row.index(EOS)] if EOS in row else row
-            text = spelled(self.spellings, (i for i in row if i < self.pieces))
+            kept = (i for i in row if i < self.pieces)
+            text = spelled(self.spellings, kept, self.target.spaces_after)
             lines.append(text.removeprefix(" "))
         return lines
 

@@ -31,6 +31,8 @@ class PieceVocabulary(abc.ABC):
     Attributes:
         pad_id, unk_id, cls_id, sep_id, mask_id: the special ids; `pad_id` is 0.
         pair_separators: how many [SEP] stand between two texts; RoBERTa's and XLM-R's have 2.
+        spaces_after: whether a piece that ends a word brings the space after it along, where
+            others have one that begins a word bring the space before it.
         cls_last: whether [CLS] ends a classification's row, as XLNet's, and does not begin it.
     """
 
@@ -43,6 +45,7 @@ class PieceVocabulary(abc.ABC):
     mask_id: int
     pair_separators = 1
     cls_last = False
+    spaces_after = False
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -166,8 +169,8 @@ class PieceVocabulary(abc.ABC):
     def spellings(self) -> list[bytes]:
         """What each of the V ids adds to a text: UTF-8, or a part of a character.
 
-        A piece that begins a word brings the space before it along; special ids and those of no
-        piece add nothing.
+        A piece that begins a word brings the space before it along (or see `spaces_after`); special
+        ids and those of no piece add nothing.
         """
 
     def _spelled(self, spelling: Callable[[int], bytes]) -> list[bytes]:

@@ -24,27 +24,37 @@ def as_prompts(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(texts, _LINE_ENDS, " ")
 
 
-def spelled(spellings: Sequence[bytes], ids: Iterable[int]) -> str:
+def spelled(spellings: Sequence[bytes], ids: Iterable[int], spaces_after: bool = False) -> str:
     """The text of some ids; bytes that make no character become U+FFFD.
 
     Args:
         spellings: of a vocabulary, see `PieceVocabulary.spellings`.
         ids: from 0 to V - 1.
+        spaces_after: of the vocabulary; the text begins with a space all the same, and ends with
+            none.
     """
-    return b"".join(spellings[int(i)] for i in ids).decode("utf-8", "replace")
+    text = b"".join(spellings[int(i)] for i in ids)
+    if spaces_after and text:
+        text = b" " + text.removesuffix(b" ")
+    return text.decode("utf-8", "replace")
 
 
-def spelled_in_graph(spellings: Sequence[bytes], ids: tf.Tensor) -> tf.Tensor:
+def spelled_in_graph(
+    spellings: Sequence[bytes], ids: tf.Tensor, spaces_after: bool = False
+) -> tf.Tensor:
     """`spelled` in a graph.
 
     Args:
-        spellings: as there.
+        spellings, spaces_after: as there.
         ids: (B, N) int32.
 
     Returns:
         (B,) strings of valid UTF-8.
     """
     joined = tf.strings.reduce_join(tf.gather(tf.constant(list(spellings)), ids), axis=-1)
+    if spaces_after:
+        joined = tf.strings.regex_replace(joined, r" \z", "")
+        joined = tf.where(joined == "", "", tf.strings.join([" ", joined]))
     return tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", errors="replace")
 
 
@@ -52,16 +62,22 @@ class SpelledStream:
     """`spelled`, an id at a time: a character comes out once its last byte is there.
 
     Args:
-        spellings: as for `spelled`.
+        spellings, spaces_after: as for `spelled`.
     """
 
-    def __init__(self, spellings: Sequence[bytes]):
+    def __init__(self, spellings: Sequence[bytes], spaces_after: bool = False):
         self.spellings = spellings
+        self.spaces_after = spaces_after
+        self._space = b" "  # before the next piece, where they stand after words
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
         """What this id makes certain of the text; it may be empty."""
-        return self._decoder.decode(self.spellings[int(token)])
+        piece = self.spellings[int(token)]
+        if self.spaces_after and piece:
+            before, self._space = self._space, piece[-1:] if piece.endswith(b" ") else b""
+            piece = before + piece.removesuffix(b" ")
+        return self._decoder.decode(piece)
 
     def end(self) -> str:
         """What is left at the end: U+FFFD where a character is not whole."""

@@ -34,10 +34,7 @@ def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
         (B,) string tensor without control characters; a word of more than 100 characters has
         become one unknown character.
     """
-    # Most lines of English are plain ASCII, for which none of the slower ops does anything.
-    lines = _where(strings, "[ -~]*", False, lambda found: _without_oddities(found, lower_case))
-    if lower_case:
-        lines = tf.strings.lower(lines, encoding="utf-8")
+    lines = _without_case(strings, lower_case)
     # Few lines have so long a run without a space, and only those are looked at more closely.
     return _where(
         lines,
@@ -45,6 +42,13 @@ def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
         True,
         lambda found: tf.strings.regex_replace(_spaced(found), _LONG_WORD, _UNKNOWN_WORD),
     )
+
+
+def _without_case(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
+    """`clean` but for its limit of a word's length."""
+    # Most lines of English are plain ASCII, for which none of the slower ops does anything.
+    lines = _where(strings, "[ -~]*", False, lambda found: _without_oddities(found, lower_case))
+    return tf.strings.lower(lines, encoding="utf-8") if lower_case else lines
 
 
 def spaced_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
@@ -58,6 +62,18 @@ def spaced_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
     """
     lines = tf.strings.regex_replace(clean(strings, lower_case), _UNKNOWN_WORD, " ")
     return tf.strings.strip(_spaced(lines))
+
+
+def basic_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
+    """`spaced_words`, with words of any length: what BERT calls its basic tokenizer.
+
+    Args:
+        strings, lower_case: as for `clean`.
+
+    Returns:
+        (B,) string tensor.
+    """
+    return tf.strings.strip(_spaced(_without_case(strings, lower_case)))
 
 
 def _where(lines: tf.Tensor, pattern: str, matching: bool, change) -> tf.Tensor:

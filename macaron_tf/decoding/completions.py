@@ -46,12 +46,20 @@ class TextGenerator:
         vocabulary: the one it was trained with.
         longest: tokens of a row, [CLS] and [SEP] included, beyond which the model knows no
             position; None = any number.
+        starts: whether a row begins with [CLS]; one that does not needs text to go on with.
     """
 
-    def __init__(self, model: Any, vocabulary: PieceVocabulary, longest: int | None = None):
+    def __init__(
+        self,
+        model: Any,
+        vocabulary: PieceVocabulary,
+        longest: int | None = None,
+        starts: bool = True,
+    ):
         self.model = model
         self.vocabulary = vocabulary
         self.longest = longest
+        self.before = [vocabulary.cls_id] if starts else []
         self.spellings = vocabulary.spellings()
         special = np.isin(np.arange(vocabulary.size), vocabulary.special_ids)
         self.barred = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
@@ -68,9 +76,11 @@ class TextGenerator:
         return self._fitting(text, self._read(text))
 
     def _read(self, text: str) -> list[int]:
-        return [self.vocabulary.cls_id, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
+        return [*self.before, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
 
     def _fitting(self, text: str, row: list[int]) -> list[int]:
+        if not row:
+            raise UserError("the model goes on with texts and begins none: give some text")
         if self.fits(len(row)):
             return row
         raise UserError(
@@ -81,11 +91,12 @@ class TextGenerator:
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """`row` in-graph, `(B,)` strings to `(B, None)` int32, whether they fit or not."""
         ids = tf.cast(self.vocabulary.encode(as_prompts(texts)), tf.int32)  # (B, None)
-        return tf.concat([tf.fill([tf.shape(texts)[0], 1], self.vocabulary.cls_id), ids], axis=1)
+        before = tf.constant([self.before], tf.int32)  # (1, 1) or (1, 0)
+        return tf.concat([tf.repeat(before, tf.shape(texts)[0], axis=0), ids], axis=1)
 
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         """Whether the model can go on behind a row of `length` ids."""
-        return self.longest is None or length < self.longest
+        return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
     def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
         """New tokens that the model has positions for behind such a row; None = any number."""
@@ -93,7 +104,7 @@ class TextGenerator:
 
     def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         """Whether what follows such a row begins a text, and so without a space."""
-        return length == 1
+        return length == len(self.before)
 
     def prompts(
         self, rows: tf.Tensor, lengths: tf.Tensor, limits: tf.Tensor, seeds: tf.Tensor
@@ -173,7 +184,8 @@ class TextGenerator:
             self._step(config),
             self.prompts(rows, *asked),
         )
-        spelling, fresh = SpelledStream(self.spellings), self.begins(len(row))
+        spelling = SpelledStream(self.spellings, self.vocabulary.spaces_after)
+        fresh = self.begins(len(row))
         for new in tokens:
             part = spelling.add(new[0, 0])
             shown = part.removeprefix(" ") if fresh else part
@@ -226,7 +238,7 @@ class TextGenerator:
     def _completion(self, result: dict, row: int, k: int, fresh: bool) -> Completion:
         length = int(result["lengths"][row, k])
         ids = result["ids"][row, k, :length]
-        text = spelled(self.spellings, ids)
+        text = spelled(self.spellings, ids, self.vocabulary.spaces_after)
         return Completion(
             text=text.removeprefix(" ") if fresh else text,
             log_prob=float(result["log_probs"][row, k]),

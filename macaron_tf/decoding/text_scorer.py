@@ -35,6 +35,7 @@ class TextScorer:
         vocabulary: the one it was trained with.
         window: greatest length of a row, [CLS] included.
         batch_tokens: tokens scored together, padding included.
+        starts: whether rows begin with [CLS]; in those that do not a text's first token is given.
 
     Raises:
         UserError: the window holds no token beside [CLS].
@@ -46,12 +47,14 @@ class TextScorer:
         vocabulary: PieceVocabulary,
         window: int,
         batch_tokens: int = 4096,
+        starts: bool = True,
     ):
         if window < 2:
             raise UserError(f"a window of {window} tokens holds [CLS] alone: give 2 or more")
         self.vocabulary = vocabulary
         self.window = window
         self.batch_tokens = batch_tokens
+        self.before = [vocabulary.cls_id] if starts else []
         self._score = tf.function(
             lambda token_ids, starts: score_continuations(network, token_ids, starts),
             input_signature=[
@@ -76,15 +79,19 @@ class TextScorer:
         """
         rows, starts = [], []
         for context, continuation in pairs:
+            # Nothing says how likely the first token of a row is.
+            if not self.before and not context:
+                raise UserError("the model begins no texts: give one behind which it is to answer")
             room = self.window - 1 - len(continuation)
             if not continuation or room < 0:
                 raise UserError(
                     f"an answer of {len(continuation)} tokens: give 1 to {self.window - 1}, what "
                     "a row of the model holds"
                 )
+            room += 1 - len(self.before)
             kept = list(context[max(len(context) - room, 0) :])
-            starts.append(1 + len(kept))
-            rows.append([self.vocabulary.cls_id, *kept, *continuation])
+            starts.append(len(self.before) + len(kept))
+            rows.append([*self.before, *kept, *continuation])
         return self._scored(rows, starts)
 
     def score_text(self, text: str, stride: int | None = None) -> Scores:
@@ -104,15 +111,17 @@ class TextScorer:
             UserError: no text, or a stride beyond the window.
         """
         ids = self._text_ids(text)
-        room = self.window - 1
-        stride = max(room // 2, 1) if stride is None else stride
-        if not 1 <= stride <= room:
-            raise UserError(f"a stride of {stride}: give 1 to {room}, or tokens are skipped")
-        rows, starts, done, begin = [], [], 0, 0
+        most, room = self.window - 1, self.window - len(self.before)
+        stride = max(most // 2, 1) if stride is None else stride
+        if not 1 <= stride <= most:
+            raise UserError(f"a stride of {stride}: give 1 to {most}, or tokens are skipped")
+        rows, starts, done, begin = [], [], 1 - len(self.before), 0
+        if done >= len(ids):
+            raise UserError("one token is no text to score for a model that begins none: give more")
         while done < len(ids):
             end = min(begin + room, len(ids))
-            rows.append([self.vocabulary.cls_id, *ids[begin:end]])
-            starts.append(1 + done - begin)
+            rows.append([*self.before, *ids[begin:end]])
+            starts.append(len(self.before) + done - begin)
             done, begin = end, begin + stride
         return self._scored(rows, starts)
 

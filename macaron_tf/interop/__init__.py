@@ -1,9 +1,9 @@
 """Weights from other libraries' models.
 
 `hugging_face_encoders` reads Hugging Face directories of the BERT, RoBERTa, XLM-R, ALBERT, ELECTRA
-and XLM families with their vocabularies, `hugging_face_language_models` those of GPT and GPT-2,
-`hugging_face_xlnet` those of XLNet (and its vocabulary), `t5` and `marian` those of T5, BART and MarianMT,
-`hugging_face_text_models` T5 and BART with their tokenizers,
+and XLM families, `hugging_face_language_models` those of GPT and GPT-2,
+`hugging_face_xlnet` those of XLNet, all with their vocabularies; `t5` and `marian` those of T5,
+BART and MarianMT, `hugging_face_text_models` T5 and BART with their tokenizers,
 `sentence_transformers` those of that library; `keras_hub_bert` reads BERT presets and backbones of
 KerasHub, `model_garden_bert` encoders and checkpoints of TensorFlow's Model Garden; `keras_hub`
 copies KerasHub layers.

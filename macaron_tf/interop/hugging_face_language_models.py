@@ -2,12 +2,13 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from macaron_tf.data.byte_pairs import CLS, SPECIAL, BytePairVocabulary
+from macaron_tf.data.byte_pairs import CLS, SPECIAL
+from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign, assign_norm
 from macaron_tf.interop.encoder_weights import UNUSED_TOKEN_BIAS
@@ -20,11 +21,12 @@ from macaron_tf.interop.hugging_face import (
     read_number,
     read_state,
 )
-from macaron_tf.interop.hugging_face_vocabularies import read_gpt2_vocabulary
+from macaron_tf.interop.hugging_face_vocabularies import read_gpt2_vocabulary, read_gpt_vocabulary
 from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.language_model import LanguageModel
 
 NOWHERE = -1
+_TOKENIZERS = ("vocab.json", "tokenizer.json")
 # Kept beside the weights by some versions: the causal mask, and what stands where it hides.
 _BUFFERS = (".attn.bias", ".attn.masked_bias")
 
@@ -38,13 +40,15 @@ class LanguageModelImport:
         vocabulary: cuts text into the model's ids; None where theirs has no counterpart of ours.
         ids: `(V',)` int, at each of our ids the one of theirs, or -1; the first five of ours are
             the special ones. GPT-2's end of a text is our [SEP], and our [CLS], before a text, is
-            read as it is too.
+            read as it is too; GPT has neither.
+        starts: whether a text begins behind [CLS].
         unread: names of weights of other heads that were left behind.
     """
 
     model: LanguageModel
-    vocabulary: BytePairVocabulary | None
+    vocabulary: PieceVocabulary | None
     ids: np.ndarray
+    starts: bool
     unread: tuple[str, ...] = ()
 
 
@@ -57,7 +61,8 @@ class LanguageFamily:
         tokens, positions: tables. final_norm: None where there is none.
         activation: the setting that names it, and its default; activations: ours, by their names.
         settings: of ours, the same in all such models.
-        tokenizer: whether a vocabulary of ours cuts text as theirs does.
+        read_vocabulary: reads the tokenizer of a directory, see `read_gpt2_vocabulary`.
+        starts: whether a text begins behind a token of its own.
     """
 
     name: str
@@ -67,7 +72,8 @@ class LanguageFamily:
     activation: tuple[str, str]
     activations: Mapping[str, str]
     settings: Mapping[str, Any]
-    tokenizer: bool
+    read_vocabulary: Callable[[pathlib.Path], tuple[PieceVocabulary, np.ndarray]]
+    starts: bool
 
 
 # By model_type.
@@ -81,8 +87,8 @@ LANGUAGE_FAMILIES: Mapping[str, LanguageFamily] = {
         # What it calls GELU is the approximation.
         activations={"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"},
         settings={"norm": "post"},
-        # BERT's words, cut by merges that mark their ends.
-        tokenizer=False,
+        read_vocabulary=read_gpt_vocabulary,
+        starts=False,
     ),
     "gpt2": LanguageFamily(
         name="GPT-2",
@@ -92,7 +98,8 @@ LANGUAGE_FAMILIES: Mapping[str, LanguageFamily] = {
         activation=("activation_function", "gelu_new"),
         activations=ACTIVATIONS,
         settings={"norm": "pre", "scaled_outputs": True},
-        tokenizer=True,
+        read_vocabulary=read_gpt2_vocabulary,
+        starts=True,
     ),
 }
 _SETTINGS = {
@@ -123,8 +130,8 @@ def read_hugging_face_language_model(directory: str | pathlib.Path) -> LanguageM
 
     Args:
         directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` (see
-            `read_hugging_face`) and, of a GPT-2, `vocab.json` and `merges.txt` or
-            `tokenizer.json`.
+            `read_hugging_face`), and `vocab.json` and `merges.txt` or `tokenizer.json`; a GPT
+            may lack them.
 
     Raises:
         UserError: a file is missing or damaged, or the model has what ours has no place for.
@@ -137,10 +144,10 @@ def read_hugging_face_language_model(directory: str | pathlib.Path) -> LanguageM
         {name.removeprefix("transformer."): a for name, a in read_state(directory).items()}
     )
     tokens = arrays.array(family.tokens)  # (V'', D)
-    if family.tokenizer:
-        vocabulary, ids = read_gpt2_vocabulary(directory)
+    vocabulary = None
+    if family.starts or any((directory / name).is_file() for name in _TOKENIZERS):
+        vocabulary, ids = family.read_vocabulary(directory)
     else:
-        vocabulary = None
         ids = np.concatenate([np.full(SPECIAL, NOWHERE), np.arange(len(tokens))])
     if ids.max() >= len(tokens):
         raise UserError(
@@ -155,7 +162,8 @@ def read_hugging_face_language_model(directory: str | pathlib.Path) -> LanguageM
     model.build()
     _assign_tokens(model, tokens, ids)
     _assign_layers(model, arrays, family)
-    return LanguageModelImport(model, vocabulary, ids, _unread(arrays, family, tokens))
+    unread = _unread(arrays, family, tokens)
+    return LanguageModelImport(model, vocabulary, ids, family.starts, unread)
 
 
 def _our_settings(config: Mapping[str, Any], family: LanguageFamily, where: str) -> dict:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.data.byte_pairs import BytePairVocabulary
+from macaron_tf.data.byte_pairs_merging import WORD_END
+from macaron_tf.data.character_pairs import CharacterPairVocabulary
 from macaron_tf.data.encoder_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.bert_vocabulary import read_hugging_face_vocabulary
@@ -98,6 +100,37 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     return vocabulary, np.array([*special, *(numbers[name] for name in kept)])
 
 
+def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
+    """Reads GPT's tokenizer: BERT's words in small letters, merges that mark where they end.
+
+    Args:
+        directory: as of `read_vocabulary`.
+
+    Returns:
+        The vocabulary, and at each of its ids theirs, `(V',)` int; -1 for our special ids but that
+        of an unknown character.
+
+    Raises:
+        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+    """
+    tokenizer = _optional(directory / "tokenizer.json")
+    if not tokenizer and not (directory / "vocab.json").is_file():
+        raise UserError(f"{directory} has no vocabulary: neither vocab.json nor tokenizer.json.")
+    suffix = (tokenizer.get("model") or {}).get("end_of_word_suffix", WORD_END)
+    if suffix != WORD_END:
+        raise UserError(
+            f"{directory / 'tokenizer.json'} ends words with {suffix!r}: only {WORD_END!r} can be "
+            "read."
+        )
+    numbers, merges = _merged_pieces(directory, tokenizer)
+    options = _optional(directory / "tokenizer_config.json")
+    [unknown] = _special_names(directory, options, numbers, {"unk_token": ("<unk>",)})
+    kept = sorted(numbers.keys() - {unknown}, key=numbers.__getitem__)
+    special = [-1, numbers[unknown], -1, -1, -1]
+    vocabulary = CharacterPairVocabulary(kept, merges)
+    return vocabulary, np.array([*special, *(numbers[name] for name in kept)])
+
+
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
     """Reads T5's tokenizer: SentencePiece's unigrams, and sentinels behind them.
 
@@ -136,26 +169,32 @@ def _byte_pairs(
     directory: pathlib.Path, tokenizer: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, int], list[str], bool]:
     """Pieces and their ids, merges, and whether a line begins with a space."""
-    file, merges_file = directory / "vocab.json", directory / "merges.txt"
     steps = tokenizer.get("pre_tokenizer") or {}
-    if file.is_file():
-        numbers = read_json(file)
-        if not merges_file.is_file():
-            raise UserError(f"{directory} has {file.name} and no {merges_file.name}.")
-        lines = merges_file.read_text(encoding="utf-8").splitlines()
-        merges = [line for line in lines if line and not line.startswith("#version")]
-    else:
+    if not (directory / "vocab.json").is_file():
         plain = steps.get("type") == "ByteLevel" and steps.get("use_regex", True)
         if not plain or tokenizer.get("normalizer"):
             raise UserError(
                 f"{directory / 'tokenizer.json'} is of no byte-level BPE as GPT-2's: only that can "
                 "be read."
             )
-        numbers = tokenizer["model"]["vocab"]
-        # Early files have "left right", later ones a list of the two.
-        merges = [m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]]
     prefix = options.get("add_prefix_space", steps.get("add_prefix_space", False))
-    return numbers, merges, bool(prefix)
+    return *_merged_pieces(directory, tokenizer), bool(prefix)
+
+
+def _merged_pieces(
+    directory: pathlib.Path, tokenizer: Mapping[str, Any]
+) -> tuple[dict[str, int], list[str]]:
+    """Pieces and their ids, and merges, of their own two files or of `tokenizer.json`."""
+    file, merges_file = directory / "vocab.json", directory / "merges.txt"
+    if file.is_file():
+        if not merges_file.is_file():
+            raise UserError(f"{directory} has {file.name} and no {merges_file.name}.")
+        lines = merges_file.read_text(encoding="utf-8").split("\n")
+        lines = [line.removesuffix("\r") for line in lines]
+        return read_json(file), [n for n in lines if n and not n.startswith("#version")]
+    model = tokenizer["model"]
+    # Early files have "left right", later ones a list of the two.
+    return model["vocab"], [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
 
 
 def _read_byte_pairs(

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments import finetune
 from experiments.embedding import start as embedding
 from experiments.finetuning.init import read_init
 from experiments.finetuning.prediction import Predictor
 from experiments.finetuning.presets import preset
-from experiments.finetuning.run import build_network
+from experiments.finetuning.run import FinetuningRun, build_network
 from experiments.recipe import override, recipe_from_json
 from export.classifier import ClassifierModule
 from macaron_tf.data.tasks import get_task
@@ -16,6 +17,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop import read_hugging_face, read_hugging_face_language_model
 from macaron_tf.interop.assign import assign_dense
 from macaron_tf.models import CausalClassifier, EncoderClassifier
+from macaron_tf.training.reporters import read_lines
+from tests.experiments.finetuning_toy import write_table
 from tests.harness import numpy_of
 
 pytest.importorskip("torch")
@@ -112,6 +115,30 @@ def test_what_begins_with_cls_is_no_xlnet_s(tmp_path):
             build_network(init.apply(preset("bert", get_task(task))), init.vocabulary.size)
     with pytest.raises(UserError, match="an XLNet whose rows end"):
         embedding.read_start(given)
+
+
+@pytest.mark.parametrize("system", ["gpt", "xlnet"])
+def test_a_run_from_it_is_trained_and_opened_again(system, tmp_path):
+    theirs, run = tmp_path / "theirs", tmp_path / "run"
+    theirs.mkdir()
+    if system == "xlnet":
+        xlnet_directory(theirs)
+    else:
+        decoders.make("gpt", theirs, vocab_size=decoders.write_gpt_vocabulary(theirs))
+    for split in ("train", "validation"):
+        rows = [("the wheel", "he", "1"), ("well, hell", "1,234 we", "0")] * 4
+        write_table(tmp_path / f"{split}.tsv", rows, "sentence1\tsentence2\tlabel")
+    settings = ["max_length=16", "batch_size=4", "training.max_steps=2", "epochs=None"]
+    settings += ["warmup_fraction=None", "validate_epochs=None", "training.validate_every=2"]
+    command = ["train", "mrpc", str(run), "--init", f"hugging-face:{theirs}"]
+    command += ["--source", f"tsv:{tmp_path}/{{split}}.tsv"]
+    command += [part for setting in settings for part in ("--set", setting)]
+    assert finetune.main(command) == 0
+    losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
+    # No token of a row is one that can never come.
+    assert losses and max(losses) < 50
+    predictor = FinetuningRun.open(run).predictor()
+    assert np.isfinite(predictor.of_texts(["the wheel"], ["he"])).all()
 
 
 @pytest.mark.parametrize("family", ["xlm", "gpt", "xlnet"])

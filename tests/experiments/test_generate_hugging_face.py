@@ -4,10 +4,14 @@ import json
 import math
 
 import pytest
+import tensorflow as tf
 
 from experiments import few_shot
 from experiments.generate import main
+from experiments.generation.opening import open_model
+from export.generator import GeneratorModule
 from macaron_tf.data.spelling import spelled
+from macaron_tf.decoding import GenerationConfig
 from macaron_tf.interop import read_hugging_face_language_model
 
 pytest.importorskip("torch")
@@ -16,7 +20,7 @@ pytest.importorskip("transformers")
 import torch
 
 from tests.interop.test_hugging_face_text_models import bart_directory, t5_directory
-from tests.models.test_parity_decoders_huggingface import make
+from tests.models.test_parity_decoders_huggingface import make, write_gpt_vocabulary
 
 TEXT, TOKENS = "hello well, the wheel", 12
 
@@ -29,28 +33,79 @@ def gpt2(tmp_path_factory):
     return theirs, read_hugging_face_language_model(folder), f"hugging-face:{folder}"
 
 
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    """The same of GPT."""
+    folder = tmp_path_factory.mktemp("gpt")
+    theirs = make("gpt", folder, n_positions=64, vocab_size=write_gpt_vocabulary(folder))
+    with torch.no_grad():  # one that does not say the same word for ever
+        theirs.transformer.positions_embed.weight.mul_(10)
+    theirs.save_pretrained(folder)
+    return theirs, read_hugging_face_language_model(folder), f"hugging-face:{folder}"
+
+
 def their_ids(read, text):
-    """Behind the end of another text, as ours begins one."""
+    """Behind the end of another text, as ours begins one; GPT knows no such end."""
     [row] = read.vocabulary.encode_lines([text])
-    return torch.tensor([[int(read.ids[number]) for number in (3, *row)]])
+    row = [3, *row] if read.starts else row
+    return torch.tensor([[int(read.ids[number]) for number in row]])
 
 
-def test_gpt2_goes_on_as_theirs(gpt2, capsys):
-    theirs, read, given = gpt2
+def their_continuation(theirs, read):
+    """Our ids of what theirs says likeliest follows TEXT, no unknown character among them."""
     asked = their_ids(read, TEXT)
-    found = theirs.generate(asked, do_sample=False, max_new_tokens=TOKENS, pad_token_id=0)
+    found = theirs.generate(
+        asked,
+        do_sample=False,
+        max_new_tokens=TOKENS,
+        pad_token_id=0,
+        suppress_tokens=[] if read.starts else [0],
+    )
     places = {int(number): place for place, number in enumerate(read.ids) if place > 2}
-    new = [places[number] for number in found[0, asked.shape[1] :].tolist()]
+    return [places[number] for number in found[0, asked.shape[1] :].tolist()]
+
+
+@pytest.mark.parametrize("system", ["gpt2", "gpt"])
+def test_it_goes_on_as_theirs(system, request, capsys):
+    theirs, read, given = request.getfixturevalue(system)
+    new = their_continuation(theirs, read)
     assert len(set(new)) > 3 and 3 not in new
     command = ["complete", given, TEXT, "--temperature", "0", "--max-tokens", str(TOKENS)]
     assert main(command) == 0
-    expected = spelled(read.vocabulary.spellings(), new)
+    expected = spelled(read.vocabulary.spellings(), new, system == "gpt")
+    assert expected.startswith(" ") or system == "gpt2"
     assert capsys.readouterr().out == f"{TEXT}{expected}\n"
-    assert main(["sample", given, "--max-tokens", "5"]) == 0
+    [[whole]] = (
+        open_model(given)
+        .generator()
+        .complete([TEXT], GenerationConfig(temperature=0.0, max_tokens=TOKENS))
+    )
+    assert (whole.text, whole.length) == (expected, TOKENS)
 
 
-def test_gpt2_scores_texts_as_theirs(gpt2, tmp_path, capsys):
-    theirs, read, given = gpt2
+def test_a_text_of_its_own_is_gpt2_s_alone(gpt2, gpt, capsys):
+    assert main(["sample", gpt2[2], "--max-tokens", "5"]) == 0
+    capsys.readouterr()
+    assert main(["sample", gpt[2], "--max-tokens", "5"]) == 2
+    assert "goes on with texts and begins none" in capsys.readouterr().err
+
+
+def test_what_is_exported_of_gpt_goes_on_as_well(gpt):
+    theirs, read, given = gpt
+    module = GeneratorModule(open_model(given))
+    [complete] = module.signatures().values()
+    settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": TOKENS}
+    inputs = {name: tf.constant([value]) for name, value in settings.items()}
+    found = complete(text=tf.constant([TEXT]), **inputs)
+    expected = spelled(read.vocabulary.spellings(), their_continuation(theirs, read), True)
+    assert found["completion"].numpy()[0].decode() == expected
+    with pytest.raises(tf.errors.InvalidArgumentError, match="begins none"):
+        complete(text=tf.constant([""]), **inputs)
+
+
+@pytest.mark.parametrize("system", ["gpt2", "gpt"])
+def test_it_scores_texts_as_theirs(system, request, tmp_path, capsys):
+    theirs, read, given = request.getfixturevalue(system)
     (tmp_path / "text").write_text(TEXT)
     output = tmp_path / "scores.json"
     assert main(["score", given, str(tmp_path / "text"), "--output", str(output)]) == 0
@@ -59,10 +114,12 @@ def test_gpt2_scores_texts_as_theirs(gpt2, tmp_path, capsys):
         loss = float(theirs(asked, labels=asked).loss)
     [record] = json.loads(output.read_text())["files"]
     assert record["token_perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
+    assert record["tokens"] == asked.shape[1] - 1
 
 
-def test_few_shot_asks_gpt2(gpt2, tmp_path, capsys):
-    _, _, given = gpt2
+@pytest.mark.parametrize("system", ["gpt2", "gpt"])
+def test_few_shot_asks_it(system, request, tmp_path, capsys):
+    _, _, given = request.getfixturevalue(system)
     lines = "".join(f"he well the {word}\n" for word in ("he", "we", "hell", "well") * 3)
     (tmp_path / "lines").write_text(lines)
     task = ["--task", f"lambada:{tmp_path}/lines", "--shots", "0", "--out", str(tmp_path / "out")]
@@ -82,14 +139,14 @@ def test_t5_and_bart_answer(directory, tmp_path, capsys):
 
 
 def test_what_cannot_be_opened_is_refused(gpt2, tmp_path, capsys):
-    gpt = tmp_path / "gpt"
-    gpt.mkdir()
-    make("gpt", gpt)
+    bare = tmp_path / "gpt"
+    bare.mkdir()
+    make("gpt", bare)
     for given, more, words in (
         (gpt2[2], ["--checkpoint", "best"], "has no checkpoints"),
         (f"hugging-face:{tmp_path}/none", [], "there is no folder"),
         (f"hugging-face:{tmp_path}", [], "it has no config.json"),
-        (f"hugging-face:{gpt}", [], "whose tokenizer cannot be read"),
+        (f"hugging-face:{bare}", [], "is a GPT without a tokenizer"),
     ):
         assert main(["complete", given, "a", *more]) == 2
         error = capsys.readouterr().err

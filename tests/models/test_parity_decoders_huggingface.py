@@ -17,6 +17,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
 LENGTH = 16
+SHAPES = {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": LENGTH}
 END = "<|endoftext|>"
 MERGES = ["h e", "l l", "he ll", "Ġ w"]
 FAMILIES = {
@@ -36,12 +37,24 @@ def write_vocabulary(directory) -> int:
     return len(names)
 
 
+def write_gpt_vocabulary(directory) -> int:
+    """GPT's files with few merges, `<unk>` first."""
+    letters = [*"abcdefghijklmnopqrstuvwxyz.,'"]
+    merges = ["h e", "l l", "t he</w>", "h e</w>", "he ll", "w he", "e l</w>", "w e"]
+    names = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters)]
+    names += [merge.replace(" ", "") for merge in merges]
+    (directory / "vocab.json").write_text(json.dumps({n: i for i, n in enumerate(names)}))
+    (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    return len(names)
+
+
 def make(family, directory, head="LMHeadModel", **options):
     """Their model with random weights, saved."""
     name, settings = FAMILIES[family]
+    if name == "GPT2":
+        options = {"vocab_size": write_vocabulary(directory), **options}
     config = getattr(transformers, f"{name}Config")(
-        vocab_size=write_vocabulary(directory) if name == "GPT2" else 37,
-        **{"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": LENGTH, **settings, **options},
+        **{"vocab_size": 37, **SHAPES, **settings, **options}
     )
     torch.manual_seed(0)
     model = getattr(transformers, name + head)(config).eval()
@@ -95,6 +108,32 @@ def test_gpt2s_tokenizer_cuts_as_theirs(tmp_path):
         ours = read.vocabulary.encode_rows([text]).ids
         assert list(read.ids[ours]) == list(theirs)
         assert read.vocabulary.decode_lines([ours]) == [text]
+    # As recent versions save it: one file alone.
+    fast = tmp_path / "fast"
+    fast.mkdir()
+    tokenizer.save_pretrained(fast)
+    for name in ("vocab.json", "merges.txt"):
+        (fast / name).unlink(missing_ok=True)
+    for name in ("config.json", "model.safetensors"):
+        (fast / name).write_bytes((tmp_path / name).read_bytes())
+    again = read_hugging_face_language_model(fast)
+    assert again.vocabulary.hash == read.vocabulary.hash
+    np.testing.assert_array_equal(again.ids, read.ids)
+
+
+def test_gpts_tokenizer_cuts_as_theirs(tmp_path):
+    make("gpt", tmp_path, vocab_size=write_gpt_vocabulary(tmp_path))
+    read = read_hugging_face_language_model(tmp_path)
+    assert not read.starts
+    tokenizer = transformers.OpenAIGPTTokenizer.from_pretrained(tmp_path)
+    texts = ("hello world.", "HELL, he's  wéll\n\nünder", "", "the 3 wheels", "东京 the", "`the`")
+    for text in texts:
+        theirs = tokenizer(text)["input_ids"]
+        [ours] = read.vocabulary.encode_lines([text])
+        assert read.ids[ours].tolist() == theirs
+        assert read.vocabulary.decode_lines([ours]) == [
+            tokenizer.decode(theirs, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        ]
     # As recent versions save it: one file alone.
     fast = tmp_path / "fast"
     fast.mkdir()
