@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         "--init",
         metavar="RUN",
         required=True,
-        help="a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5",
+        help="a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
     )
     train.add_argument("--source", help="of examples; the task's own by default")
     tfds_options(train)

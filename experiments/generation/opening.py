@@ -132,7 +132,7 @@ def _open_task(path: str | os.PathLike, checkpoint: str | None) -> OpenedTask:
         most,
         weights.name,
         TextRecipe.kind,
-        run.recipe,
+        recipe=run.recipe,
     )
 
 

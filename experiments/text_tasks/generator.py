@@ -7,7 +7,7 @@ from experiments.text_tasks.recipe import TextRecipe
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.decoding import SequenceGenerator
 from macaron_tf.models import EncoderDecoder
-from macaron_tf.special_ids import EOS
+from macaron_tf.special_ids import BOS, EOS
 
 
 class TaskGenerator(SequenceGenerator):
@@ -20,13 +20,21 @@ class TaskGenerator(SequenceGenerator):
     """
 
     def __init__(self, network: EncoderDecoder, vocabulary: PieceVocabulary, recipe: TextRecipe):
-        super().__init__(network, vocabulary, recipe.max_source)
+        super().__init__(
+            network,
+            vocabulary,
+            recipe.max_source,
+            source_start=(BOS,) if recipe.starts else (),
+            answer_start=(*recipe.before, BOS),
+        )
         self.task, self.max_target = recipe.task, recipe.max_target
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         sources = framed_in_graph(self.task, texts)
         ids = tf.cast(self.vocabulary.encode(sources), tf.int32)  # (B, None)
-        return tf.concat([ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
+        start = tf.repeat(tf.constant([self.source_start], tf.int32), ids.nrows(), axis=0)
+        return tf.concat([start, ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
 
     def room(self, length: int | tf.Tensor) -> int:
-        return self.max_target - 1  # the last place is for EOS, which a search puts there
+        # The last place is for EOS, which a search puts there.
+        return self.max_target - len(self.answer_start)

@@ -8,6 +8,7 @@ from macaron_tf.data.tasks import TASKS
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoderConfig, catalog
+from macaron_tf.special_ids import EOS
 
 # Tasks of pairs of texts, and what stands before the first.
 PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
@@ -26,9 +27,11 @@ class TextRecipe(Recipe):
         fields: of these two: what the source calls a text and what it becomes: languages, or
             fields of a record.
         init: where the weights come from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
+        starts: whether sources and targets begin with [CLS], the decoder reading [SEP] before it,
+            as BART's of Hugging Face; the runs trained here do without.
         sentinel_rows: rows of the model's table beyond the vocabulary's.
-        max_source, max_target: greatest number of tokens of each side, EOS included; what is
-            longer is cut.
+        max_source, max_target: greatest number of tokens of each side, EOS (and [CLS]) included;
+            what is longer is cut.
         label_smoothing: of the objective.
         batching: how pairs become batches.
         decoding: of answers.
@@ -42,6 +45,7 @@ class TextRecipe(Recipe):
     source: str
     fields: tuple[str, str] = ("source", "target")
     init: str
+    starts: bool = False
     sentinel_rows: int = 0
     max_source: int = 128
     max_target: int = 32
@@ -57,14 +61,20 @@ class TextRecipe(Recipe):
         if not self.source:
             raise UserError(f"the task {self.task!r} has no data of its own: give --source")
         for name in ("max_source", "max_target"):
-            if getattr(self, name) < 2:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be 2 or more")
+            least = 3 if self.starts else 2
+            if getattr(self, name) < least:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be {least} or more")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing is {self.label_smoothing}: it must lie in [0, 1)")
         if self.validation_examples is not None and self.validation_examples < 1:
             raise UserError(
                 f"validation_examples is {self.validation_examples}: give 1 or more, or None"
             )
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """What the decoder reads before BOS."""
+        return (EOS,) if self.starts else ()
 
     def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
         if vocab_size is not None:

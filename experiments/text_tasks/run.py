@@ -26,7 +26,8 @@ class TextRun(Run):
     @property
     def texts(self) -> TextVocabulary:
         """The vocabulary as lines are cut with it."""
-        return TextVocabulary(self.vocabulary, self.recipe.max_source, self.recipe.max_target)
+        recipe = self.recipe
+        return TextVocabulary(self.vocabulary, recipe.max_source, recipe.max_target, recipe.starts)
 
     def build_network(self) -> EncoderDecoder:
         recipe = self.recipe
@@ -45,14 +46,22 @@ class TextRun(Run):
             decoding: the recipe's by default.
         """
         recipe = self.recipe
-        # A target may be as long as training's were, however short the source is.
+        # A target may be as long as training's were, however short the source is; a BOS that
+        # begins it is none of what is searched.
+        longest = recipe.max_target - len(recipe.before)
         decoding = dataclasses.replace(
             decoding or recipe.decoding,
             max_length_ratio=0.0,
-            max_length_offset=recipe.max_target,
-            max_length=recipe.max_target,
+            max_length_offset=longest,
+            max_length=longest,
         )
-        return LineTranslator(network, self.texts, decoding, max_source_length=recipe.max_source)
+        return LineTranslator(
+            network,
+            self.texts,
+            decoding,
+            max_source_length=recipe.max_source,
+            before=recipe.before,
+        )
 
 
 def open_checkpoint(

@@ -1,4 +1,4 @@
-"""Where a text-to-text fine-tuning starts: a run of pre-training, or a T5 of Hugging Face."""
+"""Where a text-to-text fine-tuning starts: a run of pre-training, or Hugging Face's T5 or BART."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,6 +25,7 @@ class TextStart:
         objective, optimizer, dtype_policy: it was trained with.
         sentinel_rows: rows of its table behind the vocabulary's.
         weights: reads them, in Keras's order.
+        starts: see `TextRecipe`.
     """
 
     model: str
@@ -35,6 +36,7 @@ class TextStart:
     dtype_policy: str
     sentinel_rows: int
     weights: Callable[[], list[np.ndarray]]
+    starts: bool = False
 
 
 def read_start(given: str) -> TextStart:
@@ -71,19 +73,17 @@ def _of_hugging_face(given: str) -> TextStart:
     from macaron_tf.interop.hugging_face_text_models import read_hugging_face_text_model
 
     found = read_hugging_face_text_model(library_folder(given))
-    if found.ends:
-        raise UserError(
-            f"--init {given} is a BART, whose texts begin with <s>, as none do here: give a T5"
-        )
-    config = found.model.config
-    known = catalog.config("t5_small", vocab_size=config.vocab_size)
+    config, bart = found.model.config, bool(found.ends)
+    base = "bart_base" if bart else "t5_small"
+    known = catalog.config(base, vocab_size=config.vocab_size)
     return TextStart(
-        "t5_small",
+        base,
         tuple(differing_fields(config, known).items()),
         found.vocabulary,
-        "span_corruption",
-        "adafactor",
+        "denoising" if bart else "span_corruption",
+        "adam" if bart else "adafactor",
         "float32",
         config.vocab_size - found.vocabulary.size,
         found.model.get_weights,
+        starts=bart,
     )

@@ -20,6 +20,7 @@ from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.objectives import TranslationObjective
+from macaron_tf.special_ids import BOS
 from macaron_tf.training import FitModel, TrainingConfig, TrainingResult, build_fit_model, train
 
 _MAY_CHANGE = (*MAY_CHANGE, "decoding.", "validation_examples")
@@ -89,6 +90,7 @@ def recipe_for(task: str, start: TextStart, init: str, source: str | None) -> Te
         source=source or given,
         fields=fields,
         init=init,
+        starts=start.starts,
         sentinel_rows=start.sentinel_rows,
         label_smoothing=smoothing,
         training=training,
@@ -144,7 +146,11 @@ def train_recipe(
         network = run.build_network()
         if not opened:
             network.set_weights(start.weights())
-        objective = TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy))
+        objective = TranslationObjective(
+            recipe.label_smoothing,
+            skip_padding=not is_tpu(strategy),
+            first=[*recipe.before, BOS][0],
+        )
         model = build_fit_model(network, objective, recipe.training)
         validation = TextValidation(
             run, network, held_out, TranslationData.from_pairs(held_out.pairs, run.texts, **made)

@@ -15,6 +15,7 @@ class TextVocabulary:
     Args:
         vocabulary: whose [CLS] and [SEP] are BOS and EOS, as of all that are trained here.
         max_source, max_target: greatest number of ids of a line, EOS included.
+        starts: whether the ids of a line begin with BOS, as BART's of Hugging Face.
 
     Attributes:
         languages: the names of the two sides, which stand where a translation has languages.
@@ -25,10 +26,13 @@ class TextVocabulary:
 
     languages = (SOURCE, TARGET)
 
-    def __init__(self, vocabulary: PieceVocabulary, max_source: int, max_target: int):
+    def __init__(
+        self, vocabulary: PieceVocabulary, max_source: int, max_target: int, starts: bool = False
+    ):
         check_ends(vocabulary)
         self.vocabulary = vocabulary
         self.limits = {SOURCE: max_source, TARGET: max_target}
+        self.before = [BOS] if starts else []
         self.pieces, self.size, self.hash = vocabulary.pieces, vocabulary.size, vocabulary.hash
 
     def encode_lines(self, lines: Iterable[str], language: str = SOURCE) -> list[list[int]]:
@@ -39,10 +43,11 @@ class TextVocabulary:
             language: `"source"` or `"target"`.
 
         Returns:
-            A list of ids for each line.
+            A list of ids for each line; none for a line without text.
         """
         room = self.limits[language] - 1
-        return [row[:room] for row in self.vocabulary.encode_lines(lines)]
+        rows = self.vocabulary.encode_lines(lines)
+        return [[*self.before, *row][:room] if row else [] for row in rows]
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Ids to lines, see `PieceVocabulary.decode_lines`."""

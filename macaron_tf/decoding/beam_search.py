@@ -1,6 +1,6 @@
 """Batched beam search inside the graph, over any step function with a cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -62,6 +62,21 @@ def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
     return tf.nest.map_structure(shape, values)
 
 
+def read_before(
+    step_fn: StepFunction, before: Sequence[int], tokens: tf.Tensor, context: Any, cache: Any
+) -> Any:
+    """The cache after ids that a decoder reads before BOS.
+
+    Args:
+        step_fn, context, cache: as of `beam_search`.
+        before: the ids.
+        tokens: (B, K) int32.
+    """
+    for place, number in enumerate(before):
+        _, cache = step_fn(tf.fill(tf.shape(tokens), number), tf.constant(place), context, cache)
+    return cache
+
+
 class _State(NamedTuple):
     index: tf.Tensor  # scalar int32: the place being filled
     tokens: tf.Tensor  # (B, K) int32: the last token of each live hypothesis
@@ -84,6 +99,7 @@ def beam_search(
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
     reorder_fn: ReorderFunction = gather_beams,
+    before: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
     """The n best outputs of each sentence.
 
@@ -115,6 +131,8 @@ def beam_search(
         vocabulary_size: ids from here up are never produced; default V.
         reorder_fn: `(cache, parents (B, K)) -> cache`; default `gather_beams`. A cache that
             keeps track of ancestors can do better than to move all its tensors.
+        before: ids that the decoder reads before BOS, at the first indices; a cache of fixed room
+            has places for them too.
 
     Returns:
         With N = `config.n_best`, best first: "ids" (B, N, T) int32, EOS-terminated, PAD after;
@@ -128,7 +146,7 @@ def beam_search(
 
     def step(state: _State, context: Any, limits: tf.Tensor) -> _State:
         limit_penalty = length_penalty(limits, config.length_penalty_name, config.length_penalty)
-        logits, new_cache = step_fn(state.tokens, state.index, context, state.cache)
+        logits, new_cache = step_fn(state.tokens, state.index + len(before), context, state.cache)
         here = places == state.index  # (T,)
         scores, parents, tokens, eos_scores = _continuations(
             logits, state.live_log_probs, vocabulary_size
@@ -173,11 +191,14 @@ def beam_search(
         final=tf.fill([batch_size], False),
         cache=cache,
     )
+    # What may grow does so from here on.
+    empty = state
+    state = state._replace(cache=read_before(step_fn, before, state.tokens, context, cache))
     if isinstance(max_length, int):
-        state = _until_few_live(step, state, context, limits, max_length, few=0)
+        state = _until_few_live(step, state, context, limits, max_length, 0, empty)
         ended_ids, ended_scores = state.ended_ids, state.ended_scores
     else:
-        ended_ids, ended_scores = _dropping_final(step, state, context, limits, max_length)
+        ended_ids, ended_scores = _dropping_final(step, state, context, limits, max_length, empty)
     ids = ended_ids[:, : config.n_best]
     scores = ended_scores[:, : config.n_best]
     ids = tf.where(tf.math.is_inf(scores)[:, :, None], PAD, ids)
@@ -189,22 +210,22 @@ def beam_search(
 
 
 def _until_few_live(
-    step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, few
+    step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, few, like: _State
 ) -> _State:
-    """Steps until no more than a few sentences are not final."""
+    """Steps until no more than a few sentences are not final; what is 0 in `like` may grow."""
     # Plain tuples: outside a graph, while_loop takes no other type back.
     values = tf.while_loop(
         lambda *values: tf.math.count_nonzero(~_State(*values).final, dtype=tf.int32) > few,
         lambda *values: tuple(step(_State(*values), context, limits)),
         tuple(state),
-        shape_invariants=loop_shapes(tuple(state)),
+        shape_invariants=loop_shapes(tuple(like)),
         maximum_iterations=max_length,
     )
     return _State(*values)
 
 
 def _dropping_final(
-    step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length
+    step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, empty: _State
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Steps until all are final; the final ones are left out whenever they are a quarter.
 
@@ -216,7 +237,8 @@ def _dropping_final(
 
     def part(rows, state, context, limits, ended_ids, ended_scores):
         few = 3 * tf.size(rows) // 4
-        state = _until_few_live(step, _State(*state), context, limits, max_length, few)
+        state = _State(*state)
+        state = _until_few_live(step, state, context, limits, max_length, few, state)
         ended_ids = tf.tensor_scatter_nd_update(ended_ids, rows[:, None], state.ended_ids)
         ended_scores = tf.tensor_scatter_nd_update(ended_scores, rows[:, None], state.ended_scores)
         live = tf.where(~state.final)[:, 0]
@@ -226,13 +248,15 @@ def _dropping_final(
         return rows, (state.index, *others), context, limits, ended_ids, ended_scores
 
     rows = tf.range(tf.size(state.final))
-    values = (rows, tuple(state), context, limits, state.ended_ids, state.ended_scores)
-
+    values, shapes = (
+        (rows, tuple(one), context, limits, state.ended_ids, state.ended_scores)
+        for one in (state, empty)
+    )
     *_, ended_ids, ended_scores = tf.while_loop(
         lambda rows, *_: tf.size(rows) > 0,
         part,
         values,
-        shape_invariants=loop_shapes(values, fixed_rows=False),
+        shape_invariants=loop_shapes(shapes, fixed_rows=False),
     )
     return ended_ids, ended_scores
 

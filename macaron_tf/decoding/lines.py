@@ -69,6 +69,7 @@ class LineTranslator:
         seed: of sampling; the same seed and lines give the same samples.
         strategy: in whose scope the model was made: its replicas share the batches, and all of
             its worker processes translate the same lines; None = this moment's.
+        before: ids that the decoder reads before BOS.
 
     Raises:
         UserError: `batch_tokens` or `max_source_length` is below 1.
@@ -83,6 +84,7 @@ class LineTranslator:
         max_source_length: int = 256,
         seed: int = 1,
         strategy: tf.distribute.Strategy | None = None,
+        before: Sequence[int] = (),
     ):
         for name, value in (
             ("batch_tokens", batch_tokens),
@@ -96,6 +98,7 @@ class LineTranslator:
         self.batch_tokens = batch_tokens
         self.max_source_length = max_source_length
         self.seed = seed
+        self.before = tuple(before)
         # autograph off: all control flow is tf.while_loop's, and the trace is quicker.
         search = tf.function(
             self._outputs,
@@ -110,9 +113,9 @@ class LineTranslator:
     def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         pieces = self.vocabulary.pieces
         if isinstance(self.config, SamplingConfig):
-            found = sample_ids(self.model, source, self.config, seed, pieces)
+            found = sample_ids(self.model, source, self.config, seed, pieces, self.before)
             return {**found, "scores": found["log_probs"]}
-        return translate_ids(self.model, source, self.config, pieces)
+        return translate_ids(self.model, source, self.config, pieces, self.before)
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
         """Translates lines; an empty line (or one with no pieces) gives an empty translation.

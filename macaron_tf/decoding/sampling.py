@@ -1,10 +1,11 @@
 """Greedy search and sampling inside the graph, over the step functions of beam search."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import StepFunction, loop_shapes
+from macaron_tf.decoding.beam_search import StepFunction, loop_shapes, read_before
 from macaron_tf.decoding.config import SamplingConfig
 from macaron_tf.decoding.drawing import NEVER, draw
 from macaron_tf.decoding.random_bits import uniforms
@@ -22,6 +23,7 @@ def sample(
     seed: tf.Tensor | int,
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
+    before: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
     """Draws `config.num_samples` outputs a sentence; greedy search at temperature 0.
 
@@ -39,6 +41,7 @@ def sample(
             the sentence's place in the batch.
         limits: (B,) int32, each sentence's greatest length with EOS; default T for all.
         vocabulary_size: ids from here up are never produced; default V.
+        before: as in `beam_search`.
 
     Returns:
         "ids" (B, K, T) int32, EOS-terminated, PAD after; "log_probs" (B, K) float32, under the
@@ -54,7 +57,7 @@ def sample(
     streams = tf.reshape(tf.range(batch_size * samples), shape)
 
     def step(index, tokens, ids, log_probs, ended, cache):
-        logits, cache = step_fn(tokens, index, context, cache)
+        logits, cache = step_fn(tokens, index + len(before), context, cache)
         logits = tf.cast(logits, tf.float32)  # (B, K, V)
         all_ids = tf.range(logits.shape[-1])
         barred = (all_ids == PAD) | (all_ids == BOS)
@@ -78,11 +81,13 @@ def sample(
         tf.fill(shape, False),
         cache,
     )
+    shapes = loop_shapes(start)  # what may grow does so from here on
+    start = (*start[:-1], read_before(step_fn, before, start[1], context, cache))
     _, _, ids, log_probs, _, _ = tf.while_loop(
         lambda index, tokens, ids, log_probs, ended, cache: ~tf.reduce_all(ended),
         step,
         start,
-        shape_invariants=loop_shapes(start),
+        shape_invariants=shapes,
         maximum_iterations=max_length,
     )
     lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)

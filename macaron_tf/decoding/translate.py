@@ -1,6 +1,7 @@
 """From source ids to target ids: an encoder-decoder model joined to a search."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,9 +34,9 @@ def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Ten
     return min(max(greatest, 1), config.max_length), limits
 
 
-def _fixed(max_length: int | tf.Tensor) -> int | None:
-    """The length if it is static, as under XLA; None, for a growing cache, where it is not."""
-    return max_length if isinstance(max_length, int) else None
+def _fixed(max_length: int | tf.Tensor, before: Sequence[int]) -> int | None:
+    """A cache's room if it is static, as under XLA; None, for a growing one, where it is not."""
+    return max_length + len(before) if isinstance(max_length, int) else None
 
 
 def translate_ids(
@@ -43,6 +44,7 @@ def translate_ids(
     source: tf.Tensor,
     config: BeamSearchConfig,
     vocabulary_size: int | None = None,
+    before: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
     """Translates a batch of source ids by beam search.
 
@@ -53,12 +55,13 @@ def translate_ids(
         source: (B, S) int32, each row ending with EOS, PAD after.
         config: the settings.
         vocabulary_size: ids from here up are never produced (a padded vocabulary's real size).
+        before: ids that the decoder reads before BOS, which no limit counts.
 
     Returns:
         `beam_search`'s dictionary: "ids" (B, N, T), "scores", "log_probs", "lengths" (B, N).
     """
     max_length, limits = target_limits(source, config)
-    context, cache = model.start(source, config.beam_size, _fixed(max_length))
+    context, cache = model.start(source, config.beam_size, _fixed(max_length, before))
     return beam_search(
         model.step,
         context,
@@ -69,6 +72,7 @@ def translate_ids(
         limits=limits,
         vocabulary_size=vocabulary_size,
         reorder_fn=getattr(model, "reorder", gather_beams),
+        before=before,
     )
 
 
@@ -78,6 +82,7 @@ def sample_ids(
     config: SamplingConfig,
     seed: tf.Tensor | int,
     vocabulary_size: int | None = None,
+    before: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
     """Translates a batch of source ids by sampling, or greedily at temperature 0.
 
@@ -87,12 +92,13 @@ def sample_ids(
         config: the settings.
         seed: scalar or (2,) int.
         vocabulary_size: ids from here up are never produced.
+        before: as in `translate_ids`.
 
     Returns:
         `sample`'s dictionary: "ids" (B, K, T), "log_probs", "lengths" (B, K).
     """
     max_length, limits = target_limits(source, config)
-    context, cache = model.start(source, config.num_samples, _fixed(max_length))
+    context, cache = model.start(source, config.num_samples, _fixed(max_length, before))
     return sample(
         model.step,
         context,
@@ -103,6 +109,7 @@ def sample_ids(
         seed=seed,
         limits=limits,
         vocabulary_size=vocabulary_size,
+        before=before,
     )
 
 

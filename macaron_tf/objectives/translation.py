@@ -8,9 +8,17 @@ from macaron_tf.objectives.cross_entropy import hits, label_smoothed_cross_entro
 from macaron_tf.special_ids import BOS, PAD
 
 
-def shift_right(target: tf.Tensor) -> tf.Tensor:
-    """The decoder's input: BOS, then the target without its last token, `(B, T) -> (B, T)`."""
-    first = tf.fill([tf.shape(target)[0], 1], tf.constant(BOS, target.dtype))
+def shift_right(target: tf.Tensor, first: int = BOS) -> tf.Tensor:
+    """The decoder's input: BOS (or another first id), then the target without its last token.
+
+    Args:
+        target: (B, T) int.
+        first: what it begins with.
+
+    Returns:
+        (B, T).
+    """
+    first = tf.fill([tf.shape(target)[0], 1], tf.constant(first, target.dtype))
     return tf.concat([first, target[:, :-1]], axis=1)
 
 
@@ -23,6 +31,7 @@ class TranslationObjective:
         skip_padding: only real tokens reach the vocabulary projection, half of the work of a
             small model. The number of rows is then dynamic: set False where shapes must be
             static (XLA, TPU); the result is the same.
+        first: what the decoder reads before a target; EOS where targets begin with BOS themselves.
 
     Call arguments: `network`, an `EncoderDecoder`; `batch` of `source (B, S)` and `target (B, T)`
     ids, the target ending in EOS; `training`. Returns float32 sums over the batch: `loss_sum`,
@@ -32,12 +41,13 @@ class TranslationObjective:
 
     label_smoothing: float = 0.1
     skip_padding: bool = True
+    first: int = BOS
 
     def __call__(
         self, network, batch: dict[str, tf.Tensor], training: bool
     ) -> dict[str, tf.Tensor]:
         target = batch["target"]
-        inputs = {"source": batch["source"], "target": shift_right(target)}
+        inputs = {"source": batch["source"], "target": shift_right(target, self.first)}
         hidden = network.hidden_states(inputs, training=training)  # (B, T, D)
         # (B, T, D) -> (N, D), N = B T
         hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))

@@ -99,26 +99,21 @@ def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
     check_answers("summarization", Letters())
 
 
-def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path, capsys):
+def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.interop import test_hugging_face_text_models as directories
+    from tests.interop.test_hugging_face_text_models import t5_directory
 
-    for name in ("t5", "bart"):
-        (tmp_path / name).mkdir()
-    directories.t5_directory(tmp_path / "t5")
-    directories.bart_directory(tmp_path / "bart")
+    (tmp_path / "t5").mkdir()
+    t5_directory(tmp_path / "t5")
     found = read_hugging_face_text_model(tmp_path / "t5")
     run, settings = tmp_path / "run", ["max_steps=2", "validate_every=2", "learning_rate=1e-9"]
     settings = flags([f"training.{one}" for one in settings] + ["max_target=16"])
     command = ["train", "sst2", str(run), "--source", tables, *settings, "--init"]
     assert main([*command, f"hugging-face:{tmp_path}/t5"]) == 0
     opened = TextRun.open(run)
-    assert opened.vocabulary.hash == found.vocabulary.hash
+    assert opened.vocabulary.hash == found.vocabulary.hash and not opened.recipe.starts
     network = opened.load_network("last")
     assert network.config == found.model.config
     for weight, theirs in zip(network.get_weights(), found.model.get_weights(), strict=True):
         np.testing.assert_allclose(weight, theirs, atol=1e-6)
-    capsys.readouterr()
-    assert main([*command, f"hugging-face:{tmp_path}/bart"]) == 2
-    assert "give a T5" in capsys.readouterr().err
