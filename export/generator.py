@@ -9,7 +9,7 @@ from experiments.generation.opening import OpenedModel, open_model
 from export.texts import checked_text
 from export.versions import write_version
 from macaron_tf.data.spelling import spelled_in_graph
-from macaron_tf.decoding import Controls, generate
+from macaron_tf.decoding import Controls, generate, reader
 from macaron_tf.special_ids import PAD
 
 MAX_TOKENS = 1024
@@ -81,7 +81,8 @@ class GeneratorModule(tf.Module):
         prompts = generator.prompts(rows, lengths, limits, seed[:, None])
         rules = generator.rules(Controls(temperature, top_k, top_p))
         most = tf.maximum(tf.reduce_max(limits), 1)
-        found = generate(self.network.step, context, cache, prompts, rules, most)
+        read_fn = reader(self.network)
+        found = generate(self.network.step, context, cache, prompts, rules, most, read_fn)
         after = self.vocabulary.spaces_after
         texts = spelled_in_graph(generator.spellings, found["ids"][:, 0], after)
         begun = tf.strings.regex_replace(texts, "^ ", "")

@@ -41,6 +41,26 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
     return numpy_of(output)
 
 
+def assert_reading_equals_steps(layer: keras.layers.Layer, x: np.ndarray, cache) -> None:
+    """`read` of `x (B, L, D)` in two pieces gives the whole layer's output and the steps' cache.
+
+    Args:
+        layer: built, of fixed state.
+        x: what was given to its steps, K rows of them beams of one.
+        cache: after the last step, `(B / K, K, ...)`.
+    """
+    read = layer.empty_cache(len(x), 1, None)
+    first, read = layer.read(x[:, :5], 0, read)
+    last, read = layer.read(x[:, 5:], 5, read)
+    found = np.concatenate([numpy_of(first), numpy_of(last)], axis=1)
+    np.testing.assert_allclose(found, numpy_of(layer(x)), atol=1e-5)
+    for one, other in zip(keras.tree.flatten(read), keras.tree.flatten(cache), strict=True):
+        # (B, K, ...) -> (B K, 1, ...)
+        np.testing.assert_allclose(
+            numpy_of(one), numpy_of(other).reshape(one.shape), atol=1e-5, rtol=0
+        )
+
+
 def numpy_of(tensor) -> np.ndarray:
     """A tensor of any float type as a float32 array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))

@@ -81,6 +81,7 @@ SUBJECTS = {
     ),
     "input_pipeline": Subject("input_pipeline", ratios("ours, from text"), ("--rounds", "5")),
     "decoding": Subject("decoding", ratios("ours"), ("--rounds", "3")),
+    "prompts": Subject("prompts", ratios("ours"), ("--rounds", "3")),
     "serving": Subject("serving", ratios("SavedModel"), ("--rounds", "3")),
     "scaling": Subject("scaling", exponents),
 }

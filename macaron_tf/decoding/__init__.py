@@ -3,8 +3,8 @@
 Searches take a step function, not a model: `beam_search` and `sample` run any network whose
 `step_fn(tokens, index, context, cache)` gives the next logits. `translate_ids`, `sample_ids` and
 `score_ids` join them to an encoder-decoder, and `LineTranslator` adds a vocabulary: text in, text
-out. `generate` goes on from prompts, `TextGenerator` and `SequenceGenerator` do so with texts;
-`TextScorer` tells how likely texts are.
+out. `generate` goes on from prompts, which a model's `reader` reads at once; `TextGenerator` and
+`SequenceGenerator` do so with texts; `TextScorer` tells how likely texts are.
 """
 
 from macaron_tf.decoding.beam_search import beam_search, gather_beams, length_penalty
@@ -14,6 +14,7 @@ from macaron_tf.decoding.context_filling import FilledContext, fill_context
 from macaron_tf.decoding.drawing import Controls, draw, filter_logits
 from macaron_tf.decoding.generation import Prompts, Rules, generate
 from macaron_tf.decoding.lines import Hypothesis, LineTranslator, Translations
+from macaron_tf.decoding.reading import reader
 from macaron_tf.decoding.sampling import sample
 from macaron_tf.decoding.scoring import score_continuations, score_targets
 from macaron_tf.decoding.sequence_completions import SequenceGenerator
@@ -43,6 +44,7 @@ __all__ = [
     "gather_beams",
     "generate",
     "length_penalty",
+    "reader",
     "sample",
     "sample_ids",
     "score_continuations",

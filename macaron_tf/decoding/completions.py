@@ -12,7 +12,16 @@ from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.data.spelling import SpelledStream, as_prompt, as_prompts, spelled
 from macaron_tf.decoding.config import GenerationConfig
 from macaron_tf.decoding.drawing import Controls
-from macaron_tf.decoding.generation import Prompts, Rules, State, advance, generate, stream
+from macaron_tf.decoding.generation import (
+    Prompts,
+    Rules,
+    State,
+    advance,
+    first_state,
+    generate,
+    stream,
+)
+from macaron_tf.decoding.reading import reader
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import PAD
 
@@ -42,7 +51,8 @@ class TextGenerator:
 
     Args:
         model: has `start(batch_size, beam_size, max_length) -> (context, cache)` and `step(tokens,
-            index, context, cache) -> (logits, cache)`, see `LanguageModel`.
+            index, context, cache) -> (logits, cache)`, see `LanguageModel`; where it `reads`,
+            prompts are read at once, else token by token.
         vocabulary: the one it was trained with.
         longest: tokens of a row, [CLS] and [SEP] included, beyond which the model knows no
             position; None = any number.
@@ -66,6 +76,7 @@ class TextGenerator:
         self.barred[vocabulary.sep_id] = False
         self._whole = functools.cache(self._make_whole)
         self._step = functools.cache(self._make_step)
+        self._begin = tf.function(self._first, autograph=False)
 
     def row(self, text: str) -> list[int]:
         """The ids that the model reads of a text, see `as_prompt`: [CLS] and the text.
@@ -179,11 +190,12 @@ class TextGenerator:
         # Few widths, so that few are traced; the cache holds what the row leaves to be drawn too.
         width = _rounded(len(row) + config.max_tokens - 1, self.longest)
         rows, *asked = self._asked([row], config, seed, width)
-        tokens = stream(
-            lambda prompts: self.start(rows, 1, width),
-            self._step(config),
-            self.prompts(rows, *asked),
-        )
+
+        def begin(prompts: Prompts) -> tuple[Any, State]:
+            context, cache = self.start(rows, 1, width)
+            return context, self._begin(prompts, context, cache)
+
+        tokens = stream(begin, self._step(config), self.prompts(rows, *asked))
         spelling = SpelledStream(self.spellings, self.vocabulary.spaces_after)
         fresh = self.begins(len(row))
         for new in tokens:
@@ -216,7 +228,8 @@ class TextGenerator:
         def whole(rows, lengths, limits, seeds):
             context, cache = self.start(rows, samples)
             prompts, most = self.prompts(rows, lengths, limits, seeds), tf.reduce_max(limits)
-            return generate(self.model.step, context, cache, prompts, rules, most)
+            read_fn = reader(self.model)
+            return generate(self.model.step, context, cache, prompts, rules, most, read_fn)
 
         # One trace for all shapes; autograph off: all control flow is tf.while_loop's.
         signature = [
@@ -226,6 +239,9 @@ class TextGenerator:
             tf.TensorSpec((None, samples), tf.int32),
         ]
         return tf.function(whole, input_signature=signature, autograph=False)
+
+    def _first(self, prompts: Prompts, context: Any, cache: Any) -> State:
+        return first_state(prompts, context, cache, reader(self.model))
 
     def _make_step(self, config: GenerationConfig) -> Callable:
         rules = self.rules(_controls(config), config.min_tokens)

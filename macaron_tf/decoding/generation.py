@@ -9,6 +9,7 @@ import tensorflow as tf
 from macaron_tf.decoding.beam_search import StepFunction, loop_shapes
 from macaron_tf.decoding.drawing import NEVER, Controls, draw
 from macaron_tf.decoding.random_bits import uniforms
+from macaron_tf.decoding.reading import ReadFunction, read_together
 from macaron_tf.special_ids import EOS, PAD
 
 
@@ -62,12 +63,15 @@ class State(NamedTuple):
     cache: Any
 
 
-def first_state(prompts: Prompts, cache: Any) -> State:
-    """The state before the first step."""
+def first_state(
+    prompts: Prompts, context: Any, cache: Any, read_fn: ReadFunction | None = None
+) -> State:
+    """The state before the first step, behind what is read of all prompts together."""
+    index, cache = read_together(read_fn, prompts.ids, prompts.lengths, context, cache)
     like = tf.cast(tf.zeros_like(prompts.seeds), tf.int32)  # (B, K)
     return State(
-        index=tf.constant(0),
-        tokens=like + prompts.ids[:, 0, None],
+        index=index,
+        tokens=like + prompts.ids[:, index, None],
         ended=(like + prompts.limits[:, None]) <= 0,
         log_probs=tf.cast(like, tf.float32),
         cache=cache,
@@ -121,12 +125,14 @@ def generate(
     prompts: Prompts,
     rules: Rules,
     max_tokens: int | tf.Tensor,
+    read_fn: ReadFunction | None = None,
 ) -> dict[str, tf.Tensor]:
     """Continues prompts until each text has ended or reached its limit.
 
-    Prompts of several lengths go together: a row that has left its prompt draws while another one
-    is still told. Works with static shapes under XLA (with `max_tokens` a Python int) and with
-    unknown ones in a SavedModel.
+    Prompts of several lengths go together: what all have is read at once, see `read_together`, and
+    then a row that has left its prompt draws while another one is still told. Works with static
+    shapes under XLA (with `max_tokens` a Python int), where prompts are read token by token, and
+    with unknown ones in a SavedModel.
 
     Args:
         step_fn: as in `beam_search`.
@@ -134,6 +140,7 @@ def generate(
         cache: as in `beam_search`, with room for P + N - 1 tokens, or growing; never reordered.
         prompts, rules: what is asked.
         max_tokens: N, the greatest limit.
+        read_fn: see `read_together`; with None prompts are read token by token.
 
     Returns:
         "ids" (B, K, N) int32, the new tokens alone, with `end_id` where a text ended by itself,
@@ -141,7 +148,7 @@ def generate(
         and filters); "lengths" (B, K) int32, their number.
     """
     places = tf.range(max_tokens)
-    start = tuple(first_state(prompts, cache))
+    start = tuple(first_state(prompts, context, cache, read_fn))
     ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], PAD)  # (B, K, N)
     if prompts.seeds.shape.is_fully_defined() and isinstance(max_tokens, int):
         ids = tf.fill([*prompts.seeds.shape, max_tokens], PAD)
@@ -165,14 +172,14 @@ def generate(
 
 
 def stream(
-    begin: Callable[[Prompts], tuple[Any, Any]],
+    begin: Callable[[Prompts], tuple[Any, State]],
     step: Callable[[State, Any, Prompts], tuple[State, tf.Tensor]],
     prompts: Prompts,
 ) -> Iterator[np.ndarray]:
     """The same tokens as `generate`'s, each as soon as it is chosen.
 
     Args:
-        begin: gives context and cache.
+        begin: gives the context, and the state of `first_state`.
         step: `advance` without its first and last argument, as a `tf.function`: traced once where
             the cache keeps its shape.
         prompts: what is to be continued.
@@ -180,8 +187,7 @@ def stream(
     Yields:
         (B, K) int32: the next new tokens, PAD where a text has none.
     """
-    context, cache = begin(prompts)
-    state = first_state(prompts, cache)
+    context, state = begin(prompts)
     shortest = int(tf.reduce_min(prompts.lengths))
     while not bool(tf.reduce_all(state.ended)):
         state, new = step(state, context, prompts)

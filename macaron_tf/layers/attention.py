@@ -1,6 +1,5 @@
 """Multi-head scaled dot-product attention: the token mixer of a Transformer."""
 
-import functools
 import math
 
 import keras
@@ -8,6 +7,11 @@ from keras import ops
 
 from macaron_tf.checks import check_divisible
 from macaron_tf.kernels import compiled_by_xla
+from macaron_tf.layers.attention_masks import (
+    broadcast_mask,
+    causal_attention_mask,
+    combine_masks,
+)
 from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.initializers import NarrowColumns
 
@@ -16,48 +20,17 @@ from macaron_tf.layers.initializers import NarrowColumns
 HIDDEN_SCORE = -1e9
 
 
-def _written(held, part, places, index):
-    """`held (B, K, H, T, d)` with `part (B, K, H, 1, d)` at one of the places."""
+def _written(held, part, index):
+    """`held (B, K, H, T, d)` with `part (B, K, H, L, d)` from the place `index` on."""
     if compiled_by_xla():
         return ops.slice_update(held, (0, 0, 0, index, 0), part)
     # On TensorFlow that is XLA's operation, compiled by itself for each shape wherever it stands.
-    return ops.where(ops.equal(places, index)[:, None], part, held)
-
-
-def broadcast_mask(mask):
-    """Brings a boolean mask, True = attend, to rank 4.
-
-    Args:
-        mask: key padding `(B, S)`, full `(B, T, S)` or per head `(B, H, T, S)`; None stays None.
-
-    Returns:
-        The mask as `(B, 1, 1, S)`, `(B, 1, T, S)` or `(B, H, T, S)`.
-    """
-    if mask is None:
-        return None
-    rank = len(mask.shape)
-    if rank == 2:
-        return mask[:, None, None, :]  # (B, 1, 1, S)
-    if rank == 3:
-        return mask[:, None, :, :]  # (B, 1, T, S)
-    if rank == 4:
-        return mask
-    raise ValueError(f"an attention mask has rank 2, 3 or 4, got shape {mask.shape}")
-
-
-def all_of(*masks):
-    """Where all the given masks, of shapes that broadcast, are True; None where none is given."""
-    given = [mask for mask in masks if mask is not None]
-    return functools.reduce(ops.logical_and, given) if given else None
-
-
-def combine_masks(*masks):
-    """What all the given masks let be attended, at rank 4; None where none is given.
-
-    Args:
-        masks: each None or boolean of any rank that `broadcast_mask` takes.
-    """
-    return all_of(*(broadcast_mask(mask) for mask in masks))
+    numbers = ops.arange(held.shape[3], dtype="int32") - index  # (T,), which of the L comes there
+    length = ops.shape(part)[3]
+    if part.shape[3] != 1:
+        part = ops.take(part, ops.clip(numbers, 0, length - 1), axis=3)  # (B, K, H, T, d)
+    comes = ops.logical_and(numbers >= 0, numbers < length)
+    return ops.where(comes[:, None], part, held)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -85,8 +58,8 @@ class MultiHeadAttention(keras.layers.Layer):
     `attention_bias`, added to the float32 scores as it is given: any float that broadcasts to
     `(B, H, T, S)`. Returns `(B, T, D)`, or `output_dim` wide.
 
-    Cached decoding: `start` makes what is constant (the memory's keys and values) and `step`
-    attends one new token for each of K hypotheses.
+    Cached decoding: `start` makes what is constant (the memory's keys and values), `step` attends
+    one new token for each of K hypotheses, and `read` many at once.
 
     Raises:
         ValueError: `causal` and `cross` together, or D no multiple of `num_heads` where no
@@ -227,22 +200,50 @@ class MultiHeadAttention(keras.layers.Layer):
             self.query_key_value(x),
             (-1, cache[0].shape[1], 3, self.num_heads, 1, self._head_dim),
         )
-        query, *new = ops.unstack(qkv, 3, axis=2)
+        y, cache = self._joined(ops.unstack(qkv, 3, axis=2), index, cache, position_bias)
+        # (B, K, H, 1, d) -> (B K, H d)
+        return self.output_projection(ops.reshape(y, flat)), cache
+
+    def read(self, x, index, cache, position_bias=None):
+        """Attends the next L tokens of each text at once, as L steps do (self only).
+
+        Args:
+            x: `(B, L, D)`.
+            index: place of the first of them, or None, as of `step`.
+            cache: as of `step`, of K = 1.
+            position_bias: as of `step`.
+
+        Returns:
+            `(B, L, D)` and the cache, the new tokens' keys and values added.
+        """
+        qkv = self._split_heads(self.query_key_value(x), 3)
+        # (B, H, L, d) -> (B, 1, H, L, d)
+        y, cache = self._joined([part[:, None] for part in qkv], index, cache, position_bias)
+        return self._merge_heads(y[:, 0]), cache
+
+    def _joined(self, query_key_value, index, cache, position_bias):
+        """Attends L new tokens, 3 of `(B, K, H, L, d)`, to the past and to those before each.
+
+        Returns:
+            `(B, K, H, L, d)`, and the cache with them.
+        """
+        query, *new = query_key_value
+        pairs = zip(cache, new, strict=True)
+        start = ops.shape(cache[0])[3] if index is None else index
         if index is None:
-            seen = None
-            cache = tuple(ops.concatenate(pair, axis=3) for pair in zip(cache, new, strict=True))
+            cache = tuple(ops.concatenate(pair, axis=3) for pair in pairs)
         else:
-            places = ops.arange(cache[0].shape[3], dtype="int32")  # (T,)
-            seen = places <= index
-            cache = tuple(
-                _written(held, part, places, index) for held, part in zip(cache, new, strict=True)
-            )
+            cache = tuple(_written(held, part, index) for held, part in pairs)
+        length, total = ops.shape(query)[3], ops.shape(cache[0])[3]
+        seen = None
+        if index is not None or query.shape[3] != 1:  # one token sees all of a growing cache
+            own = ops.arange(length, dtype="int32") + start  # (L,)
+            seen = ops.arange(total, dtype="int32") <= own[:, None]  # (L, T)
         bias = None
         if position_bias is not None:
-            # (1, H, 1, T), for scores (B, K, H, 1, T)
-            bias = position_bias(query_length=1, key_length=ops.shape(cache[0])[3], start=index)
-        y = self._attend(query, *cache, seen, training=False, bias=bias)  # (B, K, H, 1, d)
-        return self.output_projection(ops.reshape(y, flat)), cache
+            # (1, H, L, T), for scores (B, K, H, L, T)
+            bias = position_bias(query_length=length, key_length=total, start=start)
+        return self._attend(query, *cache, seen, training=False, bias=bias), cache
 
     def _attend(self, query, key, value, mask, training, bias=None):
         # Scaling the query costs T x d products, scaling the scores T x S.
@@ -289,9 +290,3 @@ class MultiHeadAttention(keras.layers.Layer):
             if self.output_initializer
             else None,
         }
-
-
-def causal_attention_mask(length):
-    """Lower-triangular mask `(1, 1, T, T)`: True where the key is not after the query."""
-    positions = ops.arange(length, dtype="int32")
-    return (positions[None, :] <= positions[:, None])[None, None]

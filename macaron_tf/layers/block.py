@@ -7,7 +7,8 @@ import keras
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.activations import activation as activation_named
-from macaron_tf.layers.attention import MultiHeadAttention, all_of
+from macaron_tf.layers.attention import MultiHeadAttention
+from macaron_tf.layers.attention_masks import all_of
 from macaron_tf.layers.cached_steps import CachedSteps
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.relative_attention import RelativeAttention

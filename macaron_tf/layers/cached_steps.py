@@ -1,4 +1,4 @@
-"""Cached decoding of a block: one new token at a time."""
+"""Cached decoding of a block: one new token at a time, or what is given many at once."""
 
 from macaron_tf.layers.residual import Residual
 
@@ -60,13 +60,45 @@ class CachedSteps:
             if operator == "memory":
                 x, _ = residual.step(x, index, next(context), memory_mask)
             elif self._remembers(operator, residual):
-                bias = (
-                    {"position_bias": position_bias}
-                    if operator == "tokens" and self.attends
-                    else {}
-                )
+                bias = self._biases(operator, position_bias)
                 x, held = residual.step(x, index, next(cache), **bias)
                 new_cache.append(held)
             else:
                 x = residual(x, training=False)
         return x, new_cache
+
+    @property
+    def reads(self) -> bool:
+        """Whether `read` can do it: every sub-layer with a cache can, and there is no memory."""
+        if any(operator == "memory" for operator, _ in self._sublayers):
+            return False
+        kept = [one.sublayer for _, one in self._sublayers if hasattr(one.sublayer, "empty_cache")]
+        return all(hasattr(sublayer, "read") for sublayer in kept)
+
+    def read(self, x, index, cache, position_bias=None):
+        """The next L tokens of each text through the block, as L steps bring them.
+
+        Args:
+            x: `(B, L, D)`.
+            index: of the first of them, or None; position_bias: see `MultiHeadAttention.step`.
+            cache: from `empty_cache` or the last step, of K = 1.
+
+        Returns:
+            `(B, L, D)`, and the new cache.
+
+        Raises:
+            ValueError: as `empty_cache`.
+        """
+        cache, new_cache = iter(cache), []
+        for operator, residual in self._sublayers:
+            if self._remembers(operator, residual):
+                bias = self._biases(operator, position_bias)
+                x, held = residual.read(x, index, next(cache), **bias)
+                new_cache.append(held)
+            else:
+                x = residual(x, training=False)
+        return x, new_cache
+
+    def _biases(self, operator: str, position_bias) -> dict:
+        """What only scores take."""
+        return {"position_bias": position_bias} if operator == "tokens" and self.attends else {}

@@ -27,7 +27,7 @@ class CausalConvolution(keras.layers.Layer):
     Call arguments: `x (B, L, C)`, with padding at its end if any. Returns `(B, L, F)`. No position
     sees a later one, and none further back than (k - 1) d.
 
-    Cached decoding: `empty_cache` and `step`, whose state is the last (k - 1) d inputs.
+    Cached decoding: `empty_cache`, `step` and `read`, whose state is the last (k - 1) d inputs.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.2; Salimans and Kingma 2016, eq. 2.
@@ -85,7 +85,10 @@ class CausalConvolution(keras.layers.Layer):
         return (self.kernel_size - 1) * self.dilation
 
     def call(self, x):
-        x = ops.pad(x, [[0, 0], [self.reach, 0], [0, 0]])  # (B, L + reach, C)
+        return self._behind(ops.pad(x, [[0, 0], [self.reach, 0], [0, 0]]))
+
+    def _behind(self, x):
+        """The outputs behind the first (k - 1) d positions: `(B, reach + L, C) -> (B, L, F)`."""
         y = ops.conv(x, self.kernel, padding="valid", dilation_rate=self.dilation)
         return y + self.bias
 
@@ -132,6 +135,20 @@ class CausalConvolution(keras.layers.Layer):
         y = ops.reshape(y, (*ops.shape(x)[:-1], filters))
         return y, window[:, :, 1:]
 
+    def read(self, x, index, cache):
+        """The next L tokens of each text at once, as L steps do.
+
+        Args:
+            x: `(B, L, C)`.
+            index: not needed. cache: as of `step`, of K = 1.
+
+        Returns:
+            `(B, L, F)`, and the new window.
+        """
+        window = ops.concatenate([cache[:, 0], ops.cast(x, cache.dtype)], axis=1)  # (B, reach+L, C)
+        kept = ops.reshape(window[:, ops.shape(x)[1] :], ops.shape(cache))
+        return self._behind(window), kept
+
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.filters)
 
@@ -157,7 +174,8 @@ class ConvolutionBlock(keras.layers.Layer):
         dropout: 0 to 1.
         spatial_dropout: whether a channel is dropped in all of a sequence's positions together.
 
-    Call arguments: `x (B, L, C)`. Returns `(B, L, F)`. Cached decoding: `empty_cache`, `step`.
+    Call arguments: `x (B, L, C)`. Returns `(B, L, F)`. Cached decoding: `empty_cache`, `step` and
+    `read`.
 
     References: Bai et al. 2018, section 3.4 and figure 1 (b).
     """
@@ -240,9 +258,16 @@ class ConvolutionBlock(keras.layers.Layer):
 
     def step(self, x, index, cache):
         """One new token of each hypothesis, `x (B K, C)`; returns `(B K, F)` and the windows."""
+        return self._through("step", x, index, cache)
+
+    def read(self, x, index, cache):
+        """The next tokens of each text, `x (B, L, C)`; returns `(B, L, F)` and the windows."""
+        return self._through("read", x, index, cache)
+
+    def _through(self, method: str, x, index, cache):
         h, held = x, []
         for convolution, window in zip(self.convolutions, cache, strict=True):
-            h, window = convolution.step(h, index, window)
+            h, window = getattr(convolution, method)(h, index, window)
             h = ops.relu(h)
             held.append(window)
         return self._added(x, h), held

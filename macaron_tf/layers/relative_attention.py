@@ -1,38 +1,19 @@
 """Transformer-XL's attention: scores of content and distance, over a memory of earlier states."""
 
-from typing import Any, NamedTuple
-
 import keras
 from keras import ops
 
 from macaron_tf.checks import check_count, check_divisible
-from macaron_tf.layers.attention import (
-    HIDDEN_SCORE,
-    MultiHeadAttention,
+from macaron_tf.layers.attention import HIDDEN_SCORE, MultiHeadAttention
+from macaron_tf.layers.attention_masks import (
     broadcast_mask,
     causal_attention_mask,
     combine_masks,
 )
 from macaron_tf.layers.distances import aligned, sinusoids
 from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.relative_keys import Keys
 from macaron_tf.layers.relative_steps import RelativeSteps
-
-
-class Keys(NamedTuple):
-    """What queries are compared with: S = M + L positions, M of them of the past.
-
-    Attributes:
-        key, value: `(B, H, S, d)`.
-        distance: `(H, C, d)`, what stands for each distance, the greatest, S, first.
-        segment_ids: `(B, S)` int or None.
-        mask: which of them may be attended, broadcasting to `(B, H, T, S)`, or None.
-    """
-
-    key: Any
-    value: Any
-    distance: Any
-    segment_ids: Any
-    mask: Any
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -170,13 +151,21 @@ class RelativeAttention(RelativeSteps, MultiHeadAttention):
             if segment_ids is not None:
                 segment_ids = ops.pad(segment_ids, ((0, 0), (held, 0)))  # (B, S)
         key, value = self._split_heads(self.key_value(x), 2)
-        total = held + length
+        return Keys(key, value, self.distance_keys(held, length), segment_ids, mask)
+
+    def distance_keys(self, held, length):
+        """What stands for each distance from L queries to S = M + L keys, `(H, C, d)`.
+
+        Args:
+            held: M. length: L.
+        """
         last = 0 if self.causal else 1 - length
-        distances = ops.arange(total, last - 1, -1, dtype="int32")  # (C,)
+        distances = ops.arange(held + length, last - 1, -1, dtype="int32")  # (C,)
+        width = self.distance.kernel.shape[0]
         # (C, H d) -> (C, H, d) -> (H, C, d)
-        distance = self.distance(sinusoids(distances, x.shape[-1], self.clamp_length))
+        distance = self.distance(sinusoids(distances, width, self.clamp_length))
         distance = ops.reshape(distance, (-1, self.num_heads, self._head_dim))
-        return Keys(key, value, ops.transpose(distance, (1, 0, 2)), segment_ids, mask)
+        return ops.transpose(distance, (1, 0, 2))
 
     def attend(
         self, x, keys: Keys, attention_mask=None, attention_bias=None, segment_ids=None,

@@ -1,8 +1,10 @@
-"""Cached decoding of relative attention: a token at a time, over a window of the last ones."""
+"""Cached decoding of relative attention, over a window of the last tokens."""
 
 from keras import ops
 
+from macaron_tf.layers.attention_masks import broadcast_mask
 from macaron_tf.layers.distances import sinusoids
+from macaron_tf.layers.relative_keys import Keys
 
 
 class RelativeSteps:
@@ -64,3 +66,33 @@ class RelativeSteps:
         first = 0 if index is None else 1
         cache = (key[:, :, :, first:], value[:, :, :, first:], seen[:, :, first:])
         return self.output_projection(ops.reshape(y, flat)), cache
+
+    def read(self, x, index, cache, position_bias=None):
+        """Attends the next L tokens of each text at once, see `MultiHeadAttention.read`.
+
+        Args:
+            x: `(B, L, D)`.
+            index, position_bias: as of `step`. cache: as of `step`, of K = 1.
+        """
+        past_keys, past_values, past_seen = (part[:, 0] for part in cache)
+        new_keys, new_values = self._split_heads(self.key_value(x), 2)  # (B, H, L, d)
+        key = ops.concatenate([past_keys, new_keys], axis=2)  # (B, H, M + L, d)
+        value = ops.concatenate([past_values, new_values], axis=2)
+        seen = ops.concatenate([past_seen, ops.ones_like(x[..., 0], "bool")], axis=1)  # (B, M + L)
+        held, length = ops.shape(past_seen)[1], ops.shape(x)[1]
+        mask, bias = broadcast_mask(seen), None
+        if index is not None:
+            # Each sees the M before it, as if the oldest had gone: token i from place i on.
+            first = ops.arange(length, dtype="int32")[:, None]  # (L, 1)
+            within = ops.arange(held + length, dtype="int32") >= first  # (L, M + L)
+            mask = ops.logical_and(mask, within)
+        if position_bias is not None:
+            bias = position_bias(query_length=length, key_length=held + length)
+        keys = Keys(key, value, self.distance_keys(held, length), None, mask)
+        y = self.attend(x, keys, attention_bias=bias, training=False)
+        if index is None:
+            return y, tuple(part[:, None] for part in (key, value, seen))
+        kept = (key[:, :, length:], value[:, :, length:], seen[:, length:])
+        # Said to be as long as before, which a loop must know: (B, H, M, d) -> (B, 1, H, M, d)
+        pairs = zip(kept, cache, strict=True)
+        return y, tuple(ops.reshape(part, ops.shape(old)) for part, old in pairs)

@@ -74,25 +74,30 @@ class Residual(keras.layers.Layer):
 
     def step(self, x, *args, **kwargs):
         """The same update for cached decoding: the sub-layer's `step` also returns its cache."""
-        cache = None
+        return self._keeping(x, lambda y: self.sublayer.step(y, *args, **kwargs))
 
-        def sublayer_step(y):
-            nonlocal cache
-            y, cache = self.sublayer.step(y, *args, **kwargs)
-            return y
-
-        return self.around(x, sublayer_step, training=False), cache
+    def read(self, x, *args, **kwargs):
+        """The same update of many tokens at once: the sub-layer's `read` also returns its cache."""
+        return self._keeping(x, lambda y: self.sublayer.read(y, *args, **kwargs))
 
     def with_past(self, x, past, training=None, **kwargs):
         """The same update where the sub-layer goes on from its past, and its new past."""
-        new_past = None
+        return self._keeping(
+            x,
+            lambda y: self.sublayer.with_past(y, past, training=training, **kwargs),
+            training,
+        )
 
-        def going_on(y):
-            nonlocal new_past
-            y, new_past = self.sublayer.with_past(y, past, training=training, **kwargs)
+    def _keeping(self, x, function, training=False):
+        """`around` a function that also returns what it keeps, and that."""
+        kept = None
+
+        def output(y):
+            nonlocal kept
+            y, kept = function(y)
             return y
 
-        return self.around(x, going_on, training), new_past
+        return self.around(x, output, training), kept
 
     def around(self, x, function, training=None):
         """Wraps any `function: (B, L, D) -> (B, L, D)` in this norm, dropout, step and skip."""

@@ -31,8 +31,8 @@ class SwishRNN(keras.layers.Layer):
     Over segments of a text `with_past` goes on from the last k values of c, which `empty_past`
     gives before the first; no gradient flows through them.
 
-    Cached decoding: `empty_cache` and `step`, whose state is the last k values of c, whatever the
-    number of tokens so far.
+    Cached decoding: `empty_cache`, `step` and `read`, whose state is the last k values of c,
+    whatever the number of tokens so far.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 2-4.
     """
@@ -159,6 +159,19 @@ class SwishRNN(keras.layers.Layer):
         cache = ops.concatenate([cache[:, :, 1:], ops.cast(held, "float32")], axis=2)
         c = ops.reshape(c, ops.shape(x1))
         return self.outer(gated(c, x2, self.state_bias, self.gate_bias, self.gate)), cache
+
+    def read(self, x, index, cache):
+        """The next L tokens of each text at once, as L steps do.
+
+        Args:
+            x: `(B, L, D)`.
+            index: not needed. cache: as of `step`, of K = 1.
+
+        Returns:
+            `(B, L, D)`, and the new state.
+        """
+        y, past = self.with_past(x, cache[:, 0], training=False)
+        return y, ops.reshape(past, ops.shape(cache))  # (B, k, R) -> (B, 1, k, R)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

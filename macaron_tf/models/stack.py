@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_choice
-from macaron_tf.layers.attention import all_of, combine_masks
+from macaron_tf.layers.attention_masks import all_of, combine_masks
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.layer_norm import normalization
@@ -258,6 +258,23 @@ class Stack(keras.layers.Layer):
             x, held = block.step(x, index, block_context, block_cache, memory_mask, bias)
             new_cache.append(held)
         return (self.final_norm(x) if self.final_norm else x), new_cache
+
+    @property
+    def reads(self) -> bool:
+        """Whether `read` can do it: see the block's."""
+        return all(block.reads for block in self.blocks)
+
+    def read(self, x, index, cache):
+        """The next L tokens of each text, `x (B, L, D)`, through the stack: see the block's `read`.
+
+        Returns:
+            The new cache.
+        """
+        new_cache, turns = [], itertools.cycle(self.biases or [None])
+        for block, block_cache in zip(self.blocks, cache, strict=True):
+            x, held = block.read(x, index, block_cache, next(turns) if block.attends else None)
+            new_cache.append(held)
+        return new_cache
 
     def compute_output_shape(self, x_shape, memory_shape=None):
         return tuple(x_shape)

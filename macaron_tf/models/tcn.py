@@ -22,7 +22,7 @@ class TemporalConvolution(keras.layers.Layer):
     Call arguments: `x (B, L, C)`, with padding at its end if any. Returns `(B, L, F)`, or with
     `last_only` `(B, F)`. No position sees a later one.
 
-    Cached decoding: `empty_cache` and `step`, at a constant cost a token.
+    Cached decoding: `empty_cache`, `step` and `read`, at a constant cost a token.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.
@@ -87,9 +87,16 @@ class TemporalConvolution(keras.layers.Layer):
 
     def step(self, x, index, cache):
         """One new token of each hypothesis, `x (B K, C)`: `(B K, F)` and the new windows."""
+        return self._through("step", x, index, cache)
+
+    def read(self, x, index, cache):
+        """The next tokens of each text, `x (B, L, C)`: `(B, L, F)` and the new windows."""
+        return self._through("read", x, index, cache)
+
+    def _through(self, method: str, x, index, cache):
         held = []
         for block, windows in zip(self.blocks, cache, strict=True):
-            x, windows = block.step(x, index, windows)
+            x, windows = getattr(block, method)(x, index, windows)
             held.append(windows)
         return x, held
 

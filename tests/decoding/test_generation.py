@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.decoding import Controls, Prompts, Rules, generate
-from macaron_tf.decoding.generation import advance, stream
+from macaron_tf.decoding import Controls, Prompts, Rules, generate, reading
+from macaron_tf.decoding.generation import advance, first_state, stream
+from macaron_tf.decoding.reading import read_together, reader
 from macaron_tf.models import EncoderConfig, LanguageModel
 from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy
 
@@ -37,13 +38,14 @@ def asked(rows=ROWS, samples=2, limits=N, seed=1):
     return Prompts(*(tf.constant(x) for x in (ids, lengths, limits, seeds)))
 
 
-def run(model, prompts, rules, max_tokens=N, jit=False, growing=False):
+def run(model, prompts, rules, max_tokens=N, jit=False, growing=False, read=True):
     room = None if growing else prompts.ids.shape[1] + max_tokens - 1
 
     @tf.function(jit_compile=jit, autograph=False)
     def whole(prompts):
         context, cache = model.start(prompts.ids.shape[0], prompts.seeds.shape[1], room)
-        return generate(model.step, context, cache, prompts, rules, max_tokens)
+        read_fn = reader(model) if read else None
+        return generate(model.step, context, cache, prompts, rules, max_tokens, read_fn)
 
     return {name: value.numpy() for name, value in whole(prompts).items()}
 
@@ -62,8 +64,9 @@ def without_cache(model):
 @pytest.mark.parametrize("kind", MODELS)
 def test_greedy_is_the_argmax_of_the_whole_model(kind):
     model, rules = small(kind), Rules(Controls(temperature=0), END, BARRED)
-    found, next_logits = run(model, asked(), rules), without_cache(model)
-    for b, prompt in enumerate(ROWS):
+    rows = [ROWS[0], ROWS[2]]  # three tokens of both are read at once
+    found, next_logits = run(model, asked(rows), rules), without_cache(model)
+    for b, prompt in enumerate(rows):
         row, log_prob = list(prompt), 0.0
         for _ in range(N):
             logits = next_logits(row)
@@ -89,7 +92,8 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
         np.testing.assert_array_equal(run(model, prompts, rules, **options)["ids"], found["ids"])
 
     def begin(prompts):
-        return model.start(3, 2, P + N - 1)
+        context, cache = model.start(3, 2, P + N - 1)
+        return context, first_state(prompts, context, cache, reader(model))
 
     @tf.function(autograph=False)
     def step(state, context, prompts):
@@ -102,6 +106,48 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
             assert tokens == [i for i in found["ids"][b, k] if i]
             assert len(tokens) <= (3 if b == 1 else N), prompt
     assert step.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "growing"),
+    [("transformer", True), ("transformer", False), ("macaron", True), ("swish_rnn", False)],
+)
+def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch, kind, growing):
+    monkeypatch.setattr(reading, "_PIECE", 2)  # three tokens in two pieces
+    model, prompts = small(kind), asked([[2, 7, 7, 8, 4, 6], [2, 5, 9, 11], [2, 5, 9, 11]])
+    rules = Rules(Controls(0.8), END, BARRED)
+    found, by_steps = (run(model, prompts, rules, growing=growing, read=read) for read in (1, 0))
+    np.testing.assert_array_equal(found["ids"], by_steps["ids"])
+    np.testing.assert_allclose(found["log_probs"], by_steps["log_probs"], atol=1e-4)
+
+
+class ReadingToy(Toy):
+    """A toy that says what it was given to read at once."""
+
+    reads = True
+
+    def __init__(self):
+        super().__init__(4)
+        self.pieces = []
+
+    def read(self, tokens, index, context, cache):
+        self.pieces.append((int(index), tokens.numpy().tolist()))
+        for place, column in enumerate(tf.unstack(tokens, axis=1)):
+            _, cache = self.step(column[:, None], index + place, context, cache)
+        return cache
+
+
+def test_all_but_the_last_token_of_the_shortest_prompt_is_read_once_for_all_samples(monkeypatch):
+    monkeypatch.setattr(reading, "_PIECE", 2)
+    toy, prompts = ReadingToy(), asked([[2, 4, 5, 4], [2, 5, 5, 4, 4]], samples=3)
+    source = tf.constant(toy.sources(2))
+    index, cache = read_together(
+        reader(toy), prompts.ids, prompts.lengths, source, toy.empty_cache(2, 3)
+    )
+    assert toy.pieces == [(0, [[2, 4], [2, 5]]), (2, [[5], [5]])]
+    assert int(index) == 3 and cache["state"].shape == (2, 3, toy.width)
+    assert (cache["steps"].numpy() == 3).all()
+    assert reader(Toy()) is None
 
 
 def test_a_row_depends_on_its_own_prompt_and_seed_alone():

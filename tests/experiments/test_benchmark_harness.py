@@ -54,8 +54,12 @@ def test_the_report_holds_the_facts_and_every_row(tmp_path):
 
 
 def test_missing_peers_and_bad_options_are_one_sentence():
-    from experiments.benchmarks import decoding
+    from experiments.benchmarks import decoding, prompts
 
+    with pytest.raises(UserError, match="--batch-sizes 64: give 1 to 32"):
+        prompts._options(["--batch-sizes", "1", "64"])
+    with pytest.raises(UserError, match="come to 1025"):
+        prompts._models(prompts._options(["--prompt-tokens", "993"]))
     with pytest.raises(UserError, match="--new-tokens 1"):
         decoding._options(["--new-tokens", "1"])
     code = (

@@ -21,6 +21,9 @@ kinds = {"text": tf.string, "temperature": tf.float32, "top_p": tf.float32}
 def asked(**values):
     return {k: tf.constant(v, kinds.get(k, tf.int32)) for k, v in values.items()}
 out = serve(**asked(**inputs))
+# None of these begins a text, so their prompts are read at once.
+alone = serve(**asked(**{name: values[:3] for name, values in inputs.items()}))
+assert (alone["completion"].numpy() == out["completion"].numpy()[:3]).all()
 answer = {
     "completion": [x.decode() for x in out["completion"].numpy()],
     "log_prob": out["log_prob"].numpy().tolist(),

@@ -5,6 +5,7 @@ import pytest
 from macaron_tf.layers import MacaronBlock, SwishRNNBlock, TransformerBlock
 from macaron_tf.layers.distances import aligned
 from macaron_tf.layers.relative_attention import RelativeAttention
+from macaron_tf.layers.relative_bias import RelativePositionBias
 from macaron_tf.models import Stack
 from tests.harness import check_layer, normal, numpy_of
 
@@ -190,6 +191,25 @@ def test_a_token_at_a_time_is_segments_of_one(block, window):
         np.testing.assert_allclose(numpy_of(y), numpy_of(expected)[:, 0], atol=2e-5)
     if window is None:
         np.testing.assert_allclose(numpy_of(y), numpy_of(stack(x))[:, -1], atol=2e-5)
+
+
+@pytest.mark.parametrize("window", [4, None])
+def test_reading_at_once_is_a_token_at_a_time(window):
+    """Also with a bias on the scores, and where more is read than the window holds."""
+    x = normal(2, 10, D)
+    layer = randomized(attention(causal=True, clamp_length=6), x)
+    bias = RelativePositionBias(H, 4, 8, bidirectional=False, initializer="normal")
+    bias.build()
+    index, by_steps, outputs = window and 0, layer.empty_cache(2, 1, window), []
+    read = by_steps
+    for t in range(10):
+        y, by_steps = layer.step(x[:, t], index, by_steps, position_bias=bias)
+        outputs.append(numpy_of(y))
+    for part in (x[:, :3], x[:, 3:]):
+        y, read = layer.read(part, index, read, position_bias=bias)
+    np.testing.assert_allclose(numpy_of(y), np.stack(outputs[3:], axis=1), atol=1e-5)
+    for one, other in zip(read, by_steps, strict=True):
+        np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
 
 
 def test_u_and_v_are_shared_where_asked():

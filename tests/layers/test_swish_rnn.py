@@ -6,7 +6,7 @@ import pytest
 
 from macaron_tf.layers import FeedForward, SwishRNN, SwishRNNBlock, TransformerBlock
 from macaron_tf.models import Stack
-from tests.harness import check_layer, normal, numpy_of
+from tests.harness import assert_reading_equals_steps, check_layer, normal, numpy_of
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 192}
 
@@ -136,13 +136,14 @@ def test_left_padding_changes_no_real_position():
 
 
 @pytest.mark.parametrize("step_size", [1, 2, 4])
-def test_a_token_at_a_time_equals_the_whole(step_size):
+def test_a_token_at_a_time_and_reading_equal_the_whole(step_size):
     x = normal(3, 9, 6)
     layer = randomized(SwishRNN(10, step_size=step_size), x)
     whole, cache = numpy_of(layer(x)), layer.empty_cache(3, 1, None)
     for t in range(9):
         y, cache = layer.step(x[:, t], t, cache)
         np.testing.assert_allclose(numpy_of(y), whole[:, t], atol=1e-5)
+    assert_reading_equals_steps(layer, x, cache)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

@@ -41,12 +41,19 @@ def cached(tokens):
         found.append(logits[:, 0])
     return jax.numpy.stack(found, axis=1)
 
+@jax.jit
+def behind_read(tokens):
+    context, cache = xl.start(3, 1)
+    cache = xl.read(tokens[:, :7], 0, context, cache)
+    return xl.step(tokens[:, 7:], 7, context, cache)[0]
+
 inputs = {"token_ids": data["tokens"], "order": data["order"], "masked_positions": data["places"]}
 xl.keep_memory(3)
 np.savez(
     sys.argv[2],
     segments=segments(data["tokens"]),
     cached=cached(data["tokens"]),
+    behind_read=behind_read(data["tokens"]),
     guessed=jax.jit(lambda given: xlnet(given)["masked_language"])(inputs),
 )
 """
@@ -78,5 +85,6 @@ def test_memories_and_streams_give_the_same_on_jax(tmp_path):
     with np.load(tmp_path / "out.npz") as found:
         np.testing.assert_allclose(found["segments"], np.concatenate(expected, 1), atol=1e-5)
         np.testing.assert_allclose(found["cached"], np.concatenate(steps, 1), atol=1e-5)
+        np.testing.assert_allclose(found["behind_read"], steps[-1], atol=1e-5)
         guessed = numpy_of(xlnet(inputs)["masked_language"])
         np.testing.assert_allclose(found["guessed"], guessed, atol=1e-5)

@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from macaron_tf.layers import SwishRNN
 from macaron_tf.models import EncoderConfig, LanguageModel
-from tests.harness import ids
+from tests.harness import ids, numpy_of
 
 V, L = 24, 7
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3, "num_segments": 0}
@@ -25,6 +26,7 @@ MORE = {
     "gated_rms": {"norm_type": "rms", "gated": True, "use_bias": False, "scaled": False},
     "languages": {"num_languages": 2},
     "biased": {"output_bias": True},
+    "xl": {"positions": "transformer_xl"},
 }
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 
@@ -58,7 +60,7 @@ def test_no_later_token_changes_an_output(kind):
 
 @pytest.mark.parametrize("kind", CACHED)
 @pytest.mark.parametrize("max_length", [None, 9])
-def test_cached_steps_equal_the_whole_model(kind, max_length):
+def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
     model, token_ids = small(**CACHED[kind]), rows(6)
     whole = np.asarray(model({"token_ids": token_ids})).reshape(3, 2, L, V)
 
@@ -69,10 +71,42 @@ def test_cached_steps_equal_the_whole_model(kind, max_length):
         for t in range(L):
             logits, cache = model.step(tokens[:, :, t], tf.constant(t), context, cache)
             steps.append(logits)
-        return tf.stack(steps, axis=2)
+        return tf.stack(steps, axis=2), cache
 
-    found = cached(tf.constant(token_ids.reshape(3, 2, L))).numpy()
+    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
+    def read(tokens):  # (B, L)
+        context, cache = model.start(tf.shape(tokens)[0], 1, max_length)
+        cache = model.read(tokens[:, :4], tf.constant(0), context, cache)
+        return model.read(tokens[:, 4:], tf.constant(4), context, cache)
+
+    found, by_steps = cached(tf.constant(token_ids.reshape(3, 2, L)))
     np.testing.assert_allclose(found, whole, atol=2e-5)
+    assert model.reads
+    caches = (keras.tree.flatten(cache) for cache in (read(token_ids), by_steps))
+    for at_once, one in zip(*caches, strict=True):
+        # (B, K, ...) -> (B K, 1, ...)
+        one = np.reshape(one, at_once.shape).astype("float32")
+        np.testing.assert_allclose(np.asarray(at_once, "float32"), one, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["transformer", "swish_rnn"])
+def test_reading_under_bfloat16_is_near_steps(kind):
+    model, token_ids = small("mixed_bfloat16", **BLOCKS[kind]), rows(2)
+    context, cache = model.start(2, 1)
+    steps = cache
+    for t in range(L):
+        logits, steps = model.step(token_ids[:, t : t + 1], t, context, steps)
+    cache = model.read(token_ids[:, :-1], 0, context, cache)
+    found, cache = model.step(token_ids[:, -1:], L - 1, context, cache)
+    np.testing.assert_allclose(found, logits, atol=0.3)
+    for one, other in zip(keras.tree.flatten(cache), keras.tree.flatten(steps), strict=True):
+        np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=0.1)
+
+
+def test_a_mixer_that_cannot_read_is_told(monkeypatch):
+    model = small(**BLOCKS["swish_rnn"])
+    monkeypatch.delattr(SwishRNN, "read")
+    assert not model.reads and small().reads
 
 
 def test_cached_steps_compile_with_xla_under_bfloat16():

@@ -40,14 +40,21 @@ def test_a_memory_that_reaches_back_to_the_start_is_the_whole_text(block):
 
 @pytest.mark.parametrize("cutoffs", [(), (16, 40)])
 @pytest.mark.parametrize("block", BLOCKS)
-def test_streaming_is_segments_of_one_token(block, cutoffs):
+def test_streaming_and_reading_are_segments_of_one_token(block, cutoffs):
     token_ids = ids(2, 9, vocab_size=V)
     model = model_of(memory_length=4, block=block, cutoffs=cutoffs)
     expected, _ = segments_of(model, token_ids, 1)
     context, cache = model.start(2, 1, max_length=100)
+    read = model.read(token_ids[:, :3], 0, context, cache)
+    read = model.read(token_ids[:, 3:8], 3, context, read)
     for t in range(9):
         logits, cache = model.step(token_ids[:, t : t + 1], t, context, cache)
         np.testing.assert_allclose(numpy_of(logits)[:, 0], expected[:, t], atol=1e-4)
+    # Behind five tokens at once, more than the memory holds.
+    found, read = model.step(token_ids[:, 8:], 8, context, read)
+    np.testing.assert_allclose(numpy_of(found), numpy_of(logits), atol=1e-4)
+    for one, other in zip(keras.tree.flatten(read), keras.tree.flatten(cache), strict=True):
+        np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
     shapes = [tuple(t.shape) for t in keras.tree.flatten(cache)]
     assert shapes == [tuple(t.shape) for t in keras.tree.flatten(model.start(2, 1)[1])]
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.models import TemporalConvolution
-from tests.harness import check_layer, normal, numpy_of
+from tests.harness import assert_reading_equals_steps, check_layer, normal, numpy_of
 
 
 def test_contract():
@@ -39,13 +39,14 @@ def test_the_last_position_alone_is_the_whole_s_last(length):
     np.testing.assert_allclose(numpy_of(last(x)), numpy_of(whole(x))[:, -1], atol=1e-5)
 
 
-def test_a_token_at_a_time_equals_the_whole():
+def test_a_token_at_a_time_and_reading_equal_the_whole():
     x = normal(4, 12, 3)
     layer = TemporalConvolution([4, 4, 6], 3, dropout=0.5)
     whole, cache = numpy_of(layer(x)), layer.empty_cache(2, 2, None)
     for t in range(12):
         y, cache = layer.step(x[:, t], t, cache)
         np.testing.assert_allclose(numpy_of(y), whole[:, t], atol=1e-5)
+    assert_reading_equals_steps(layer, x, cache)
 
 
 def test_no_blocks_are_refused():
