@@ -48,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     _settings_option(encoders, "--finetune-set", "every fine-tuning")
     decoders = commands.add_parser("decoders", help="the others: about three hours on two cores")
     _options(decoders)
+    decoders.add_argument(
+        "--report",
+        action="store_true",
+        help="only write the tables of what is complete: a look at a study that goes on",
+    )
     decoders.add_argument("--source", help="tagged sentences for ELMo, such as conll:FILE")
     _settings_option(decoders, "--elmo-set", "ELMo")
     return parser

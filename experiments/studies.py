@@ -61,6 +61,15 @@ def pretrained(
     return lines
 
 
+def is_complete(run: pathlib.Path) -> bool:
+    """Whether a folder holds a pre-training that has come to its end."""
+    file = run / "recipe.json"
+    if not file.is_file():
+        return False
+    recipe = recipe_from_json(PretrainingRecipe, file.read_text(encoding="utf-8"), str(file))
+    return _validated(run, recipe.training.max_steps)
+
+
 def _validated(run: pathlib.Path, step: int) -> bool:
     lines = read_lines(run / "metrics.jsonl")
     return any(line["kind"] == VALIDATION and line["step"] == step for line in lines)

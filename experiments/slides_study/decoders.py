@@ -17,21 +17,49 @@ from experiments.slides_study.decoder_systems import (
     SETTINGS,
     SYSTEMS,
 )
-from experiments.studies import command
+from experiments.studies import command, is_complete
 from macaron_tf.training.reporters import VALIDATION, read_lines
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prepares, trains and asks what is missing, then writes the tables and the figures."""
+    """Trains what is missing, unless a report is wanted; writes the tables and the figures."""
     out = pathlib.Path(options.out)
     systems = frame.chosen(options.systems, (*SYSTEMS, ELMO))
+    runs = frame.planned([system for system in systems if system != ELMO], options.seeds)
+    if options.report:
+        runs = [run for run in runs if is_complete(out / "runs" / run.name)]
+    else:
+        _train(options, runs, systems, out)
+    rows = [
+        {
+            "system": run.system.name,
+            "block": run.block,
+            "seed": run.seed,
+            "parameters": _parameters(out / "runs" / run.name),
+            "curve": validations(out / "runs" / run.name),
+            "memory": _remembered(run, out),
+        }
+        for run in runs
+    ]
+    elmo, tagging = None, out / "tagged" / "tagging.json"
+    if ELMO in systems and tagging.exists():
+        tagged = json.loads(tagging.read_text(encoding="utf-8"))
+        elmo = {"curve": validations(out / "runs" / "ELMo"), "tagged": tagged["rows"]}
+    decoders_report.write(options, out, rows, elmo)
+
+
+def _train(
+    options: argparse.Namespace,
+    runs: list[frame.StudyRun],
+    systems: list[frame.System],
+    out: pathlib.Path,
+) -> None:
+    """Prepares, trains and asks what is missing."""
     with_blocks = [system for system in systems if system != ELMO]
     corpora = frame.prepared(options, with_blocks, CORPORA, out / "corpora")
-    runs = frame.planned(with_blocks, options.seeds)
     frame.train(options, runs, SETTINGS, corpora, out)
-    remembered: dict[str, list[dict]] = {}
     asked = [
-        functools.partial(_remember, run, corpora, out, remembered)
+        functools.partial(_remember, run, corpora, out)
         for run in runs
         if run.system.name == "Transformer-XL"
     ]
@@ -41,22 +69,6 @@ def run(options: argparse.Namespace) -> None:
     if ELMO in systems:
         asked.append(functools.partial(_elmo, options, out))
     at_once(options.jobs, asked)
-    rows = [
-        {
-            "system": run.system.name,
-            "block": run.block,
-            "seed": run.seed,
-            "parameters": _parameters(out / "runs" / run.name),
-            "curve": validations(out / "runs" / run.name),
-            "memory": remembered.get(run.name, []),
-        }
-        for run in runs
-    ]
-    elmo = None
-    if ELMO in systems:
-        tagged = json.loads((out / "tagged" / "tagging.json").read_text(encoding="utf-8"))
-        elmo = {"curve": validations(out / "runs" / "ELMo"), "tagged": tagged["rows"]}
-    decoders_report.write(options, out, rows, elmo)
 
 
 def validations(run: pathlib.Path) -> list[dict]:
@@ -68,9 +80,13 @@ def _parameters(run: pathlib.Path) -> int:
     return PretrainingRun.open(run).build_network().count_params()
 
 
-def _remember(
-    run: frame.StudyRun, corpora: dict[str, str], out: pathlib.Path, found: dict[str, list[dict]]
-) -> str:
+def _remembered(run: frame.StudyRun, out: pathlib.Path) -> list[dict]:
+    """What `_remember` wrote of a run; nothing of one that has no memory."""
+    scores = out / "memory" / f"{run.name}.json"
+    return json.loads(scores.read_text(encoding="utf-8")) if scores.exists() else []
+
+
+def _remember(run: frame.StudyRun, corpora: dict[str, str], out: pathlib.Path) -> str:
     """Scores a run with shorter and longer memories than it was trained with."""
     scores = out / "memory" / f"{run.name}.json"
     if not scores.exists():
@@ -78,7 +94,6 @@ def _remember(
         lengths = ["--memory", *map(str, MEMORIES)]
         log = out / "logs" / f"memory-{run.name}.log"
         command("pretrain", "evaluate", str(out / "runs" / run.name), *where, *lengths, log=log)
-    found[run.name] = json.loads(scores.read_text(encoding="utf-8"))
     return f"{run.name}: scored with {len(MEMORIES)} memories"
 
 

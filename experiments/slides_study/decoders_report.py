@@ -92,7 +92,8 @@ def _blocks(rows: list[dict]) -> list[str]:
             runs = mine.get(block, [])
             score = studies.cell([row["curve"][-1][metric] for row in runs], digits)
             cells.append(score + (f" ({runs[0]['parameters'] / 1e6:.2f}M)" if runs else ""))
-        seeds = max(map(len, mine.values()))
+        counts = sorted({len(runs) for runs in mine.values()})
+        seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         lines.append(f"| {system} | {label} | {seeds} | {' | '.join(cells)} |")
     return lines
 

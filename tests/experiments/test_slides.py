@@ -1,6 +1,7 @@
 """The study of the slides' encoders, in seconds, on toy languages."""
 
 import json
+import shutil
 
 import pytest
 
@@ -179,3 +180,9 @@ def test_decoders_are_compared_block_by_block(calls, tmp_path, monkeypatch):
     assert main(arguments) == 0
     assert {call[:2] for call in calls if call[0] == "pretrain"} == {("pretrain", "prepare")}
     assert not [call for call in calls if call[0] == "few_shot"]
+
+    calls.clear()
+    shutil.rmtree(out / "runs" / "T5-transformer-2")
+    assert main([*arguments, "--report"]) == 0 and not calls
+    assert json.loads((out / "decoders.json").read_text())["rows"] == rows[:4]
+    assert "| T5 | loss of spans | 1 |" in (out / "decoders.md").read_text()
