@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 
 from macaron_tf.data.storage import write_aside
 
+_COLUMNS = 3  # panels beside each other
+
 
 def loss_curves(runs: dict[str, list[dict]], path: pathlib.Path) -> None:
     """Validation loss and BLEU against updates: a line a run, a colour for each first word.
@@ -67,21 +69,31 @@ def mean_curves(
     Raises:
         UserError: it cannot be written.
     """
-    figure = Figure(figsize=(4.5 * len(panels) + 1.5, 3.6), layout="constrained")
+    columns = min(len(panels), _COLUMNS)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.5 * columns + 1.5, 3.6 * rows), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    # A name has one colour, also where a panel lacks another one.
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    for axis, (title, lines) in zip(axes, panels.items(), strict=False):
         for name, points in lines.items():
             xs = sorted(points)
             means = [statistics.mean(points[x]) for x in xs]
-            axis.errorbar(xs, means, [_deviation(points[x]) for x in xs], capsize=2, label=name)
+            bars = [_deviation(points[x]) for x in xs]
+            color = f"C{names.index(name)}"
+            axis.errorbar(xs, means, bars, capsize=2, label=name, color=color)
         axis.set_title(title)
         axis.set_xlabel(x_label)
         axis.grid(alpha=0.3)
         if log_x:
             axis.set_xscale("log")
-    axes[0].set_ylabel(y_label)
-    axes[-1].legend()
+    for axis in axes[: len(panels) : columns]:
+        axis.set_ylabel(y_label)
+    fullest = max(range(len(panels)), key=lambda number: len(list(panels.values())[number]))
+    axes[fullest].legend()
     _write(figure, path)
 
 
