@@ -10,7 +10,8 @@ the paper; gradients are clipped at its 0.25. Validation text is held out by 32 
 2,048 tokens that a longer memory can look back on.
 `--set model.block=macaron` or `swish_rnn` puts other blocks in.
 
-Measured: not yet.
+Measured in the study of experiments/results/slides_decoders (its settings differ): validation
+perplexity 103.7; Macaron 109.0; SwishRNN 101.8.
 """
 
 import dataclasses
