@@ -8,7 +8,7 @@ paper's other noises: `--set denoising.rotation=1.0`, `denoising.masking=0.15`,
 `denoising.deletion=0.15`, alone with `denoising.infilling=0` and `denoising.shuffling=0`.
 `--set model.block=macaron` or `swish_rnn` puts other blocks of as many numbers into both stacks.
 
-Measured in the study of experiments/results/slides_decoders (its settings differ): validation
+Measured: in experiments/results/slides_decoders (whose settings differ) a validation
 loss 3.56; Macaron 3.48; SwishRNN 1.97.
 """
 

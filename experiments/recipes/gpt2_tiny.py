@@ -7,7 +7,7 @@ Radford et al. 2019, section 2, in `gpt_tiny`'s shapes, tokens and schedule: a L
 sub-layer and one at the end, last matrices that start 1/sqrt(sub-layers) as wide, byte-level BPE
 with case, so that no text has an unknown piece. GPT-3 (Brown et al. 2020) is this at larger sizes.
 
-Measured in the study of experiments/results/slides_decoders (its settings differ): validation
+Measured: in experiments/results/slides_decoders (whose settings differ) a validation
 perplexity 134.0; Macaron 141.9; SwishRNN 106.7.
 """
 

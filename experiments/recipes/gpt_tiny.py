@@ -10,7 +10,7 @@ and go on with the next document, as its contiguous sequences do. Every token of
 from, seven times as many as of a row with 15% masked. `--set model.block=macaron` or
 `--set model.block=swish_rnn` are the papers' blocks at equal matrices.
 
-Measured in the study of experiments/results/slides_decoders (its settings differ): validation
+Measured: in experiments/results/slides_decoders (whose settings differ) a validation
 perplexity 116.7 ± 0.4; Macaron 121.9 ± 0.9; SwishRNN 111.8 ± 1.2.
 """
 

@@ -7,7 +7,7 @@ tokens in spans of 3 on average, T5's relative bias, root-mean-square norms, no 
 and the paper's optimizer: Adafactor at 1/sqrt(max(n, 10^4)), so 0.01 to the end of this run.
 `--set model.block=macaron` or `swish_rnn` puts other blocks of as many numbers into both stacks.
 
-Measured in the study of experiments/results/slides_decoders (its settings differ): validation
+Measured: in experiments/results/slides_decoders (whose settings differ) a validation
 loss 4.31; Macaron 4.34; SwishRNN 4.01.
 """
 

@@ -10,7 +10,7 @@ the paper; gradients are clipped at its 0.25. Validation text is held out by 32 
 2,048 tokens that a longer memory can look back on.
 `--set model.block=macaron` or `swish_rnn` puts other blocks in.
 
-Measured in the study of experiments/results/slides_decoders (its settings differ): validation
+Measured: in experiments/results/slides_decoders (whose settings differ) a validation
 perplexity 103.7; Macaron 109.0; SwishRNN 101.8.
 """
 
