@@ -229,10 +229,7 @@ def _of_hugging_face(given: str, folder: pathlib.Path, lower_case: bool | None) 
     from macaron_tf.interop.hugging_face_xlnet import is_xlnet, read_xlnet
 
     if is_xlnet(folder):
-        imported = read_xlnet(folder)
-        pooler = list(imported.pooler) if imported.pooler else None
-        weights = Weights(imported.model.encoder.get_weights(), pooler)
-        return _imported(given, imported, "xlnet_base", weights, summary="last")
+        return _of_encoder(given, read_xlnet(folder), "xlnet_base", summary="last")
     if not is_language_model(folder):
         return _of_encoder(given, read_hugging_face(folder, lower_case))
     imported = read_hugging_face_language_model(folder)
@@ -244,11 +241,11 @@ def _of_hugging_face(given: str, folder: pathlib.Path, lower_case: bool | None) 
     return _imported(given, imported, "gpt2_base", weights)
 
 
-def _of_encoder(given: str, imported) -> Init:
-    """An `EncoderImport`."""
+def _of_encoder(given: str, imported, base: str = "bert_base", **settings) -> Init:
+    """An `EncoderImport`, see `_imported`."""
     pooler = list(imported.pooler) if imported.pooler else None
     weights = Weights(imported.model.encoder.get_weights(), pooler)
-    return _imported(given, imported, "bert_base", weights)
+    return _imported(given, imported, base, weights, **settings)
 
 
 def _imported(given: str, imported, base: str, weights: Weights, **settings) -> Init:
