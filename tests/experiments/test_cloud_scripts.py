@@ -1,5 +1,6 @@
 """The cloud scripts, with stand-ins for `gcloud` and `ssh`."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -68,12 +69,14 @@ def test_a_command_that_fails_by_itself_is_not_tried_again(fake):
 
 
 def test_workers_are_told_of_all(fake):
-    code = "python3 -c 'import json, os; print(json.loads(os.environ[\"TF_CONFIG\"]))'"
+    # One write a worker: `print` of an unbuffered Python makes two, and another's may part them.
+    code = 'python3 -c \'import os; os.write(1, (os.environ["TF_CONFIG"] + "\\n").encode())\''
     done = run("launch_multi_worker.sh", "a b", code)
     assert done.returncode == 0, done.stderr
-    lines = sorted(done.stdout.splitlines())
-    cluster = "{'cluster': {'worker': ['a:12345', 'b:12345']}, 'task': {'type': 'worker', "
-    assert lines == [f"{cluster}'index': {index}}}}}" for index in (0, 1)]
+    told = sorted((json.loads(line) for line in done.stdout.splitlines()), key=str)
+    cluster = {"worker": ["a:12345", "b:12345"]}
+    tasks = [{"type": "worker", "index": index} for index in (0, 1)]
+    assert told == [{"cluster": cluster, "task": task} for task in tasks]
 
 
 def test_a_worker_that_fails_ends_all(fake):
