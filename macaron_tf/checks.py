@@ -31,3 +31,8 @@ def check_fraction(argument: str, value: float) -> float:
     if type(value) not in (int, float) or not 0.0 <= value < 1.0:
         raise ValueError(f"{argument}={value!r} must be a number in [0, 1)")
     return value
+
+
+def as_tuple(value) -> tuple:
+    """A list as a tuple, and a lone value, as a command line gives it, as a tuple of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)

@@ -5,10 +5,21 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_count
+from macaron_tf.checks import as_tuple, check_count
 
 # ELMo's: width and number of the filters. They are 2,048 in all.
 ELMO_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+
+
+def check_filters(filters: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """The filters as pairs of width and number, or a ValueError."""
+    pairs = tuple(map(as_tuple, as_tuple(filters)))
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"filters={filters!r} must be one (width, number) or more")
+    for width, number in pairs:
+        check_count("width of filters", width)
+        check_count("number of filters", number)
+    return pairs
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
@@ -56,7 +67,7 @@ class CharacterCNN(keras.layers.Layer):
     Call arguments: `characters (..., C)` int, the last axis one word; returns `(..., D)`.
 
     Raises:
-        ValueError: `filters` is empty; (when built) a word has fewer places than a filter is wide.
+        ValueError: `filters` are no pairs; (when built) a word is narrower than a filter.
 
     References: Kim et al. 2016; Jozefowicz et al. 2016; Peters et al. 2018 (ELMo), section 3.4.
     """
@@ -71,9 +82,7 @@ class CharacterCNN(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.filters = [tuple(pair) for pair in filters]
-        if not self.filters:
-            raise ValueError("filters is empty: give (width, number) of at least one kind")
+        self.filters = check_filters(filters)
         self.output_dim = check_count("output_dim", output_dim)
         self.vocab_size = vocab_size
         self.char_dim = char_dim

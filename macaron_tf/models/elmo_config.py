@@ -3,7 +3,7 @@
 import dataclasses
 
 from macaron_tf.checks import check_count, check_fraction
-from macaron_tf.layers.character_cnn import ELMO_FILTERS
+from macaron_tf.layers.character_cnn import ELMO_FILTERS, check_filters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ElmoConfig:
     num_highways: int = 2
 
     def __post_init__(self):
-        object.__setattr__(self, "filters", tuple(tuple(pair) for pair in self.filters))
+        object.__setattr__(self, "filters", check_filters(self.filters))
         for name in ("vocab_size", "lstm_dim", "projection_dim", "num_layers", "char_dim"):
             check_count(name, getattr(self, name))
         widest = max((width for width, _ in self.filters), default=0)

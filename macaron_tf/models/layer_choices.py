@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from macaron_tf.checks import check_choice, check_count
+from macaron_tf.checks import as_tuple, check_choice, check_count
 from macaron_tf.kernels import GATES
 
 # Fields of encoders and encoder-decoders alike that their layers' weights depend on.
@@ -57,8 +57,7 @@ class LayerChoices:
         Raises:
             ValueError: a field is out of its range; the message names it.
         """
-        steps = self.rnn_step_sizes
-        steps = tuple(steps) if isinstance(steps, list | tuple) else (steps,)
+        steps = as_tuple(self.rnn_step_sizes)
         object.__setattr__(self, "rnn_step_sizes", steps)
         if isinstance(self.block, list):
             object.__setattr__(self, "block", tuple(self.block))
@@ -75,7 +74,7 @@ class LayerChoices:
     @property
     def blocks(self) -> tuple[str, ...]:
         """Names of the blocks, layer by layer in turn."""
-        return (self.block,) if isinstance(self.block, str) else self.block
+        return as_tuple(self.block)
 
     def layer(self, number: int) -> dict[str, Any]:
         """The block of layer `number` and its own options, as `Stack` takes them."""

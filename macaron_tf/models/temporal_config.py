@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 
-from macaron_tf.checks import check_choice, check_count, check_fraction
+from macaron_tf.checks import as_tuple, check_choice, check_count, check_fraction
 
 MIXERS = ("tcn", "lstm", "gru", "rnn")
 # Gates of a recurrent layer, and bias vectors of each: Keras's GRU has two.
@@ -46,7 +46,7 @@ class TemporalConfig:
     last_only: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "widths", tuple(self.widths))
+        object.__setattr__(self, "widths", as_tuple(self.widths))
         check_choice("mixer", self.mixer, MIXERS)
         check_count("output_dim", self.output_dim)
         check_count("kernel_size", self.kernel_size)

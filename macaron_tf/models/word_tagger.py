@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_count, check_fraction
-from macaron_tf.layers.character_cnn import CharacterCNN
+from macaron_tf.layers.character_cnn import CharacterCNN, check_filters
 from macaron_tf.layers.dropout import Dropout
 from macaron_tf.layers.layer_mixture import LayerMixture
 from macaron_tf.models.configured import ConfiguredModel
@@ -42,7 +42,7 @@ class WordTaggerConfig:
     dropout: float = 0.3
 
     def __post_init__(self):
-        object.__setattr__(self, "filters", tuple(tuple(pair) for pair in self.filters))
+        object.__setattr__(self, "filters", check_filters(self.filters))
         if isinstance(self.elmo, dict):  # as a saved model has it
             object.__setattr__(self, "elmo", ElmoConfig(**self.elmo))
         for name in ("num_tags", "lstm_dim", "word_dim", "char_dim", "max_characters"):

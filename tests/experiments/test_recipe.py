@@ -1,3 +1,6 @@
+import contextlib
+import dataclasses
+
 import pytest
 
 from experiments import recipes
@@ -162,3 +165,19 @@ def test_unknown_recipe_lists_the_known_ones():
 def test_damaged_recipe_files_are_named(text):
     with pytest.raises(UserError, match=r"run/recipe.json is not a recipe"):
         recipe_from_json(TranslationRecipe, text, "run/recipe.json")
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "elmo_tiny", "multi30k_macaron_tiny", "tcn_adding"])
+@pytest.mark.parametrize("value", ["no", "3", "(1, 2)", "None", "-1", "0.5", "True"])
+def test_a_models_field_takes_a_value_or_refuses_it(name, value):
+    recipe = recipes.load(name)
+    for field in dataclasses.fields(recipe.model_config()):
+        with contextlib.suppress(UserError):  # any other error is a fault
+            override(recipe, [f"model.{field.name}={value}"]).model_config()
+
+
+def test_a_lone_number_is_a_tuple_of_one():
+    recipe = override(recipes.load("tcn_adding"), ["model.widths=8"])
+    assert recipe.model_config().widths == (8,)
+    with pytest.raises(UserError, match="filters=3 must be one"):
+        override(recipes.load("elmo_tiny"), ["model.filters=3"]).model_config()
