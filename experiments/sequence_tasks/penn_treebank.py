@@ -13,7 +13,7 @@ from macaron_tf.data.text_files import lines_of
 from macaron_tf.errors import UserError
 
 # Positions of a window, and how many of its last ones count (Bai et al.'s released code).
-_WORDS, _CHARACTERS = (80, 40), (400, 320)
+WORDS, CHARACTERS = (80, 40), (400, 320)
 _STREAMS = 16  # of the evaluation
 _END = "<eos>"
 _SHAPES = {
@@ -25,12 +25,12 @@ _SHAPES = {
 
 def words(source: Source, size: int, seed: int) -> TaskData:
     """Words, of which the files have 10,000; a line's end is one."""
-    return _task(source, size, _WORDS, lambda line: [*line.split(), _END], "words")
+    return _task(source, size, WORDS, lambda line: [*line.split(), _END], "words")
 
 
 def characters(source: Source, size: int, seed: int) -> TaskData:
     """Characters of the same lines, a space between two words and at a line's end its own."""
-    return _task(source, size, _CHARACTERS, lambda line: [*" ".join(line.split()), _END], "chars")
+    return _task(source, size, CHARACTERS, lambda line: [*" ".join(line.split()), _END], "chars")
 
 
 def _task(source: Source, size: int, window: tuple[int, int], cut, unit: str) -> TaskData:

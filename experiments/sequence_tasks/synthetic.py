@@ -9,6 +9,7 @@ from experiments.sequence_tasks.task_data import Source, TaskData
 ADDING_LENGTH = 600
 COPY_DISTANCE = 1000
 COPIED = 10  # symbols to be remembered
+COPY_LENGTH = COPY_DISTANCE + 2 * COPIED
 _HELD_OUT = 1000  # sequences of the validation, and as many of the test
 _TRAIN, _VALIDATION, _TEST = range(3)  # parts of the seed
 
@@ -22,8 +23,8 @@ def adding(source: Source, size: int, seed: int) -> TaskData:
 
 def copy_memory(source: Source, size: int, seed: int) -> TaskData:
     """Ten symbols, 1000 positions without any, and then they are to be said again."""
-    length = COPY_DISTANCE + 2 * COPIED
-    return _drawn(copy_batch, size, seed, f"sequences of {length}, {COPIED} symbols to remember")
+    summary = f"sequences of {COPY_LENGTH}, {COPIED} symbols to remember"
+    return _drawn(copy_batch, size, seed, summary)
 
 
 def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dict[str, tf.Tensor]:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from macaron_tf.objectives import draws
 from macaron_tf.objectives.cross_entropy import hits
+from macaron_tf.objectives.sampled_softmax import log_uniform, sampled_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,7 @@ class BidirectionalLanguageObjective:
     Attributes:
         samples: in training score a word beside so many others, drawn the more often the more
             frequent they are, instead of beside all; 0 = all. The vocabulary is then in order of
-            frequency.
+            frequency. A batch decides its draws: a resumed run has those of an uninterrupted one.
 
     Call arguments: `network`, an `Elmo`; `batch` of `characters (B, L, C)` and `words (B, L)`, the
     words' numbers in the vocabulary, -1 at padding; `training`. Returns float32 sums over the
@@ -34,17 +36,21 @@ class BidirectionalLanguageObjective:
         forward, backward = network.hidden_states(batch["characters"], training=training)
         words = batch["words"]
         sums = {"loss_sum": 0.0, "weight": 0.0, "correct_sum": 0.0}
+        places = tf.range(1, tf.size(words) + 1)
+        seed = [tf.reduce_sum(words), tf.reduce_sum(tf.reshape(words, (-1,)) * places)]
+        seeds = draws.split(tf.stack(seed), 2)
         # Position k of the forward model answers for k + 1, of the backward one for k - 1.
-        for name, hidden, answers, given in (
-            ("forward", forward[:, :-1], words[:, 1:], words[:, :-1]),
-            ("backward", backward[:, 1:], words[:, :-1], words[:, 1:]),
+        for name, hidden, answers, given, seed in (
+            ("forward", forward[:, :-1], words[:, 1:], words[:, :-1], seeds[0]),
+            ("backward", backward[:, 1:], words[:, :-1], words[:, 1:], seeds[1]),
         ):
             # (B, L - 1, P) -> (N, P) and (B, L - 1) -> (N,), N = B (L - 1)
             hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
             weights = tf.cast((answers >= 0) & (given >= 0), tf.float32)
             weights, answers = tf.reshape(weights, (-1,)), tf.reshape(answers, (-1,))
             answers = tf.maximum(answers, 0)
-            losses, correct = self._losses(network, hidden, answers, training)
+            samples = self.samples if training else 0
+            losses, correct = _losses(network, hidden, answers, samples, seed)
             sums[f"{name}_sum"] = tf.reduce_sum(losses * weights)
             sums[f"{name}_weight"] = tf.reduce_sum(weights)
             sums["loss_sum"] += sums[f"{name}_sum"]
@@ -54,19 +60,15 @@ class BidirectionalLanguageObjective:
             del sums["correct_sum"]
         return {**sums, "nll_sum": sums["loss_sum"]}
 
-    def _losses(self, network, hidden, answers, training) -> tuple[tf.Tensor, tf.Tensor]:
-        """Cross-entropy `(N,)` and hits `(N,)`; of sampled words the hits are not known: 0."""
-        if training and self.samples:
-            output = network.output_layer
-            losses = tf.nn.sampled_softmax_loss(
-                weights=tf.transpose(tf.convert_to_tensor(output.kernel)),  # (P, V) -> (V, P)
-                biases=tf.convert_to_tensor(output.bias),
-                labels=answers[:, None],
-                inputs=tf.cast(hidden, tf.float32),
-                num_sampled=self.samples,
-                num_classes=network.config.vocab_size,
-            )
-            return losses, tf.zeros_like(losses)
-        scores = tf.cast(network.scores(hidden), tf.float32)  # (N, V)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(answers, scores)
-        return losses, (tf.zeros_like(losses) if training else hits(scores, answers))
+
+def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cross-entropy `(N,)` and hits `(N,)`; beside samples the hits are not known: 0."""
+    if samples:
+        output = network.output_layer
+        kernel, bias = tf.convert_to_tensor(output.kernel), tf.convert_to_tensor(output.bias)
+        draw = log_uniform(seed, samples, bias.shape[0])
+        losses = sampled_cross_entropy(tf.cast(hidden, tf.float32), kernel, bias, answers, draw)
+        return losses, tf.zeros_like(losses)
+    scores = tf.cast(network.scores(hidden), tf.float32)  # (N, V)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(answers, scores)
+    return losses, hits(scores, answers)

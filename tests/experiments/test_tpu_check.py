@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from experiments import tpu_check
-from experiments.tpu import chips, compiler, fitting, report, sources, step
+from experiments.tpu import chips, compiler, fitting, kinds, report, sources, step
 from experiments.tpu.cycles import estimate
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective
@@ -291,7 +291,7 @@ class Planted(MaskedLanguageObjective):
 def plant(monkeypatch, kind: str) -> None:
     monkeypatch.setattr(Planted, "kind", kind, raising=False)
     monkeypatch.setattr(
-        step, "pretraining_objective", lambda recipe, **_: Planted(skip_padding=False)
+        kinds, "pretraining_objective", lambda recipe, **_: Planted(skip_padding=False)
     )
 
 
@@ -335,13 +335,42 @@ def test_an_op_that_xla_has_not_is_named_with_its_line(
 
 def test_translation_is_checked_at_its_longest_static_shape():
     recipe = step.tpu_recipe("wmt14_macaron_base", [])
-    assert step.shape_of(recipe) == step.Shape(16, 256)
-    assert step.shape_of(recipe, 8192) == step.Shape(32, 256)
+    assert step.shape_of(recipe) == kinds.Shape(16, 256)
+    assert step.shape_of(recipe, 8192) == kinds.Shape(32, 256)
     assert recipe.training.dtype_policy == "mixed_bfloat16"
     pretraining = step.tpu_recipe("macaron_bert_base", [])
     assert not step.build_model(step.tpu_recipe("bert_tiny", [])).objective.skip_padding
     specs = step.batch_specs(pretraining, step.shape_of(pretraining))
     assert specs["pair_label"].shape == (8,) and specs["masked_labels"].shape == (8, 80)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "inputs", "targets"),
+    [
+        ("tcn_adding", (32, 600), (32, 600, 2), (32, 1)),
+        ("tcn_nottingham", (2, 1787), (2, 1787, 88), (2, 1787, 88)),
+        ("tcn_ptb_words", (16, 80), (16, 80), (16, 80)),
+        ("tcn_mnist", (64, 784), (64, 784, 1), (64,)),
+    ],
+)
+def test_sequences_are_checked_at_their_longest(name, shape, inputs, targets):
+    recipe = step.tpu_recipe(name, [])
+    found = step.batch_specs(recipe, step.shape_of(recipe))
+    assert step.shape_of(recipe) == kinds.Shape(*shape)
+    assert (found["inputs"].shape, found["targets"].shape) == (inputs, targets)
+    assert found["weight"].shape == (shape if len(targets) == len(inputs) > 1 else shape[:1])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tcn_adding", "--set", "model.widths=8", "--set", "batch_size=2"],
+        ["elmo_tiny", "--set", "vocabulary_size=50", "--set", "samples=8", "--batch", "2"],
+    ],
+)
+def test_words_and_sequences_can_be_checked(pretended, capsys, arguments):
+    assert tpu_check.main([*arguments, "--compilations", "1"]) == 0
+    assert f"| {arguments[0]} | v4:2x2x1 | yes | 2 x " in capsys.readouterr().out
 
 
 def test_ops_inside_of_loops_are_found():
