@@ -14,17 +14,14 @@ from macaron_tf.data.byte_pairs_merging import ByteMerges
 from macaron_tf.data.byte_pairs_text import byte_alphabet, clean, words
 from macaron_tf.data.byte_pairs_training import cleaned, train_byte_pairs
 from macaron_tf.data.cache import TokenRows
+from macaron_tf.data.merged_pieces import SPECIAL, MergedPieceVocabulary
 from macaron_tf.data.normalization import in_chunks
-from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
-from macaron_tf.special_ids import UNK
 
-CLS, SEP, MASK = 2, 3, 4
-SPECIAL = 5
 _BYTES = {unit: bytes([byte]) for byte, unit in enumerate(byte_alphabet())}
 
 
-class BytePairVocabulary(PieceVocabulary):
+class BytePairVocabulary(MergedPieceVocabulary):
     """Pieces of bytes: 0 to 4 are PAD, UNK (which no text gives), [CLS], [SEP] and [MASK].
 
     Text is cut as GPT-2's tokenizer does it, to the same pieces. A word brings the space before it
@@ -45,8 +42,6 @@ class BytePairVocabulary(PieceVocabulary):
     """
 
     kind = "byte_bpe"
-    contents_name = "vocabulary.bpe"
-    unk_id, cls_id, sep_id, mask_id = UNK, CLS, SEP, MASK
 
     def __init__(
         self,
@@ -56,29 +51,16 @@ class BytePairVocabulary(PieceVocabulary):
         add_prefix_space: bool = False,
         pair_separators: int = 1,
     ):
-        self.units = tuple(units)
-        self.merges = tuple(merges)
+        super().__init__(units, merges)
         self.lower_case = lower_case
         self.add_prefix_space = add_prefix_space
         self.pair_separators = pair_separators
-        numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
-        if len(numbers) < len(self.units):
-            twice = next(u for n, u in enumerate(self.units, SPECIAL) if numbers[u] != n)
-            raise UserError(f"the vocabulary holds the piece {twice!r} twice: remove one of them")
-        missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in numbers]
+        missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self._numbers]
         if missing:
             raise UserError(
                 f"the vocabulary has no piece for the byte {missing[0]}: give a byte-level one"
             )
-        for merge in self.merges:
-            left, _, right = merge.partition(" ")
-            if not {left, right, left + right} <= numbers.keys():
-                raise UserError(
-                    f"the vocabulary merges {merge!r}, and not all of that are pieces: the merges "
-                    "are another vocabulary's"
-                )
-        self._numbers = numbers
-        self._merging = self._fast = None
+        self._fast = None
 
     @classmethod
     def from_files(
@@ -141,29 +123,12 @@ class BytePairVocabulary(PieceVocabulary):
         learnt = train_byte_pairs(lines, size, special=SPECIAL, max_lines=max_lines, **options)
         return cls(*learnt, **options)
 
-    @property
-    def pieces(self) -> int:
-        return SPECIAL + len(self.units)
-
-    def contents(self) -> bytes:
-        record = {"pieces": self.units, "merges": self.merges}
-        return json.dumps(record, ensure_ascii=False, indent=0).encode()
-
     def settings(self) -> dict:
         settings = {"lower_case": self.lower_case, "add_prefix_space": self.add_prefix_space}
         return self._with_separators(settings)
 
-    @classmethod
-    def from_contents(cls, contents: bytes, settings: dict) -> "BytePairVocabulary":
-        try:
-            record = json.loads(contents)
-            pieces, merges = record["pieces"], record["merges"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError("it is not a byte-level BPE vocabulary's file") from error
-        return cls(pieces, merges, **settings)
-
     def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        return self._cut(clean(strings, self.lower_case, self.add_prefix_space))
+        return self.cut(words(clean(strings, self.lower_case, self.add_prefix_space)))
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
         # A space before each single character would be no help to `locate`.
@@ -181,7 +146,7 @@ class BytePairVocabulary(PieceVocabulary):
             (B, None) ids, starts and ends.
         """
         spaced = clean(lines, False, self.add_prefix_space)
-        ids = self._cut(spaced)  # (B, None)
+        ids = self.cut(words(spaced))  # (B, None)
         lengths = np.array([0] * SPECIAL + [len(unit) for unit in self.units], np.int64)
         ends = tf.cumsum(tf.gather(lengths, ids.values))
         # Bytes before a line, the space that it was given among them.
@@ -191,14 +156,6 @@ class BytePairVocabulary(PieceVocabulary):
         ends = ends - before
         starts = tf.maximum(ends - tf.gather(lengths, ids.values), 0)
         return ids, ids.with_values(starts), ids.with_values(ends)
-
-    def _cut(self, cleaned_lines: tf.Tensor) -> tf.RaggedTensor:
-        lines = words(cleaned_lines)  # (B, None)
-        # A text has few words that it does not repeat.
-        different, places = tf.unique(lines.values)
-        pieces = tf.gather(self.merging(different), places)  # (words, None)
-        # (B, None, None) -> (B, None)
-        return lines.with_values(pieces).merge_dims(1, 2)
 
     def encode_rows(self, lines: Iterable[str]) -> TokenRows:
         """As the base's, by the tokenizers package where it is installed."""
@@ -233,19 +190,8 @@ class BytePairVocabulary(PieceVocabulary):
             starts[number] = unit[0] in spaces
         return starts
 
-    @property
-    def merging(self) -> ByteMerges:
-        """The in-graph merges, made at their first use."""
-        if self._merging is None:
-            merges = []
-            for merge in self.merges:
-                left, right = merge.split(" ")
-                merges.append(tuple(self._numbers[unit] for unit in (left, right, left + right)))
-            byte_ids = [self._numbers[unit] for unit in byte_alphabet()]
-            # A graph may be under construction: the table has to outlive it.
-            with tf.init_scope():
-                self._merging = ByteMerges(byte_ids, merges)
-        return self._merging
+    def make_merging(self, merges: list[tuple[int, int, int]]) -> ByteMerges:
+        return ByteMerges([self._numbers[unit] for unit in byte_alphabet()], merges)
 
     def _fast_tokenizer(self):
         if self._fast is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from macaron_tf.data.byte_pairs import CLS, SPECIAL
+from macaron_tf.data.merged_pieces import CLS, SPECIAL
 from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign, assign_norm

@@ -163,7 +163,7 @@ def test_save_and_load(vocabulary, tmp_path):
     with pytest.raises(UserError, match="vocabulary mismatch"):
         load_encoder_vocabulary(tmp_path)
     (tmp_path / "vocabulary.bpe").write_text("[]")
-    with pytest.raises(UserError, match=r"vocabulary\.bpe: it is not a byte-level BPE"):
+    with pytest.raises(UserError, match=r"\.bpe: it is no file of a vocabulary of kind byte_bpe"):
         load_encoder_vocabulary(tmp_path)
 
 
