@@ -60,7 +60,9 @@ def read_pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
     except ImportError as error:
         raise UserError("reading MATLAB files needs a package: pip install scipy") from error
     try:
-        arrays = scipy.io.loadmat(path)
+        arrays = scipy.io.loadmat(path, appendmat=False)
+    except FileNotFoundError as error:
+        raise UserError(f"--data {path}: there is no such file; correct the path") from error
     except (OSError, ValueError, NotImplementedError, MatReadError) as error:
         raise UserError(f"--data {path} is no MATLAB file that can be read: {error}") from error
     splits = []

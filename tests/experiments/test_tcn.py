@@ -73,7 +73,7 @@ def test_bad_input_is_named(tunes, tmp_path, capsys):
     (tmp_path / "text.mat").write_text("no music")
     for words_, message in (
         (["jsb"], "--data is missing: give the .mat file"),
-        (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat is no MATLAB file"),
+        (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat: there is no such file"),
         (["jsb", "--data", str(tmp_path / "text.mat")], "is no MATLAB file"),
         (["jsb", "--data", str(other)], "'traindata' must hold pieces of 88 columns"),
         (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: number of widths"),
