@@ -8,7 +8,7 @@ and the paper's optimizer: Adafactor at 1/sqrt(max(n, 10^4)), so 0.01 to the end
 `--set model.block=macaron` or `swish_rnn` puts other blocks of as many numbers into both stacks.
 
 Measured: in experiments/results/slides_decoders (whose settings differ) a validation
-loss 4.31; Macaron 4.34; SwishRNN 4.01.
+loss 4.29 ± 0.01; Macaron 4.38 ± 0.07; SwishRNN 3.98 ± 0.03 (three seeds).
 """
 
 import dataclasses
