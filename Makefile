@@ -80,16 +80,18 @@ $(TPU)/installed: $(STAMP) experiments/tpu/requirements.txt
 TPU_RECIPES := bert_base bert_rab_base swish_rnn_base macaron_bert_base bert_large bert_rab_large \
   swish_rnn_large wmt14_macaron_base wmt14_macaron_big
 
-TPU_TINY := roberta_tiny albert_tiny span_bert_tiny xlm_tiny electra_tiny gmlp_tiny amlp_tiny \
-  gpt_tiny gpt2_tiny transformer_xl_tiny xlnet_tiny t5_tiny bart_tiny
+TPU_SLIDES := roberta_tiny albert_tiny span_bert_tiny xlm_tiny electra_tiny gmlp_tiny amlp_tiny \
+  gpt_tiny gpt2_tiny transformer_xl_tiny xlnet_tiny t5_tiny bart_tiny \
+  $(addprefix tcn_,adding copy_memory jsb nottingham ptb_words ptb_characters mnist) \
+  elmo_tiny elmo_original gpt_base gpt2_base
 
 tpu-check: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.tpu_check $(TPU_RECIPES) \
 	  --topology v4:2x2x1 --topology v5e:2x2 \
 	  --json experiments/results/tpu_check.json --markdown experiments/results/tpu_check.md
-	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.tpu_check $(TPU_TINY) \
+	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m experiments.tpu_check $(TPU_SLIDES) \
 	  --topology v5e:2x2 --compilations 1 \
-	  --json experiments/results/tpu_check_tiny.json --markdown experiments/results/tpu_check_tiny.md
+	  --json experiments/results/tpu_check_slides.json --markdown experiments/results/tpu_check_slides.md
 
 test-tpu: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/experiments/test_tpu_check.py

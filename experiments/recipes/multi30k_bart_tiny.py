@@ -10,7 +10,8 @@ first layer's self-attention are trained, in the second everything. How long eac
 depth of the new encoder (BART's own) and Adam's rate are ours, for a model of this size. A run of
 t5_tiny can be given as well. The text is multi30k_macaron_tiny's with its sides exchanged.
 
-Measured: not yet.
+Measured: 30.1 BLEU after 1,000 updates, half of them the first stage, as from nothing:
+experiments/results/multi30k_pretrained.md.
 """
 
 import dataclasses

@@ -11,7 +11,8 @@ table; without `--init` it is the row of nothing. The text is multi30k_macaron_t
 case, which XLM's vocabulary keeps; shapes are the pre-trained run's, Adam's rate and warm-up are
 ours: post-norm layers that have learnt something want less than new ones.
 
-Measured: not yet.
+Measured: 18.5 BLEU after 1,000 updates, 24.0 without --init, whose own pieces are fewer a sentence:
+experiments/results/multi30k_pretrained.md.
 """
 
 import dataclasses

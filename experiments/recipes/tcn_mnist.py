@@ -8,7 +8,8 @@ straight line. An epoch is counted as 281 updates, of the 18,000 images that are
 out; of the whole set it is 843. The recurrent models take 2,500 updates at 1e-3, clipped at 1: what
 half an hour on two cores is enough for. The slide has 99.0 for the TCN and 87.2 for the LSTM.
 
-Measured: not yet.
+Measured: TCN 97.7% of 5,000 test images, one seed, 10 minutes (experiments/results/tcn); the
+recurrent models: not yet.
 """
 
 from experiments.sequence_tasks.recipe import SequenceRecipe

@@ -7,8 +7,8 @@ million parameters agree). Two pieces an update instead of one and 50 epochs of 
 of 100 keep it within half an hour on two cores; the recurrent models, which read a frame after the
 other, take 16 pieces an update for 30 epochs. The slide has 3.07 for the TCN and 3.29 for the LSTM.
 
-Measured: TCN 3.14 on the validation and 3.14 on the test, one seed, 23 minutes beside other work
-(experiments/results/tcn).
+Measured: on the test TCN 3.14, LSTM 3.95, GRU 4.02, one seed, each in 24 minutes or less beside
+other work (experiments/results/tcn); the recurrent models' validation still fell at their end.
 """
 
 from experiments.sequence_tasks.recipe import SequenceRecipe
