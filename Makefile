@@ -71,10 +71,10 @@ test-peers: $(PEERS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest $(PEER_TESTS)
 
 # As the peers': what compiles for a TPU, beside the pinned environment.
-$(TPU)/installed: $(STAMP) experiments/tpu/requirements.txt
+$(TPU)/installed: $(STAMP) experiments/tpu_check/requirements.txt
 	$(BIN)/python -m venv $(TPU)
 	echo "$$(pwd)/$$(ls -d $(VENV)/lib/python*/site-packages)" > $$(ls -d $(TPU)/lib/python*/site-packages)/main.pth
-	$(TPU)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/tpu/requirements.txt
+	$(TPU)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/tpu_check/requirements.txt
 	@touch $@
 
 TPU_RECIPES := bert_base bert_rab_base swish_rnn_base macaron_bert_base bert_large bert_rab_large \

@@ -14,9 +14,9 @@ import time
 
 from experiments import recipes
 from experiments.recipe import override
-from experiments.translation.average import average_run
-from experiments.translation.run import TranslationRun
-from experiments.translation.train import train_recipe
+from experiments.translate.average import average_run
+from experiments.translate.run import TranslationRun
+from experiments.translate.train import train_recipe
 from export.client import TranslationClient
 from export.saved_model import export
 from macaron_tf.data import read_pairs

@@ -7,7 +7,7 @@ import statistics
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from macaron_tf.data.storage import write_aside
+from macaron_tf.io.paths import write_aside
 
 _COLUMNS = 3  # panels beside each other
 

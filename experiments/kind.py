@@ -6,8 +6,8 @@ import pathlib
 
 from etils import epath
 
-from macaron_tf.data import storage
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 
 
 def read_kind(path: str | os.PathLike) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from macaron_tf.data import storage
+from macaron_tf.io import paths as storage
 
 CHUNK = 256  # lines answered together at most
 

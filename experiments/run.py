@@ -21,8 +21,8 @@ import keras
 from etils import epath
 
 from experiments.recipe import Recipe, recipe_from_json
-from macaron_tf.data import storage
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint, read_manifest
 from macaron_tf.training.state import load_network
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from experiments import recipes
-from experiments.pretraining.recipe import PretrainingRecipe
+from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.recipe import check_same, override, recipe_from_json
-from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError
-from macaron_tf.training.reporters import VALIDATION, read_lines
+from macaron_tf.io.paths import write_aside
+from macaron_tf.training.progress import VALIDATION, read_lines
 
 
 def pretrained(
@@ -87,7 +87,7 @@ def grid(
         log: where its output goes; None = where this process's goes.
 
     Returns:
-        Its combinations, see `experiments.finetuning.grid_table.combinations`.
+        Its combinations, see `experiments.finetune.grid_table.combinations`.
     """
     chosen = [word for setting in options.finetune_set for word in ("--set", setting)]
     data = ["--data-dir", options.data_dir] if options.data_dir else []

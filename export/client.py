@@ -12,8 +12,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator
 
-from export.clients.base import Candidate, TranslationError
-from export.clients.rest_client import TranslationClient
+from export.clients import Candidate, TranslationClient, TranslationError
 from macaron_tf.errors import UserError, exit_on_user_error
 
 __all__ = ["Candidate", "TranslationClient", "TranslationError", "main"]
@@ -65,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = {"timeout": parsed.timeout, "batch_size": parsed.batch_size}
     if parsed.grpc:
         # Imported late: it brings TensorFlow, which takes seconds and REST does not need.
-        from export.clients.grpc_client import GrpcTranslationClient
+        from export.clients import GrpcTranslationClient
 
         client = GrpcTranslationClient(parsed.grpc, parsed.name, parsed.version, **settings)
     else:

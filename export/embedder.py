@@ -5,12 +5,12 @@ import os
 import tensorflow as tf
 from etils import epath
 
-from experiments.embedding.sentence_encoder import SentenceEncoder
-from experiments.embedding.start import open_encoder
+from experiments.embed.sentence_encoder import SentenceEncoder
+from experiments.embed.start import open_encoder
 from export.texts import checked_text
 from export.versions import write_version
-from macaron_tf.data.pair_encoding import encode_pairs
-from macaron_tf.data.storage import as_path
+from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.io.paths import as_path
 from macaron_tf.models.siamese import unit_length
 
 

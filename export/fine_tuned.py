@@ -7,13 +7,185 @@ import keras
 import tensorflow as tf
 from etils import epath
 
-from experiments.finetuning.kinds.spans import THRESHOLD
-from experiments.finetuning.run import FinetuningRun
-from export.classifier import ClassifierModule
-from export.span_reader import SpanReaderModule
-from export.tagger import TaggerModule
+from experiments.finetune.kinds import Limits
+from experiments.finetune.kinds.spans import THRESHOLD
+from experiments.finetune.run import FinetuningRun
+from export.texts import checked_text
 from export.versions import write_version
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.encoding import row_encoder
+from macaron_tf.data.tasks.questions import encode_questions
+from macaron_tf.data.tasks.tags import encode_words, word_probabilities
+from macaron_tf.decoding.spans import best_answers, best_spans, decided
 from macaron_tf.errors import UserError
+from macaron_tf.text.loading import PieceVocabulary
+
+
+class ClassifierModule(tf.Module):
+    """What a SavedModel holds: the vocabulary and the network, as one signature.
+
+    Signature `serving_default`: `text (B,)` strings, or `first (B,)` and `second (B,)` for a task
+    on two texts, to `label (B,)` strings and `probabilities (B, C)` float32, the classes in the
+    task's order; to `score (B,)` float32 for a regression task. A text too long is cut as in
+    training. One that is not UTF-8 is an InvalidArgumentError: a server's client gets a 400.
+
+    Args:
+        network: the trained `EncoderClassifier` or `CausalClassifier`.
+        vocabulary: the one it was trained with.
+        task: names the classes.
+        max_length: longest row, special ids included.
+    """
+
+    def __init__(self, network, vocabulary: PieceVocabulary, task: Task, max_length: int):
+        super().__init__(name="classifier")
+        self.network = network
+        self.vocabulary = vocabulary
+        self.task = task
+        self.max_length = max_length
+        # What a SavedModel restores: variables and the tokenizer's resource.
+        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
+
+    def classify(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Texts `(B,)` to the outputs of `serving_default`."""
+        first = checked_text(first)
+        second = None if second is None else checked_text(second)
+        encode = row_encoder(self.network.config.causal)
+        inputs = encode(self.vocabulary, first, second, self.max_length)
+        logits = tf.cast(self.network(inputs, training=False), tf.float32)  # (B, C)
+        if self.task.regression:
+            scores = logits[:, 0]  # (B,)
+            if self.task.score_range:
+                scores = tf.clip_by_value(scores, *self.task.score_range)
+            return {"score": scores}
+        return {
+            "label": tf.gather(tf.constant(self.task.labels), tf.argmax(logits, axis=1)),
+            "probabilities": tf.nn.softmax(logits),
+        }
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """The concrete functions by signature name."""
+        names = ("first", "second") if self.task.second else ("text",)
+        texts = [tf.TensorSpec((None,), tf.string, name) for name in names]
+
+        def of_one(text):
+            return self.classify(text)
+
+        def of_two(first, second):
+            return self.classify(first, second)
+
+        function = tf.function(of_two if self.task.second else of_one, autograph=False)
+        return {"serving_default": function.get_concrete_function(*texts)}
+
+
+class SpanReaderModule(tf.Module):
+    """What a SavedModel holds: the vocabulary, the network and the search, as one signature.
+
+    Signature `serving_default`: `question (B,)` and `context (B,)` strings to `answer (B,)`
+    strings, "" where there is none, `start (B,)` and `end (B,)` int64, its place in the context in
+    characters, and `probability (B,)` float32. A context of any length is read through windows. A
+    text that is not UTF-8 is an InvalidArgumentError: a server's client gets a 400.
+
+    Args:
+        network: the trained `EncoderSpanReader`.
+        vocabulary: the one it was trained with.
+        task: whether a question may have no answer.
+        limits: what it was trained with.
+        threshold: see `macaron_tf.decoding.spans.decided`.
+    """
+
+    def __init__(
+        self,
+        network,
+        vocabulary: PieceVocabulary,
+        task: Task,
+        limits: Limits,
+        threshold: float = 0.0,
+    ):
+        super().__init__(name="span_reader")
+        self.network = network
+        self.vocabulary = vocabulary
+        self.limits = limits
+        self.threshold = threshold if task.unanswerable else None
+        # What a SavedModel restores: variables and the tokenizer's resource.
+        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
+
+    def answer(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Texts `(B,)` to the outputs of `serving_default`."""
+        question, context = checked_text(question), checked_text(context)
+        spans = self.limits.spans
+        inputs, places = encode_questions(
+            self.vocabulary,
+            question,
+            context,
+            max_length=self.limits.max_length,
+            stride=spans.doc_stride,
+            max_question=spans.max_question,
+        )
+        logits = self.network(inputs, training=False)  # (M, 2, L)
+        found = best_answers(best_spans(logits, spans.max_answer), places)
+        judged = decided(found, self.threshold)
+        start, end = (
+            tf.where(judged["answered"], found[name], tf.zeros_like(found[name]))
+            for name in ("start", "end")
+        )
+        answer = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
+        return {
+            "answer": answer,
+            "start": start,
+            "end": end,
+            "probability": judged["probability"],
+        }
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """The concrete functions by signature name."""
+        texts = [tf.TensorSpec((None,), tf.string, name) for name in ("question", "context")]
+        function = tf.function(
+            lambda question, context: self.answer(question, context), autograph=False
+        )
+        return {"serving_default": function.get_concrete_function(*texts)}
+
+
+class TaggerModule(tf.Module):
+    """What a SavedModel holds: the vocabulary and the network, as one signature.
+
+    Signature `serving_default`: `text (B,)` strings, words with white space between, to `words
+    (B, W)` and `tags (B, W)` strings, "" beyond a sentence's last word, and `probabilities (B, W)`
+    float32, of those tags. A text that is not UTF-8 is an InvalidArgumentError: a server's client
+    gets a 400.
+
+    Args:
+        network: the trained `EncoderTagger`.
+        vocabulary: the one it was trained with.
+        task: names the tags.
+        max_length: longest row, special ids included; longer sentences are read through windows.
+    """
+
+    def __init__(self, network, vocabulary: PieceVocabulary, task: Task, max_length: int):
+        super().__init__(name="tagger")
+        self.network = network
+        self.vocabulary = vocabulary
+        self.task = task
+        self.max_length = max_length
+        # What a SavedModel restores: variables and the tokenizer's resource.
+        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
+
+    def tag(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Texts `(B,)` to the outputs of `serving_default`."""
+        words = tf.strings.split(checked_text(text))  # (B, None)
+        inputs, places = encode_words(self.vocabulary, words, self.max_length)
+        found = word_probabilities(self.network(inputs, training=False), places)  # (N, C), N words
+        tags = tf.gather(tf.constant(self.task.labels), tf.argmax(found, axis=1))  # (N,)
+        return {
+            "words": words.to_tensor(),
+            "tags": words.with_values(tags).to_tensor(),
+            "probabilities": words.with_values(tf.reduce_max(found, axis=1)).to_tensor(),
+        }
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """The concrete functions by signature name."""
+        function = tf.function(lambda text: self.tag(text), autograph=False)
+        text = tf.TensorSpec((None,), tf.string, "text")
+        return {"serving_default": function.get_concrete_function(text)}
 
 
 def _classifier(run: FinetuningRun, network: keras.Model, tuned: Mapping) -> tf.Module:

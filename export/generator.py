@@ -5,12 +5,12 @@ import os
 import tensorflow as tf
 from etils import epath
 
-from experiments.generation.opening import OpenedModel, open_model
+from experiments.generate.opening import OpenedModel, open_model
 from export.texts import checked_text
 from export.versions import write_version
-from macaron_tf.data.spelling import spelled_in_graph
 from macaron_tf.decoding import Controls, generate, reader
 from macaron_tf.special_ids import PAD
+from macaron_tf.text.words import spelled_in_graph
 
 MAX_TOKENS = 1024
 

@@ -2,8 +2,8 @@
 
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
-takes a translation run, a fine-tuning run (see `export.classifier`, `export.span_reader` and
-`export.tagger` for their signatures), a pre-training run that goes on with texts or a run of
+takes a translation run, a fine-tuning run (see `export.fine_tuned`, `export.fine_tuned` and
+`export.fine_tuned` for their signatures), a pre-training run that goes on with texts or a run of
 `experiments.text_to_text`, which answers them (see `export.generator`), a run of
 `experiments.elmo` (see `export.word_embedder`) or of `experiments.embed` (see `export.embedder`),
 or as such `hugging-face:DIR`, the directory of a sentence-transformers model, and writes
@@ -20,13 +20,13 @@ import tensorflow as tf
 from etils import epath
 
 from experiments.kind import read_kind
-from experiments.translation.run import TranslationRun, source_limit
+from experiments.translate.run import TranslationRun, source_limit
 from export.versions import write_version
-from macaron_tf.data.pair_vocabulary import PairVocabulary
-from macaron_tf.data.vocabulary import Vocabulary
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text.vocabulary import Vocabulary
 
 
 class TranslationModule(tf.Module):
@@ -186,13 +186,13 @@ def main(arguments: list[str] | None = None) -> None:
 
         path = export_generator(options.run, options.out, options.checkpoint, options.version)
     elif kind == "elmo":
-        from experiments.word_models.run import ElmoRun
+        from experiments.elmo.run import ElmoRun
         from export.word_embedder import export_word_embedder
 
         opened = ElmoRun.open(options.run)
         path = export_word_embedder(opened, options.out, options.checkpoint, options.version)
     elif kind == "finetuning":
-        from experiments.finetuning.run import FinetuningRun
+        from experiments.finetune.run import FinetuningRun
         from export.fine_tuned import export_fine_tuned
 
         run = FinetuningRun.open(options.run)

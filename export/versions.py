@@ -9,8 +9,8 @@ import tensorflow as tf
 from etils import epath
 
 from export.server.folders import MODEL_FILE
-from macaron_tf.data import storage
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 from macaron_tf.kernels import implementation_scope
 
 

@@ -5,11 +5,11 @@ import os
 import tensorflow as tf
 from etils import epath
 
-from experiments.word_models.run import ElmoRun
+from experiments.elmo.run import ElmoRun
 from export.texts import checked_text
 from export.versions import write_version
-from macaron_tf.data.characters import character_ids, split_words, with_ends
 from macaron_tf.models import Elmo
+from macaron_tf.text.words import character_ids, split_words, with_ends
 
 
 class WordEmbedderModule(tf.Module):

@@ -100,7 +100,7 @@ def number_settings(source: str, steps: int = 300) -> list[str]:
 @pytest.fixture(scope="session")
 def number_run(tmp_path_factory, number_text) -> pathlib.Path:
     """A run trained by the command line on the number language."""
-    from experiments.translate import main
+    from experiments.translate.__main__ import main
 
     run = tmp_path_factory.mktemp("runs") / "numbers"
     arguments = ["train", "multi30k_macaron_tiny", str(run)]

@@ -8,7 +8,7 @@ import posixpath
 from etils import epath
 from etils.epath import backend, gpath
 
-from macaron_tf.data import storage
+from macaron_tf.io import paths as storage
 
 
 @epath.register_path_cls("ram://")

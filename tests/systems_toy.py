@@ -15,12 +15,11 @@ from macaron_tf.models import (
     PretrainingEncoder,
 )
 from macaron_tf.models.config import EncoderDecoderConfig
+from macaron_tf.models.electra import GeneratorDiscriminator, generator_config
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.models.generator_discriminator import GeneratorDiscriminator, generator_config
-from macaron_tf.models.segment_language_model import SegmentLanguageModel
+from macaron_tf.models.memory import SegmentLanguageModel
 from macaron_tf.models.siamese import SiameseEncoder
-from macaron_tf.models.span_reader import EncoderSpanReader
-from macaron_tf.models.tagger import EncoderTagger
+from macaron_tf.models.tasks import EncoderSpanReader, EncoderTagger
 from macaron_tf.models.two_stream import TwoStreamModel
 from macaron_tf.objectives import (
     AuxiliaryLanguageObjective,
@@ -37,8 +36,8 @@ from macaron_tf.objectives import (
     SpanObjective,
     TaggingObjective,
 )
+from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.objectives.similarity import CosineObjective
-from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
 from tests.objectives import corruption_toy
 from tests.objectives.masking_toy import ragged_rows
 from tests.objectives.objective_toy import VOCABULARY, V, rows, tiny

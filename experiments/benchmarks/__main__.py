@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.io.paths import write_aside
 
 # Of a results.json: setting, ours, peer, what came of it.
 Lines = list[tuple[str, str, str, str]]

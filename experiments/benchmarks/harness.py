@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import write_aside
 
 
 @dataclass

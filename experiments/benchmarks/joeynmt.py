@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from experiments.translation.recipe import TranslationRecipe
+from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.data import Vocabulary
-from macaron_tf.data.storage import write_aside
 from macaron_tf.errors import UserError
+from macaron_tf.io.paths import write_aside
 from macaron_tf.special_ids import EOS
 
 

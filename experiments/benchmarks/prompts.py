@@ -112,7 +112,7 @@ def _models(options: argparse.Namespace) -> tuple:
 
 
 def _rows(options: argparse.Namespace, batch: int, size: int) -> np.ndarray:
-    from macaron_tf.data.merged_pieces import CLS, SPECIAL
+    from macaron_tf.text.byte_pairs import CLS, SPECIAL
 
     rng = np.random.default_rng(batch)
     rows = rng.integers(SPECIAL, size, (batch, options.prompt_tokens))
@@ -132,8 +132,8 @@ def _agreement(
     options: argparse.Namespace, generator, rows: np.ndarray, peer, ids: np.ndarray
 ) -> float:
     """Share of equal texts; less than all where two tokens are almost equally likely."""
-    from macaron_tf.data.merged_pieces import SEP
-    from macaron_tf.data.spelling import spelled
+    from macaron_tf.text.byte_pairs import SEP
+    from macaron_tf.text.words import spelled
 
     places = {number: place for place, number in enumerate(ids.tolist()) if place >= SEP}
     theirs = [

@@ -7,12 +7,12 @@ import pathlib
 
 import numpy as np
 
-from macaron_tf.data.byte_pairs_text import byte_alphabet
 from macaron_tf.interop.hugging_face_language_models import (
     LanguageModelImport,
     read_hugging_face_language_model,
 )
 from macaron_tf.models import EncoderConfig
+from macaron_tf.text.byte_pair_ops import byte_alphabet
 
 _END = "<|endoftext|>"
 

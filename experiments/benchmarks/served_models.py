@@ -9,19 +9,19 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.made_up_text import made_up_texts
-from experiments.translation.run import source_limit
-from export.classifier import ClassifierModule
+from experiments.translate.run import source_limit
+from export.fine_tuned import ClassifierModule
 from export.saved_model import TranslationModule
 from export.versions import write_version
-from macaron_tf.data.pair_encoding import encode_pairs
-from macaron_tf.data.tasks import Task
-from macaron_tf.data.vocabulary import Vocabulary
-from macaron_tf.data.wordpiece import WordPieceVocabulary
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.interop import read_hugging_face
 from macaron_tf.interop.assign import assign_dense
 from macaron_tf.models import EncoderConfig, catalog
-from macaron_tf.models.classifier import EncoderClassifier
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 IN_MEMORY, SAVED_MODEL = "graph in memory", "SavedModel"
 LABELS = ("negative", "positive")

@@ -111,8 +111,8 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
         made_up_lines,
         saved_classifier,
     )
-    from macaron_tf.data.wordpiece import WordPieceVocabulary
     from macaron_tf.models import catalog
+    from macaron_tf.text.wordpiece import WordPieceVocabulary
 
     lines = made_up_lines(2000, LONGEST, options.seed)
     vocabulary = WordPieceVocabulary.train(lines, 4000)

@@ -13,10 +13,10 @@ from experiments import recipes
 from experiments.benchmarks import joeynmt
 from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer, Trainer
 from experiments.recipe import override
-from experiments.translation.recipe import TranslationRecipe
-from experiments.translation.vocabulary import train_vocabulary
+from experiments.translate.recipe import TranslationRecipe
+from experiments.translate.vocabulary import train_vocabulary
 from macaron_tf.data import TranslationData, read_pairs, write_aside
-from macaron_tf.data.bucketing import Buckets
+from macaron_tf.data.batches import Buckets
 
 RECIPE = "multi30k_transformer_tiny"
 REFERENCE = "Joey NMT, float32"

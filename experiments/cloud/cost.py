@@ -13,11 +13,11 @@ import pathlib
 import sys
 
 from experiments import recipes
-from experiments.pretraining.recipe import PretrainingRecipe
+from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.recipe import Recipe
-from experiments.tpu.chips import chip_of
-from macaron_tf.data.storage import write_aside
+from experiments.tpu_check.chips import chip_of
 from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.io.paths import write_aside
 
 MARKS = ("<!-- costs: written by experiments.cloud.cost -->", "<!-- end of costs -->")
 _COLUMNS = (

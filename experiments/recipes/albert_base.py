@@ -13,7 +13,7 @@ Measured: not run at this size.
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
+from experiments.pretrain.recipe import VocabularyConfig
 from experiments.recipes import bert_base
 from macaron_tf.objectives import MaskingConfig
 

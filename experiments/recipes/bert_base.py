@@ -13,8 +13,8 @@ on one device.
 Measured: not run at this size.
 """
 
-from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
-from macaron_tf.data.corpus_config import CorpusConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.objectives import MaskingConfig
 from macaron_tf.training.config import TrainingConfig
 

@@ -16,8 +16,8 @@ Measured: validation loss 5.32, 5.03 and 5.56 after 6,000 updates (seeds 1 to 3)
 core beside other work; see `experiments/results/encoders`.
 """
 
-from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
-from macaron_tf.data.corpus_config import CorpusConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.objectives import MaskingConfig
 from macaron_tf.training.config import TrainingConfig
 

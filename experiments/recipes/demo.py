@@ -10,11 +10,11 @@ corpus's languages: `--set data.target_language=fr`.
 Measured: experiments/results/demo.md.
 """
 
-from experiments.translation.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data.batching import BatchingConfig
-from macaron_tf.data.cleaning import CleaningConfig
+from experiments.translate.recipe import DataConfig, TranslationRecipe
+from macaron_tf.data.translation.batching import BatchingConfig
+from macaron_tf.data.translation.pairs import CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
-from macaron_tf.evaluation.bleu import TranslationMetric
+from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = TranslationRecipe(

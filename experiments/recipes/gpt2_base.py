@@ -17,9 +17,9 @@ Measured: not run at this size.
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
+from experiments.pretrain.recipe import VocabularyConfig
 from experiments.recipes import gpt_base
-from macaron_tf.data.corpus_config import CorpusConfig
+from macaron_tf.data.corpus.config import CorpusConfig
 
 RECIPE = dataclasses.replace(
     gpt_base.RECIPE,

@@ -13,7 +13,7 @@ perplexity 134.0; Macaron 141.9; SwishRNN 106.7.
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
+from experiments.pretrain.recipe import VocabularyConfig
 from experiments.recipes import gpt_tiny
 
 RECIPE = dataclasses.replace(

@@ -16,7 +16,7 @@ perplexity 116.7 ± 0.4; Macaron 121.9 ± 0.9; SwishRNN 111.8 ± 1.2.
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
+from experiments.pretrain.recipe import VocabularyConfig
 from experiments.recipes import bert_tiny
 
 RECIPE = dataclasses.replace(

@@ -15,11 +15,11 @@ the model writes). Pieces are SentencePiece's on that text, where the paper ran 
 Measured: not run to the end here. The full set needs a GPU or TPU.
 """
 
-from experiments.translation.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data.cleaning import CleaningConfig
-from macaron_tf.data.normalization import NormalizationConfig
+from experiments.translate.recipe import DataConfig, TranslationRecipe
+from macaron_tf.data.translation.pairs import CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
-from macaron_tf.evaluation.bleu import TranslationMetric
+from macaron_tf.evaluation.translation import TranslationMetric
+from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = TranslationRecipe(

@@ -15,8 +15,8 @@ GLUE: 79.7, against 77.4 (BERT base, theirs).
 Measured: not run at this size.
 """
 
-from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
-from macaron_tf.data.corpus_config import CorpusConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = PretrainingRecipe(

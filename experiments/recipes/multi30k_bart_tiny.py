@@ -17,7 +17,7 @@ experiments/results/multi30k_pretrained.md.
 import dataclasses
 
 from experiments.recipes import multi30k_macaron_tiny
-from macaron_tf.evaluation.bleu import TranslationMetric
+from macaron_tf.evaluation.translation import TranslationMetric
 
 _BASE = multi30k_macaron_tiny.RECIPE
 

@@ -12,12 +12,12 @@ averaged, beam 5. The Macaron layer splits F into 128 + 128.
 Measured: experiments/results/multi30k.md.
 """
 
-from experiments.translation.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data.batching import BatchingConfig
-from macaron_tf.data.cleaning import CleaningConfig
-from macaron_tf.data.normalization import NormalizationConfig
+from experiments.translate.recipe import DataConfig, TranslationRecipe
+from macaron_tf.data.translation.batching import BatchingConfig
+from macaron_tf.data.translation.pairs import CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
-from macaron_tf.evaluation.bleu import TranslationMetric
+from macaron_tf.evaluation.translation import TranslationMetric
+from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = TranslationRecipe(

@@ -18,7 +18,7 @@ experiments/results/multi30k_pretrained.md.
 import dataclasses
 
 from experiments.recipes import multi30k_macaron_tiny
-from macaron_tf.data.normalization import NormalizationConfig
+from macaron_tf.text.normalization import NormalizationConfig
 
 _BASE = multi30k_macaron_tiny.RECIPE
 

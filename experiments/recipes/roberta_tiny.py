@@ -15,7 +15,7 @@ fine-tuned, SST-2 80.1 and CoNLL-2003 62.6. On a 40th of the text (three seeds),
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
+from experiments.pretrain.recipe import VocabularyConfig
 from experiments.recipes import bert_tiny
 from macaron_tf.objectives import MaskingConfig
 

@@ -14,8 +14,8 @@ version 1.1. Four micro-batches of 32 rows make an update on one device.
 Measured: not run at this size.
 """
 
-from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
-from macaron_tf.data.corpus_config import CorpusConfig
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.objectives import SpanCorruptionConfig
 from macaron_tf.training.config import TrainingConfig
 

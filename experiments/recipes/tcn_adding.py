@@ -12,7 +12,7 @@ Measured: on the test TCN 7.3e-5 in 10 minutes, LSTM and GRU 0.18 in 13, one see
 (experiments/results/tcn).
 """
 
-from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = SequenceRecipe(

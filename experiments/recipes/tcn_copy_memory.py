@@ -11,7 +11,7 @@ Measured: on the test TCN 7.6e-7, LSTM 0.0206, GRU 0.0203, RNN 0.0204, one seed,
 or less beside other work (experiments/results/tcn).
 """
 
-from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = SequenceRecipe(

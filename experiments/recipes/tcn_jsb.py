@@ -12,7 +12,7 @@ Measured: on the test TCN 8.27, LSTM 8.46, GRU 8.46, RNN 8.94, one seed, each in
 beside other work (experiments/results/tcn); 20 epochs of the TCN give 8.50.
 """
 
-from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = SequenceRecipe(

@@ -12,7 +12,7 @@ Measured: TCN 97.7% of 5,000 test images, one seed, 10 minutes (experiments/resu
 recurrent models: not yet.
 """
 
-from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = SequenceRecipe(

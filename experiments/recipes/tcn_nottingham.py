@@ -11,7 +11,7 @@ Measured: on the test TCN 3.14, LSTM 3.95, GRU 4.02, one seed, each in 24 minute
 other work (experiments/results/tcn); the recurrent models' validation still fell at their end.
 """
 
-from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = SequenceRecipe(

@@ -11,7 +11,7 @@ half an hour on two cores is enough for. The slide has 97.2 for the TCN and 85.7
 Measured: not yet.
 """
 
-from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = SequenceRecipe(

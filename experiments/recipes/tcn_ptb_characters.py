@@ -11,7 +11,7 @@ same windows, each from an empty state.
 Measured: not yet.
 """
 
-from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = SequenceRecipe(

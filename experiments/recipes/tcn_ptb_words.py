@@ -12,7 +12,7 @@ state; with tied scores one layer of free width comes before one of 600.
 Measured: not yet.
 """
 
-from experiments.sequence_tasks.recipe import SequenceRecipe
+from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = SequenceRecipe(

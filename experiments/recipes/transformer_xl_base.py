@@ -19,7 +19,7 @@ Measured: not run at this size.
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
+from experiments.pretrain.recipe import VocabularyConfig
 from experiments.recipes import bert_base, transformer_xl_tiny
 
 RECIPE = dataclasses.replace(

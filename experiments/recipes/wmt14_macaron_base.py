@@ -14,12 +14,12 @@ set that TFDS downloads is plain text; for a tokenized copy add `--set metric.to
 Measured: not run to the end here. It needs several GPUs or a TPU.
 """
 
-from experiments.translation.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data.batching import BatchingConfig
-from macaron_tf.data.cleaning import CleaningConfig
-from macaron_tf.data.normalization import NormalizationConfig
+from experiments.translate.recipe import DataConfig, TranslationRecipe
+from macaron_tf.data.translation.batching import BatchingConfig
+from macaron_tf.data.translation.pairs import CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
-from macaron_tf.evaluation.bleu import TranslationMetric
+from macaron_tf.evaluation.translation import TranslationMetric
+from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = TranslationRecipe(

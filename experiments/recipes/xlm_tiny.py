@@ -14,9 +14,9 @@ fine-tuned, SST-2 74.6 and CoNLL-2003 40.5; see `experiments/results/slides_enco
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
+from experiments.pretrain.recipe import VocabularyConfig
 from experiments.recipes import bert_tiny
-from macaron_tf.data.corpus_config import CorpusSource
+from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.objectives import MaskingConfig
 
 _LANGUAGES = ("en", "de", "fr")

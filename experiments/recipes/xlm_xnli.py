@@ -14,9 +14,9 @@ Measured: not run at this size.
 
 import dataclasses
 
-from experiments.pretraining.recipe import VocabularyConfig
+from experiments.pretrain.recipe import VocabularyConfig
 from experiments.recipes import bert_base
-from macaron_tf.data.corpus_config import CorpusSource
+from macaron_tf.data.corpus.config import CorpusSource
 from macaron_tf.objectives import MaskingConfig
 
 RECIPE = dataclasses.replace(

@@ -10,34 +10,32 @@ Vocabularies of encoders: piece_vocabulary is what wordpiece, encoder_sentencepi
 have in common.
 """
 
-from macaron_tf.cache import cache_directory
-from macaron_tf.data.batching import BatchingConfig, TranslationData
-from macaron_tf.data.classification_data import ClassificationData
-from macaron_tf.data.cleaning import CleaningConfig, clean_pairs
-from macaron_tf.data.documents import documents
-from macaron_tf.data.encoder_vocabulary import (
-    BytePairVocabulary,
-    SentencePieceEncoderVocabulary,
-    WordPieceVocabulary,
-    load_encoder_vocabulary,
-)
-from macaron_tf.data.normalization import NormalizationConfig, normalize, normalize_lines
-from macaron_tf.data.pair_encoding import encode_pairs
-from macaron_tf.data.pretraining_corpus import (
+from macaron_tf.data.corpus.writing import (
     CorpusConfig,
     CorpusSource,
     PretrainingCorpus,
     prepare,
 )
-from macaron_tf.data.question_data import Questions, read_questions
-from macaron_tf.data.sentencepiece_training import interleave
-from macaron_tf.data.sources import read_pairs, source_fingerprint
-from macaron_tf.data.storage import write_aside
-from macaron_tf.data.tagging_data import TaggedSentences, read_tagged
-from macaron_tf.data.task_data import Examples, read_examples
-from macaron_tf.data.tasks import TASKS, Task, get_task
-from macaron_tf.data.tokenization import SamplingConfig
-from macaron_tf.data.vocabulary import (
+from macaron_tf.data.sources.documents import documents
+from macaron_tf.data.sources.pairs import read_pairs, source_fingerprint
+from macaron_tf.data.tasks.classification import ClassificationData, Examples, read_examples
+from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
+from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.data.tasks.questions import Questions, read_questions
+from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
+from macaron_tf.data.translation.batching import BatchingConfig, TranslationData
+from macaron_tf.data.translation.pairs import CleaningConfig, SamplingConfig, clean_pairs
+from macaron_tf.io.files import cache_directory
+from macaron_tf.io.paths import write_aside
+from macaron_tf.text.loading import (
+    BytePairVocabulary,
+    SentencePieceEncoderVocabulary,
+    WordPieceVocabulary,
+    load_encoder_vocabulary,
+)
+from macaron_tf.text.normalization import NormalizationConfig, normalize, normalize_lines
+from macaron_tf.text.sentencepiece import interleave
+from macaron_tf.text.vocabulary import (
     Vocabulary,
     check_vocabulary,
 )

@@ -8,18 +8,27 @@ out. `generate` goes on from prompts, which a model's `reader` reads at once; `T
 """
 
 from macaron_tf.decoding.beam_search import beam_search, gather_beams, length_penalty
-from macaron_tf.decoding.completions import Completion, TextGenerator
 from macaron_tf.decoding.config import BeamSearchConfig, GenerationConfig, SamplingConfig
-from macaron_tf.decoding.context_filling import FilledContext, fill_context
 from macaron_tf.decoding.drawing import Controls, draw, filter_logits
-from macaron_tf.decoding.generation import Prompts, Rules, generate
-from macaron_tf.decoding.lines import Hypothesis, LineTranslator, Translations
-from macaron_tf.decoding.reading import reader
+from macaron_tf.decoding.generation import Prompts, Rules, generate, reader
 from macaron_tf.decoding.sampling import sample
-from macaron_tf.decoding.scoring import score_continuations, score_targets
-from macaron_tf.decoding.sequence_completions import SequenceGenerator
-from macaron_tf.decoding.text_scorer import Scores, TextScorer
-from macaron_tf.decoding.translate import sample_ids, score_ids, target_limits, translate_ids
+from macaron_tf.decoding.scoring import Scores, TextScorer, score_continuations, score_targets
+from macaron_tf.decoding.text_generator import (
+    Completion,
+    FilledContext,
+    SequenceGenerator,
+    TextGenerator,
+    fill_context,
+)
+from macaron_tf.decoding.translator import (
+    Hypothesis,
+    LineTranslator,
+    Translations,
+    sample_ids,
+    score_ids,
+    target_limits,
+    translate_ids,
+)
 
 __all__ = [
     "BeamSearchConfig",

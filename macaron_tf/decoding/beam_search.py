@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from macaron_tf.decoding.config import BeamSearchConfig
-from macaron_tf.decoding.drawing import NEVER
-from macaron_tf.decoding.top_k import top_k
+from macaron_tf.decoding.drawing import NEVER, top_k
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any]]

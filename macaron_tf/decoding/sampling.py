@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding.beam_search import StepFunction, loop_shapes, read_before
 from macaron_tf.decoding.config import SamplingConfig
-from macaron_tf.decoding.drawing import NEVER, draw
-from macaron_tf.decoding.random_bits import uniforms
+from macaron_tf.decoding.drawing import NEVER, draw, uniforms
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 

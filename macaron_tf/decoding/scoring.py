@@ -1,8 +1,15 @@
 """Log-probabilities of given outputs."""
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 import tensorflow as tf
 
+from macaron_tf.data.corpus.tokenized import cut_lines
+from macaron_tf.errors import UserError
 from macaron_tf.special_ids import PAD
+from macaron_tf.text.base import PieceVocabulary
 
 
 def score_targets(logits: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -55,3 +62,141 @@ def score_continuations(network, token_ids: tf.Tensor, starts: tf.Tensor) -> dic
         "lengths": tf.math.unsorted_segment_sum(tf.ones_like(wanted), rows, count),
         "greedy": missed == 0,
     }
+
+
+class Scores(NamedTuple):
+    """Of N continuations.
+
+    Attributes:
+        log_probs: (N,) float64, natural logarithms.
+        lengths: (N,) int64, tokens.
+        greedy: (N,) bool, whether each token is the likeliest at its place.
+    """
+
+    log_probs: np.ndarray
+    lengths: np.ndarray
+    greedy: np.ndarray
+
+
+class TextScorer:
+    """Scores texts in rows `[CLS] context continuation`.
+
+    Args:
+        network: see `score_continuations`.
+        vocabulary: the one it was trained with.
+        window: greatest length of a row, [CLS] included.
+        batch_tokens: tokens scored together, padding included.
+        starts: whether rows begin with [CLS]; in those that do not a text's first token is given.
+
+    Raises:
+        UserError: the window holds no token beside [CLS].
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        vocabulary: PieceVocabulary,
+        window: int,
+        batch_tokens: int = 4096,
+        starts: bool = True,
+    ):
+        if window < 2:
+            raise UserError(f"a window of {window} tokens holds [CLS] alone: give 2 or more")
+        self.vocabulary = vocabulary
+        self.window = window
+        self.batch_tokens = batch_tokens
+        self.before = [vocabulary.cls_id] if starts else []
+        self._score = tf.function(
+            lambda token_ids, starts: score_continuations(network, token_ids, starts),
+            input_signature=[
+                tf.TensorSpec((None, None), tf.int32),
+                tf.TensorSpec((None,), tf.int32),
+            ],
+            autograph=False,
+        )
+
+    def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Scores:
+        """Scores continuations.
+
+        Args:
+            pairs: ids of a context, which may be empty, and of what follows it. Of a context that
+                is too long for the window the end is kept.
+
+        Returns:
+            The scores, in order.
+
+        Raises:
+            UserError: a continuation is empty, or too long for the window.
+        """
+        rows, starts = [], []
+        for context, continuation in pairs:
+            # Nothing says how likely the first token of a row is.
+            if not self.before and not context:
+                raise UserError("the model begins no texts: give one behind which it is to answer")
+            room = self.window - 1 - len(continuation)
+            if not continuation or room < 0:
+                raise UserError(
+                    f"an answer of {len(continuation)} tokens: give 1 to {self.window - 1}, what "
+                    "a row of the model holds"
+                )
+            room += 1 - len(self.before)
+            kept = list(context[max(len(context) - room, 0) :])
+            starts.append(len(self.before) + len(kept))
+            rows.append([*self.before, *kept, *continuation])
+        return self._scored(rows, starts)
+
+    def score_text(self, text: str, stride: int | None = None) -> Scores:
+        """Scores each token of a long text once, in windows that overlap.
+
+        Every window but the first shows `window - 1 - stride` tokens or more that were scored
+        before. The ends of lines are read as spaces, as in the rows of a corpus.
+
+        Args:
+            text: of any length.
+            stride: tokens from one window to the next; half a window by default.
+
+        Returns:
+            The scores of the windows, in order.
+
+        Raises:
+            UserError: no text, or a stride beyond the window.
+        """
+        ids = self._text_ids(text)
+        most, room = self.window - 1, self.window - len(self.before)
+        stride = max(most // 2, 1) if stride is None else stride
+        if not 1 <= stride <= most:
+            raise UserError(f"a stride of {stride}: give 1 to {most}, or tokens are skipped")
+        rows, starts, done, begin = [], [], 1 - len(self.before), 0
+        if done >= len(ids):
+            raise UserError("one token is no text to score for a model that begins none: give more")
+        while done < len(ids):
+            end = min(begin + room, len(ids))
+            rows.append([*self.before, *ids[begin:end]])
+            starts.append(len(self.before) + done - begin)
+            done, begin = end, begin + stride
+        return self._scored(rows, starts)
+
+    def _text_ids(self, text: str) -> list[int]:
+        lines = cut_lines(text)
+        if not lines:
+            raise UserError("there is no text to score: give a file with some")
+        # A line's first word is a word as any other.
+        spaced = [lines[0], *(f" {line}" for line in lines[1:])]
+        return [i for row in self.vocabulary.encode_lines(spaced) for i in row]
+
+    def _scored(self, rows: list[list[int]], starts: list[int]) -> Scores:
+        names = ("log_probs", "lengths", "greedy")
+        count = len(rows)
+        found = Scores(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool))
+        order = sorted(range(count), key=lambda place: len(rows[place]))
+        while order:
+            longest = len(rows[order[-1]])
+            together = max(1, self.batch_tokens // longest)
+            places, order = order[-together:], order[:-together]
+            token_ids = np.full((len(places), longest), PAD, np.int32)
+            for padded, place in zip(token_ids, places, strict=True):
+                padded[: len(rows[place])] = rows[place]
+            result = self._score(token_ids, np.array([starts[p] for p in places], np.int32))
+            for name, values in zip(names, found, strict=True):
+                values[places] = result[name].numpy()
+        return found

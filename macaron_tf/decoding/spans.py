@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from macaron_tf.data.question_windows import WindowPlaces
+from macaron_tf.data.tasks.questions import WindowPlaces
 
 # Below any score: positions that cannot be an answer's score -1e9, two of them -2e9.
 IMPOSSIBLE = -1e8

@@ -1,14 +1,8 @@
 """Evaluation: what a set of outputs is worth."""
 
-from macaron_tf.evaluation.bleu import (
-    TranslationMetric,
-    TranslationScores,
-    evaluate_translations,
-    tokenize_lines,
-)
-from macaron_tf.evaluation.bootstrap import PairedBootstrap, paired_bootstrap
 from macaron_tf.evaluation.glue import decide, score
-from macaron_tf.evaluation.perplexity import perplexity
+from macaron_tf.evaluation.language import perplexity
+from macaron_tf.evaluation.reading import score_answers, score_tags
 from macaron_tf.evaluation.similarity import (
     cosines,
     nearest,
@@ -16,8 +10,14 @@ from macaron_tf.evaluation.similarity import (
     triplet_accuracy,
     unit_vectors,
 )
-from macaron_tf.evaluation.spans import score_answers
-from macaron_tf.evaluation.tagging import score_tags
+from macaron_tf.evaluation.translation import (
+    PairedBootstrap,
+    TranslationMetric,
+    TranslationScores,
+    evaluate_translations,
+    paired_bootstrap,
+    tokenize_lines,
+)
 
 __all__ = [
     "PairedBootstrap",

@@ -4,9 +4,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from macaron_tf.data.wordpiece import WordPieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.hugging_face import read_json
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 # BERT's own; ours has no others.
 _SPECIAL = {

@@ -4,14 +4,14 @@ import dataclasses
 
 import numpy as np
 
-from macaron_tf.data.encoder_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign_dense
 from macaron_tf.interop.encoder_weights import Dense, EncoderWeights, assign_encoder
 from macaron_tf.layers.language_heads import ReplacedTokenHead
-from macaron_tf.models.classifier import EncoderClassifier
-from macaron_tf.models.encoder_config import EncoderConfig
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.text.loading import PieceVocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ from macaron_tf.interop.assign import (
     assign_dense,
     assign_norm,
 )
-from macaron_tf.models.classifier import EncoderClassifier
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.tasks import EncoderClassifier
 
 # kernel (inputs, outputs), bias (outputs,)
 Dense = tuple[np.ndarray, np.ndarray]

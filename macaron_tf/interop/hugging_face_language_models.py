@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from macaron_tf.data.merged_pieces import CLS, SPECIAL
-from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign, assign_norm
 from macaron_tf.interop.encoder_weights import UNUSED_TOKEN_BIAS
@@ -22,8 +20,10 @@ from macaron_tf.interop.hugging_face import (
     read_state,
 )
 from macaron_tf.interop.hugging_face_vocabularies import read_gpt2_vocabulary, read_gpt_vocabulary
-from macaron_tf.models.encoder_config import EncoderConfig
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.byte_pairs import CLS, SPECIAL
 
 NOWHERE = -1
 _TOKENIZERS = ("vocab.json", "tokenizer.json")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.interop.hugging_face import read_config, read_json
 from macaron_tf.interop.hugging_face_vocabularies import read_t5_vocabulary, read_vocabulary
 from macaron_tf.interop.marian import read_bart
 from macaron_tf.interop.t5 import read_t5
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.text.base import PieceVocabulary
 
 TEXT_MODELS = ("t5", "bart")
 

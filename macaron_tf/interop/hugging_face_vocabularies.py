@@ -7,10 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from macaron_tf.data.byte_pairs import BytePairVocabulary
-from macaron_tf.data.byte_pairs_merging import WORD_END
-from macaron_tf.data.character_pairs import CharacterPairVocabulary
-from macaron_tf.data.encoder_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.bert_vocabulary import read_hugging_face_vocabulary
 from macaron_tf.interop.hugging_face import read_json
@@ -20,6 +16,9 @@ from macaron_tf.interop.sentencepiece_models import (
     pieces_of_tokenizer,
     without_commas,
 )
+from macaron_tf.text.byte_pair_ops import WORD_END
+from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
+from macaron_tf.text.loading import PieceVocabulary
 
 # In our order, by the names of XLNet (which has <s> and </s> too, and does not use them), by those
 # of RoBERTa and XLM-R, and by those of ALBERT.

@@ -8,7 +8,6 @@ import pathlib
 
 import numpy as np
 
-from macaron_tf.data.piece_vocabulary import PieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign, assign_dense, assign_norm
 from macaron_tf.interop.encoder_weights import UNUSED_TOKEN_BIAS, Dense, padded
@@ -22,8 +21,9 @@ from macaron_tf.interop.hugging_face import (
     read_state,
 )
 from macaron_tf.interop.hugging_face_vocabularies import read_vocabulary
-from macaron_tf.models.encoder_config import EncoderConfig
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.two_stream import TwoStreamModel
+from macaron_tf.text.base import PieceVocabulary
 
 # Theirs of padding, unknown, [CLS], [SEP] and [MASK], in our order.
 _SPECIAL = (5, 0, 3, 4, 6)

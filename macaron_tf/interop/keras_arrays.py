@@ -7,7 +7,7 @@ import numpy as np
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.encoder_weights import Dense, Norm
-from macaron_tf.layers.activations import activation
+from macaron_tf.layers.dense import activation
 
 _ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "linear")
 

@@ -16,8 +16,8 @@ from macaron_tf.interop.encoder_weights import (
 )
 from macaron_tf.interop.hugging_face import read_json
 from macaron_tf.interop.keras_arrays import KerasArrays, activation_name
-from macaron_tf.models.classifier import EncoderClassifier
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.tasks import EncoderClassifier
 
 if TYPE_CHECKING:
     import keras_hub

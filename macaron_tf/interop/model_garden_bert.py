@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from macaron_tf.data.wordpiece import WordPieceVocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.encoder_import import EncoderImport, import_encoder
 from macaron_tf.interop.encoder_weights import (
@@ -19,8 +18,9 @@ from macaron_tf.interop.encoder_weights import (
 )
 from macaron_tf.interop.hugging_face import read_choice, read_json, read_number
 from macaron_tf.interop.keras_arrays import KerasArrays, activation_name
-from macaron_tf.models.classifier import EncoderClassifier
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 if TYPE_CHECKING:
     import tf_keras

@@ -9,9 +9,9 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from macaron_tf.data.encoder_sentencepiece import CONTROL, SentencePieceEncoderVocabulary
-from macaron_tf.data.normalization import NormalizationConfig
 from macaron_tf.errors import UserError
+from macaron_tf.text.encoder_sentencepiece import CONTROL, SentencePieceEncoderVocabulary
+from macaron_tf.text.normalization import NormalizationConfig
 
 _Model = sentencepiece_model_pb2.ModelProto
 _Kind = _Model.SentencePiece

@@ -12,8 +12,8 @@ import subprocess
 
 import tensorflow as tf
 
-from macaron_tf.cache import cache_directory
 from macaron_tf.errors import UserError
+from macaron_tf.io.files import cache_directory
 
 SOURCES = pathlib.Path(__file__).parent / "native"
 _COMPILERS = ("g++", "clang++", "c++")

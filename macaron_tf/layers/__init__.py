@@ -1,7 +1,5 @@
 """Keras layers: tensors in, tensors out."""
 
-from macaron_tf.layers.activations import activation, gelu_tanh
-from macaron_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.block import Block, Mix
 from macaron_tf.layers.blocks import (
@@ -15,24 +13,22 @@ from macaron_tf.layers.blocks import (
 )
 from macaron_tf.layers.character_cnn import CharacterCNN
 from macaron_tf.layers.convolution import CausalConvolution, ConvolutionBlock
-from macaron_tf.layers.embeddings import TiedEmbedding
-from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
+from macaron_tf.layers.dense import activation, gelu_tanh
+from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.feed_forward import FeedForward
-from macaron_tf.layers.gating import GatedMLP, SpatialGating
-from macaron_tf.layers.heads import ClassificationHead, Pooler, SpanHead
+from macaron_tf.layers.gated_mlp import GatedMLP, SpatialGating
+from macaron_tf.layers.heads import ClassificationHead, LayerMixture, Pooler, Pooling, SpanHead
 from macaron_tf.layers.language_heads import (
     MaskedLanguageHead,
+    NextTokenHead,
     ReplacedTokenHead,
     SpanBoundaryHead,
 )
-from macaron_tf.layers.layer_mixture import LayerMixture
-from macaron_tf.layers.next_token_head import NextTokenHead
-from macaron_tf.layers.pooling import Pooling
-from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
-from macaron_tf.layers.recurrence import ProjectedLSTM, ProjectedLSTMStack
+from macaron_tf.layers.lstm import ProjectedLSTM, ProjectedLSTMStack
+from macaron_tf.layers.positions import LearnedPositions, RelativePositionBias, SinusoidalPositions
 from macaron_tf.layers.relative_attention import RelativeAttention
-from macaron_tf.layers.relative_bias import RelativePositionBias
 from macaron_tf.layers.residual import Residual
+from macaron_tf.layers.softmax import AdaptiveSoftmax
 from macaron_tf.layers.swish_rnn import SwishRNN
 
 __all__ = [

@@ -6,16 +6,286 @@ from collections.abc import Iterator, Sequence
 import keras
 
 from macaron_tf.checks import check_choice
-from macaron_tf.layers.activations import activation as activation_named
-from macaron_tf.layers.attention import MultiHeadAttention
-from macaron_tf.layers.attention_masks import all_of
-from macaron_tf.layers.cached_steps import CachedSteps
+from macaron_tf.layers.attention import MultiHeadAttention, all_of
+from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.scheme import OPERATORS, Mix
-from macaron_tf.layers.segment_steps import SegmentSteps
-from macaron_tf.layers.two_streams import TwoStreams
+
+
+class CachedSteps:
+    """The part of a `Block` that goes on from what its sub-layers keep of the past."""
+
+    attends: bool
+    _sublayers: list[tuple[str, Residual]]
+
+    def start(self, memory):
+        """What cached decoding keeps of the memory `(B, S, D)`, once for each sentence."""
+        return [
+            residual.sublayer.start(memory)
+            for operator, residual in self._sublayers
+            if operator == "memory"
+        ]
+
+    def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
+        """Room for the past of K hypotheses, `(B, K, ...)` in every tensor.
+
+        Raises:
+            ValueError: the token mixer needs the whole sequence at once.
+        """
+        return [
+            residual.sublayer.empty_cache(batch_size, beam_size, max_length)
+            for operator, residual in self._sublayers
+            if self._remembers(operator, residual)
+        ]
+
+    def _remembers(self, operator: str, residual: Residual) -> bool:
+        """Whether cached decoding keeps a past for this sub-layer; raises where it cannot."""
+        cached = hasattr(residual.sublayer, "empty_cache")
+        if operator == "tokens" and not cached:
+            raise ValueError(
+                f"cached decoding with a {type(self).__name__} is not supported: "
+                f"{residual.name} needs the whole sequence at once"
+            )
+        return cached and operator != "memory"
+
+    def step(self, x, index, context, cache, memory_mask=None, position_bias=None):
+        """One token of each hypothesis through the block.
+
+        Args:
+            x: `(B K, D)` or `(B, K, D)`, the new tokens.
+            index: scalar int32 or None, see `MultiHeadAttention.step`.
+            context: from `start`; `cache`: from `empty_cache` or the last step.
+            memory_mask: `(B, S)` boolean.
+            position_bias: see `MultiHeadAttention.step`.
+
+        Returns:
+            An output of the shape of x, and the new cache.
+
+        Raises:
+            ValueError: as `empty_cache`.
+        """
+        context, cache, new_cache = iter(context), iter(cache), []
+        for operator, residual in self._sublayers:
+            if operator == "memory":
+                x, _ = residual.step(x, index, next(context), memory_mask)
+            elif self._remembers(operator, residual):
+                bias = self._biases(operator, position_bias)
+                x, held = residual.step(x, index, next(cache), **bias)
+                new_cache.append(held)
+            else:
+                x = residual(x, training=False)
+        return x, new_cache
+
+    @property
+    def reads(self) -> bool:
+        """Whether `read` can do it: every sub-layer with a cache can, and there is no memory."""
+        if any(operator == "memory" for operator, _ in self._sublayers):
+            return False
+        kept = [one.sublayer for _, one in self._sublayers if hasattr(one.sublayer, "empty_cache")]
+        return all(hasattr(sublayer, "read") for sublayer in kept)
+
+    def read(self, x, index, cache, position_bias=None):
+        """The next L tokens of each text through the block, as L steps bring them.
+
+        Args:
+            x: `(B, L, D)`.
+            index: of the first of them, or None; position_bias: see `MultiHeadAttention.step`.
+            cache: from `empty_cache` or the last step, of K = 1.
+
+        Returns:
+            `(B, L, D)`, and the new cache.
+
+        Raises:
+            ValueError: as `empty_cache`.
+        """
+        cache, new_cache = iter(cache), []
+        for operator, residual in self._sublayers:
+            if self._remembers(operator, residual):
+                bias = self._biases(operator, position_bias)
+                x, held = residual.read(x, index, next(cache), **bias)
+                new_cache.append(held)
+            else:
+                x = residual(x, training=False)
+        return x, new_cache
+
+    def _biases(self, operator: str, position_bias) -> dict:
+        """What only scores take."""
+        return {"position_bias": position_bias} if operator == "tokens" and self.attends else {}
+
+
+class SegmentSteps:
+    """The part of a `Block` that goes on from what its sub-layers keep of earlier segments."""
+
+    _sublayers: list[tuple[str, Residual]]
+
+    def empty_past(self, batch_size, memory_length: int) -> list:
+        """What is kept before a text: of each sub-layer that looks back, `(B, ...)`.
+
+        Args:
+            batch_size: B.
+            memory_length: M, positions that attention keeps.
+
+        Raises:
+            ValueError: the token mixer keeps nothing.
+        """
+        return [
+            residual.sublayer.empty_past(batch_size, memory_length)
+            for operator, residual in self._sublayers
+            if self._carries(operator, residual)
+        ]
+
+    def share_biases(self, other: RelativeAttention | None) -> RelativeAttention | None:
+        """Takes the u and v of another block's attention, before `build`.
+
+        Args:
+            other: whose; None where this block is the first.
+
+        Returns:
+            Whose the next block takes.
+        """
+        for operator, residual in self._sublayers:
+            if operator == "tokens" and isinstance(residual.sublayer, RelativeAttention):
+                if other is not None:
+                    residual.sublayer.share_biases(other)
+                other = other or residual.sublayer
+        return other
+
+    def _carries(self, operator: str, residual: Residual) -> bool:
+        """Whether a sub-layer keeps something of a segment; raises where it should and cannot."""
+        carries = hasattr(residual.sublayer, "with_past")
+        if operator == "tokens" and not carries:
+            raise ValueError(
+                f"a memory of earlier segments with a {type(self).__name__} is not supported: "
+                f"{residual.name} keeps none; set positions='transformer_xl'"
+            )
+        return carries
+
+    def with_past(
+        self,
+        x,
+        past,
+        past_mask=None,
+        mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        training=None,
+    ):
+        """The next segment of a text through the block.
+
+        Args:
+            x: `(B, L, D)`.
+            past: from `empty_past` or the last segment; past_mask: `(B, M)` boolean, which
+                positions of it there are.
+            mask: `(B, L)` boolean, False at padding. attention_mask, segment_ids: see
+                `RelativeAttention.with_past`.
+
+        Returns:
+            `(B, L, D)` and the new past.
+
+        Raises:
+            ValueError: as `empty_past`.
+        """
+        past, new = iter(past), []
+        for operator, residual in self._sublayers:
+            if not self._carries(operator, residual):
+                x = residual(x, training=training)
+                continue
+            arguments = {"mask": mask}
+            if operator == "tokens":
+                arguments |= {
+                    "past_mask": past_mask,
+                    "attention_mask": attention_mask,
+                    "segment_ids": segment_ids,
+                }
+            x, held = residual.with_past(x, next(past), training=training, **arguments)
+            new.append(held)
+        return x, new
+
+
+class TwoStreams:
+    """The part of a `Block` that takes a second stream through the same weights.
+
+    Mixers of channels must see one position alone: a recurrence would tell a query what its own
+    token is.
+    """
+
+    _sublayers: list[tuple[str, Residual]]
+
+    def two_streams(
+        self,
+        content,
+        query,
+        past,
+        past_mask,
+        mask,
+        content_mask,
+        query_mask,
+        places,
+        segment_ids=None,
+        training=None,
+    ):
+        """The next segment of a text through the block.
+
+        Args:
+            content: h, `(B, L, D)`. query: g, `(B, P, D)`, of P positions that are to be guessed.
+            past, past_mask, mask, segment_ids: as of `SegmentSteps.with_past`.
+            content_mask, query_mask: `(B, L, L)` boolean, what each position sees of h.
+            places: `(B, P, L)`, one-hot, where the queries stand.
+
+        Returns:
+            h, g and the new past.
+
+        Raises:
+            ValueError: a mixer that sees other positions in another way.
+
+        References: Yang et al. 2019 (XLNet), section 2.3.
+        """
+        past, new = iter(past), []
+        for operator, residual in self._sublayers:
+            mixer = residual.sublayer
+            if operator == "channels" and isinstance(mixer, FeedForward):
+                content = residual(content, training=training)
+                query = residual(query, training=training)
+            elif operator == "tokens" and isinstance(mixer, RelativeAttention):
+                content, query, held = _attended(
+                    residual,
+                    content,
+                    query,
+                    next(past),
+                    {"past_mask": past_mask, "mask": mask},
+                    (content_mask, query_mask),
+                    places,
+                    {"segment_ids": segment_ids, "training": training},
+                )
+                new.append(held)
+            else:
+                raise ValueError(
+                    f"two streams with a {type(self).__name__} are not possible: {residual.name} "
+                    "would tell a query its own token; take transformer or macaron blocks"
+                )
+        return content, query, new
+
+
+def _attended(residual, content, query, past, masks, streams, places, options):
+    """Both streams through attention to the contents, and what it keeps of them."""
+    attention: RelativeAttention = residual.sublayer
+    training, segment_ids = options["training"], options["segment_ids"]
+    keys = new_past = None
+
+    def of_content(y):
+        nonlocal keys, new_past
+        keys = attention.keys(y, past, **masks, segment_ids=segment_ids)
+        new_past = attention.new_past(y, past)
+        return attention.attend(y, keys, streams[0], **options)
+
+    content = residual.around(content, of_content, training)
+    query = residual.around(
+        query, lambda y: attention.attend(y, keys, streams[1], places=places, **options), training
+    )
+    return content, query, new_past
+
 
 # Every argument that is a plain value.
 _PLAIN = (

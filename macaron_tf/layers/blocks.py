@@ -5,7 +5,7 @@ import keras
 from macaron_tf.checks import check_choice
 from macaron_tf.kernels import GATES
 from macaron_tf.layers.block import Block
-from macaron_tf.layers.gating import GatedMLP
+from macaron_tf.layers.gated_mlp import GatedMLP
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.layers.swish_rnn import SwishRNN
 

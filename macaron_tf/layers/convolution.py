@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_count, check_fraction
-from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.norms import Dropout
 
 # Uniform within 1 / sqrt(fan-in) on either side.
 _UNIFORM = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from macaron_tf.layers.activations import activation as activation_named
 from macaron_tf.layers.dense import Dense
-from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.dense import activation as activation_named
+from macaron_tf.layers.norms import Dropout
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")

@@ -4,8 +4,7 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_choice
-from macaron_tf.layers.dropout import Dropout
-from macaron_tf.layers.layer_norm import normalization
+from macaron_tf.layers.norms import Dropout, normalization
 
 NORM_PLACEMENTS = ("pre", "post")
 

@@ -6,7 +6,7 @@ from keras import ops
 from macaron_tf.checks import check_choice
 from macaron_tf.kernels import GATES, gated, swish_gate, swish_recurrence
 from macaron_tf.kernels.choice import chosen
-from macaron_tf.layers.dropout import Dropout
+from macaron_tf.layers.norms import Dropout
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")

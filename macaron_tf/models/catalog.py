@@ -4,18 +4,315 @@ import dataclasses
 
 import keras
 
-from macaron_tf.models.config import EncoderDecoderConfig
-from macaron_tf.models.elmo import Elmo
-from macaron_tf.models.elmo_catalog import ELMOS
-from macaron_tf.models.elmo_config import ElmoConfig
+from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
+from macaron_tf.models.elmo import Elmo, ElmoConfig
 from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.encoder_catalog import ENCODERS
-from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.models.sequence_catalog import SEQUENCE_MODELS
-from macaron_tf.models.temporal_catalog import TEMPORAL_MODELS
-from macaron_tf.models.temporal_config import TemporalConfig
-from macaron_tf.models.temporal_model import TemporalModel
+from macaron_tf.models.tcn import TemporalConfig, TemporalModel
+
+# GPT (Radford et al. 2018, section 4.1): 40,000 merges and 478 characters, 512 positions.
+# GPT-2 (Radford et al. 2019, table 2): 50,257 pieces, 1,024 positions, a LayerNorm before each
+# sub-layer and one at the end, last matrices that start 1/sqrt(sub-layers) as wide (section 2.3).
+# Their released code: GELU by tanh, epsilon 1e-5, a dropout of 0.1 everywhere, no LayerNorm of the
+# embeddings. Vocabularies are padded to a multiple of 8.
+_GPT = {
+    "causal": True,
+    "num_segments": 0,
+    "embedding_norm": False,
+    "activation": "gelu_tanh",
+    "epsilon": 1e-5,
+}
+_GPT2 = {**_GPT, "norm": "pre", "scaled_outputs": True, "max_length": 1024}
+_GPT_VOCABULARY, _GPT2_VOCABULARY = 40_480, 50_264
+_GPT2_SIZES = {  # D, H, layers
+    "base": (768, 12, 12),
+    "medium": (1024, 16, 24),
+    "large": (1280, 20, 36),
+    "xl": (1600, 25, 48),
+}
+# GPT-3 (Brown et al. 2020, table 2.1): GPT-2's at these shapes with 2,048 positions; every second
+# layer of theirs attends sparsely, which is not here. XL has 16 heads here: the table's 24 of 128
+# would come to 1.5 billion parameters, not to its 1.3.
+_GPT3_SIZES = {  # D, H, d, layers
+    "small": (768, 12, 64, 12),
+    "medium": (1024, 16, 64, 24),
+    "large": (1536, 16, 96, 24),
+    "xl": (2048, 16, 128, 24),
+    "2.7b": (2560, 32, 80, 32),
+    "6.7b": (4096, 32, 128, 32),
+    "13b": (5140, 40, 128, 40),
+    "175b": (12288, 96, 128, 96),
+}
+# tiny and mini: the encoders', see `encoder_catalog`.
+_TINY_SIZES = {
+    "tiny": {
+        "hidden_dim": 128,
+        "feed_forward_dim": 384,
+        "num_heads": 4,
+        "num_layers": 3,
+        "initializer_range": 0.05,
+    },
+    "mini": {"hidden_dim": 256, "feed_forward_dim": 768, "num_heads": 4, "num_layers": 4},
+}
+
+LANGUAGE_MODELS: dict[str, EncoderConfig] = {
+    **{f"gpt_{size}": EncoderConfig(8_000, **_GPT, **own) for size, own in _TINY_SIZES.items()},
+    **{f"gpt2_{size}": EncoderConfig(8_000, **_GPT2, **own) for size, own in _TINY_SIZES.items()},
+    "gpt_base": EncoderConfig(_GPT_VOCABULARY, 768, 3072, 12, 12, **_GPT),
+    **{
+        f"gpt2_{size}": EncoderConfig(_GPT2_VOCABULARY, width, 4 * width, heads, layers, **_GPT2)
+        for size, (width, heads, layers) in _GPT2_SIZES.items()
+    },
+    **{
+        f"gpt3_{size}": EncoderConfig(
+            _GPT2_VOCABULARY,
+            width,
+            4 * width,
+            heads,
+            layers,
+            **{**_GPT2, "max_length": 2048, "head_dim": head_dim},
+        )
+        for size, (width, heads, head_dim, layers) in _GPT3_SIZES.items()
+    },
+}
+
+
+# Dai et al. 2019, section 4.1, "standard" for WikiText-103, and its released script: 16 layers,
+# D 410, 10 heads, F 2,100, ReLU, no dropout of attention weights, u and v the same in all layers;
+# 267,735 words, 151 million parameters. Its embeddings are multiplied by sqrt(D), not here, where
+# the first LayerNorm undoes it.
+# XLNet (Yang et al. 2019, appendix A.4; base: its released configuration): BERT's shapes, 32,000
+# pieces, no LayerNorm of the embeddings, u and v of each layer, segments compared, not added.
+_RELATIVE = {"positions": "transformer_xl", "embedding_norm": False}
+_XL = {
+    **_RELATIVE,
+    "causal": True,
+    "num_segments": 0,
+    "shared_position_biases": True,
+    "activation": "relu",
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.1,
+    "epsilon": 1e-5,
+}
+_XLNET = {**_RELATIVE, "activation_dropout": 0.1}
+# tiny and mini: the encoders', see `encoder_catalog`.
+
+
+def _two_cores(name: str, parts: dict) -> dict[str, EncoderConfig]:
+    return {
+        f"{name}_tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05, **parts),
+        f"{name}_mini": EncoderConfig(8_000, 256, 768, 4, 4, **parts),
+    }
+
+
+MEMORY_MODELS: dict[str, EncoderConfig] = {
+    **_two_cores("transformer_xl", _XL),
+    "transformer_xl_base": EncoderConfig(267_736, 410, 2_100, 10, 16, **_XL),
+    **_two_cores("xlnet", _XLNET),
+    "xlnet_base": EncoderConfig(32_000, 768, 3072, 12, 12, **_XLNET),
+    "xlnet_large": EncoderConfig(32_000, 1024, 4096, 16, 24, **_XLNET),
+}
+
+
+# base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
+# small is ELECTRA's (Clark et al. 2020, table 6).
+# tiny and mini are made for two cores; F = 3 D, for two thirds of it are a multiple of 64 and all
+# blocks count the same. tiny has a layer for each of the step sizes 1, 2 and 4, and matrices that
+# start as base's do for its width: 0.02 sqrt(768 / 128) = 0.05.
+_SIZES = {
+    "tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05),
+    "mini": EncoderConfig(8_000, 256, 768, 4, 4),
+    "small": EncoderConfig(30_528, 256, 1024, 4, 12),
+    "base": EncoderConfig(30_528, 768, 3072, 12, 12),
+    "large": EncoderConfig(30_528, 1024, 4096, 16, 24),
+    # ALBERT's: H = D / 64 heads, F = 4 D.
+    "xlarge": EncoderConfig(30_000, 2048, 8192, 32, 24),
+    "xxlarge": EncoderConfig(30_000, 4096, 16384, 64, 12),
+}
+_TWO_CORES, _PAPERS = ("tiny", "mini"), ("base", "large")
+
+
+def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **changes) -> dict:
+    """A family's configurations by name."""
+    return {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
+
+
+# BERT-rab and the SwishRNN model have T5's bias beside the learned positions (Lei et al. 2022,
+# section 3: it "adds" the bias to each attention layer); the released Macaron runs are all
+# pre-norm. RoBERTa (Liu et al. 2019) and SpanBERT (Joshi et al. 2020) read one segment.
+# ALBERT (Lan et al. 2020, table 1): 30,000 pieces, E 128, one layer's weights for all.
+# ELECTRA's small size has E 128 (Clark et al. 2020, table 6).
+# XLM (Conneau and Lample 2019, section 5.1): 12 layers, D 1024, 8 heads, 95,000 pieces and 15
+# languages for XNLI; no segments.
+# gMLP and aMLP (Liu et al. 2021) have no positions but those in their matrices; Toeplitz ones for
+# 512 positions and 32,000 pieces give the parameters that the slides state.
+# On two cores their six thin layers count as BERT's three: 6 x 1.5 D F = 3 x (4 + 2 x 3) D^2.
+_ONE_SEGMENT = {"num_segments": 0}
+_SHARED = {"sharing": "all", "activation": "gelu_tanh"}
+_GATED_PAPER = {"positions": "none", "num_segments": 0, "norm": "pre"}
+_GATED = EncoderConfig(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED_PAPER)
+_ROBERTA = {**_ONE_SEGMENT, "epsilon": 1e-5}
+
+ENCODERS: dict[str, EncoderConfig] = {
+    **_family("bert"),
+    **_family("bert_rab", relative_bias="per_layer"),
+    **_family("swish_rnn", relative_bias="per_layer", block="swish_rnn", rnn_step_sizes=(1, 2, 4)),
+    **_family("macaron_bert", block="macaron", norm="pre"),
+    **_family("roberta", _TWO_CORES, **_ROBERTA),
+    **_family("roberta", _PAPERS, vocab_size=50_272, **_ROBERTA),
+    **_family("span_bert", **_ONE_SEGMENT),
+    **_family("albert", _TWO_CORES, embedding_dim=64, **_SHARED),
+    **_family(
+        "albert",
+        (*_PAPERS, "xlarge", "xxlarge"),
+        vocab_size=30_000,
+        embedding_dim=128,
+        **_SHARED,
+    ),
+    **_family("electra"),
+    **_family("electra", ("small",), embedding_dim=128),
+    **_family("xlm", _TWO_CORES, num_languages=3, **_ONE_SEGMENT),
+    "gmlp_tiny": dataclasses.replace(_GATED, block="gmlp"),
+    "gmlp_base": EncoderConfig(32_000, 512, 3072, 8, 48, block="gmlp", **_GATED_PAPER),
+    "gmlp_large": EncoderConfig(32_000, 768, 3072, 12, 96, block="gmlp", **_GATED_PAPER),
+    "amlp_tiny": dataclasses.replace(_GATED, block="amlp", tiny_attention_dim=32),
+    "amlp_base": EncoderConfig(32_000, 512, 3072, 8, 36, block="amlp", **_GATED_PAPER),
+    "amlp_large": EncoderConfig(
+        32_000, 768, 3072, 12, 72, block="amlp", tiny_attention_dim=128, **_GATED_PAPER
+    ),
+    "xlm_xnli": EncoderConfig(95_000, 1024, 4096, 8, 12, num_segments=0, num_languages=15),
+    **LANGUAGE_MODELS,
+    **MEMORY_MODELS,
+}
+
+
+# Raffel et al. 2020, section 3.7 and its released configurations: 32,000 pieces, 100 sentinels and
+# padding make 32,128 rows. 1.1 (its released notes): gated GELU, output untied, without dropout in
+# pre-training. Lewis et al. 2020, section 2.2, with GPT-2's pieces: 50,265, padded.
+_T5 = EncoderDecoderConfig(
+    32_128,
+    512,
+    2048,
+    8,
+    6,
+    6,
+    block="transformer",
+    activation_dropout=0.1,
+    epsilon=1e-6,
+    positions="none",
+    relative_bias="shared",
+    norm_type="rms",
+    use_bias=False,
+    head_dim=64,
+    scaled=False,
+    embedding_scale=False,
+    scaled_logits=True,
+    initializer="lecun_normal",
+)
+_T5_1_1 = dataclasses.replace(
+    _T5, activation="gelu_tanh", gated=True, tied=False, scaled_logits=False
+)
+_BART = EncoderDecoderConfig(
+    50_272,
+    768,
+    3072,
+    12,
+    6,
+    6,
+    block="transformer",
+    activation_dropout=0.0,
+    activation="gelu",
+    norm="post",
+    positions="learned",
+    embedding_norm=True,
+    embedding_scale=False,
+    initializer_range=0.02,
+)
+
+
+def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
+    """A configuration at other sizes, as many layers in both stacks."""
+    return dataclasses.replace(
+        config,
+        hidden_dim=hidden_dim,
+        feed_forward_dim=feed_forward_dim,
+        num_heads=heads,
+        num_encoder_layers=layers,
+        num_decoder_layers=layers,
+        **changes,
+    )
+
+
+# The tiny ones are made for two cores: the shapes of the tiny encoders. As theirs, their matrices
+# start 0.05 wide where base's are 0.02; a layer for each of the step sizes 1, 2 and 4.
+_TINY = {"vocab_size": 8_000, "rnn_step_sizes": (1, 2, 4)}
+
+SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
+    "t5_tiny": _size(_T5, 128, 384, 4, 3, head_dim=None, **_TINY),
+    "t5_small": _T5,
+    "t5_base": _size(_T5, 768, 3072, 12, 12),
+    "t5_large": _size(_T5, 1024, 4096, 16, 24),
+    "t5_3b": _size(_T5, 1024, 16_384, 32, 24, head_dim=128),
+    "t5_11b": _size(_T5, 1024, 65_536, 128, 24, head_dim=128),
+    "t5_1_1_small": _size(_T5_1_1, 512, 1024, 6, 8),
+    "t5_1_1_base": _size(_T5_1_1, 768, 2048, 12, 12),
+    "t5_1_1_large": _size(_T5_1_1, 1024, 2816, 16, 24),
+    "t5_1_1_xl": _size(_T5_1_1, 2048, 5120, 32, 24),
+    "t5_1_1_xxl": _size(_T5_1_1, 4096, 10_240, 64, 24),
+    "bart_tiny": _size(_BART, 128, 384, 4, 3, max_length=256, initializer_range=0.05, **_TINY),
+    "bart_base": _BART,
+    "bart_large": _size(_BART, 1024, 4096, 16, 12),
+}
+
+
+# The code released with Bai et al. 2018: taps, blocks, channels, dropout. The two of music are
+# recalled from its table 2 and have the slide's 300K and 1M parameters; the released default for
+# both is k 5 x 4 x 150 with dropout 0.25.
+TEMPORAL_MODELS = {
+    "tcn_adding": TemporalConfig(1, (30,) * 8, kernel_size=7, input_dim=2, last_only=True),
+    "tcn_copy_memory": TemporalConfig(10, (10,) * 8, kernel_size=8, input_dim=10),
+    "tcn_jsb": TemporalConfig(88, (150,) * 2, kernel_size=3, input_dim=88, dropout=0.5),
+    "tcn_nottingham": TemporalConfig(88, (150,) * 4, kernel_size=6, input_dim=88, dropout=0.2),
+    "tcn_mnist": TemporalConfig(
+        10, (25,) * 8, kernel_size=7, input_dim=1, dropout=0.05, last_only=True
+    ),
+    "tcn_ptb_words": TemporalConfig(
+        10_000,
+        (600,) * 4,
+        kernel_size=3,
+        vocab_size=10_000,
+        embedding_dim=600,
+        tied=True,
+        dropout=0.45,
+        embedding_dropout=0.25,
+    ),
+    "tcn_ptb_characters": TemporalConfig(
+        50,
+        (450, 450, 100),
+        kernel_size=3,
+        vocab_size=50,
+        embedding_dim=100,
+        tied=True,
+        dropout=0.1,
+        embedding_dropout=0.1,
+    ),
+}
+
+
+ELMOS = {
+    # Peters et al. 2018, section 3.4: 93.6M parameters, and the table of the words it scores, of
+    # which the One Billion Word Benchmark has 793,471.
+    "elmo_original": ElmoConfig(793_471),
+    # For two cores: a pass over two million words in about a quarter of an hour.
+    "elmo_tiny": ElmoConfig(
+        8_000,
+        lstm_dim=256,
+        projection_dim=128,
+        max_characters=20,
+        filters=((1, 16), (2, 32), (3, 64), (4, 128)),
+    ),
+}
+
 
 Config = EncoderDecoderConfig | EncoderConfig | ElmoConfig | TemporalConfig
 _MODELS: dict[type, type[keras.Model]] = {

@@ -5,9 +5,8 @@ from keras import ops
 
 from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.dense import Dense
-from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
-from macaron_tf.models.configured import ConfiguredModel
-from macaron_tf.models.encoder_config import EncoderConfig
+from macaron_tf.layers.embeddings import EncoderEmbeddings
+from macaron_tf.models.config import ConfiguredModel, EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 

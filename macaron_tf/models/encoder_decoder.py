@@ -1,14 +1,21 @@
 """The encoder-decoder of translation, T5 and BART, with any block."""
 
+import dataclasses
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
-from macaron_tf.layers.embeddings import TiedEmbedding
-from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
-from macaron_tf.models.config import EncoderDecoderConfig
-from macaron_tf.models.configured import ConfiguredModel
+from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
+from macaron_tf.models.config import (
+    DROPOUTS,
+    SEQUENCE_BLOCKS,
+    SHAPE,
+    ConfiguredModel,
+    EncoderConfig,
+    EncoderDecoderConfig,
+)
 from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.source_encoder import source_encoder_config
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
@@ -249,3 +256,107 @@ class EncoderDecoder(ConfiguredModel):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape["target"], self.config.vocab_size)
+
+
+def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
+    """The configuration of an encoder-decoder's source encoder: its layers are the model's.
+
+    Args:
+        config: with `num_source_layers`.
+    """
+    return EncoderConfig(
+        vocab_size=config.source_vocab_size or config.vocab_size,
+        num_layers=config.num_source_layers,
+        num_segments=0,
+        initializer_range=config.initializer_range or config.hidden_dim**-0.5,
+        **config.options(*SHAPE, *DROPOUTS),
+    )
+
+
+def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
+    """What is trained first where a new encoder is put in front of a pre-trained model.
+
+    The new encoder, the pre-trained positions of both sides, and the projection to queries, keys
+    and values in the encoder's first layer, with its bias.
+
+    Args:
+        network: a built `EncoderDecoder` with a `source_encoder`.
+
+    References: Lewis et al. 2020 (BART), section 3.4.
+    """
+    variables = list(network.source_encoder.trainable_variables)
+    for side in (network.source_embeddings, network.target_embeddings):
+        if side.position_layer:
+            variables += side.position_layer.trainable_variables
+    first_layer = network.encoder.blocks[0].trainable_variables
+    return variables + [v for v in first_layer if "/query_key_value/" in v.path]
+
+
+PARTS = ("embeddings", "encoder", "decoder")
+
+
+def config_from_encoder(
+    config: EncoderConfig, base: EncoderDecoderConfig, parts: Sequence[str]
+) -> EncoderDecoderConfig:
+    """The configuration of an encoder-decoder that an encoder's weights fit in.
+
+    Args:
+        config: the encoder's.
+        base: gives the dropouts, and the depth of what is not in `parts`.
+        parts: of `PARTS`: what takes the encoder's weights; the embeddings always do.
+
+    Raises:
+        ValueError: no encoder-decoder has such layers; the message names the field.
+    """
+    for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
+        value = getattr(config, field)
+        if value not in (None, plain):
+            raise ValueError(f"{field}={value!r}: an encoder-decoder has {field}={plain!r} only")
+    others = set(config.blocks) - set(SEQUENCE_BLOCKS)
+    if others or config.positions == "transformer_xl" or not config.affine:
+        found = f"block={min(others)!r}" if others else f"positions={config.positions!r}"
+        found = found if config.affine else "affine=False"
+        raise ValueError(
+            f"{found}: an encoder-decoder has blocks of {', '.join(SEQUENCE_BLOCKS)}, with "
+            "LayerNorms that scale, and no attention over segments"
+        )
+    depths = {
+        f"num_{part}_layers": config.num_layers for part in ("encoder", "decoder") if part in parts
+    }
+    return dataclasses.replace(
+        base,
+        vocab_size=config.vocab_size,
+        **config.options(*SHAPE),
+        **depths,
+        embedding_scale=False,
+        tied=True,
+        scaled_logits=False,
+        initializer_range=config.initializer_range,
+        language_embeddings=bool(config.num_languages or config.num_segments),
+        num_source_layers=0,
+    )
+
+
+def copy_embeddings(network: EncoderDecoder, encoder: Encoder, languages: Sequence[int]) -> None:
+    """Gives an encoder-decoder the embeddings of an encoder, on both sides.
+
+    Args:
+        network: built, see `config_from_encoder`.
+        encoder: built.
+        languages: of the source and the target, their rows in the encoder's language embeddings.
+    """
+    own = encoder.embeddings
+    network.embedding.table.assign(own.tokens.table)
+    sides = (network.source_embeddings, network.target_embeddings)
+    for side, language in zip(sides, languages, strict=True):
+        for layer, theirs in (
+            (side.position_layer, own.position_layer),
+            (side.layer_norm, own.layer_norm),
+        ):
+            if layer:
+                layer.set_weights(theirs.get_weights())
+        if side.languages is not None:
+            # What every token of the side has added to it: its language, and the first segment.
+            rows = ((own.languages, language), (own.segments, 0))
+            found = [table[row] for table, row in rows if table is not None]
+            side.languages.assign(ops.sum(ops.stack(found), axis=0, keepdims=True))  # (1, D)

@@ -3,10 +3,9 @@
 import keras
 from keras import ops
 
-from macaron_tf.layers.next_token_head import NextTokenHead
-from macaron_tf.models.configured import ConfiguredModel
+from macaron_tf.layers.language_heads import NextTokenHead
+from macaron_tf.models.config import ConfiguredModel, EncoderConfig
 from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.encoder_config import EncoderConfig
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")

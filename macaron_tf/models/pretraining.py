@@ -6,12 +6,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from macaron_tf.layers.encoder_embeddings import EncoderEmbeddings
+from macaron_tf.layers.embeddings import EncoderEmbeddings
 from macaron_tf.layers.heads import ClassificationHead, Pooler
 from macaron_tf.layers.language_heads import MaskedLanguageHead, SpanBoundaryHead
-from macaron_tf.models.configured import ConfiguredModel
+from macaron_tf.models.config import ConfiguredModel, EncoderConfig
 from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.encoder_config import EncoderConfig
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")

@@ -4,11 +4,9 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_count
-from macaron_tf.layers.heads import ClassificationHead
-from macaron_tf.layers.pooling import Pooling
-from macaron_tf.models.configured import ConfiguredModel
+from macaron_tf.layers.heads import ClassificationHead, Pooling
+from macaron_tf.models.config import ConfiguredModel, EncoderConfig
 from macaron_tf.models.encoder import Encoder
-from macaron_tf.models.encoder_config import EncoderConfig
 from macaron_tf.special_ids import PAD
 
 FEATURES = {

@@ -7,11 +7,11 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_choice
-from macaron_tf.layers.attention_masks import all_of, combine_masks
+from macaron_tf.layers.attention import all_of, combine_masks
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import block_class
-from macaron_tf.layers.layer_norm import normalization
-from macaron_tf.layers.relative_bias import RelativePositionBias
+from macaron_tf.layers.norms import normalization
+from macaron_tf.layers.positions import RelativePositionBias
 
 RELATIVE_BIASES = ("none", "shared", "per_layer")
 # The operators that layers have in common.

@@ -5,12 +5,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.objectives.masking import map_numbered
-from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.pretraining import PretrainingObjective
+from macaron_tf.objectives.base import PretrainingObjective
+from macaron_tf.objectives.masking import choice as draws
+from macaron_tf.objectives.masking.choice import choose_tokens
+from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabulary
+from macaron_tf.objectives.masking.masking import map_numbered
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.special_ids import BOS, EOS, PAD
 
@@ -139,3 +142,164 @@ def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
     columns = tf.range(ids.shape[1])
     at_end = (columns == lengths_of(ids)[:, None]) & real[:, None]
     return tf.where(at_end, tf.constant(EOS, ids.dtype), ids)[:, :room]
+
+
+# The ids above a vocabulary's rows: V + 0 for the first span of a text, V + 1, ...
+SENTINELS = 100
+# What they add to an embedding table, whose rows are a multiple of 8.
+SENTINEL_ROWS = -(-SENTINELS // 8) * 8
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanCorruptionConfig:
+    """How much of a text is hidden, in how long spans.
+
+    Args:
+        rate: part of the tokens. mean_span: tokens of a span on average.
+
+    Raises:
+        UserError: a field is out of its range; the sentence names the field.
+
+    References: Raffel et al. 2020 (T5), section 3.1.4 and its released code.
+    """
+
+    rate: float = 0.15
+    mean_span: float = 3.0
+
+    def __post_init__(self):
+        if type(self.rate) is not float or not 0 < self.rate < 1:
+            raise UserError(f"corruption: rate must lie between 0 and 1, not {self.rate!r}")
+        if type(self.mean_span) not in (int, float) or not 1 <= self.mean_span < float("inf"):
+            raise UserError(f"corruption: mean_span must be 1 or more, not {self.mean_span!r}")
+
+    def counts(self, tokens: int) -> tuple[int, int]:
+        """Hidden tokens and spans of a text of n tokens; none of a text of one token."""
+        if tokens < 2:
+            return 0, 0
+        hidden = min(max(round(tokens * self.rate), 1), tokens - 1)
+        return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
+
+    def lengths(self, tokens: int) -> tuple[int, int]:
+        """S and T, what sources and targets of texts of at most n tokens fit into, with EOS."""
+        each = [(n, *self.counts(n)) for n in range(tokens + 1)]
+        return (
+            max(n - hidden + spans + 1 for n, hidden, spans in each),
+            max(hidden + spans + 1 for _, hidden, spans in each),
+        )
+
+    def text_length(self, source_length: int) -> int:
+        """The longest text whose source fits into S tokens: 568 for 512."""
+        tokens = source_length - 1
+        while self.lengths(tokens + 1)[0] <= source_length:
+            tokens += 1
+        return tokens
+
+
+def hidden_spans(
+    text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig = SpanCorruptionConfig()
+) -> tf.Tensor:
+    """Which tokens are hidden: `(B, R)` bool.
+
+    Hidden tokens and the others are cut into as many parts each, every way of cutting being as
+    likely, and laid in turn: first a part that is seen, last one that is hidden.
+
+    Args:
+        text: `(B, R)` int, R static, padding at the end.
+        seed: `(2,)` or `(B, 2)` int.
+        config: how many tokens and spans.
+
+    References: Raffel et al. 2020 (T5), its released code, `random_spans_noise_mask`.
+    """
+    room = text.shape[1]
+    tokens = lengths_of(text)
+    table = np.array([config.counts(n) for n in range(room + 1)], np.int32)  # (R + 1, 2)
+    hidden, spans = tf.unstack(tf.gather(tf.constant(table), tokens), axis=-1)  # (B,) each
+    most = max(int(table[:, 1].max()), 1)
+    of_hidden, of_seen = draws.split(seed, 2)
+    parts = [
+        _random_parts(tokens - hidden, spans, of_seen, room, most),
+        _random_parts(hidden, spans, of_hidden, room, most),
+    ]
+    # 2 of (B, P) -> (B, P, 2) -> (B, 2 P)
+    sizes = tf.reshape(tf.stack(parts, axis=-1), [-1, 2 * most])
+    columns = tf.broadcast_to(tf.range(room), tf.shape(text))
+    part = tf.searchsorted(tf.cumsum(sizes, axis=-1), columns, side="right")  # (B, R)
+    return (part % 2 == 1) & (columns < tokens[:, None])
+
+
+def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room: int) -> tf.Tensor:
+    """A text with a sentinel for each run of hidden tokens, and EOS.
+
+    Args:
+        text: `(B, R)` int. hidden: `(B, R)` bool; False where there is padding.
+        first_sentinel: id of the first; the next run's is one more.
+        room: columns of the result.
+
+    Returns:
+        `(B, room)`; all PAD where a row hides nothing.
+    """
+    before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
+    starts = hidden & ~before
+    numbers = tf.cumsum(tf.cast(starts, text.dtype), axis=-1) - 1
+    ids = tf.where(starts, first_sentinel + numbers, text)
+    some = tf.reduce_any(hidden, axis=-1)  # (B,)
+    keep = (text != PAD) & (starts | ~hidden) & some[:, None]
+    return ended(packed(ids, keep, room), some, room)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanCorruptionObjective(CorruptionObjective):
+    """T5's: the source has a sentinel for each hidden span, the target one before each.
+
+    Sentinels are ids above the vocabulary's, so the network has `SENTINEL_ROWS` rows more than it.
+
+    Attributes: that of `CorruptionObjective`, and
+        config: how much is hidden.
+
+    References: Raffel et al. 2020 (T5), section 3.1.4; as in its code, no sentinel ends a target.
+    """
+
+    config: SpanCorruptionConfig = SpanCorruptionConfig()
+
+    def corruption(self, vocabulary: CorruptionVocabulary, length: int) -> Corruption:
+        """See `CorruptionObjective`; S and T are `SpanCorruptionConfig.lengths`.
+
+        Raises:
+            UserError: texts are so long that there are not enough sentinels.
+        """
+        spans = max(self.config.counts(n)[1] for n in range(length + 1))
+        if spans > SENTINELS:
+            raise UserError(
+                f"rows of {length + 2} tokens have up to {spans} hidden spans, and there are "
+                f"{SENTINELS} sentinels: lower corpus.sequence_length or raise corruption.mean_span"
+            )
+        source_room, target_room = self.config.lengths(length)
+
+        def corrupted(text, seed):
+            hidden = hidden_spans(text, seed, self.config)
+            # A row that hides nothing has nothing to be asked for, nor to be read.
+            seen = ~hidden & (text != PAD) & tf.reduce_any(hidden, axis=-1, keepdims=True)
+            return (
+                with_sentinels(text, hidden, vocabulary.size, source_room),
+                with_sentinels(text, seen, vocabulary.size, target_room),
+            )
+
+        return corrupted
+
+
+def _random_parts(
+    items: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor, most_items: int, most_parts: int
+) -> tf.Tensor:
+    """Sizes of so many parts of so many items, none empty: `(B, most_parts)` int32.
+
+    Every way of cutting is as likely: the cuts are a uniform choice of the places between items.
+    """
+    rows, columns = tf.shape(items)[0], tf.range(most_items)
+    between = columns < items[:, None] - 1  # (B, most_items)
+    cuts = tf.cast(choose_tokens(between, tf.maximum(parts - 1, 0), seed) > 0, tf.int32)
+    part = tf.cumsum(cuts, axis=-1, exclusive=True)
+    # (B, most_items) -> (B most_items,), a part being counted apart in each row
+    segments = tf.reshape(part + most_parts * tf.range(rows)[:, None], [-1])
+    ones = tf.reshape(tf.cast(columns < items[:, None], tf.int32), [-1])
+    sizes = tf.math.unsorted_segment_sum(ones, segments, rows * most_parts)
+    return tf.reshape(sizes, [rows, most_parts])

@@ -1,26 +1,192 @@
 """BART's objective: the whole text, from what noise has left of it."""
 
 import dataclasses
+import math
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.objectives import draws
 from macaron_tf.objectives.corruption import (
     Corruption,
     CorruptionObjective,
     CorruptionVocabulary,
     ended,
+    lengths_of,
+    packed,
 )
-from macaron_tf.objectives.infilling import infill
-from macaron_tf.objectives.text_noise import (
-    delete_tokens,
-    replace_tokens,
-    rotate,
-    shuffle_sentences,
-)
+from macaron_tf.objectives.masking import choice as draws
+from macaron_tf.objectives.masking.choice import choose_tokens, words_of
 from macaron_tf.special_ids import PAD
+
+# Draws beyond the budget, which spans of no word do not spend: all of 16 are such at mean 3 in
+# one of e^48 rows, whose budget is then not spent.
+_SPARE = 16
+
+
+def poisson_limits(mean: float) -> np.ndarray:
+    """P(X <= k) for k = 0, 1, ... up to where the rest is below 1e-7: `(N,)` float32."""
+    probabilities, k, rest = [math.exp(-mean)], 0, 1.0 - math.exp(-mean)
+    while rest > 1e-7:
+        k += 1
+        probabilities.append(probabilities[-1] * mean / k)
+        rest -= probabilities[-1]
+    return np.cumsum(probabilities).astype(np.float32)
+
+
+def draw_spans(
+    budget: tf.Tensor, seed: tf.Tensor, mean: float, most: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Spans until their words are the budget; what exceeds it is cut off the last one.
+
+    Args:
+        budget: `(B,)` int32, words, at most `most`.
+        seed: `(2,)` or `(B, 2)` int.
+        mean: of the Poisson law of the lengths.
+        most: the greatest budget.
+
+    Returns:
+        Lengths `(B, M)` int32, and which are drawn `(B, M)` bool, the first ones of a row; lengths
+        of 0 among them.
+    """
+    room = most + _SPARE
+    uniform = draws.uniform(seed, tf.shape(budget)[0], room)  # (B, M)
+    limits = tf.constant(poisson_limits(mean))
+    lengths = tf.reshape(
+        tf.searchsorted(limits, tf.reshape(uniform, [-1]), side="right"), tf.shape(uniform)
+    )
+    left = budget[:, None] - tf.cumsum(lengths, axis=-1, exclusive=True)
+    drawn = left > 0
+    return tf.where(drawn, tf.minimum(lengths, left), 0), drawn
+
+
+def infill(
+    text: tf.Tensor,
+    starts: tf.Tensor,
+    seed: tf.Tensor,
+    rate: float,
+    mean: float,
+    mask_id: int,
+) -> tf.Tensor:
+    """Hides ceil(rate W) of a text's W words in spans, each behind one mask.
+
+    Lengths are drawn from a Poisson law until the budget is spent; a span of no word is a mask
+    more. Every order of the spans among the words that are left is as likely: no two overlap, so
+    that each keeps its length and its mask. (The released code draws places of spans that may
+    overlap, whose masks then melt into one, and hides fewer words than the budget.)
+
+    A text never grows beyond R tokens: spans of no word for which there is no room are left out,
+    which happens to texts of a few words only.
+
+    Args:
+        text: `(B, R)` int, R static, padding at the end.
+        starts: `(B, R)` bool, True where a token begins a word.
+        seed: `(2,)` or `(B, 2)` int.
+        rate: part of the words. mean: words of a span. mask_id: id of the mask.
+
+    Returns:
+        `(B, R)`, packed to the left.
+
+    References: Lewis et al. 2020 (BART), section 2.2.
+    """
+    rows, room = tf.shape(text)[0], text.shape[1]
+    of_lengths, of_order, of_places = draws.split(seed, 3)
+    columns = tf.range(room)
+    _, sizes = words_of(text != PAD, starts)  # (B, R), tokens of word 0, 1, ...
+    words = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=-1)  # (B,)
+    budgets = np.array([math.ceil(rate * n - 1e-9) for n in range(room + 1)], np.int32)
+    budget = tf.gather(tf.constant(budgets), words)
+    lengths, drawn = draw_spans(budget, of_lengths, mean, int(budgets[-1]))  # (B, M) each
+    hidden = tf.reduce_sum(lengths, axis=-1)  # (B,), words
+    inserts = tf.cast(drawn & (lengths == 0), tf.int32)
+    spans = tf.reduce_sum(tf.cast(lengths > 0, tf.int32), axis=-1)
+    spare = room - lengths_of(text) + hidden - spans
+    drawn &= (inserts == 0) | (tf.cumsum(inserts, axis=-1) <= spare[:, None])
+    masks = tf.reduce_sum(tf.cast(drawn, tf.int32), axis=-1)
+    # The last one drawn is the one that was cut: in random order it may stand anywhere.
+    order = draws.uniform(of_order, rows, drawn.shape[1])
+    order = tf.argsort(tf.where(drawn, order, 2.0), axis=-1)
+    lengths = tf.gather(lengths, order, batch_dims=1)
+
+    # What is left of the text is a row of slots: a word each, or a mask.
+    slots = words - hidden + masks  # (B,)
+    masked = choose_tokens(columns < slots[:, None], masks, of_places) > 0  # (B, R)
+    before = tf.cumsum(tf.cast(masked, tf.int32), axis=-1, exclusive=True)  # masks
+    at = tf.minimum(before, lengths.shape[1] - 1)
+    length = tf.where(masked, tf.gather(lengths, at, batch_dims=1), 0)
+    word = columns - before + tf.cumsum(length, axis=-1, exclusive=True)  # of a slot that has one
+    word = tf.minimum(word, room - 1)
+    size = tf.where(masked, 1, tf.gather(sizes, word, batch_dims=1))
+    size = tf.where(columns < slots[:, None], size, 0)  # (B, R), tokens of a slot
+    ends = tf.cumsum(size, axis=-1)
+
+    # From slots to tokens: which slot each column is in, and where in it.
+    wide = tf.broadcast_to(columns, tf.shape(text))
+    slot = tf.minimum(tf.searchsorted(ends, wide, side="right"), room - 1)  # (B, R)
+
+    def of_slot(values):
+        return tf.gather(values, slot, batch_dims=1)
+
+    first = tf.gather(tf.cumsum(sizes, axis=-1, exclusive=True), of_slot(word), batch_dims=1)
+    token = tf.clip_by_value(first + columns - of_slot(ends - size), 0, room - 1)
+    ids = tf.gather(text, token, batch_dims=1)
+    ids = tf.where(of_slot(masked), tf.constant(mask_id, text.dtype), ids)
+    return tf.where(columns < ends[:, -1:], ids, PAD)
+
+
+def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The sentences of each text in random order, every order being as likely.
+
+    Args:
+        text: `(B, R)` int, R static, padding at the end.
+        stops: `(B, R)` bool, full stops: a sentence ends with one, or with several in a row.
+        seed: `(2,)` or `(B, 2)` int.
+
+    Returns:
+        `(B, R)`.
+    """
+    more = tf.pad(stops[:, 1:], [[0, 0], [0, 1]])
+    ends = tf.cast(stops & ~more, tf.int32)
+    sentence = tf.cumsum(ends, axis=-1, exclusive=True)  # (B, R)
+    keys = draws.uniform(seed, tf.shape(text)[0], text.shape[1])  # of sentences
+    keys = tf.where(text != PAD, tf.gather(keys, sentence, batch_dims=1), 2.0)
+    return tf.gather(text, tf.argsort(keys, axis=-1, stable=True), batch_dims=1)
+
+
+def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Each text from one of its tokens on, drawn uniformly, and then what was before it.
+
+    Args:
+        text: `(B, R)` int, R static, padding at the end.
+        seed: `(2,)` or `(B, 2)` int.
+
+    Returns:
+        `(B, R)`.
+    """
+    tokens = lengths_of(text)[:, None]  # (B, 1)
+    columns = tf.range(text.shape[1])
+    uniform = draws.uniform(seed, tf.shape(text)[0], 1)
+    first = tf.cast(uniform * tf.cast(tokens, tf.float32), tf.int32)  # (B, 1)
+    turned = (columns + first) % tf.maximum(tokens, 1)  # (B, R)
+    return tf.where(columns < tokens, tf.gather(text, turned, batch_dims=1), PAD)
+
+
+def replace_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, mask_id: int) -> tf.Tensor:
+    """ceil(rate n) of n tokens, any of them, each behind a mask: `(B, R) -> (B, R)`."""
+    chosen = _some(text, seed, rate)
+    return tf.where(chosen, tf.constant(mask_id, text.dtype), text)
+
+
+def delete_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
+    """Texts without ceil(rate n) of their n tokens, any of them: `(B, R) -> (B, R)`."""
+    return packed(text, (text != PAD) & ~_some(text, seed, rate), text.shape[1])
+
+
+def _some(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
+    """A uniform choice of ceil(rate n) tokens: `(B, R)` bool."""
+    most = text.shape[1]
+    counts = np.array([math.ceil(rate * n - 1e-9) for n in range(most + 1)], np.int32)
+    return choose_tokens(text != PAD, tf.gather(tf.constant(counts), lengths_of(text)), seed) > 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from macaron_tf.objectives import draws
-from macaron_tf.objectives.encoder_inputs import encoder_inputs
-from macaron_tf.objectives.masking import map_numbered
-from macaron_tf.objectives.masking_config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.pretraining import MaskedPlaces, PretrainingObjective, token_sums
-from macaron_tf.objectives.span_choice import choose_spans, ngram_lengths
+from macaron_tf.objectives.base import (
+    MaskedPlaces,
+    PretrainingObjective,
+    encoder_inputs,
+    token_sums,
+)
+from macaron_tf.objectives.masking import choice as draws
+from macaron_tf.objectives.masking.choice import choose_spans, ngram_lengths
+from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabulary
+from macaron_tf.objectives.masking.masking import map_numbered
 from macaron_tf.special_ids import PAD
 
 LONGEST_SPAN = 5

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from macaron_tf.checks import check_choice
-from macaron_tf.objectives.cross_entropy import hits
+from macaron_tf.objectives.base import hits
 
 LOSSES = ("bernoulli", "classes", "squared_error")
 

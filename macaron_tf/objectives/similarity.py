@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from macaron_tf.checks import check_count
 from macaron_tf.models.siamese import SiameseEncoder, unit_length
-from macaron_tf.objectives.encoder_inputs import encoder_inputs
+from macaron_tf.objectives.base import encoder_inputs
 from macaron_tf.special_ids import PAD
 
 

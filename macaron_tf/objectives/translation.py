@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from macaron_tf.objectives.cross_entropy import hits, label_smoothed_cross_entropy
+from macaron_tf.objectives.base import hits, label_smoothed_cross_entropy
 from macaron_tf.special_ids import BOS, PAD
 
 

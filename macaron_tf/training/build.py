@@ -3,10 +3,9 @@
 import keras
 
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.first_stage import FirstStage
 from macaron_tf.training.fit_model import FitModel
-from macaron_tf.training.optimizers import make_optimizer
-from macaron_tf.training.updates import Objective
+from macaron_tf.training.optimizer import make_optimizer
+from macaron_tf.training.updates import FirstStage, Objective
 
 
 def build_fit_model(

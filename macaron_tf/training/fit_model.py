@@ -7,11 +7,17 @@ from contextlib import contextmanager, nullcontext
 import keras
 import tensorflow as tf
 
-from macaron_tf.distribution.shares import distributed, spread_seeds
+from macaron_tf.distribution.replicas import distributed, spread_seeds
 from macaron_tf.errors import UserError
-from macaron_tf.training.ema import ExponentialMovingAverage
-from macaron_tf.training.sums import SKIPPED_IN_A_ROW, UPDATES, Sums, metrics_from_sums
-from macaron_tf.training.updates import Objective, Updates
+from macaron_tf.training.optimizer import ExponentialMovingAverage
+from macaron_tf.training.updates import (
+    SKIPPED_IN_A_ROW,
+    UPDATES,
+    Objective,
+    Sums,
+    Updates,
+    metrics_from_sums,
+)
 
 
 class FitModel(keras.Model):

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.data import storage
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 from macaron_tf.training import checkpoints
 from macaron_tf.training.fit_model import FitModel
 

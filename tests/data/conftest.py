@@ -6,7 +6,7 @@ import random
 import pytest
 
 from macaron_tf.data import NormalizationConfig, Vocabulary, interleave, read_pairs
-from macaron_tf.data.wordpiece import WordPieceVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.data.number_corpus import number_vocabulary, write_numbers
 
 ENGLISH = "a the man woman dog cat runs sits eats red blue house tree near under and, slowly"

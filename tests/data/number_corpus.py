@@ -4,9 +4,9 @@ import pathlib
 
 import numpy as np
 
-from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
-from macaron_tf.data.pretraining_corpus import PretrainingCorpus
-from macaron_tf.data.wordpiece import WordPieceVocabulary
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.writing import PretrainingCorpus
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

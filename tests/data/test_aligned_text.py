@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.aligned_text import AlignedText
-from macaron_tf.data.encoder_sentencepiece import SentencePieceEncoderVocabulary
-from macaron_tf.data.normalization import NormalizationConfig
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
-from macaron_tf.data.wordpiece_text import clean
+from macaron_tf.text.encoder_sentencepiece import SentencePieceEncoderVocabulary
+from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.offsets import AlignedText
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary, clean
 
 TEXTS = [
     "The café's \u201cprice\u201d: $1,000.",
@@ -89,9 +88,8 @@ def test_one_character_may_become_several_or_none():
 
 
 def test_real_answers_are_found_again(tfds_dir, shared_data):
-    from macaron_tf.data.question_data import read_questions
-    from macaron_tf.data.question_windows import encode_question_examples
-    from macaron_tf.data.tasks import get_task
+    from macaron_tf.data.tasks.definitions import get_task
+    from macaron_tf.data.tasks.questions import encode_question_examples, read_questions
 
     path = shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
     vocabulary = WordPieceVocabulary.from_file(path, lower_case=True)

@@ -12,8 +12,8 @@ from macaron_tf.data import (
     SamplingConfig,
     TranslationData,
     Vocabulary,
-    tokenization,
 )
+from macaron_tf.data.translation import pairs as tokenization
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import EOS
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from macaron_tf.data.bucketing import Buckets, choose_lengths
+from macaron_tf.data.batches import Buckets, choose_lengths
 from macaron_tf.errors import UserError
 
 LENGTHS = np.minimum(2 + np.random.default_rng(0).poisson(9, 5000) * 2, 60)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.byte_pairs import BytePairVocabulary
-from macaron_tf.data.byte_pairs_text import byte_alphabet
-from macaron_tf.data.encoder_vocabulary import load_encoder_vocabulary
 from macaron_tf.errors import UserError
+from macaron_tf.text.byte_pair_ops import byte_alphabet
+from macaron_tf.text.byte_pairs import BytePairVocabulary
+from macaron_tf.text.loading import load_encoder_vocabulary
 
 ODD = [
     "", " ", "  ", "a", " a", "  a", "a ", "a  b", "a\n\n b\t\tc  \n", "don't I'LL we'll 'tis it's",

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from macaron_tf.data.cache import TokenizedPairs, TokenRows, load_tokens, save_tokens
 from macaron_tf.errors import UserError
+from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
 
 ROWS = [[5, 6, 3], [3], [7, 8, 9, 10, 3]]
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.causal_encoding import encode_causal
-from macaron_tf.data.choice_data import encode_choices, read_choices
-from macaron_tf.data.example_batches import ExampleBatches
-from macaron_tf.data.tasks import get_task
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.choices import encode_choices, read_choices
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.encoding import encode_causal
 from macaron_tf.errors import UserError
 from tests.data.word_vocabulary import WordVocabulary
 

@@ -5,10 +5,10 @@ import json
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.character_pairs import CharacterPairVocabulary
-from macaron_tf.data.encoder_vocabulary import load_encoder_vocabulary
-from macaron_tf.data.spelling import SpelledStream, spelled, spelled_in_graph
 from macaron_tf.errors import UserError
+from macaron_tf.text.byte_pairs import CharacterPairVocabulary
+from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.text.words import SpelledStream, spelled, spelled_in_graph
 from tests.data.test_byte_pairs import ODD
 
 UNITS = ["h", "e", "l", "o", "h</w>", "e</w>", "l</w>", "o</w>", ",</w>", "a</w>", "he", "ll",

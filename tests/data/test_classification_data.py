@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.classification_data import ClassificationData, encode_examples
-from macaron_tf.data.pair_encoding import encode_pairs
-from macaron_tf.data.task_data import Examples, read_examples
-from macaron_tf.data.tasks import TASKS
+from macaron_tf.data.tasks.classification import (
+    ClassificationData,
+    Examples,
+    encode_examples,
+    read_examples,
+)
+from macaron_tf.data.tasks.definitions import TASKS
+from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError
 from tests.data.word_vocabulary import WordVocabulary
 
@@ -196,7 +200,7 @@ def test_bad_settings(data, examples, vocabulary):
 
 
 def test_real_pairs_with_berts_vocabulary(tfds_dir, shared_data):
-    from macaron_tf.data.wordpiece import WordPieceVocabulary
+    from macaron_tf.text.wordpiece import WordPieceVocabulary
 
     path = shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
     vocabulary = WordPieceVocabulary.from_file(path, lower_case=True)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource, config_from_record
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource, config_from_record
 from macaron_tf.errors import UserError
 
 ENGLISH = CorpusSource("text:a", language="en")

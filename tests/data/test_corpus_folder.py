@@ -7,11 +7,12 @@ import shutil
 
 import pytest
 
-from macaron_tf.data import pretraining_corpus, storage
-from macaron_tf.data.folder_lock import only_writer
-from macaron_tf.data.pretraining_corpus import PretrainingCorpus, prepare
-from macaron_tf.data.wordpiece import WordPieceVocabulary
+from macaron_tf.data.corpus import writing as pretraining_corpus
+from macaron_tf.data.corpus.writing import PretrainingCorpus, prepare
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import only_writer
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.data.number_corpus import (
     config_of,
     contents,
@@ -84,7 +85,8 @@ def test_a_kill_at_any_moment_leaves_the_same_bytes(
 
 
 def test_going_on_does_not_tokenize_again(texts, vocabulary, tmp_path, monkeypatch):
-    from macaron_tf.data import corpus_state, corpus_writer
+    from macaron_tf.data.corpus import folder as corpus_state
+    from macaron_tf.data.corpus import writing as corpus_writer
 
     config = config_of(texts)
     written = []
@@ -212,7 +214,7 @@ def test_damage_is_named(texts, vocabulary, tmp_path):
 
 
 def test_an_unfinished_folder_that_is_damaged(texts, vocabulary, tmp_path, monkeypatch):
-    from macaron_tf.data import corpus_writer
+    from macaron_tf.data.corpus import writing as corpus_writer
 
     monkeypatch.setattr(corpus_writer, "remove_leftovers", lambda out: None)
     prepare(config_of(texts), vocabulary, tmp_path)

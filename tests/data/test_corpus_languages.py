@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from macaron_tf.data import storage
-from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
-from macaron_tf.data.pretraining_corpus import PretrainingCorpus, prepare
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.writing import PretrainingCorpus, prepare
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 from tests.data.number_corpus import config_of, contents, numbers_of
 
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_read(texts, vocabulary, tmp_path):
 
 
 def test_an_embedded_corpus_in_one_language(tmp_path, vocabulary, monkeypatch):
-    from macaron_tf.data import corpora
+    from macaron_tf.data.sources import homeassistant as corpora
 
     documents = {"train": ["1 2 3\n4", "5"], "validation": ["6"], "test": ["7"]}
     monkeypatch.setattr(corpora, "fetch_homeassistant", lambda: "wheel")

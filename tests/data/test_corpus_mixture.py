@@ -6,10 +6,15 @@ import io
 import numpy as np
 import pytest
 
-from macaron_tf.data import corpus_progress, sources
-from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus_mixture import SourceSize, corpus_mixture, language_weights
-from macaron_tf.data.mixture import mixed_documents
+from macaron_tf.data.corpus import progress as corpus_progress
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.mixture import (
+    SourceSize,
+    corpus_mixture,
+    language_weights,
+    mixed_documents,
+)
+from macaron_tf.data.sources import pairs as sources
 
 SOURCES = (
     CorpusSource("text:a", language="en"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.corpus_order import RowOrder
+from macaron_tf.data.corpus.reading import RowOrder
 
 ROWS = (5, 1, 7, 7, 3, 7, 2)  # of seven shards
 TOTAL = sum(ROWS)

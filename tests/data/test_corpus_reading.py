@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data import storage
-from macaron_tf.data.corpus_config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus_files import RecordFormat, Shard
-from macaron_tf.data.corpus_reading import process_seed
-from macaron_tf.data.packing import Rows
-from macaron_tf.data.pretraining_corpus import PretrainingCorpus, prepare
-from macaron_tf.data.wordpiece import WordPieceVocabulary
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.folder import RecordFormat, Shard
+from macaron_tf.data.corpus.packing import Rows
+from macaron_tf.data.corpus.reading import process_seed
+from macaron_tf.data.corpus.writing import PretrainingCorpus, prepare
 from macaron_tf.errors import UserError
-from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
+from macaron_tf.io import paths as storage
+from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests import ram_paths
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

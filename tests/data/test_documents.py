@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from macaron_tf.data.documents import count_documents, document_files, documents
+from macaron_tf.data.sources.documents import count_documents, document_files, documents
 from macaron_tf.errors import UserError
 
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from macaron_tf.data import storage
-from macaron_tf.data.file_stamps import content_stamps, same_contents, state_stamp
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import content_stamps, same_contents, state_stamp
 from tests import ram_paths
 
 MEBIBYTE = 1 << 20

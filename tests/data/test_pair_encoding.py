@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.pair_encoding import encode_pairs, kept_lengths
+from macaron_tf.data.tasks.encoding import encode_pairs, kept_lengths
 from macaron_tf.errors import UserError
 from tests.data.word_vocabulary import WordVocabulary
 

@@ -5,8 +5,8 @@ import collections
 import numpy as np
 import pytest
 
-from macaron_tf.data.cache import TokenRows
-from macaron_tf.data.pair_packing import pack_pairs, pack_translations
+from macaron_tf.data.corpus.packing import pack_pairs, pack_translations
+from macaron_tf.text.token_rows import TokenRows
 
 CLS, SEP = 2, 3
 

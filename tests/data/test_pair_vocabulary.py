@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.data import NormalizationConfig
-from macaron_tf.data.encoder_vocabulary import (
+from macaron_tf.errors import UserError
+from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.text.loading import (
     BytePairVocabulary,
     SentencePieceEncoderVocabulary,
     WordPieceVocabulary,
 )
-from macaron_tf.data.pair_vocabulary import PairVocabulary, load_translation_vocabulary
-from macaron_tf.errors import UserError
-from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.text.pair_vocabulary import PairVocabulary, load_translation_vocabulary
 
 LOWER = NormalizationConfig(lower_case=True)
 LINES = ["Ein HUND läuft", "", "zwei  Hunde  laufen .", "ein Überhund"]

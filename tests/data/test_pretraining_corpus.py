@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from macaron_tf.data.pretraining_corpus import prepare
+from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from tests.data.number_corpus import (
     config_of,
@@ -211,7 +211,7 @@ def test_a_line_of_ten_megabytes(texts, vocabulary, tmp_path):
 
 
 def test_progress_is_shown(texts, vocabulary, tmp_path, monkeypatch):
-    from macaron_tf.data import corpus_progress
+    from macaron_tf.data.corpus import progress as corpus_progress
 
     monkeypatch.setattr(corpus_progress, "_SECONDS", 0)
     stream = io.StringIO()
@@ -229,7 +229,7 @@ def test_progress_is_shown(texts, vocabulary, tmp_path, monkeypatch):
 
 
 def test_progress_counts_the_rows_that_come_again(texts, vocabulary, tmp_path, monkeypatch):
-    from macaron_tf.data import corpus_progress
+    from macaron_tf.data.corpus import progress as corpus_progress
 
     monkeypatch.setattr(corpus_progress, "_SECONDS", 0)
     stream = io.StringIO()

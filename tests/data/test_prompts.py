@@ -3,17 +3,18 @@ import gzip
 import numpy as np
 import pytest
 
-from macaron_tf.data.prompt_sources import read_last_words, read_table
-from macaron_tf.data.prompts import (
+from macaron_tf.data.tasks.classification import Examples
+from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.prompts import (
     TEMPLATES,
     Template,
     classification_prompts,
     content_free_queries,
     question_prompts,
+    read_last_words,
+    read_table,
 )
-from macaron_tf.data.question_data import Answer, Questions
-from macaron_tf.data.task_data import Examples
-from macaron_tf.data.tasks import TASKS, get_task
+from macaron_tf.data.tasks.questions import Answer, Questions
 from macaron_tf.errors import UserError
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from macaron_tf.data.question_data import Answer, read_questions
-from macaron_tf.data.tasks import get_task
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.questions import Answer, read_questions
 from macaron_tf.errors import UserError
 
 SQUAD, SQUAD2 = get_task("squad"), get_task("squad2")

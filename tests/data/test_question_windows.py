@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.example_batches import ExampleBatches
-from macaron_tf.data.question_data import Answer, Questions
-from macaron_tf.data.question_windows import encode_question_examples, encode_questions
-from macaron_tf.data.windows import cut, window_starts
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.encoding import cut, window_starts
+from macaron_tf.data.tasks.questions import (
+    Answer,
+    Questions,
+    encode_question_examples,
+    encode_questions,
+)
 from macaron_tf.errors import UserError
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

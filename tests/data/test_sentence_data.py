@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.pair_encoding import encode_pairs
-from macaron_tf.data.sentence_data import (
+from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.data.tasks.sentences import (
     SentenceData,
     SentenceSets,
     encode_sentences,
     encode_sets,
+    read_triplets,
 )
-from macaron_tf.data.triplets import read_triplets
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.errors import UserError
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 
 COUNT, LENGTH, ROWS = 43, 12, 8
 

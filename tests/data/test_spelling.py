@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.encoder_vocabulary import (
+from macaron_tf.text.loading import (
     BytePairVocabulary,
     SentencePieceEncoderVocabulary,
     WordPieceVocabulary,
 )
-from macaron_tf.data.spelling import (
+from macaron_tf.text.words import (
     SpelledStream,
     as_prompt,
     as_prompts,

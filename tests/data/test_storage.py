@@ -5,11 +5,16 @@ import os
 
 import pytest
 
-from macaron_tf.cache import cache_directory
-from macaron_tf.data import Vocabulary, read_pairs, source_fingerprint, storage
-from macaron_tf.data.cache import TokenizedPairs, TokenRows, load_tokens, save_tokens
-from macaron_tf.data.documents import documents
+from macaron_tf.data import (
+    Vocabulary,
+    read_pairs,
+    source_fingerprint,
+)
+from macaron_tf.data.sources.documents import documents
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import cache_directory
+from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
 from tests import ram_paths
 
 
@@ -116,7 +121,7 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
     pytest.importorskip("tensorflow_datasets")
     ram_paths.put(f"{tfds_dir}/{name}", f"{bucket}/{name}")
     source = "tfds:glue/stsb"
-    from macaron_tf.data.tfds_sets import open_set, set_files
+    from macaron_tf.data.sources.tfds import open_set, set_files
 
     found = open_set(name, "validation", bucket, download=False)
     assert str(found.folder).startswith(f"{bucket}/{name}")

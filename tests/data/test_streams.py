@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from macaron_tf.data.pretraining_corpus import prepare
-from macaron_tf.data.streams import stream_dataset
+from macaron_tf.data.corpus.reading import stream_dataset
+from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from tests.data.number_corpus import (
     config_of,

@@ -4,12 +4,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.example_batches import ExampleBatches
-from macaron_tf.data.tagging_data import TaggedSentences, as_iob2, read_tagged
-from macaron_tf.data.tagging_windows import encode_tagged, encode_words, word_probabilities
-from macaron_tf.data.tasks import get_task
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.tags import (
+    TaggedSentences,
+    as_iob2,
+    encode_tagged,
+    encode_words,
+    read_tagged,
+    word_probabilities,
+)
 from macaron_tf.errors import UserError
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 
 TASK = get_task("conll2003")
 LETTERS = "abcdefghij"

@@ -5,9 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
-from macaron_tf.data.task_data import read_examples
-from macaron_tf.data.tasks import TASKS, Task
-from macaron_tf.data.tfds_records import read_columns
+from macaron_tf.data.sources.tfds import read_columns
+from macaron_tf.data.tasks.classification import read_examples
+from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.errors import UserError
 
 SENTIMENT = Task("sentiment", first=("text",), labels=("bad", "good"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from macaron_tf.data.tasks import TASKS, Task, get_task
+from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.errors import UserError
 
 CLASSIFICATION = {name: task for name, task in TASKS.items() if task.kind == "classification"}

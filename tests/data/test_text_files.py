@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from macaron_tf.data import read_pairs, source_fingerprint
-from macaron_tf.data.sources import has_splits
+from macaron_tf.data.sources.pairs import has_splits
 from macaron_tf.errors import UserError
 
 

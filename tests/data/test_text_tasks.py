@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.task_data import Examples
-from macaron_tf.data.tasks import TASKS, get_task
-from macaron_tf.data.text_tasks import (
+from macaron_tf.data.tasks.classification import Examples
+from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.text_tasks import (
     answer_text,
     as_texts,
     in_one_line,

@@ -13,9 +13,9 @@ from macaron_tf.data import (
     check_vocabulary,
     interleave,
 )
-from macaron_tf.data.bpe_dropout import sample_lines
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
+from macaron_tf.text.vocabulary import sample_lines
 
 STRANGE = ["", "   ", "a\u2028b", "a\x00b", "日本語", "\ufeff", "…" * 50, "x" * 100_000]
 

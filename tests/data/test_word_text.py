@@ -2,9 +2,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.characters import character_ids, split_words, with_ends
-from macaron_tf.data.word_text import WordVocabulary, as_word_text, count_words, read_words
 from macaron_tf.errors import UserError
+from macaron_tf.text.words import (
+    WordVocabulary,
+    as_word_text,
+    character_ids,
+    count_words,
+    read_words,
+    split_words,
+    with_ends,
+)
 
 
 def test_a_word_is_its_bytes_between_its_marks():

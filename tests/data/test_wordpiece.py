@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.encoder_vocabulary import WordPieceVocabulary, load_encoder_vocabulary
 from macaron_tf.errors import UserError
+from macaron_tf.text.loading import WordPieceVocabulary, load_encoder_vocabulary
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 STRANGE = [

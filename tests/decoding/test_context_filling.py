@@ -1,4 +1,4 @@
-from macaron_tf.decoding.context_filling import fill_context
+from macaron_tf.decoding.text_generator import fill_context
 
 EXAMPLES = [[1, 1, 1], [2, 2, 2, 2, 2], [3], [4, 4]]
 

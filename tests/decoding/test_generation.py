@@ -2,9 +2,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.decoding import Controls, Prompts, Rules, generate, reading
-from macaron_tf.decoding.generation import advance, first_state, stream
-from macaron_tf.decoding.reading import read_together, reader
+from macaron_tf.decoding import (
+    Controls,
+    Prompts,
+    Rules,
+    generate,
+)
+from macaron_tf.decoding import generation as reading
+from macaron_tf.decoding.generation import advance, first_state, read_together, reader, stream
 from macaron_tf.models import EncoderConfig, LanguageModel
 from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy
 

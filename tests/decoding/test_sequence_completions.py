@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.encoder_vocabulary import WordPieceVocabulary
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator
 from macaron_tf.errors import UserError
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.text.loading import WordPieceVocabulary
 
 LINES = ["the cat sat on the mat .", "a dog sat ."] * 4
 SENTINELS, ROWS = 3, 8

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.question_windows import WindowPlaces
+from macaron_tf.data.tasks.questions import WindowPlaces
 from macaron_tf.decoding.spans import IMPOSSIBLE, best_answers, best_spans, decided
 
 

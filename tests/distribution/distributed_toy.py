@@ -13,15 +13,15 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution import Workers, make_strategy
-from macaron_tf.distribution.replica_map import ReplicaMap
+from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.objectives import MaskedLanguageObjective, TranslationObjective
-from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
+from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset
 from macaron_tf.training import build_fit_model, train
-from macaron_tf.training.first_stage import FirstStage
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
+from macaron_tf.training.updates import FirstStage
 from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
 
 VOCABULARY = 48

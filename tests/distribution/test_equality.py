@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 from tests.distribution.distributed_toy import SHAPES
 from tests.distribution.processes import finished, toy, two_workers
 

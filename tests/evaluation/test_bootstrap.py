@@ -4,7 +4,7 @@ import sacrebleu
 
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric, evaluate_translations, paired_bootstrap
-from macaron_tf.evaluation.bootstrap import bleu_from_counts
+from macaron_tf.evaluation.translation import bleu_from_counts
 
 WORDS = np.array(["der", "die", "hund", "katze", "haus", "rennt", "rote", "und", "."])
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from macaron_tf.evaluation.few_shot import calibrated, chance, choice_scores, majority
 from macaron_tf.evaluation.glue import accuracy, matthews
+from macaron_tf.evaluation.language import calibrated, chance, choice_scores, majority
 
 
 def test_length_counts_where_it_is_asked_for():

@@ -1,6 +1,6 @@
 import pytest
 
-from macaron_tf.evaluation.rouge import rouge
+from macaron_tf.evaluation.language import rouge
 
 
 def test_scores_are_those_of_lins_examples():

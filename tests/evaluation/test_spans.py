@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from macaron_tf.evaluation.spans import (
+from macaron_tf.evaluation.reading import (
     exact_match,
     normalized_answer,
     score_answers,

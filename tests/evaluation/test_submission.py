@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from macaron_tf.data.task_data import read_examples
-from macaron_tf.data.tasks import TASKS
+from macaron_tf.data.tasks.classification import read_examples
+from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.submission import write_submission
+from macaron_tf.evaluation.glue import write_submission
 
 
 def written(name, tmp_path, predictions, indices, number=0, **options):

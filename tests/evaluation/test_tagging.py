@@ -2,7 +2,7 @@
 
 import pytest
 
-from macaron_tf.evaluation.tagging import score_tags
+from macaron_tf.evaluation.reading import score_tags
 
 
 def tags(*sentences):

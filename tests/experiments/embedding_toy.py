@@ -4,8 +4,8 @@ import pathlib
 
 import numpy as np
 
-from experiments.embed import main
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from experiments.embed.__main__ import main
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.experiments.finetuning_toy import BLAME, FILLERS, PRAISE, sentences, write_table
 
 HEADERS = {

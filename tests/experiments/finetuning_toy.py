@@ -4,8 +4,8 @@ import pathlib
 
 import numpy as np
 
-from experiments.finetune import main
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from experiments.finetune.__main__ import main
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 
 PRAISE, BLAME = ("good", "great", "fun"), ("bad", "awful", "dull")
 FILLERS = ("film", "plot", "actor", "the", "was", "very")

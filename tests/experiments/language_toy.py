@@ -3,7 +3,7 @@
 import functools
 import pathlib
 
-from experiments.pretrain import main
+from experiments.pretrain.__main__ import main
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
 

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.experiments.finetuning_toy import toy_flags
 
 NAMES, PLACES = ("ann", "bob", "eve"), ("rome", "oslo", "bonn")

@@ -5,11 +5,11 @@ import pathlib
 import keras
 
 from experiments import recipes
-from experiments.pretraining.corpus import train_vocabulary
-from experiments.pretraining.recipe import PretrainingRecipe
-from experiments.pretraining.run import PretrainingRun
+from experiments.pretrain.corpus import train_vocabulary
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
-from macaron_tf.data.storage import as_path
+from macaron_tf.io.paths import as_path
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import weight_table
 from tests.conftest import number_pairs

@@ -77,9 +77,9 @@ def test_the_saved_model_answers_as_the_model_in_memory(tmp_path):
         made_up_lines,
         saved_classifier,
     )
-    from macaron_tf.data.wordpiece import WordPieceVocabulary
-    from macaron_tf.models.classifier import EncoderClassifier
-    from macaron_tf.models.encoder_config import EncoderConfig
+    from macaron_tf.models.config import EncoderConfig
+    from macaron_tf.models.tasks import EncoderClassifier
+    from macaron_tf.text.wordpiece import WordPieceVocabulary
 
     keras.utils.set_random_seed(1)
     vocabulary = WordPieceVocabulary.train(made_up_lines(50, 8, seed=1), 100)

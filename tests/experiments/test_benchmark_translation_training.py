@@ -8,7 +8,7 @@ import pytest
 
 from experiments.benchmarks import joeynmt, translation_race, translation_training
 from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer
-from experiments.translation.run import build_network
+from experiments.translate.run import build_network
 from macaron_tf.data import BatchingConfig, TranslationData, Vocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric

@@ -6,11 +6,12 @@ import signal
 
 import pytest
 
-from experiments import finetune, pretrain
+from experiments.finetune import __main__ as finetune
 from experiments.kind import read_kind
-from experiments.pretraining import train as pretraining_train
-from macaron_tf.data import storage
-from macaron_tf.training.reporters import read_lines
+from experiments.pretrain import __main__ as pretrain
+from experiments.pretrain import train as pretraining_train
+from macaron_tf.io import paths as storage
+from macaron_tf.training.progress import read_lines
 from tests import ram_paths
 from tests.experiments.finetuning_toy import toy_flags, write_toy
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents

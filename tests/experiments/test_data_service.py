@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from experiments.data_service import main
-from macaron_tf.data.corpus_config import CorpusConfig
-from macaron_tf.data.pretraining_corpus import prepare
-from macaron_tf.data.service import service_error, through_service
-from macaron_tf.data.wordpiece import WordPieceVocabulary
-from macaron_tf.objectives.masking import MaskingConfig, masked_dataset
+from macaron_tf.data.corpus.config import CorpusConfig
+from macaron_tf.data.corpus.service import service_error, through_service
+from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.distribution.processes import free_ports
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.elmo import main
+from experiments.elmo.__main__ import main
 from macaron_tf.errors import UserError
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 
 COLOURS = ("red", "blue", "green")
 
@@ -125,9 +125,9 @@ def test_bad_input_is_named(run, tmp_path, capsys):
 
 def test_too_little_text_is_refused(tmp_path):
     from experiments import recipes
+    from experiments.elmo.recipe import ElmoRecipe
+    from experiments.elmo.text import read_rows
     from experiments.recipe import override
-    from experiments.word_models.recipe import ElmoRecipe
-    from experiments.word_models.text import read_rows
 
     (tmp_path / "one.txt").write_text("a few words\n")
     settings = [f"sources=text:{tmp_path}/one.txt"]

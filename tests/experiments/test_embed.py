@@ -6,16 +6,16 @@ import json
 import numpy as np
 import pytest
 
-from experiments.embed import main
-from experiments.embedding.recipe import paper_recipe
-from experiments.embedding.run import EmbeddingRun
-from experiments.embedding.sentence_encoder import SentenceEncoder
-from experiments.embedding.start import open_encoder
-from macaron_tf.data.pair_encoding import encode_pairs
-from macaron_tf.data.tasks import TASKS
+from experiments.embed.__main__ import main
+from experiments.embed.recipe import paper_recipe
+from experiments.embed.run import EmbeddingRun
+from experiments.embed.sentence_encoder import SentenceEncoder
+from experiments.embed.start import open_encoder
+from macaron_tf.data.tasks.definitions import TASKS
+from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 from tests.experiments.embedding_toy import toy_flags, train_toy, write_embedding_toy
 from tests.experiments.finetuning_toy import sentences
 

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from experiments import compare_blocks, recipes, translate
+from experiments import compare_blocks, recipes
 from experiments.recipe import override
-from experiments.translate import main
-from macaron_tf.data.sources import FORMS
+from experiments.translate import __main__ as translate
+from experiments.translate.__main__ import main
+from macaron_tf.data.sources.pairs import FORMS
 from tests.conftest import number_pairs
 
 
@@ -60,7 +61,7 @@ def test_languages_may_be_called_otherwise(number_run, tmp_path, capsys, monkeyp
         asked.append(languages_and_place[:2])
         return [("one", "eins")]
 
-    monkeypatch.setattr("experiments.translation.evaluate.read_pairs", read)
+    monkeypatch.setattr("experiments.translate.evaluate.read_pairs", read)
     languages = ["--source-language", "en_US", "--target-language", "de_DE"]
     (record,) = evaluated(number_run, tmp_path, "--source", "tfds:x", *languages)
     assert asked == [("en_US", "de_DE")]

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from experiments.few_shot import main
-from experiments.generation.opening import open_model
-from experiments.prompting.asking import Asker, Asking
-from experiments.prompting.evaluate import baselines, draw_shots, evaluate
-from experiments.prompting.tasks import PromptTask
-from macaron_tf.data.prompts import Prompt
+from experiments.few_shot.__main__ import main
+from experiments.few_shot.asking import Asker, Asking
+from experiments.few_shot.evaluate import baselines, draw_shots, evaluate
+from experiments.few_shot.tasks import PromptTask
+from experiments.generate.opening import open_model
+from macaron_tf.data.tasks.prompts import Prompt
 from tests.experiments.language_toy import train_language_toy
 
 LETTERS = "abcdefghij"

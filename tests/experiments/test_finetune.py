@@ -6,19 +6,19 @@ import json
 import numpy as np
 import pytest
 
-from experiments.finetune import main
-from experiments.finetuning import submit
-from experiments.finetuning.kinds import kind_of
-from experiments.finetuning.prediction import measure
-from experiments.finetuning.presets import preset
-from experiments.finetuning.run import FinetuningRun
+from experiments.finetune import submit
+from experiments.finetune.__main__ import main
+from experiments.finetune.kinds import kind_of
+from experiments.finetune.prediction import measure
+from experiments.finetune.presets import preset
+from experiments.finetune.run import FinetuningRun
 from experiments.recipe import override
 from export.fine_tuned import export_fine_tuned
-from macaron_tf.data.task_data import Examples, read_examples
-from macaron_tf.data.tasks import TASKS, get_task
+from macaron_tf.data.tasks.classification import Examples, read_examples
+from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 from tests.experiments.finetuning_toy import (
     sentences,
     toy_flags,

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import pretrain
-from experiments.finetune import main
-from experiments.finetuning.init import read_init
-from experiments.finetuning.presets import preset
-from experiments.finetuning.run import FinetuningRun
+from experiments.finetune.__main__ import main
+from experiments.finetune.init import read_init
+from experiments.finetune.presets import preset
+from experiments.finetune.run import FinetuningRun
+from experiments.pretrain import __main__ as pretrain
 from experiments.recipe import override
 from export.fine_tuned import export_fine_tuned
-from macaron_tf.data.tasks import get_task
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.models import CausalChooser, CausalClassifier
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 from tests.experiments.finetuning_toy import (
     BLAME,
     FILLERS,
@@ -53,8 +53,8 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
     recipe = init.apply(override(preset("gpt", get_task("sst2")), ["max_length=16"]))
     assert (recipe.training.learning_rate, recipe.language_weight) == (6.25e-5, 0.5)
     assert recipe.limits.causal
-    from experiments.finetuning.run import build_network
-    from experiments.pretraining.run import PretrainingRun
+    from experiments.finetune.run import build_network
+    from experiments.pretrain.run import PretrainingRun
 
     network = build_network(recipe, init.vocabulary.size)
     assert isinstance(network, CausalClassifier) and not network.symmetric

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import finetune
-from experiments.embedding import start as embedding
-from experiments.finetuning.init import read_init
-from experiments.finetuning.prediction import Predictor
-from experiments.finetuning.presets import preset
-from experiments.finetuning.run import FinetuningRun, build_network
+from experiments.embed import start as embedding
+from experiments.finetune import __main__ as finetune
+from experiments.finetune.init import read_init
+from experiments.finetune.prediction import Predictor
+from experiments.finetune.presets import preset
+from experiments.finetune.run import FinetuningRun, build_network
 from experiments.recipe import override, recipe_from_json
-from export.classifier import ClassifierModule
-from macaron_tf.data.tasks import get_task
+from export.fine_tuned import ClassifierModule
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_hugging_face, read_hugging_face_language_model
 from macaron_tf.interop.assign import assign_dense
 from macaron_tf.models import CausalClassifier, EncoderClassifier
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 from tests.experiments.finetuning_toy import write_table
 from tests.harness import numpy_of
 

@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
-from experiments.finetune import main
-from experiments.finetuning.init import Weights, read_init
-from experiments.finetuning.presets import preset
-from experiments.finetuning.run import FinetuningRun, build_network
+from experiments.finetune.__main__ import main
+from experiments.finetune.init import Weights, read_init
+from experiments.finetune.presets import preset
+from experiments.finetune.run import FinetuningRun, build_network
 from experiments.recipe import override, recipe_from_json
-from macaron_tf.data.tasks import get_task
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.training.progress import read_lines
 from tests.experiments.finetuning_toy import FILLERS
 
 
 def pretraining_run(path, vocabulary):
     """A run of one checkpoint, with a next-sentence head, as `pretrain` would leave it."""
-    from experiments.pretraining.recipe import PretrainingRecipe
-    from experiments.pretraining.run import PretrainingRun
-    from macaron_tf.data.pretraining_corpus import CorpusConfig
+    from experiments.pretrain.recipe import PretrainingRecipe
+    from experiments.pretrain.run import PretrainingRun
+    from macaron_tf.data.corpus.writing import CorpusConfig
     from macaron_tf.objectives import MaskedLanguageObjective
     from macaron_tf.training import TrainingConfig, build_fit_model
     from macaron_tf.training.checkpoints import CheckpointDirectory

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.finetune import main
-from macaron_tf.data.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from experiments.finetune.__main__ import main
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.experiments.finetuning_toy import FILLERS, toy_flags, write_table
 
 

@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from experiments.finetune import main
-from experiments.finetuning.init import read_init
-from experiments.finetuning.kinds import Limits, SpanLimits, kind_of
-from experiments.finetuning.presets import preset
-from experiments.finetuning.run import FinetuningRun, build_network
+from experiments.finetune.__main__ import main
+from experiments.finetune.init import read_init
+from experiments.finetune.kinds import Limits, SpanLimits, kind_of
+from experiments.finetune.presets import preset
+from experiments.finetune.run import FinetuningRun, build_network
 from experiments.recipe import override
-from macaron_tf.data.tasks import TASKS, get_task
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.training.progress import read_lines
 from tests.experiments.reading_toy import NAMES, reading_flags, write_reading
 
 

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from experiments.generate import main
-from experiments.generation.opening import open_model
+from experiments.generate.__main__ import main
+from experiments.generate.opening import open_model
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.errors import UserError
 from tests.experiments.language_toy import train_language_toy

@@ -6,13 +6,13 @@ import math
 import pytest
 import tensorflow as tf
 
-from experiments import few_shot
-from experiments.generate import main
-from experiments.generation.opening import open_model
+from experiments.few_shot import __main__ as few_shot
+from experiments.generate.__main__ import main
+from experiments.generate.opening import open_model
 from export.generator import GeneratorModule
-from macaron_tf.data.spelling import spelled
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.interop import read_hugging_face_language_model
+from macaron_tf.text.words import spelled
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

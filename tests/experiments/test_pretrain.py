@@ -9,15 +9,15 @@ import pytest
 import tensorflow as tf
 
 from experiments import recipes
-from experiments.pretrain import _FORMS, main
-from experiments.pretraining.fill import fill
-from experiments.pretraining.run import PretrainingRun
-from experiments.pretraining.train import train_recipe
+from experiments.pretrain.__main__ import _FORMS, main
+from experiments.pretrain.fill import fill
+from experiments.pretrain.run import PretrainingRun
+from experiments.pretrain.train import train_recipe
 from experiments.recipe import override
-from macaron_tf.data.documents import FORMS
-from macaron_tf.data.encoder_vocabulary import load_encoder_vocabulary
-from macaron_tf.data.pretraining_corpus import PretrainingCorpus
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.data.corpus.writing import PretrainingCorpus
+from macaron_tf.data.sources.documents import FORMS
+from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
 
@@ -148,7 +148,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(recipe, source, corpus, tmp_path
 @pytest.mark.slow
 def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path, monkeypatch):
     """2,000 updates with validations and checkpoints in between."""
-    import experiments.pretraining.train as module
+    import experiments.pretrain.train as module
 
     models, memory, build = [], {}, module.build_fit_model
     monkeypatch.setattr(

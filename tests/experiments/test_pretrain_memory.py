@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import generate
-from experiments.finetuning.init import read_init
-from experiments.generation.opening import open_model
-from experiments.pretrain import main
-from experiments.pretraining.run import PretrainingRun
+from experiments.finetune.init import read_init
+from experiments.generate import __main__ as generate
+from experiments.generate.opening import open_model
+from experiments.pretrain.__main__ import main
+from experiments.pretrain.run import PretrainingRun
 from export import saved_model
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.models import EncoderClassifier, catalog
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 from tests.harness import ids, numpy_of
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from experiments.finetuning.init import read_init
-from experiments.pretrain import main
-from experiments.pretraining.run import PretrainingRun
+from experiments.finetune.init import read_init
+from experiments.pretrain.__main__ import main
+from experiments.pretrain.run import PretrainingRun
 from macaron_tf.errors import UserError
-from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
 

@@ -4,10 +4,10 @@ import collections
 
 import pytest
 
-from experiments.pretraining.corpus import vocabulary_lines
-from experiments.pretraining.recipe import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.corpus import vocabulary_lines
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipe import override, recipe_from_json
-from macaron_tf.data.corpus_config import CorpusConfig
+from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 

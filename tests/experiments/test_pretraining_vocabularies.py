@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.pretrain import main
-from experiments.pretraining.corpus import described
-from macaron_tf.data.encoder_vocabulary import load_encoder_vocabulary
+from experiments.pretrain.__main__ import main
+from experiments.pretrain.corpus import described
+from macaron_tf.text.loading import load_encoder_vocabulary
 from tests.experiments.pretraining_toy import flags, toy_settings
 
 TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 12 dogs.\n" * 30

@@ -5,7 +5,7 @@ import pytest
 from experiments import command_line
 from experiments.recipe import override
 from experiments.recipes import load
-from experiments.translation.run import TranslationRun
+from experiments.translate.run import TranslationRun
 from macaron_tf.distribution import STRATEGIES
 from macaron_tf.errors import UserError
 from macaron_tf.training import checkpoints

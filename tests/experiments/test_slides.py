@@ -5,13 +5,12 @@ import shutil
 
 import pytest
 
-import experiments.elmo
-import experiments.few_shot
-import experiments.finetune
-import experiments.pretrain
+import experiments.elmo.__main__
+import experiments.few_shot.__main__
+import experiments.finetune.__main__
+import experiments.pretrain.__main__
 from experiments import studies
-from experiments.slides import main
-from experiments.slides_study import (
+from experiments.slides import (
     decoder_systems,
     decoders,
     encoder_systems,
@@ -19,7 +18,8 @@ from experiments.slides_study import (
     frame,
     sentences,
 )
-from experiments.slides_study.frame import Corpus, System
+from experiments.slides.__main__ import main
+from experiments.slides.frame import Corpus, System
 from macaron_tf.errors import UserError
 from tests.experiments.finetuning_toy import write_toy
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
@@ -157,7 +157,7 @@ def test_decoders_are_compared_block_by_block(calls, tmp_path, monkeypatch):
         rows = [{"name": name, "f1": 0.5} for name in ("without ELMo", "with ELMo")]
         (out / "tagging.json").write_text(json.dumps({"rows": rows}))
 
-    monkeypatch.setattr(experiments.elmo, "main", train_elmo)
+    monkeypatch.setattr(experiments.elmo.__main__, "main", train_elmo)
     out = tmp_path / "study"
     arguments = ["decoders", str(out), "--seeds", "1", "2", "--jobs", "1", *flags(settings)]
     assert main(arguments) == 0

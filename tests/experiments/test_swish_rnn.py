@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-import experiments.finetune
-import experiments.pretrain
+import experiments.finetune.__main__
+import experiments.pretrain.__main__
 from experiments import studies
-from experiments.swish_rnn import main
+from experiments.swish_rnn.__main__ import main
 from macaron_tf.errors import UserError
 from tests.experiments.finetuning_toy import write_toy
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
@@ -21,7 +21,9 @@ def toy(tmp_path_factory):
     settings = toy_settings(write_documents(folder / "documents"), steps=20)
     settings.append("training.validate_every=10")
     corpus = str(folder / "corpus")
-    assert experiments.pretrain.main(["prepare", "bert_tiny", corpus, *flags(settings)]) == 0
+    assert (
+        experiments.pretrain.__main__.main(["prepare", "bert_tiny", corpus, *flags(settings)]) == 0
+    )
     finetune = ["training.max_steps=10", "training.validate_every=10"]
     finetune += ["max_length=16", "training.schedule=constant"]
     return settings, corpus, ("sst2", write_toy(folder), finetune)

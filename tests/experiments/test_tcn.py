@@ -10,12 +10,12 @@ import scipy.io
 
 from experiments import recipes
 from experiments.array_batches import shuffled
-from experiments.sequence_tasks import penn_treebank, report, synthetic
-from experiments.sequence_tasks.music import music
-from experiments.sequence_tasks.recipe import SequenceRecipe
-from experiments.sequence_tasks.task_data import Source
-from experiments.sequence_tasks.tasks import TASKS
-from experiments.tcn import main
+from experiments.tcn import penn_treebank, report, synthetic
+from experiments.tcn.__main__ import main
+from experiments.tcn.music import music
+from experiments.tcn.recipe import SequenceRecipe
+from experiments.tcn.task_data import Source
+from experiments.tcn.tasks import TASKS
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from experiments.pretrain import main as pretrain
-from experiments.text_tasks.data import check_answers
-from experiments.text_tasks.run import TextRun
-from experiments.text_to_text import main
+from experiments.pretrain.__main__ import main as pretrain
+from experiments.text_to_text.__main__ import main
+from experiments.text_to_text.data import check_answers
+from experiments.text_to_text.run import TextRun
 from macaron_tf.errors import UserError
 from macaron_tf.interop.hugging_face_text_models import read_hugging_face_text_model
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.generation.opening import open_model
-from experiments.text_tasks.framing import framed
-from experiments.text_tasks.run import TextRun
-from experiments.text_tasks.start import read_start
-from experiments.text_tasks.train import recipe_for
-from experiments.text_to_text import main
+from experiments.generate.opening import open_model
+from experiments.text_to_text.__main__ import main
+from experiments.text_to_text.framing import framed
+from experiments.text_to_text.run import TextRun
+from experiments.text_to_text.start import read_start
+from experiments.text_to_text.train import recipe_for
 from export.generator import GeneratorModule
 from macaron_tf.data import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, sample_ids, translate_ids

@@ -6,9 +6,9 @@ import pathlib
 import pytest
 import tensorflow as tf
 
-from experiments import tpu_check
-from experiments.tpu import chips, compiler, fitting, kinds, report, sources, step
-from experiments.tpu.cycles import estimate
+from experiments.tpu_check import __main__ as tpu_check
+from experiments.tpu_check import chips, compiler, fitting, kinds, report, sources, step
+from experiments.tpu_check.cycles import estimate
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective
 from tests.experiments.pretraining_toy import flags, toy_settings
@@ -256,7 +256,7 @@ def test_a_missing_compiler_is_one_sentence(capsys, monkeypatch):
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
     assert tpu_check.main(["bert_tiny"]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "experiments/tpu/requirements.txt" in error
+    assert error.count("\n") == 1 and "experiments/tpu_check/requirements.txt" in error
 
 
 def test_the_list_needs_no_compiler(capsys):

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from experiments.translate import main
-from experiments.translation.run import TranslationRun
-from macaron_tf.training.reporters import read_lines
+from experiments.translate.__main__ import main
+from experiments.translate.run import TranslationRun
+from macaron_tf.training.progress import read_lines
 from tests.conftest import number_pairs, number_settings
 
 

@@ -7,16 +7,16 @@ import pytest
 import tensorflow as tf
 
 from experiments import recipes
-from experiments.finetuning.init import read_init
-from experiments.pretraining.run import PretrainingRun
+from experiments.finetune.init import read_init
+from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
-from experiments.translate import main
-from experiments.translation.init import read_start
-from experiments.translation.run import TranslationRun, build_network, first_stage
+from experiments.translate.__main__ import main
+from experiments.translate.init import read_start
+from experiments.translate.run import TranslationRun, build_network, first_stage
 from export.saved_model import main as export
-from macaron_tf.data.pair_vocabulary import PairVocabulary
 from macaron_tf.errors import UserError
-from macaron_tf.objectives.span_corruption import SENTINEL_ROWS
+from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.text.pair_vocabulary import PairVocabulary
 from tests.conftest import number_pairs, number_settings
 from tests.experiments.pretraining_toy import flags
 from tests.experiments.start_toy import make_start

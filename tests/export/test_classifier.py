@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.finetuning.kinds.classification import probabilities
-from experiments.finetuning.run import FinetuningRun
+from experiments.finetune.kinds.classification import probabilities
+from experiments.finetune.run import FinetuningRun
 from export.saved_model import main
 from macaron_tf.evaluation.glue import decide
 from tests.experiments.finetuning_toy import sentences, train_toy, write_table, write_toy

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.generation.opening import open_model
+from experiments.generate.opening import open_model
 from export.saved_model import main
 from macaron_tf.decoding import GenerationConfig
 from tests.experiments.language_toy import train_language_toy

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.finetune import main as finetune
-from experiments.finetuning.run import FinetuningRun
+from experiments.finetune.__main__ import main as finetune
+from experiments.finetune.run import FinetuningRun
 from export.saved_model import main
 from tests.experiments.reading_toy import reading_flags, write_reading
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from experiments.translation.run import TranslationRun
+from experiments.translate.run import TranslationRun
 from export.saved_model import main
 from tests.conftest import number_pairs
 

@@ -9,9 +9,7 @@ import threading
 import pytest
 
 from export import client as command
-from export.clients.base import Candidate, TranslationError
-from export.clients.grpc_client import GrpcTranslationClient
-from export.clients.rest_client import TranslationClient
+from export.clients import Candidate, GrpcTranslationClient, TranslationClient, TranslationError
 from macaron_tf.errors import UserError
 
 LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]

@@ -4,9 +4,9 @@ import concurrent.futures
 
 import pytest
 
-from experiments.translation.run import TranslationRun
+from experiments.translate.run import TranslationRun
 from export.client import TranslationClient, TranslationError
-from export.clients.grpc_client import GrpcTranslationClient
+from export.clients import GrpcTranslationClient
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer

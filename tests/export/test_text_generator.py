@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.generate import main as generate
-from experiments.generation.opening import open_model
-from experiments.pretrain import main as pretrain
-from experiments.text_tasks.framing import framed
-from experiments.text_tasks.generator import TaskGenerator
-from experiments.text_tasks.run import open_checkpoint
-from experiments.text_to_text import main
+from experiments.generate.__main__ import main as generate
+from experiments.generate.opening import open_model
+from experiments.pretrain.__main__ import main as pretrain
+from experiments.text_to_text.__main__ import main
+from experiments.text_to_text.framing import framed
+from experiments.text_to_text.generator import TaskGenerator
+from experiments.text_to_text.run import open_checkpoint
 from export.saved_model import main as export
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer

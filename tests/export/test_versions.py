@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from export.server.folders import check_base_path
 from export.versions import write_version
-from macaron_tf.data import storage
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 from tests import ram_paths
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from macaron_tf.data.spelling import spelled
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator
 from macaron_tf.interop.hugging_face_text_models import (
     is_text_model,
     read_hugging_face_text_model,
 )
+from macaron_tf.text.words import spelled
 from tests.interop.test_hugging_face_vocabularies import byte_pair_tokenizer, train_sentencepiece
 
 torch = pytest.importorskip("torch")

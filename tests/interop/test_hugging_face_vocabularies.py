@@ -10,10 +10,10 @@ import sentencepiece
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
-from macaron_tf.data.byte_pairs import BytePairVocabulary
-from macaron_tf.data.pair_encoding import encode_pairs
+from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.interop.hugging_face_vocabularies import read_t5_vocabulary, read_vocabulary
+from macaron_tf.text.byte_pairs import BytePairVocabulary
 
 TRAINING = [
     "The quick brown fox jumped over the lazy dog, and the dog didn't mind it at all.",

@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.kernels import implementation_scope, native_rows
 from macaron_tf.layers.dense import Dense
-from macaron_tf.layers.dropout import Dropout
-from macaron_tf.layers.layer_norm import LayerNormalization
+from macaron_tf.layers.norms import Dropout, LayerNormalization
 from tests.harness import normal
 from tests.kernels.test_native_numbers import built
 

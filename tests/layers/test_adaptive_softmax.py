@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from macaron_tf.layers.adaptive_softmax import AdaptiveSoftmax
+from macaron_tf.layers.softmax import AdaptiveSoftmax
 from tests.harness import check_layer, normal, numpy_of
 
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.layers.pooling import POOLINGS, Pooling
+from macaron_tf.layers.heads import POOLINGS, Pooling
 from tests.harness import normal, numpy_of
 
 REAL = {

@@ -3,9 +3,8 @@ import numpy as np
 import pytest
 
 from macaron_tf.layers import MacaronBlock, SwishRNNBlock, TransformerBlock
-from macaron_tf.layers.distances import aligned
-from macaron_tf.layers.relative_attention import RelativeAttention
-from macaron_tf.layers.relative_bias import RelativePositionBias
+from macaron_tf.layers.positions import RelativePositionBias
+from macaron_tf.layers.relative_attention import RelativeAttention, aligned
 from macaron_tf.models import Stack
 from tests.harness import check_layer, normal, numpy_of
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.models import CausalChooser, CausalClassifier, EncoderConfig
-from macaron_tf.models.causal_reader import swapped
+from macaron_tf.models.tasks import swapped
 from tests.harness import numpy_of
 
 START, DELIMITER, EXTRACT = 2, 3, 4

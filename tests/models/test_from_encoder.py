@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.models import Encoder, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-from macaron_tf.models.from_encoder import PARTS, config_from_encoder, copy_embeddings
+from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
 from tests.harness import ids, normal
 
 BASE = EncoderDecoderConfig(99, 64, 64, 4, 3, 3, dropout=0.0)

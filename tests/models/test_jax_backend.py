@@ -9,7 +9,12 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.kernels import swish_gate
-from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig, catalog
+from macaron_tf.models import (
+    Encoder,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    catalog,
+)
 from tests.harness import ids, normal
 
 ON_JAX = """
@@ -39,7 +44,8 @@ np.savez(sys.argv[2], whole=whole, cached=cached(data["source"], data["target"])
 ENCODER_ON_JAX = """
 import sys
 import jax, keras, numpy as np
-from macaron_tf.models import Encoder, catalog
+from macaron_tf.models import Encoder
+from macaron_tf.models import catalog
 assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
 data = np.load(sys.argv[1])
 model = Encoder(catalog.config(sys.argv[3], vocab_size=24))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.models import catalog
-from macaron_tf.models.segment_language_model import SegmentLanguageModel
+from macaron_tf.models.memory import SegmentLanguageModel
 from macaron_tf.models.two_stream import TwoStreamModel
 from tests.harness import ids, numpy_of
 from tests.models.test_jax_backend import run_on_jax
@@ -13,7 +13,7 @@ ON_JAX = """
 import sys
 import jax, keras, numpy as np
 from macaron_tf.models import catalog
-from macaron_tf.models.segment_language_model import SegmentLanguageModel
+from macaron_tf.models.memory import SegmentLanguageModel
 from macaron_tf.models.two_stream import TwoStreamModel
 assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
 data = np.load(sys.argv[1])

@@ -11,7 +11,8 @@ from tests.models.test_jax_backend import run_on_jax
 ON_JAX = """
 import sys
 import jax, keras, numpy as np
-from macaron_tf.models import LanguageModel, catalog
+from macaron_tf.models import LanguageModel
+from macaron_tf.models import catalog
 assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
 data, outputs = np.load(sys.argv[1]), {}
 

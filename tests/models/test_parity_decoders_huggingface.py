@@ -6,9 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from macaron_tf.data.byte_pairs_text import byte_alphabet
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_hugging_face_language_model
+from macaron_tf.text.byte_pair_ops import byte_alphabet
 from tests.harness import numpy_of
 from tests.models.bert_parity import check_equal, noise
 

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from macaron_tf.data.byte_pairs_text import byte_alphabet
 from macaron_tf.interop import read_hugging_face
+from macaron_tf.text.byte_pair_ops import byte_alphabet
 from tests.harness import numpy_of
 from tests.models.bert_parity import check_equal, noise
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.models import EncoderConfig, EncoderSpanReader, EncoderTagger
-from macaron_tf.models.span_reader import answer_mask
+from macaron_tf.models.tasks import answer_mask
 from tests.harness import ids, numpy_of
 
 CONFIG = EncoderConfig(24, 16, 32, 2, 1, max_length=12)

@@ -2,8 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from macaron_tf.models.segment_language_model import SegmentLanguageModel
-from macaron_tf.models.segment_memory import SegmentMemory
+from macaron_tf.models.memory import SegmentLanguageModel, SegmentMemory
 from tests.harness import ids, numpy_of
 from tests.objectives.objective_toy import V, tiny
 

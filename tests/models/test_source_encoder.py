@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
-from macaron_tf.models.source_encoder import first_stage_variables
+from macaron_tf.models.encoder_decoder import first_stage_variables
 from tests.harness import ids
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.models import TemporalConfig, TemporalModel, catalog
-from macaron_tf.models.temporal_catalog import TEMPORAL_MODELS
+from macaron_tf.models.catalog import TEMPORAL_MODELS
 from tests.harness import ids, normal, numpy_of
 
 VECTORS = TemporalConfig(5, (6, 7), kernel_size=3, input_dim=4, dropout=0.3)

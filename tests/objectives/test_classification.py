@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from macaron_tf.models import EncoderClassifier, EncoderConfig
 from macaron_tf.objectives import ClassificationObjective
-from macaron_tf.training.sums import metrics_from_sums
+from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import ids, normal
 
 

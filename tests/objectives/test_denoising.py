@@ -11,9 +11,14 @@ import tensorflow as tf
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder, catalog
 from macaron_tf.objectives import MaskingConfig
-from macaron_tf.objectives.denoising import DenoisingConfig, DenoisingObjective
-from macaron_tf.objectives.infilling import draw_spans, infill
-from macaron_tf.objectives.text_noise import rotate, shuffle_sentences
+from macaron_tf.objectives.denoising import (
+    DenoisingConfig,
+    DenoisingObjective,
+    draw_spans,
+    infill,
+    rotate,
+    shuffle_sentences,
+)
 from macaron_tf.training.fit_model import FitModel
 from tests.objectives.corruption_toy import STOP, VOCABULARY, TextVocabulary, rows_of, texts
 from tests.objectives.masking_toy import MASK, text_rows

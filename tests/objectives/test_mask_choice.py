@@ -6,7 +6,7 @@ import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.objectives import MaskingConfig, mask_tokens
-from macaron_tf.objectives.mask_choice import _fill, choose_tokens, choose_words
+from macaron_tf.objectives.masking.choice import _fill, choose_tokens, choose_words
 from tests.objectives.masking_toy import (
     CLS,
     SEP,

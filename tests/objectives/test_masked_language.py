@@ -11,7 +11,7 @@ from macaron_tf.objectives import (
     masked_dataset,
 )
 from macaron_tf.training.fit_model import FitModel
-from macaron_tf.training.sums import metrics_from_sums
+from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import normal
 from tests.objectives.masking_toy import ToyVocabulary, ragged_rows
 

@@ -4,7 +4,7 @@ import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.objectives import MaskingConfig, mask_tokens, masked_dataset
-from macaron_tf.objectives.masking_config import CHOICES
+from macaron_tf.objectives.masking.config import CHOICES
 from tests.objectives.masking_toy import MASK, SPECIAL, ToyVocabulary, full_rows, ragged_rows
 
 SEED = (3, 7)

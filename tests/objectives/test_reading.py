@@ -8,7 +8,7 @@ import tensorflow as tf
 from macaron_tf.models import EncoderConfig, EncoderSpanReader, EncoderTagger
 from macaron_tf.objectives import SpanObjective, TaggingObjective
 from macaron_tf.training import TrainingConfig, build_fit_model
-from macaron_tf.training.sums import metrics_from_sums
+from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import ids, normal
 
 CONFIG = EncoderConfig(24, 16, 32, 2, 1, dropout=0.0, attention_dropout=0.0, max_length=12)

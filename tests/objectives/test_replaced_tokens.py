@@ -6,7 +6,7 @@ import tensorflow as tf
 from macaron_tf.models import GeneratorDiscriminator, generator_config
 from macaron_tf.objectives import MaskingConfig, ReplacedTokenObjective
 from macaron_tf.objectives.replaced_tokens import sample
-from macaron_tf.training.sums import metrics_from_sums
+from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import normal, numpy_of
 from tests.objectives.objective_toy import V, batches, fitted, floats, nll_of, tiny
 

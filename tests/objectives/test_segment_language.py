@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.models.segment_language_model import SegmentLanguageModel
+from macaron_tf.models.memory import SegmentLanguageModel
 from macaron_tf.objectives import MaskingConfig, SegmentLanguageObjective
 from macaron_tf.training.fit_model import FitModel
 from tests.harness import numpy_of

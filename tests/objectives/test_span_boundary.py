@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from macaron_tf.models import PretrainingEncoder
 from macaron_tf.objectives import MaskingConfig, SpanBoundaryObjective
-from macaron_tf.training.sums import metrics_from_sums
+from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import numpy_of
 from tests.objectives.objective_toy import batches, fitted, floats, nll_of, tiny
 

@@ -4,7 +4,7 @@ import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.objectives import MaskingConfig, mask_tokens
-from macaron_tf.objectives.span_choice import choose_spans, ngram_lengths, span_lengths
+from macaron_tf.objectives.masking.choice import choose_spans, ngram_lengths, span_lengths
 from tests.objectives.masking_toy import WORD_VOCABULARY, text_rows, word_numbers
 
 LAWS = {"ngrams": (ngram_lengths(), False), "spans": (span_lengths(), True)}

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskingConfig
-from macaron_tf.objectives.span_corruption import (
+from macaron_tf.objectives.corruption import (
     SENTINELS,
     SpanCorruptionConfig,
     SpanCorruptionObjective,

@@ -7,10 +7,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data import storage
-from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
-from macaron_tf.training.checkpoints import CheckpointDirectory
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.io import paths as storage
+from macaron_tf.training.checkpoints import (
+    CheckpointDirectory,
+    average_checkpoints,
+    last_checkpoints,
+)
+from macaron_tf.training.progress import read_lines
 from macaron_tf.training.state import load_network
 from tests import ram_paths
 from tests.training.test_train import CONFIG, StopAt, run

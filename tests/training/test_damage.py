@@ -10,7 +10,7 @@ import pytest
 
 from macaron_tf.errors import UserError
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage
-from macaron_tf.training.reporters import JsonLines
+from macaron_tf.training.progress import JsonLines
 from tests.training.test_train import SHORT, StopAt, assert_same_run, run
 
 FILES = ("model.weights.h5", "ema.weights.h5", "training_state.npz", "manifest.json")

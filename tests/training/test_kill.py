@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.progress import read_lines
 from tests.distribution.processes import cluster_of_two
 from tests.training.killing import Kill, run_until_killed
 

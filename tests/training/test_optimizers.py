@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.optimizers import make_optimizer
-from macaron_tf.training.schedules import make_schedule
+from macaron_tf.training.optimizer import make_optimizer, make_schedule
 
 CONFIG = TrainingConfig(
     schedule="constant", learning_rate=1e-2, warmup_steps=3, weight_decay=0.1, epsilon=1e-3

@@ -1,9 +1,8 @@
 import io
 import json
 
-from macaron_tf.training.progress import Progress
-from macaron_tf.training.reporters import JsonLines, read_lines
-from macaron_tf.training.sums import Sums, metrics_from_sums
+from macaron_tf.training.progress import JsonLines, Progress, read_lines
+from macaron_tf.training.updates import Sums, metrics_from_sums
 
 TIMING = {"seconds": 3725.0, "tokens_per_second": 12345.6}
 

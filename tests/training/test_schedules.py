@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.schedules import (
+from macaron_tf.training.optimizer import (
     CosineSchedule,
     InverseSqrtSchedule,
     LinearSchedule,

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 
 from macaron_tf.errors import UserError
-from macaron_tf.training.averaging import average_checkpoints, last_checkpoints
 from macaron_tf.training.build import build_fit_model
-from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage, weights_file
-from macaron_tf.training.interruption import Interrupted
-from macaron_tf.training.reporters import read_lines
+from macaron_tf.training.checkpoints import (
+    CheckpointDirectory,
+    average_checkpoints,
+    find_damage,
+    last_checkpoints,
+    weights_file,
+)
+from macaron_tf.training.progress import read_lines
+from macaron_tf.training.run import Interrupted
 from macaron_tf.training.state import load_network
 from macaron_tf.training.train import train
 from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective

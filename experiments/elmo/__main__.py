@@ -1,0 +1,98 @@
+"""ELMo: a language model in both directions, and what its vectors are worth.
+
+    python -m experiments.elmo train elmo_tiny runs/elmo --data-dir DIR
+    python -m experiments.elmo evaluate runs/elmo --data-dir DIR
+    python -m experiments.elmo embed runs/elmo --input lines.txt --output vectors.npz
+    python -m experiments.elmo tag runs/elmo runs/elmo-conll --data-dir DIR
+
+`train` and `tag` go on where they were interrupted when the same command is given again. `tag`
+trains a tagger of CoNLL-2003's entities with the vectors and the same one without, and says what
+F1 they gain.
+"""
+
+import argparse
+import importlib
+import sys
+
+from experiments.command_line import (
+    command_parser,
+    devices,
+    set_option,
+    strategy_options,
+    tfds_options,
+)
+from macaron_tf.errors import UserError, exit_on_user_error
+
+# Each command's module in experiments.elmo, and its function.
+_COMMANDS = {
+    "train": ("train", "run"),
+    "evaluate": ("train", "evaluate"),
+    "embed": ("embed", "run"),
+    "tag": ("tag", "run"),
+    "recipes": ("recipes", "run"),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser, command = command_parser("python -m experiments.elmo", __doc__, "")
+
+    train = command("train", "train a recipe, or go on with an interrupted run")
+    train.add_argument("recipe", help="name of a recipe; `recipes` lists them")
+    train.add_argument("run", help="folder of the run; made, or resumed where it exists")
+    tfds_options(train)
+    set_option(train, "training.max_steps=500 or sources=text:books/*.gz")
+    strategy_options(train)
+
+    evaluate = command("evaluate", "perplexity on the documents that the run held out")
+    _run_options(evaluate)
+    tfds_options(evaluate)
+
+    embed = command("embed", "the vectors of the words of some lines, as an .npz")
+    _run_options(embed)
+    embed.add_argument("--input", metavar="FILE", help="a sentence a line; stdin by default")
+    embed.add_argument("--output", metavar="FILE", required=True, help="the .npz to write")
+    embed.add_argument(
+        "--layers",
+        choices=("all", "mean", "top"),
+        default="all",
+        help="of each word all layers (default), their mean, or the last one",
+    )
+    embed.add_argument(
+        "--tokenized", action="store_true", help="the words are cut already: at white space only"
+    )
+
+    tag = command("tag", "a tagger of entities with the vectors, and one without")
+    _run_options(tag)
+    tag.add_argument("out", help="folder of runs and results")
+    tag.add_argument("--source", help="tfds:NAME or conll:FILE; conll2003_ner by default")
+    tag.add_argument("--split", default="dev", help="to score on (default dev)")
+    tag.add_argument("--epochs", type=int, default=8, help="over the sentences (default 8)")
+    tag.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="default 1")
+    tfds_options(tag)
+
+    command("recipes", "list the recipes")
+    return parser
+
+
+def _run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder of the run")
+    parser.add_argument(
+        "--checkpoint", metavar="NAME", help="best, last or a step's number (default: best)"
+    )
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one command; see `--help`."""
+    options = _parser().parse_args(arguments)
+    options.arguments = list(arguments or sys.argv[1:])
+    if getattr(options, "epochs", 1) < 1:
+        raise UserError(f"--epochs {options.epochs}: give a whole number of 1 or more")
+    options.devices = devices(options)
+    # Each command imports what it needs: `--help` answers without TensorFlow.
+    module, function = _COMMANDS[options.command]
+    getattr(importlib.import_module(f"experiments.elmo.{module}"), function)(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""`elmo tag`: a tagger of entities with ELMo's vectors, beside the same one without them."""
+
+import argparse
+import functools
+import json
+import pathlib
+import statistics
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from experiments.array_batches import from_batches, in_turn, shuffled
+from experiments.elmo.run import ElmoRun
+from experiments.studies import cell, write
+from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
+from macaron_tf.evaluation.reading import score_tags
+from macaron_tf.io.paths import write_aside
+from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
+from macaron_tf.objectives import SequenceObjective
+from macaron_tf.text.words import character_ids, with_ends
+from macaron_tf.training import (
+    FitModel,
+    TrainingConfig,
+    build_fit_model,
+    train,
+)
+from macaron_tf.training.state import load_network
+
+TASK = "conll2003"
+_EPOCHS = 8
+_BATCH = 32
+_ROWS = {"without ELMo": False, "with ELMo": True}
+
+
+class Sentences:
+    """Sentences as a tagger reads them, each between the marks of its two ends.
+
+    Args:
+        examples: the sentences; their tags are needed.
+        places: characters a word.
+    """
+
+    def __init__(self, examples: TaggedSentences, places: int):
+        self.examples = examples
+        marked = with_ends(tf.ragged.constant(examples.words, tf.string, ragged_rank=1))
+        self.characters = character_ids(marked.flat_values, places).numpy()  # (words, C)
+        self.splits = marked.row_splits.numpy()
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Words of each, its two marks included."""
+        return np.diff(self.splits)
+
+    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """`inputs (B, L, C)`, `targets (B, L)` and `weight (B, L)`, 0 at marks and padding."""
+        shape = len(numbers), int(self.lengths[numbers].max())
+        made = {
+            "inputs": np.zeros((*shape, self.characters.shape[1]), "int32"),
+            "targets": np.zeros(shape, "int32"),
+            "weight": np.zeros(shape, "float32"),
+        }
+        for row, number in enumerate(numbers):
+            words = self.characters[self.splits[number] : self.splits[number + 1]]
+            tags = self.examples.labels[number]
+            made["inputs"][row, : len(words)] = words
+            made["targets"][row, 1 : 1 + len(tags)] = tags
+            made["weight"][row, 1 : 1 + len(tags)] = 1.0
+        return made
+
+    def dataset(self, seed: int, start: int) -> tf.data.Dataset:
+        """Endless batches of sentences of like length."""
+        numbers = functools.partial(shuffled, len(self.examples), _BATCH, seed, start, self.lengths)
+        shapes = {
+            "inputs": ("int32", (None, None, self.characters.shape[1])),
+            "targets": ("int32", (None, None)),
+            "weight": ("float32", (None, None)),
+        }
+        return from_batches(lambda: map(self.batch, numbers()), shapes)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains what is not complete, and writes OUT/tagging.md and .json."""
+    opened = ElmoRun.open(options.run)
+    weights = opened.checkpoint(options.checkpoint)
+    elmo = opened.load_network(weights)
+    task, places = get_task(TASK), elmo.config.max_characters
+    read = functools.partial(
+        read_tagged, task, data_dir=options.data_dir, download=options.download
+    )
+    learnt = Sentences(read("train", source=options.source), places)
+    judged = Sentences(read(options.split, source=options.source), places)
+    out, rows = pathlib.Path(options.out), []
+    for name, has_elmo in _ROWS.items():
+        for seed in options.seeds:
+            path = out / f"{name.replace(' ', '-')}-{seed}"
+            config = _training(len(learnt.examples), options.epochs, seed)
+            given = elmo if has_elmo else None
+            found = _tagger(task, given, learnt, judged, config, path)
+            rows.append({"name": name, "seed": seed, **found})
+    record = {"elmo": str(opened.path), "checkpoint": weights.name, "rows": rows}
+    title = f"{task.name}: entities found, F1 on {options.split}"
+    write(out, "tagging", options, title, table(rows), "elmo", **record)
+
+
+def table(rows: list[dict]) -> list[str]:
+    """Lines of Markdown: F1 without and with, and the gain."""
+    lines = ["| tagger | trained parameters | F1 | weights of the layers | minutes |"]
+    lines.append("|---|---|---|---|---|")
+    means = []
+    for name in _ROWS:
+        mine = [row for row in rows if row["name"] == name]
+        means.append(statistics.mean(row["f1"] for row in mine))
+        layers = " ".join(f"{weight:.2f}" for weight in mine[0]["layers"]) or "-"
+        minutes = statistics.mean(row["minutes"] for row in mine)
+        f1 = cell([row["f1"] for row in mine], 2, 100)
+        lines.append(f"| {name} | {mine[0]['parameters']:,} | {f1} | {layers} | {minutes:.1f} |")
+    return [*lines, "", f"The gain is {100 * (means[1] - means[0]):.2f} points of F1."]
+
+
+def _training(examples: int, epochs: int, seed: int) -> TrainingConfig:
+    updates = max(examples // _BATCH, 1)
+    return TrainingConfig(
+        max_steps=epochs * updates,
+        seed=seed,
+        learning_rate=2e-3,
+        schedule="linear",
+        warmup_steps=0,
+        beta_2=0.999,
+        clip_norm=5.0,
+        validate_every=updates,
+        best_metric="f1",
+        keep_last=1,
+    )
+
+
+def _tagger(
+    task: Task,
+    elmo: Elmo | None,
+    learnt: Sentences,
+    judged: Sentences,
+    config: TrainingConfig,
+    path: pathlib.Path,
+) -> dict:
+    """Trains one tagger, unless it is complete; its F1 and what it takes of the layers."""
+    done = path / "result.json"
+    if done.exists():
+        print(f"{path}: complete")
+        return json.loads(done.read_text(encoding="utf-8"))
+    keras.utils.set_random_seed(config.seed)
+    places = judged.characters.shape[1]
+    network = WordTagger(
+        WordTaggerConfig(len(task.labels), elmo.config if elmo else None, max_characters=places)
+    )
+    network.build()
+    if elmo:
+        network.elmo.set_weights(elmo.get_weights())
+    model = build_fit_model(network, SequenceObjective("classes"), config)
+    result = train(
+        model,
+        lambda start: learnt.dataset(config.seed, start),
+        config,
+        path,
+        validate=lambda model, step: entities(task, model, judged),
+    )
+    load_network(result.best_checkpoint, network, "")
+    weights = network.mixture.weights_of_layers if elmo else []
+    row = {
+        "f1": result.best_score,
+        "layers": [float(weight) for weight in weights],
+        "parameters": sum(int(np.prod(w.shape)) for w in network.trainable_variables),
+        "minutes": result.elapsed_seconds / 60,
+    }
+    write_aside(done, (json.dumps(row, indent=1) + "\n").encode())
+    return row
+
+
+def entities(task: Task, model: FitModel, judged: Sentences) -> dict[str, float]:
+    """Precision, recall and F1 of the entities that the network finds."""
+    scores = tf.function(
+        lambda characters: tf.argmax(model.network(characters, training=False), axis=-1),
+        autograph=False,
+        reduce_retracing=True,
+    )
+    # Sentences of like length together, then back in their order.
+    order = np.argsort(judged.lengths, kind="stable")
+    found: dict[int, list[str]] = {}
+    for places in in_turn(len(order), 4 * _BATCH):
+        numbers = order[places]
+        tags = scores(tf.constant(judged.batch(numbers)["inputs"])).numpy()  # (B, L)
+        for row, number in enumerate(numbers):
+            count = len(judged.examples.words[number])
+            found[int(number)] = [task.labels[tag] for tag in tags[row, 1 : 1 + count]]
+    truths = [[task.labels[tag] for tag in tags] for tags in judged.examples.labels]
+    metrics = score_tags([found[number] for number in range(len(truths))], truths)
+    return {name: metrics[name] for name in ("f1", "precision", "recall")}

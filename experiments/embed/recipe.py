@@ -1,0 +1,159 @@
+"""Every setting of a run of Sentence-BERT."""
+
+import dataclasses
+
+from experiments.epochs import EpochRecipe
+from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
+from macaron_tf.errors import UserError
+from macaron_tf.layers.heads import POOLINGS
+from macaron_tf.models.siamese import parse_concatenation
+from macaron_tf.objectives.similarity import (
+    CosineObjective,
+    PairClassificationObjective,
+    SimilarityObjective,
+    TripletObjective,
+)
+from macaron_tf.training.config import TrainingConfig
+
+TRIPLETS = "triplets"
+OBJECTIVES = ("softmax", "cosine", "triplet")
+_LEAST_LENGTH = 3  # [CLS], a token, [SEP]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingRecipe(EpochRecipe):
+    """Every setting of a run of Sentence-BERT; sentences longer than `max_length` are cut.
+
+    Attributes: those of `EpochRecipe`, and
+        task: a task of two texts, see `macaron_tf.data.tasks.definitions`, or "triplets".
+        source: where its examples come from, see `read_examples` and `read_triplets`.
+        init: where the weights come from, see `experiments.embed.start.read_start`.
+        objective: `"softmax"` over a pair's classes, `"cosine"` against its score, `"triplet"`.
+        pooling: `"mean"`, `"max"` or `"cls"`.
+        concatenation: what the softmax sees of two vectors, see `SiameseEncoder`.
+        normalize: whether the vectors are of length 1 before the objective sees them.
+        margin: of the triplet objective.
+    """
+
+    kind = "embedding"
+    command = "python -m experiments.embed"
+
+    task: str
+    source: str | None
+    init: str = "none"
+    objective: str
+    pooling: str = "mean"
+    concatenation: str = "u,v,|u-v|"
+    normalize: bool = False
+    margin: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, choices in (("objective", OBJECTIVES), ("pooling", POOLINGS)):
+            if getattr(self, name) not in choices:
+                raise UserError(
+                    f"{name} is {getattr(self, name)!r}: give one of {', '.join(choices)}"
+                )
+        fitting = default_objective(self.task)
+        if self.objective != fitting:
+            raise UserError(
+                f"objective is {self.objective!r}, but {self.task} is learnt by {fitting!r}: "
+                "softmax wants classes of pairs, cosine scores of pairs, triplet triplets"
+            )
+        if self.max_length < _LEAST_LENGTH:
+            raise UserError(f"max_length is {self.max_length}: it must be {_LEAST_LENGTH} or more")
+        try:
+            parse_concatenation(self.concatenation)
+            self.make_objective()
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    @property
+    def described(self) -> Task | None:
+        """The task that `task` names; None for triplets."""
+        return None if self.task == TRIPLETS else pair_task(self.task)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the softmax; 0 for the other objectives."""
+        return self.described.num_classes if self.objective == "softmax" else 0
+
+    def make_objective(self) -> SimilarityObjective:
+        """What the run learns by."""
+        if self.objective == "softmax":
+            return PairClassificationObjective(self.num_classes)
+        if self.objective == "cosine":
+            return CosineObjective(*self.described.score_range)
+        return TripletObjective(self.margin)
+
+
+def pair_task(name: str) -> Task:
+    """A task whose examples are two texts and a class or score of the two.
+
+    Args:
+        name: of the task.
+
+    Raises:
+        UserError: no such task, or it is another kind of task.
+    """
+    if not _is_of_pairs(get_task(name)):
+        known = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
+        raise UserError(f"{name} is not about pairs of texts: give {TRIPLETS}, or one of {known}")
+    return get_task(name)
+
+
+def _is_of_pairs(task: Task) -> bool:
+    # The answers of MultiRC are judged together, by question.
+    return bool(task.second) and task.kind == "classification" and not task.grouped
+
+
+def default_objective(task: str) -> str:
+    """The objective that a task's labels allow.
+
+    Args:
+        task: a name.
+
+    Raises:
+        UserError: see `pair_task`.
+    """
+    if task == TRIPLETS:
+        return "triplet"
+    return "cosine" if pair_task(task).regression else "softmax"
+
+
+def paper_recipe(task: str, objective: str | None = None) -> EmbeddingRecipe:
+    """The settings of Reimers and Gurevych 2019, sections 3.1 and 4.4.
+
+    Adam at 2e-5, batches of 16, 10% linear warm-up, one epoch over classes or triplets, mean
+    pooling. Chosen here: four epochs over STS-B, linearly to 0 after the warm-up; weight decay and
+    epsilon are BERT's fine-tuning's.
+
+    Args:
+        task: a task of two texts, or "triplets".
+        objective: None = the one that fits the task.
+
+    Raises:
+        UserError: no such task, or the objective does not fit it.
+    """
+    fitting = default_objective(task)
+    best = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}
+    return EmbeddingRecipe(
+        model="bert_base",
+        task=task,
+        source=None if task == TRIPLETS else get_task(task).source,
+        objective=objective or fitting,
+        batch_size=16,
+        epochs=4.0 if fitting == "cosine" else 1.0,
+        training=TrainingConfig(
+            learning_rate=2e-5,
+            schedule="linear",
+            warmup_steps=0,
+            warmup_start=0.0,
+            beta_2=0.999,
+            epsilon=1e-6,
+            weight_decay=0.01,
+            best_metric=best[fitting],
+            # Its files are 3 times the model; the best one is kept besides.
+            keep_last=1,
+        ),
+    )

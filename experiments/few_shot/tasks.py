@@ -1,0 +1,120 @@
+"""What `--task` may name, as prompts to ask and to show."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from macaron_tf.data.tasks.classification import read_examples
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.prompts import (
+    CONTENT_FREE,
+    TEMPLATES,
+    Prompt,
+    Template,
+    classification_prompts,
+    content_free_queries,
+    question_prompts,
+    read_last_words,
+    read_table,
+)
+from macaron_tf.data.tasks.questions import read_questions
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation import score
+from macaron_tf.evaluation.glue import accuracy
+
+_POOL = 10_000  # examples that shots are drawn from: the first ones
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptTask:
+    """A task asked in words.
+
+    Attributes:
+        name: what tables call it.
+        form: "choice", "last_word" or "free".
+        asked: what is evaluated.
+        pool: what shots are drawn from.
+        metric: name of the score.
+        measure: of a choice: the score of predicted and right places, as a fraction.
+        content_free: of a choice: the queries about nothing.
+    """
+
+    name: str
+    form: str
+    asked: list[Prompt]
+    pool: list[Prompt]
+    metric: str = "accuracy"
+    measure: Callable[[np.ndarray, np.ndarray], float] = accuracy
+    content_free: tuple[str, ...] = ()
+
+
+def read_task(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    template: Template | None = None,
+) -> PromptTask:
+    """Reads a task's prompts.
+
+    Args:
+        name: a task of `macaron_tf.data.tasks.definitions`, `lambada:FILE` or `tsv:FILE`. Files
+            with `{split}`
+            in their names have train and validation; of others every fourth example is for shots.
+        data_dir, download: TensorFlow Datasets' folder, and whether it may fetch a set.
+        template: of a classification task, in place of its own.
+
+    Raises:
+        UserError: no such task, file or split, or a task that cannot be asked in words.
+    """
+    kind, _, rest = name.partition(":")
+    if kind in ("lambada", "tsv") and rest:
+        if template is not None:
+            raise UserError(f"--template: {name} has no classes; it goes with a task's name")
+        read = read_last_words if kind == "lambada" else read_table
+        asked, pool = _parted(rest, lambda split: read(rest, split))
+        form = "last_word" if kind == "lambada" else "choice" if asked[0].choices else "free"
+        metric = "f1" if form == "free" else "accuracy"
+        nothing = tuple(f"Question: {text}\nAnswer:".strip() for text in CONTENT_FREE)
+        free = nothing if form == "choice" else ()
+        return PromptTask(rest.rsplit("/", 1)[-1], form, asked, pool, metric, content_free=free)
+    task = get_task(name)
+    places = {"data_dir": data_dir, "download": download}
+    splits = (task.validation_splits[0], "train")
+    if task.kind == "spans":
+        asked, pool = (question_prompts(read_questions(task, s, **places)) for s in splits)
+        return PromptTask(task.name, "free", asked, pool[:_POOL], "f1")
+    template = template or TEMPLATES.get(name)
+    if template is None:
+        raise UserError(
+            f"the task {name!r} is not asked in words: give one of {', '.join(TEMPLATES)}, squad, "
+            "lambada:FILE or tsv:FILE"
+        )
+    asked, pool = (
+        classification_prompts(task, read_examples(task, s, **places), template) for s in splits
+    )
+
+    def measure(predictions: np.ndarray, labels: np.ndarray) -> float:
+        # Questions that share several answers are judged answer by answer here.
+        flat = dataclasses.replace(
+            task,
+            metrics=tuple(name for name in task.metrics if name != "em"),
+            more_metrics=(),
+        )
+        return score(flat, predictions, labels)["score"]
+
+    metric = " and ".join(name for name in task.metrics if name != "em")
+    free = tuple(content_free_queries(template))
+    return PromptTask(task.name, "choice", asked, pool[:_POOL], metric, measure, free)
+
+
+def _parted(name: str, read: Callable[[str], list[Prompt]]) -> tuple[list[Prompt], list[Prompt]]:
+    """What is asked, and what is shown."""
+    if "{split}" in name:
+        return read("validation"), read("train")
+    prompts = read("all")
+    asked = [prompt for place, prompt in enumerate(prompts) if place % 4]
+    if not asked:
+        raise UserError(f"{name} holds one example, and some are shown while others are asked")
+    return asked, prompts[::4]

@@ -1,0 +1,213 @@
+"""`finetune grid`: every combination as a run, and one table."""
+
+import argparse
+import dataclasses
+import itertools
+import os
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+from experiments.finetune import grid_table
+from experiments.finetune.baseline import score_baseline
+from experiments.finetune.data import TRAIN, TaskData
+from experiments.finetune.init import NOTHING, Init, read_init
+from experiments.finetune.presets import preset
+from experiments.finetune.recipe import FinetuningRecipe
+from experiments.finetune.run import FinetuningResult, FinetuningRun
+from experiments.finetune.train import (
+    Diverged,
+    check_recipe,
+    configure,
+    open_same,
+    train_recipe,
+)
+from experiments.recipe import override
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.training.checkpoints import CheckpointDirectory
+
+# What the options decide: a setting that overrode it would belie the table.
+_OWN = {
+    "training.learning_rate": "--learning-rates",
+    "training.seed": "--seeds",
+    "batch_size": "--batch-sizes",
+    "epochs": "--epochs",
+}
+_LABEL = re.compile(r"[\w.+-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run of a grid.
+
+    Attributes:
+        model: the row of the table.
+        init: what it starts from.
+        recipe: every setting, resolved.
+        path: the run's folder.
+    """
+
+    model: str
+    init: Init
+    recipe: FinetuningRecipe
+    path: pathlib.Path
+
+    def record(self, result: FinetuningResult) -> dict:
+        """A line of the table's JSON."""
+        training = self.recipe.training
+        return {
+            "model": self.model,
+            "task": self.recipe.task,
+            "init": self.init.given,
+            "learning_rate": training.learning_rate,
+            "batch_size": self.recipe.batch_size,
+            "epochs": self.recipe.epochs,
+            "max_steps": training.max_steps,
+            "seed": training.seed,
+            "score": result.best_score,
+            **dataclasses.asdict(result),
+        }
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains what is missing, then writes and prints the table; of a run its best is kept."""
+    _check(options)
+    inits = _inits(options)
+    cells = list(_cells(options, inits, {}))  # bad settings are said before data are read
+    data = {
+        task: TaskData.read(get_task(task), options.source, options.data_dir, options.download)
+        for task in options.tasks
+    }
+    cells = list(_cells(options, inits, data))
+    out = pathlib.Path(options.out)
+    record = {
+        "command": shlex.join(
+            ["python", "-m", "experiments.finetune", *(options.arguments or sys.argv[1:])]
+        ),
+        "preset": options.preset,
+        "tasks": options.tasks,
+        "models": list(inits),
+        "planned": len(cells),
+        "runs": [],
+        "baselines": {},
+    }
+    if options.baseline:
+        for task, examples in data.items():
+            print(f"{task}: baseline", flush=True)
+            if (metrics := score_baseline(examples)) is not None:
+                record["baselines"][task] = metrics
+    for number, cell in enumerate(cells, 1):
+        what = f"[{number}/{len(cells)}] {cell.path.relative_to(out)}"
+        result = _complete(cell, data[cell.recipe.task])
+        if result is None:
+            print(what, flush=True)
+            result = _train(cell, data[cell.recipe.task], options.devices)
+        score = "no score" if result.best_score is None else f"score {result.best_score:.4f}"
+        print(f"{what}: {score} ({result.reason})", flush=True)
+        record["runs"].append(cell.record(result))
+        # A long grid can be read while it runs.
+        grid_table.write(record, out)
+        _keep_best(cell.path)
+    print(grid_table.markdown(record))
+    print(f"table: {out / grid_table.MARKDOWN} and {out / grid_table.JSON}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.source and len(options.tasks) > 1:
+        raise UserError(f"--source {options.source} is of one task: give one TASK")
+    for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
+        values = getattr(options, name) or []
+        twice = [value for i, value in enumerate(values) if value in values[:i]]
+        if twice:
+            raise UserError(f"{name.replace('_', '-')}: {twice[0]} is given twice: give it once")
+    for setting in options.set:
+        name = setting.partition("=")[0]
+        if name in _OWN:
+            raise UserError(f"--set {setting}: give {_OWN[name]} instead")
+        if name == "training.max_steps" and options.epochs:
+            raise UserError(f"--set {setting}: --epochs decides that; leave one of them out")
+
+
+def _inits(options: argparse.Namespace) -> dict[str, Init]:
+    """What every row starts from, by its name; `NAME=FROM` gives one."""
+    inits: dict[str, Init] = {}
+    for given in options.init:
+        name, equals, place = given.partition("=")
+        if not equals or not _LABEL.fullmatch(name):
+            name, place = "", given
+        model = options.model if place == NOTHING or len(options.init) == 1 else None
+        init = read_init(place, model, options.vocabulary, options.lower_case)
+        name = name or init.label
+        if name in inits:
+            raise UserError(
+                f"two inits are called {name!r}: name one of them, as in {name}2={place}"
+            )
+        inits[name] = init
+    return inits
+
+
+def _cells(
+    options: argparse.Namespace, inits: dict[str, Init], data: dict[str, TaskData]
+) -> Iterator[Cell]:
+    """Every combination; of resolved recipes once the data are there."""
+    for (model, init), task in itertools.product(inits.items(), options.tasks):
+        recipe = preset(options.preset, get_task(task))
+        recipe = configure(recipe, init, options.source, options.set)
+        rates = options.learning_rates or [recipe.training.learning_rate]
+        batch_sizes = options.batch_sizes or [recipe.batch_size]
+        epochs = options.epochs or [recipe.epochs]
+        seeds = options.seeds or [recipe.training.seed]
+        for rate, rows, passes, seed in itertools.product(rates, batch_sizes, epochs, seeds):
+            settings = [f"training.learning_rate={rate}", f"batch_size={rows}"]
+            settings += [f"epochs={passes}", f"training.seed={seed}"]
+            cell = override(recipe, settings)
+            if task in data:
+                cell = cell.resolved(len(data[task].splits[TRAIN]))
+            check_recipe(cell, init)
+            length = f"steps{cell.training.max_steps}" if passes is None else f"epochs{passes:g}"
+            name = f"lr{rate:g}-batch{rows}-{length}-seed{seed}"
+            yield Cell(model, init, cell, pathlib.Path(options.out) / task / model / name)
+
+
+def _complete(cell: Cell, data: TaskData) -> FinetuningResult | None:
+    """The result of a run that is there already, of the same settings and examples."""
+    opened = open_same(cell.path, cell.recipe, cell.init)
+    result = opened.result() if opened and opened.recipe == cell.recipe else None
+    if result is not None:
+        encoded = data.encoded(TRAIN, cell.init.vocabulary, cell.recipe.limits)
+        opened.check_data(ExampleBatches(encoded, cell.recipe.batch_size).fingerprint())
+    return result
+
+
+def _keep_best(path: pathlib.Path) -> None:
+    """Leaves a finished run the one checkpoint that its score is of, or none without a score.
+
+    A checkpoint of BERT-base is 1.3 GB with its optimizer's state: two a run would be 84 GB of a
+    grid of 32.
+    """
+    checkpoints = CheckpointDirectory(path)
+    best = checkpoints.best()
+    with storage.clear_errors(f"cannot remove checkpoints in {checkpoints.path}"):
+        for step in checkpoints.steps():
+            if best is None or step != best["step"]:
+                tf.io.gfile.rmtree(os.fspath(checkpoints.of_step(step)))
+
+
+def _train(cell: Cell, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
+    try:
+        return train_recipe(cell.recipe, cell.path, data, cell.init, strategy)
+    except Diverged as error:
+        # The table of a study of learning rates says which of them were too high.
+        print(f"diverged: {error}", file=sys.stderr)
+        return FinetuningRun.open(cell.path).result()
+    finally:
+        # The next run starts from nothing but its seed, and this one's graphs are let go.
+        keras.utils.clear_session()

@@ -1,0 +1,219 @@
+"""What fine-tuning asks of every kind of task."""
+
+import abc
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from macaron_tf.data.batches import EncodedExamples, Progress
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderConfig
+from macaron_tf.text.base import PieceVocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanLimits:
+    """How questions and contexts are cut; BERT's released code's numbers.
+
+    Attributes:
+        doc_stride: tokens of a context between the beginnings of two windows on it.
+        max_question: tokens of a question; the others are cut off.
+        max_answer: longest answer, in tokens.
+
+    Raises:
+        UserError: a number below 1.
+    """
+
+    doc_stride: int = 128
+    max_question: int = 64
+    max_answer: int = 30
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) < 1:
+                raise UserError(
+                    f"spans.{field.name} is {getattr(self, field.name)}: it must be 1 or more"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What of a text reaches a model.
+
+    Attributes:
+        max_length: greatest length of a row, special ids included.
+        spans: for questions.
+        causal: whether the model is causal, which reads what is classified otherwise, see
+            `encode_causal`.
+    """
+
+    max_length: int
+    spans: SpanLimits = SpanLimits()
+    causal: bool = False
+
+
+def refuse_last(task: Task, config: EncoderConfig) -> None:
+    """Refuses a model whose rows end with [CLS], for a kind whose rows begin with it.
+
+    Args:
+        task: the task.
+        config: of the model.
+
+    Raises:
+        UserError: it is such a model.
+    """
+    if config.summary == "last":
+        raise UserError(
+            f"{task.name} is read in rows that begin with [CLS], which those of this XLNet end "
+            "with: fine-tune it on a classification, or give --init another encoder"
+        )
+
+
+class TaskKind(abc.ABC):
+    """A kind of task, of one task.
+
+    "Examples" are what a kind reads (`len()` of them, and `labels`, None where they are secret),
+    "outputs" what a network's logits come to, and "predictions" what is decided from those; each
+    kind has its own.
+
+    Args:
+        task: the task.
+    """
+
+    def __init__(self, task: Task):
+        self.task = task
+
+    @property
+    @abc.abstractmethod
+    def answer(self) -> str:
+        """What is to be predicted, in a few words."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """(R,) where an example has R rows at once; () where it has one."""
+        return ()
+
+    @abc.abstractmethod
+    def read(
+        self, split: str, data_dir: str | os.PathLike | None, download: bool, source: str | None
+    ) -> Any:
+        """The examples of a split, as `read_examples` for a classification task."""
+
+    @abc.abstractmethod
+    def of_texts(self, *columns: Sequence[str]) -> Any:
+        """Examples without labels.
+
+        Args:
+            columns: N texts, or N first and N second ones.
+        """
+
+    @abc.abstractmethod
+    def parse(self, lines: list[str], first: int) -> Any:
+        """Examples of lines that a person gives.
+
+        Args:
+            lines: one an example.
+            first: the number of the first one, for errors.
+
+        Raises:
+            UserError: a line is not of the task's form; says which.
+        """
+
+    @abc.abstractmethod
+    def least_length(self, spans: SpanLimits) -> int:
+        """The shortest `max_length` that a row fits into."""
+
+    @abc.abstractmethod
+    def encode(
+        self,
+        vocabulary: PieceVocabulary,
+        examples: Any,
+        limits: Limits,
+        progress: Progress | None = None,
+    ) -> EncodedExamples:
+        """Tokenizes examples: rows, of which an example may have several."""
+
+    @abc.abstractmethod
+    def network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
+        """The encoder with the kind's head, not built."""
+
+    @property
+    @abc.abstractmethod
+    def objective(self) -> Callable:
+        """What a development set's loss is: that of the answers."""
+
+    def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
+        """What the network learns.
+
+        Args:
+            config: the network's.
+            language_weight: see `FinetuningRecipe`.
+        """
+        return self.objective
+
+    @abc.abstractmethod
+    def outputs(
+        self,
+        logits: np.ndarray,
+        encoded: EncodedExamples,
+        examples: Any,
+        limits: Limits,
+        tuned: Mapping[str, float],
+    ) -> Any:
+        """What the network says of each example.
+
+        Args:
+            logits: of each row; where its output is shorter than the longest, -1e9 fills it up.
+            encoded: the rows.
+            examples: what they are of.
+            limits: what they were encoded with.
+            tuned: metrics of the validation of the network's weights, where there was one.
+        """
+
+    @abc.abstractmethod
+    def finite(self, outputs: Any) -> bool:
+        """Whether no output is NaN or infinite."""
+
+    @abc.abstractmethod
+    def decide(self, outputs: Any) -> Any:
+        """Outputs to predictions."""
+
+    @abc.abstractmethod
+    def score(self, predictions: Any, examples: Any) -> dict[str, float]:
+        """The task's metrics by name, and "score", the mean of its main ones.
+
+        Raises:
+            UserError: the examples have no labels.
+        """
+
+    @abc.abstractmethod
+    def answers(self, outputs: Any, examples: Any) -> Any:
+        """Predictions as JSON has them."""
+
+    @abc.abstractmethod
+    def lines(self, outputs: Any, examples: Any) -> str:
+        """Predictions as lines for a person."""
+
+    def baseline(self, train: Any) -> Callable[[Any], Any] | None:
+        """Learns from the training set without a network.
+
+        Returns:
+            Examples to predictions; None where there is no baseline of this kind.
+        """
+        return None
+
+    def measure(self, outputs: Any, examples: Any) -> dict[str, float]:
+        """`score` of outputs; all NaN where one is not finite."""
+        metrics = self.score(self.decide(outputs), examples)
+        # The argmax of a diverged model would score like the first class.
+        finite = self.finite(outputs)
+        return {name: value if finite else float("nan") for name, value in metrics.items()}
+
+    def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The metrics, and "score"."""
+        return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}

@@ -1,0 +1,152 @@
+"""Answers that stand in a context."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
+from experiments.finetune.kinds.classification import two_columns
+from macaron_tf.data.tasks.questions import (
+    EncodedQuestions,
+    Questions,
+    encode_question_examples,
+    read_questions,
+)
+from macaron_tf.decoding.spans import best_answers, best_spans, decided
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.reading import score_answers
+from macaron_tf.models import EncoderSpanReader
+from macaron_tf.objectives import SpanObjective
+
+# Windows searched at once: of 384 positions and answers of 30, 12 MB of scores.
+_CHUNK = 256
+THRESHOLD = "best_f1_thresh"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpanOutputs:
+    """The best answer to each of N questions.
+
+    Attributes:
+        texts: that answer, cut out of the context; "" where nothing can be one.
+        found: see `macaron_tf.decoding.spans.best_answers`, as arrays.
+        threshold: see `macaron_tf.decoding.spans.decided`.
+    """
+
+    texts: list[str]
+    found: dict[str, np.ndarray]
+    threshold: float | None
+
+
+class Spans(TaskKind):
+    """Tasks of SQuAD's kind."""
+
+    @property
+    def answer(self) -> str:
+        return "a part of the context" + (", or none" if self.task.unanswerable else "")
+
+    def read(self, split, data_dir, download, source) -> Questions:
+        return read_questions(self.task, split, data_dir, download, source)
+
+    def of_texts(self, *columns: Sequence[str]) -> Questions:
+        questions, contexts = map(list, columns)
+        return Questions([*map(str, range(len(questions)))], questions, contexts, None)
+
+    def parse(self, lines: list[str], first: int) -> Questions:
+        """Lines of a question and a context: a tab between, or a JSON object of both."""
+        if not any(line.startswith("{") for line in lines):
+            return self.of_texts(*two_columns(lines, first, "give a question and a context"))
+        columns: list[list[str]] = [[], []]
+        for number, line in enumerate(lines, first):
+            try:
+                record = json.loads(line)
+                for column, name in zip(columns, ("question", "context"), strict=True):
+                    column.append(record[name].encode("utf-8", "replace").decode("utf-8"))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise UserError(
+                    f'line {number} is no JSON object of a "question" and a "context", both of '
+                    "text: correct it, or separate the two by one tab in all lines"
+                ) from error
+        return self.of_texts(*columns)
+
+    def least_length(self, spans: SpanLimits) -> int:
+        return spans.max_question + 4
+
+    def encode(
+        self, vocabulary, examples: Questions, limits: Limits, progress=None
+    ) -> EncodedQuestions:
+        return encode_question_examples(
+            vocabulary,
+            examples,
+            max_length=limits.max_length,
+            stride=limits.spans.doc_stride,
+            max_question=limits.spans.max_question,
+            progress=progress,
+        )
+
+    def network(self, config, head_dropout, policy) -> EncoderSpanReader:
+        refuse_last(self.task, config)
+        return EncoderSpanReader(config, dtype=policy)
+
+    @property
+    def objective(self) -> SpanObjective:
+        return SpanObjective()
+
+    def outputs(
+        self, logits, encoded: EncodedQuestions, examples: Questions, limits: Limits, tuned
+    ) -> SpanOutputs:
+        chunks = [
+            best_spans(tf.constant(logits[begin : begin + _CHUNK]), limits.spans.max_answer)
+            for begin in range(0, len(logits), _CHUNK)
+        ]
+        spans = {name: tf.concat([chunk[name] for chunk in chunks], axis=0) for name in chunks[0]}
+        answers = best_answers(spans, encoded.places())
+        found = {name: value.numpy() for name, value in answers.items()}
+        places = zip(examples.contexts, found["start"], found["end"], strict=True)
+        texts = [context[start:end] for context, start, end in places]
+        threshold = float(tuned.get(THRESHOLD, 0.0)) if self.task.unanswerable else None
+        return SpanOutputs(texts, found, threshold)
+
+    def finite(self, outputs: SpanOutputs) -> bool:
+        return all(np.isfinite(values).all() for values in outputs.found.values())
+
+    def decide(self, outputs: SpanOutputs) -> SpanOutputs:
+        return outputs  # SQuAD 2.0's metrics look for a threshold themselves
+
+    def score(self, predictions: SpanOutputs, examples: Questions) -> dict[str, float]:
+        if examples.labels is None:
+            raise UserError(f"these questions of {self.task.name!r} have no answers to score with")
+        truths = [[answer.text for answer in answers] for answers in examples.labels]
+        if not self.task.unanswerable:
+            return self.with_score(score_answers(predictions.texts, truths))
+        unlikely = predictions.found["null"] - predictions.found["score"]  # (N,)
+        return self.with_score(
+            score_answers(predictions.texts, truths, unlikely, predictions.threshold)
+        )
+
+    def answers(self, outputs: SpanOutputs, examples: Questions) -> dict[str, str]:
+        """The official scripts' form: answers by the questions' ids."""
+        said = [text for text, *_ in self._said(outputs)]
+        return dict(zip(examples.ids, said, strict=True))
+
+    def lines(self, outputs: SpanOutputs, examples: Questions) -> str:
+        """A line a question: answer, probability, and where it begins and ends, in characters."""
+        return "".join(
+            f"{' '.join(text.split())}\t{probability:.4f}\t{start}\t{end}\n"
+            for text, probability, start, end in self._said(outputs)
+        )
+
+    def _said(self, outputs: SpanOutputs) -> list[tuple[str, float, int, int]]:
+        found = outputs.found
+        judged = decided(found, outputs.threshold)
+        answered, probability = (np.asarray(judged[n]) for n in ("answered", "probability"))
+        columns = zip(
+            outputs.texts, answered, probability, found["start"], found["end"], strict=True
+        )
+        return [
+            (text, p, start, end) if answers else ("", p, 0, 0)
+            for text, answers, p, start, end in columns
+        ]

@@ -1,0 +1,101 @@
+"""A tag for each word."""
+
+import collections
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
+from macaron_tf.data.tasks.tags import (
+    EncodedTaggedSentences,
+    TaggedSentences,
+    encode_tagged,
+    read_tagged,
+    word_probabilities,
+)
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.reading import score_tags
+from macaron_tf.models import EncoderTagger
+from macaron_tf.objectives import TaggingObjective
+
+
+class Tags(TaskKind):
+    """Tasks of CoNLL's kind. Outputs are the tags' probabilities, `(words, C)` a sentence."""
+
+    @property
+    def answer(self) -> str:
+        return "a tag for each word: O, B- and I-"
+
+    def read(self, split, data_dir, download, source) -> TaggedSentences:
+        return read_tagged(self.task, split, data_dir, download, source)
+
+    def of_texts(self, *columns: Sequence[str]) -> TaggedSentences:
+        (lines,) = columns
+        # At ASCII's white space alone, as `tf.strings.split` does it in what is exported.
+        words = [[word.decode() for word in line.encode().split()] for line in lines]
+        return TaggedSentences(words, None)
+
+    def parse(self, lines: list[str], first: int) -> TaggedSentences:
+        return self.of_texts(lines)
+
+    def least_length(self, spans: SpanLimits) -> int:
+        return 3
+
+    def encode(
+        self, vocabulary, examples: TaggedSentences, limits: Limits, progress=None
+    ) -> EncodedTaggedSentences:
+        return encode_tagged(vocabulary, examples, limits.max_length, progress)
+
+    def network(self, config, head_dropout, policy) -> EncoderTagger:
+        refuse_last(self.task, config)
+        return EncoderTagger(config, self.task.num_classes, head_dropout, dtype=policy)
+
+    @property
+    def objective(self) -> TaggingObjective:
+        return TaggingObjective(self.task.num_classes)
+
+    def outputs(
+        self, logits, encoded: EncodedTaggedSentences, examples, limits, tuned
+    ) -> list[np.ndarray]:
+        found = word_probabilities(tf.constant(logits), encoded.places()).numpy()  # (W, C)
+        return np.split(found, encoded.splits[1:-1])
+
+    def finite(self, outputs: list[np.ndarray]) -> bool:
+        return all(np.isfinite(values).all() for values in outputs)
+
+    def decide(self, outputs: list[np.ndarray]) -> list[list[str]]:
+        return [self._named(values.argmax(axis=1)) for values in outputs]
+
+    def score(self, predictions: list[list[str]], examples: TaggedSentences) -> dict[str, float]:
+        if examples.labels is None:
+            raise UserError(f"these sentences of {self.task.name!r} have no tags to score with")
+        truths = [self._named(tags) for tags in examples.labels]
+        return self.with_score(score_tags(predictions, truths))
+
+    def answers(self, outputs: list[np.ndarray], examples: TaggedSentences) -> list[list[str]]:
+        return self.decide(outputs)
+
+    def lines(self, outputs: list[np.ndarray], examples: TaggedSentences) -> str:
+        """CoNLL's columns: a line a word, with its tag, and an empty line after a sentence."""
+        sentences = zip(examples.words, self.decide(outputs), strict=True)
+        return "".join(
+            "".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)) + "\n"
+            for words, tags in sentences
+        )
+
+    def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
+        """Gives each word its most frequent tag of the training set, and "O" to a new one."""
+        counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+        tags = itertools.chain.from_iterable(train.labels)
+        for word, tag in zip(itertools.chain.from_iterable(train.words), tags, strict=True):
+            counts[word][int(tag)] += 1
+        usual = {word: self.task.labels[c.most_common(1)[0][0]] for word, c in counts.items()}
+        outside = self.task.labels[0]
+        return lambda examples: [
+            [usual.get(word, outside) for word in words] for words in examples.words
+        ]
+
+    def _named(self, tags: np.ndarray) -> list[str]:
+        return [self.task.labels[tag] for tag in tags]

@@ -1,0 +1,159 @@
+"""`pretrain prepare` and `pretrain vocabulary`: from documents to rows that a training streams."""
+
+import argparse
+import dataclasses
+import hashlib
+import itertools
+import json
+import pathlib
+from collections.abc import Iterator
+
+from experiments import recipes
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from experiments.recipe import override
+from macaron_tf.data.corpus.mixture import corpus_mixture
+from macaron_tf.data.corpus.writing import PretrainingCorpus, prepare
+from macaron_tf.data.sources.documents import open_source
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import cache_directory
+from macaron_tf.text.base import RECORD
+from macaron_tf.text.loading import (
+    BytePairVocabulary,
+    PieceVocabulary,
+    SentencePieceEncoderVocabulary,
+    WordPieceVocabulary,
+    load_encoder_vocabulary,
+)
+from macaron_tf.text.normalization import NormalizationConfig
+
+
+def train_vocabulary(
+    recipe: PretrainingRecipe, data_dir: str | None = None, download: bool = False
+) -> PieceVocabulary:
+    """Trains a recipe's vocabulary on the lines of its documents, ten million at most.
+
+    Args:
+        recipe: names the sources, the kind and the size.
+        data_dir, download: as for `macaron_tf.data.sources.documents.documents`.
+
+    Raises:
+        UserError: the text cannot be read, or is too little for the size.
+    """
+    config = recipe.vocabulary
+    lines = vocabulary_lines(recipe, data_dir, download)
+    if config.kind == "wordpiece":
+        return WordPieceVocabulary.train(lines, config.size, lower_case=config.lower_case)
+    if config.kind == "byte_bpe":
+        return BytePairVocabulary.train(lines, config.size, lower_case=config.lower_case)
+    return SentencePieceEncoderVocabulary.train(
+        lines,
+        config.size,
+        normalization=NormalizationConfig(lower_case=config.lower_case),
+        fold_accents=config.kind == "unigram" and config.lower_case,
+        model_type="unigram" if config.kind == "unigram" else "bpe",
+    )
+
+
+def vocabulary_lines(
+    recipe: PretrainingRecipe, data_dir: str | None = None, download: bool = False
+) -> Iterator[str]:
+    """The lines that a recipe's vocabulary is learnt from, all sources in turn.
+
+    With `corpus.language_alpha` the monolingual sources are drawn as for the corpus instead, so
+    that no language's words are cut into letters (Conneau and Lample 2019, section 3.1).
+
+    Args:
+        recipe, data_dir, download: as for `train_vocabulary`.
+
+    Yields:
+        Lines, none blank.
+
+    Raises:
+        UserError: the text cannot be read.
+    """
+    corpus, most = recipe.corpus, recipe.vocabulary.max_documents
+    if corpus.language_alpha is not None:
+        monolingual = tuple(source for source in corpus.sources if not source.is_translation)
+        corpus = dataclasses.replace(corpus, sources=monolingual or corpus.sources)
+    sources = [open_source(source, data_dir, download, most) for source in corpus.sources]
+    if corpus.language_alpha is None:
+        # In turn: the trainer reads so many lines, and all sources shall be among them.
+        texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
+    else:
+        texts = (document.text for document in corpus_mixture(corpus, data_dir, most))
+    for text in texts:
+        yield from filter(str.strip, text.splitlines() if isinstance(text, str) else text)
+
+
+def prepare_corpus(
+    recipe: PretrainingRecipe,
+    out: str | pathlib.Path | None = None,
+    vocabulary_dir: str | None = None,
+    data_dir: str | None = None,
+    download: bool = False,
+) -> PretrainingCorpus:
+    """A recipe's corpus, prepared now unless it is already.
+
+    Args:
+        recipe: corpus and vocabulary settings.
+        out: its folder; a folder of `cache_directory()` named by the settings when None.
+        vocabulary_dir: a vocabulary to use instead of training one.
+        data_dir, download: as for `macaron_tf.data.sources.documents.documents`.
+
+    Raises:
+        UserError: as `macaron_tf.data.corpus.writing.prepare`.
+    """
+    if out is None:
+        settings = [repr(recipe.corpus), repr(recipe.vocabulary), vocabulary_dir, data_dir]
+        digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+        out = cache_directory() / "corpora" / digest
+    if vocabulary_dir:
+        vocabulary = load_encoder_vocabulary(vocabulary_dir)
+    elif storage.exists(storage.join(out, RECORD)):
+        vocabulary = load_encoder_vocabulary(out)
+        _check_vocabulary(recipe.vocabulary, vocabulary, out)
+    else:
+        print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
+        vocabulary = train_vocabulary(recipe, data_dir, download)
+    return prepare(recipe.corpus, vocabulary, out, data_dir=data_dir, download=download)
+
+
+def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
+    """What a vocabulary is, in a recipe's words; `max_documents` it cannot tell."""
+    settings = vocabulary.settings()
+    lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
+    kind = vocabulary.kind
+    if isinstance(vocabulary, SentencePieceEncoderVocabulary) and vocabulary.model_type != "bpe":
+        kind = vocabulary.model_type
+    return VocabularyConfig(kind, vocabulary.pieces, lower_case)
+
+
+def _check_vocabulary(config: VocabularyConfig, vocabulary: PieceVocabulary, where) -> None:
+    """Refuses a corpus's vocabulary that is not of the recipe's kind, size and case."""
+    found = described(vocabulary)
+    for name in ("kind", "size", "lower_case"):
+        theirs, ours = getattr(found, name), getattr(config, name)
+        if theirs != ours:
+            raise UserError(
+                f"{where} holds a vocabulary of {name} {theirs!r}, the recipe wants {ours!r}: "
+                f"prepare another folder, or --set vocabulary.{name}={theirs}"
+            )
+
+
+def run_prepare(options: argparse.Namespace) -> None:
+    """Prepares and says what to do next."""
+    recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
+    corpus = prepare_corpus(
+        recipe, options.corpus, options.vocabulary, options.data_dir, options.download
+    )
+    print(f"{options.corpus}: {corpus.summary()}")
+    print(f"next: {recipe.command} train {options.recipe} RUN --corpus {options.corpus}")
+
+
+def run_vocabulary(options: argparse.Namespace) -> None:
+    """Trains and saves."""
+    recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
+    vocabulary = train_vocabulary(recipe, options.data_dir, options.download)
+    vocabulary.save(options.out)
+    print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

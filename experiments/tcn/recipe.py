@@ -1,0 +1,67 @@
+"""Every setting of a run of one of the slides' tasks."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from experiments.recipe import Recipe, override
+from experiments.tcn.tasks import TASKS
+from macaron_tf.errors import UserError
+from macaron_tf.models import TemporalConfig, catalog
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SequenceRecipe(Recipe):
+    """A task, the TCN for it, and how it and the recurrent models beside it are trained.
+
+    Attributes: those of `Recipe`, and
+        task: one of `TASKS`.
+        batch_size: sequences of a micro-batch.
+        recurrent: settings of the recurrent models that are not the TCN's, as `--set` takes them.
+    """
+
+    kind = "sequence"
+    command = "python -m experiments.tcn"
+
+    task: str
+    batch_size: int = 32
+    recurrent: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.task not in TASKS:
+            raise UserError(f"task is {self.task!r}: give one of {', '.join(TASKS)}")
+        if self.batch_size < 1:
+            raise UserError(f"batch_size is {self.batch_size}: it must be 1 or more")
+
+    def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
+        options = dict(self.model_options)
+        if vocab_size:
+            options |= {"vocab_size": vocab_size, "output_dim": vocab_size}
+        try:
+            config = catalog.config(self.model, **options)
+        except ValueError as error:
+            raise UserError(f"model: {error}") from error
+        if not isinstance(config, TemporalConfig):
+            known = ", ".join(catalog.names(TemporalConfig))
+            raise UserError(f"model: {self.model} is no model of sequences; there are {known}")
+        return config
+
+    def of_mixer(
+        self, mixer: str, settings: Iterable[str] = (), vocab_size: int | None = None
+    ) -> "SequenceRecipe":
+        """The recipe of one of the models that are compared.
+
+        Args:
+            mixer: `"tcn"`, or a recurrent one, whose widths are those of as many parameters.
+            settings: replaced ones, `path=value`, after the recipe's own; a width is the TCN's.
+            vocab_size: of the data, where they are ids.
+
+        Raises:
+            UserError: a bad setting.
+        """
+        tcn = override(self, settings)
+        if mixer == "tcn":
+            return tcn
+        widths = tcn.model_config(vocab_size).equal_sized(mixer).widths
+        recipe = override(override(self, self.recurrent), settings)
+        options = {**dict(recipe.model_options), "mixer": mixer, "widths": widths}
+        return dataclasses.replace(recipe, model_options=tuple(sorted(options.items())))

@@ -1,0 +1,123 @@
+"""`experiments.tcn TASK`: each model and seed in turn, then the table."""
+
+import argparse
+import json
+import math
+import pathlib
+
+import keras
+
+from experiments import recipes
+from experiments.recipe import MAY_CHANGE, check_same, recipe_from_json
+from experiments.tcn import report
+from experiments.tcn.recipe import SequenceRecipe
+from experiments.tcn.task_data import Source, TaskData
+from experiments.tcn.tasks import TASKS, Task
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import write_aside
+from macaron_tf.models import TemporalModel
+from macaron_tf.objectives import SequenceObjective
+from macaron_tf.training import FitModel, build_fit_model, train
+from macaron_tf.training.state import load_network
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains what is not complete, and writes OUT/TASK.md, .json and .png."""
+    base = recipes.load(f"tcn_{options.task}", SequenceRecipe)
+    task = TASKS[options.task]
+    out = pathlib.Path(options.out)
+    source = Source(options.data, options.data_dir, options.download)
+    for mixer in options.models:  # wrong settings are said before minutes are spent
+        base.of_mixer(mixer, options.set)
+    rows = []
+    for seed in options.seeds:
+        settings = [*options.set, f"training.seed={seed}"]
+        for mixer in options.models:
+            size = base.of_mixer(mixer, settings).batch_size
+            data = task.open(source, size, seed)
+            recipe = base.of_mixer(mixer, settings, data.vocab_size)
+            rows.append(train_one(recipe, task, data, mixer, out / f"{mixer}-{seed}"))
+    report.write(options, out, task, rows)
+
+
+def train_one(
+    recipe: SequenceRecipe, task: Task, data: TaskData, mixer: str, path: pathlib.Path
+) -> dict:
+    """One model's run: trained, or gone on with, unless it is complete.
+
+    Args:
+        recipe: its settings.
+        task: what is measured.
+        data: of the recipe's batch size and seed.
+        mixer: its name in the table.
+        path: the run's folder.
+
+    Returns:
+        A row of the table: `model`, `seed`, `parameters`, `widths`, `validation`, `test` (None
+        where there is none), `updates`, `minutes`, `reason` it ended, and `run`, its folder.
+
+    Raises:
+        UserError: a run of other settings in the folder.
+    """
+    file, done = path / "recipe.json", path / "result.json"
+    if file.exists():
+        theirs = recipe_from_json(SequenceRecipe, file.read_text(encoding="utf-8"), str(file))
+        check_same(theirs, recipe, path, MAY_CHANGE)
+        if done.exists() and theirs == recipe:
+            print(f"{path}: complete")
+            return json.loads(done.read_text(encoding="utf-8"))
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(recipe.training.seed)
+    config = recipe.model_config(data.vocab_size)
+    network = TemporalModel(config, dtype=recipe.training.dtype_policy)
+    network.build()
+    model = build_fit_model(network, SequenceObjective(task.loss), recipe.training)
+    print(
+        f"{path}: {mixer} of {config.parameters:,} parameters, widths {config.widths}; "
+        f"{data.summary}",
+        flush=True,
+    )
+
+    def on_start() -> None:
+        write_aside(file, recipe.to_json().encode())
+
+    result = train(
+        model,
+        data.train,
+        recipe.training,
+        path,
+        validate=lambda model, step: measured(model, data.validation),
+        on_start=on_start,
+    )
+    if result.best_checkpoint is None:
+        raise UserError(
+            f"{path} stopped before its first validation: raise training.max_minutes or "
+            "lower training.validate_every"
+        )
+    load_network(result.best_checkpoint, network, "")
+    test = measured(model, data.test)[task.metric] if data.test is not None else None
+    row = {
+        "model": mixer,
+        "seed": recipe.training.seed,
+        "parameters": config.parameters,
+        "widths": list(config.widths),
+        "validation": result.best_score,
+        "best_step": result.best_step,
+        "test": test,
+        "updates": result.step,
+        "minutes": result.elapsed_seconds / 60,
+        "reason": result.reason,
+        "run": str(path),
+    }
+    write_aside(done, (json.dumps(row, indent=1) + "\n").encode())
+    return row
+
+
+def measured(model: FitModel, dataset) -> dict[str, float]:
+    """The metrics of an evaluation; of classes in bits besides."""
+    metrics = model.evaluate(dataset, verbose=0, return_dict=True)
+    names = model.objective.metric_names
+    found = {name: metrics[name] for name in names}
+    if "perplexity" in found:
+        found["bits"] = found["loss"] / math.log(2)
+    return found

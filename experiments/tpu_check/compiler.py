@@ -1,0 +1,218 @@
+"""Compiles a step for a TPU, in a process of its own, on a machine without one.
+
+    python -m experiments.tpu_check.compiler STEP.hlo v4:2x2x1 RESULT.json [TEXT.hlo]
+
+The TPU compiler ends the whole process where it finds itself in the wrong; and it holds gigabytes.
+"""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from experiments.tpu_check.chips import chip_of
+from experiments.tpu_check.cycles import estimate
+from macaron_tf.errors import UserError
+
+PACKAGES = ("jax", "libtpu")
+MISSING = (
+    "the TPU compiler is not installed here: `make tpu-check` installs it into .venv-tpu, or "
+    "`pip install -r experiments/tpu_check/requirements.txt` in an environment of its own"
+)
+
+
+def check_installed() -> None:
+    """Refuses where jax or libtpu is missing.
+
+    Raises:
+        UserError: it is; the sentence says how to install them.
+    """
+    if any(importlib.util.find_spec(package) is None for package in PACKAGES):
+        raise UserError(MISSING)
+
+
+def versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """Installed versions by package."""
+    return {package: importlib.metadata.version(package) for package in packages}
+
+
+def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) -> dict:
+    """What the TPU compiler says of a step, from a process of its own.
+
+    Args:
+        hlo: the step's HLO module, serialized.
+        topology: such as `v4:2x2x1`; its size changes nothing here, for one core is compiled for.
+        text: where the optimized HLO is written, if anywhere.
+
+    Returns:
+        `dynamic`, names of ops with shapes that are known only when run; then either `error` (and
+        `error_ops`, and `memory_needed` where that was the reason), or `memory` in bytes and
+        `cycles` (see `cycles.Estimate`).
+    """
+    with tempfile.TemporaryDirectory(prefix="tpu_check-") as folder:
+        source, result = pathlib.Path(folder) / "step.hlo", pathlib.Path(folder) / "result.json"
+        source.write_bytes(hlo)
+        command = [sys.executable, "-m", "experiments.tpu_check.compiler", source, topology, result]
+        done = subprocess.run(
+            [*map(str, command), *([str(text)] if text else [])],
+            env=os.environ | _environment(topology),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.exists():
+            return json.loads(result.read_text(encoding="utf-8"))
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    reason = said[-1] if said else "it said nothing"
+    return {"error": f"the compiler ended with status {done.returncode}: {reason}"}
+
+
+def _environment(topology: str) -> dict[str, str]:
+    """What libtpu needs to hear where there is neither a TPU nor Google's network."""
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": chip_of(topology).accelerator,
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+        "TPU_MIN_LOG_LEVEL": "3",
+        # Its lock file guards the device, and there is none.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The process's own part."""
+    source, topology, result, *text = arguments or sys.argv[1:]
+    found, optimized = _compiled(pathlib.Path(source).read_bytes(), topology)
+    if text and optimized:
+        pathlib.Path(text[0]).write_text(optimized, encoding="utf-8")
+    pathlib.Path(result).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _compiled(hlo: bytes, topology: str) -> tuple[dict, str | None]:
+    import jax
+    import numpy as np
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jax.experimental import topologies
+    from jaxlib.mlir import ir
+
+    try:
+        devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    except jax.errors.JaxRuntimeError as error:
+        return {"error": f"libtpu knows no topology {topology}: {error}"}, None
+    device = devices[0]
+    with mlir.make_ir_context():
+        module = ir.Module.parse(xla_client._xla.mlir.hlo_to_stablehlo(hlo))
+        found = {
+            "device_kind": device.device_kind,
+            "cores_a_chip": 1 + max(each.core_on_chip for each in devices),
+            "dynamic": _dynamic(module),
+        }
+        _as_on_a_tpu(module)
+    options = xla_client.CompileOptions()
+    options.num_replicas = options.num_partitions = 1
+    options.device_assignment = xla_client.DeviceAssignment.create(np.array([[device.id]]))
+    try:
+        executable = device.client.compile(module, xla_client._xla.DeviceList((device,)), options)
+    except jax.errors.JaxRuntimeError as error:
+        return found | _refusal(str(error)), None
+    stats = executable.get_compiled_memory_stats()
+    optimized = executable.hlo_modules()[0].to_string()
+    found["memory"] = {
+        "arguments": stats.argument_size_in_bytes,
+        "outputs": stats.output_size_in_bytes,
+        "aliased": stats.alias_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+        "code": stats.generated_code_size_in_bytes,
+    }
+    found["cycles"] = dataclasses.asdict(estimate(optimized))
+    return found, optimized
+
+
+def _dynamic(module) -> list[str]:
+    """Names of the TensorFlow ops whose shapes depend on values, in the program's order."""
+    from jaxlib.mlir import ir
+
+    names = []
+
+    def visit(op):
+        # A size that is known has a static type: top_k, for one, sets one.
+        if op.name == "stablehlo.set_dimension_size" and "?" in str(op.results[0].type):
+            name = re.search(r'"([^"]+)"', str(op.location))
+            names.append(name[1] if name else op.name)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return list(dict.fromkeys(names))
+
+
+def _as_on_a_tpu(module) -> None:
+    """Makes of what TensorFlow writes for a CPU what it would write for a TPU.
+
+    `mhlo.copy` goes: it changes nothing, and libtpu does not read it. Random bits: TensorFlow lets
+    the device choose the algorithm, a CPU's is Philox with a state of a key and two counters, a
+    TPU's the chip's own with a key and one. Philox would be half of a BERT step's cycles.
+    """
+    from jaxlib.mlir import ir
+
+    found = []
+
+    def visit(op):
+        if op.name in ("mhlo.copy", "stablehlo.rng_bit_generator"):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for op in found:
+        if op.name == "mhlo.copy":
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        elif "PHILOX" in str(op.attributes["rng_algorithm"]):
+            _use_the_chips_random_bits(op)
+
+
+def _use_the_chips_random_bits(philox) -> None:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    given = philox.operands[0]
+    with ir.InsertionPoint(philox), philox.location:
+        state = ir.RankedTensorType.get((2,), ir.RankedTensorType(given.type).element_type)
+        own = ir.Operation.create(
+            "stablehlo.rng_bit_generator",
+            results=[state, philox.results[1].type],
+            operands=[stablehlo.slice(given, [0], [2], [1])],
+            attributes={"rng_algorithm": ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>")},
+        )
+        # The second counter, a carry that nobody reads, keeps the state's old shape.
+        carry = stablehlo.slice(given, [2], [3], [1])
+        kept = stablehlo.concatenate([own.results[0], carry], 0)
+    for old, new in zip(philox.results, (kept, own.results[1]), strict=True):
+        old.replace_all_uses_with(new)
+    philox.erase()
+
+
+def _refusal(message: str) -> dict:
+    """The compiler's error in a line, the ops it names, and the memory where it was that."""
+    found = {
+        "error": " ".join(message.split())[:500],
+        "error_ops": list(dict.fromkeys(re.findall(r'op_name="([^"]+)"', message))),
+    }
+    # "the total memory required for HLO temporaries (22.89G) exceeds available HBM (15.25G)"
+    if sizes := re.search(r"\(([\d.]+)([KMG])\) exceeds available HBM \(([\d.]+[KMG])\)", message):
+        unit = {"K": 2**10, "M": 2**20, "G": 2**30}
+        found["memory_needed"] = int(float(sizes[1]) * unit[sizes[2]])
+        found["error"] = f"out of memory: {sizes[1]}{sizes[2]} needed, {sizes[3]} there are"
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Translation from the first command to scores.
+
+    python -m experiments.translate train multi30k_macaron_tiny runs/m30k --data-dir DIR
+    python -m experiments.translate average runs/m30k
+    python -m experiments.translate evaluate runs/m30k --checkpoint average
+    echo "A man is riding a bike." | python -m experiments.translate translate runs/m30k
+
+    python -m experiments.translate train multi30k_xlm_tiny runs/x --init runs/xlm --data-dir DIR
+    python -m experiments.translate train multi30k_bart_tiny runs/b --init runs/bart --data-dir DIR
+
+`train` resumes where an interrupted run stopped when the same command is given again.
+"""
+
+import argparse
+import importlib
+import sys
+
+from experiments.command_line import (
+    command_parser,
+    devices,
+    set_option,
+    strategy_options,
+    tfds_options,
+)
+from macaron_tf.errors import UserError, exit_on_user_error
+
+# The lines of macaron_tf.data.sources.pairs.FORMS, which cannot be imported without TensorFlow.
+_FORMS = """sources of text:
+  tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets translation set, in --data-dir
+  text:SOURCE_FILE,TARGET_FILE  aligned lines, plain or .gz; {split} in a name is filled in
+  tsv:FILE                      two tab-separated columns; .gz and {split} as above
+  homeassistant[:LANG]          the embedded default corpus, fetched with pip once
+"""
+
+_SETTINGS = "training.max_steps=500 or data.source=tsv:pairs.tsv"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser, command = command_parser("python -m experiments.translate", __doc__, _FORMS)
+
+    train = command("train", "train a recipe, or go on with an interrupted run")
+    train.add_argument("recipe", help="name of a recipe; `recipes` lists them")
+    train.add_argument("run", help="folder of the run; made, or resumed where it exists")
+    tfds_options(train)
+    set_option(train, _SETTINGS)
+    train.add_argument(
+        "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
+    )
+    start = train.add_argument_group("start from pre-trained weights, with their vocabulary")
+    start.add_argument(
+        "--init",
+        metavar="RUN",
+        help="a run of an encoder or a language model, which begins both stacks; or of BART or "
+        "T5, which reads the other language through a new encoder",
+    )
+    start.add_argument(
+        "--init-parts",
+        nargs="+",
+        choices=("embeddings", "encoder", "decoder"),
+        help="what begins as the encoder (default: encoder decoder; embeddings always do)",
+    )
+    start.add_argument(
+        "--init-decoder", metavar="RUN", help="another run of that shape, for the decoder"
+    )
+    strategy_options(train)
+
+    vocabulary = command("vocabulary", "train a recipe's joint vocabulary alone")
+    vocabulary.add_argument("recipe", help="name of a recipe")
+    vocabulary.add_argument("out", help="folder for vocabulary.model and vocabulary.json")
+    tfds_options(vocabulary)
+    set_option(vocabulary, _SETTINGS)
+
+    average = command("average", "average the newest checkpoints of a run into RUN/average")
+    average.add_argument("run", help="folder of the run")
+    average.add_argument("--last", type=int, metavar="N", help="how many; the recipe's by default")
+
+    evaluate = command("evaluate", "translate a test set and score it")
+    _run_options(evaluate)
+    tfds_options(evaluate)
+    evaluate.add_argument("--source", help="text to translate; the recipe's by default")
+    evaluate.add_argument(
+        "--split",
+        help="its split; by default the recipe's validation split, of files without {split} all",
+    )
+    evaluate.add_argument(
+        "--source-language",
+        metavar="NAME",
+        help="what the text calls the source language, such as en_US; the recipe's by default",
+    )
+    evaluate.add_argument(
+        "--target-language", metavar="NAME", help="the same of the target language"
+    )
+    evaluate.add_argument(
+        "--lowercase",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="score without regard to case, or with; the recipe's by default",
+    )
+    evaluate.add_argument(
+        "--output", metavar="DIR", help="where scores and translations go; RUN/scores by default"
+    )
+    strategy_options(evaluate)
+
+    compare = command("compare", "paired bootstrap between two evaluated outputs")
+    compare.add_argument("first", help="a .json that `evaluate` wrote")
+    compare.add_argument("second", help="another, on the same text")
+    compare.add_argument("--samples", type=int, default=1000, help="resamplings (default 1000)")
+    compare.add_argument("--seed", type=int, default=1)
+
+    translate = command("translate", "translate lines, in order, one line out for one line in")
+    _run_options(translate)
+    translate.add_argument("--input", metavar="FILE", help="lines to translate; stdin by default")
+    translate.add_argument("--output", metavar="FILE", help="translations; stdout by default")
+    translate.add_argument(
+        "--n-best", type=int, default=1, metavar="N", help="print N a line, with scores, in TSV"
+    )
+
+    sampling = translate.add_argument_group("sampling, instead of beam search")
+    sampling.add_argument(
+        "--temperature", type=float, metavar="T", help="draw at this temperature; 0 is greedy"
+    )
+    sampling.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K likeliest")
+    sampling.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="of the likeliest that make up P"
+    )
+    sampling.add_argument("--seed", type=int, default=1, help="same seed, same draws (default 1)")
+
+    strategy_options(translate)
+
+    command("recipes", "list the recipes")
+    return parser
+
+
+def _run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="folder of the run")
+    parser.add_argument(
+        "--checkpoint",
+        default=None,
+        metavar="NAME",
+        help="average, best, last or a step's number (default: average where made, else best)",
+    )
+    parser.add_argument("--beam-size", type=int, metavar="K", help="the recipe's by default")
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one command; see `--help`."""
+    options = _parser().parse_args(arguments)
+    if getattr(options, "beam_size", None) is not None and options.beam_size < 1:
+        raise UserError(f"--beam-size {options.beam_size}: give a whole number of 1 or more")
+    options.devices = devices(options)
+    # Each command imports what it needs: `recipes` and `--help` answer without TensorFlow.
+    importlib.import_module(f"experiments.translate.{options.command}").run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

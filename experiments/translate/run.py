@@ -1,0 +1,87 @@
+"""A translation run."""
+
+import dataclasses
+import os
+
+from etils import epath
+
+from experiments.run import Run
+from experiments.translate.recipe import TranslationRecipe
+from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
+from macaron_tf.models import EncoderDecoder
+from macaron_tf.models.encoder_decoder import first_stage_variables
+from macaron_tf.text.pair_vocabulary import PairVocabulary, load_translation_vocabulary
+from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.training.updates import FirstStage
+
+_MAX_SOURCE = 256  # pieces of the longest line that is read
+
+
+def build_network(
+    recipe: TranslationRecipe, vocabulary: Vocabulary | PairVocabulary
+) -> EncoderDecoder:
+    """The recipe's model at the vocabulary's size, in the recipe's dtype policy.
+
+    Args:
+        recipe: names the model and its options.
+        vocabulary: gives the number of rows of the embedding, or of both embeddings.
+
+    Raises:
+        UserError: see `TranslationRecipe.model_config`.
+    """
+    sizes = [vocabulary.size]
+    if isinstance(vocabulary, PairVocabulary):
+        sizes = [vocabulary.target.size, vocabulary.source.size]
+    config = recipe.model_config(*sizes)
+    network = EncoderDecoder(config, dtype=recipe.training.dtype_policy)
+    network.build()
+    return network
+
+
+def first_stage(recipe: TranslationRecipe, network: EncoderDecoder) -> FirstStage | None:
+    """What the recipe's first updates train alone; None = every update trains everything."""
+    if not recipe.first_stage_steps:
+        return None
+    return FirstStage(recipe.first_stage_steps, first_stage_variables(network))
+
+
+def source_limit(network: EncoderDecoder) -> int:
+    """Pieces of the longest line that a network is given, EOS not counted."""
+    longest = network.config.longest
+    return _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationRun(Run):
+    """A finished or running training of a translator."""
+
+    recipe_class = TranslationRecipe
+
+    @staticmethod
+    def load_vocabulary(directory: epath.Path) -> Vocabulary | PairVocabulary:
+        return load_translation_vocabulary(directory)
+
+    def build_network(self) -> EncoderDecoder:
+        return build_network(self.recipe, self.vocabulary)
+
+    def translator(
+        self,
+        checkpoint: os.PathLike | str | None = None,
+        decoding: BeamSearchConfig | SamplingConfig | None = None,
+        seed: int = 1,
+    ) -> LineTranslator:
+        """Lines to lines with a checkpoint's weights.
+
+        Args:
+            checkpoint: see `load_network`.
+            decoding: the recipe's beam search by default.
+            seed: of sampling.
+        """
+        network = self.load_network(checkpoint)
+        return LineTranslator(
+            network,
+            self.vocabulary,
+            decoding or self.recipe.decoding,
+            max_source_length=source_limit(network),
+            seed=seed,
+        )

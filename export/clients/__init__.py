@@ -1,1 +1,0 @@
-"""Clients of a served translation model, one a protocol."""

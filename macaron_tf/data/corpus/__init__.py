@@ -1,0 +1,1 @@
+"""Pre-training corpora: documents packed into rows, written, read, served."""

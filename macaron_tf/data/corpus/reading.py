@@ -1,0 +1,514 @@
+"""The order in which a corpus's rows are dealt, as TensorFlow operations alone.
+
+No Python runs while the rows are read, so that a tf.data service can do it in another process.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.corpus.config import CorpusConfig
+from macaron_tf.data.corpus.folder import (
+    FORMAT,
+    INDEX,
+    SPLITS,
+    RecordFormat,
+    Shard,
+    is_whole,
+    read_index,
+)
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.text.vocabulary import check_vocabulary
+
+# Named, so that every device draws the same numbers from a seed.
+_ALGORITHM = "philox"
+
+
+@dataclasses.dataclass(frozen=True)
+class RowOrder:
+    """Shards in random order, then the rows of some shards among each other; anew each epoch.
+
+    The groups of an epoch are the same number of shards each, as near as can be, so that a
+    group's number tells its shards without a look at the groups before it.
+
+    Args:
+        paths: of the shards, none of them empty.
+        rows: number of records of each.
+        first_rows: number of the first row of each, which no shuffling changes.
+        shuffled_rows: greatest number of rows of a group, a single larger shard excepted.
+        seed: two numbers that decide the order; None takes the shards and rows as they lie.
+    """
+
+    paths: tuple[str, ...]
+    rows: tuple[int, ...]
+    first_rows: tuple[int, ...]
+    shuffled_rows: int
+    seed: tuple[int, int] | None
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of an epoch."""
+        shards = max(1, self.shuffled_rows // max(self.rows))
+        return -(-len(self.paths) // shards)
+
+    def batches(
+        self,
+        start_row: int,
+        batch_size: int,
+        decode: Callable[[tf.Tensor], tf.Tensor],
+        repeat: bool,
+        drop_remainder: bool,
+    ) -> tf.data.Dataset:
+        """The rows from one on; of those before it at most one group is read.
+
+        Args:
+            start_row: number of the first row, counted from the start of epoch 0.
+            batch_size: B.
+            decode: makes a tensor `(N, ...)` of N records, a group at once: its rows are shuffled
+                and cut into batches in half the time that strings take.
+            repeat: go on with the next epochs for ever, a batch across two of them included, or
+                end with the one begun.
+            drop_remainder: leave out a last batch that is not full.
+
+        Returns:
+            Dataset of a tensor `(B, ...)`, the numbers of its rows `(B,)` int64 and their epochs
+            `(B,)` int64. It raises a tf.errors.OpError where a shard is missing,
+            damaged, or has another number of records than it should.
+        """
+        epoch, offset = divmod(start_row, sum(self.rows))
+        with tf.device("CPU"):
+            order = self._shards(tf.constant(epoch, tf.int64)).numpy()
+        starts = [self._first_shard(group) for group in range(self.groups)]
+        sizes = np.add.reduceat(np.array(self.rows)[order], starts)  # (groups,)
+        ends = np.cumsum(sizes)
+        group = int(np.searchsorted(ends, offset, side="right"))
+        first = epoch * self.groups + group
+        passed = offset - int(ends[group] - sizes[group])  # rows of the first group
+        if repeat:
+            numbers = tf.data.Dataset.counter(first)
+        else:
+            numbers = tf.data.Dataset.range(first, (epoch + 1) * self.groups)
+
+        def rows(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            start = tf.where(number == first, passed, 0)
+            return tuple(column[start:] for column in self._group(number, decode))
+
+        # The next group is read while this one is used.
+        groups = numbers.map(rows, num_parallel_calls=1).prefetch(1)
+        return groups.rebatch(batch_size, drop_remainder)
+
+    def _group(
+        self, number: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tuple[tf.Tensor, ...]:
+        """The rows `(N, ...)` of a group, their numbers and epochs, `(N,)` int64.
+
+        Groups count on from epoch to epoch.
+        """
+        epoch, group = number // self.groups, number % self.groups
+        members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
+        paths = tf.gather(tf.constant(self.paths), members)
+        counts = tf.gather(tf.constant(self.rows, tf.int64), members)
+        expected = tf.reduce_sum(counts)
+        records = tf.data.TFRecordDataset(paths).batch(tf.int64.max).get_single_element()
+        # A file cut between two records is whole to TFRecord.
+        found = tf.size(records, tf.int64)
+        with tf.control_dependencies([tf.debugging.assert_equal(found, expected)]):
+            rows = decode(records)
+        # Of each shard: its first row's number, less its first row's place in the group.
+        shifts = tf.gather(tf.constant(self.first_rows, tf.int64), members)
+        shifts -= tf.cumsum(counts, exclusive=True)
+        row_numbers = tf.range(expected) + tf.repeat(shifts, counts)  # (N,)
+        epochs = tf.fill([expected], epoch)
+        if self.seed is None:
+            return rows, row_numbers, epochs
+        order = _permutation(expected, _mixed(self._epoch_seed(epoch), group))
+        return tf.gather(rows, order), tf.gather(row_numbers, order), epochs
+
+    def _first_shard(self, group):
+        """Where a group begins in the epoch's order of shards."""
+        return group * len(self.paths) // self.groups
+
+    def _shards(self, epoch: tf.Tensor) -> tf.Tensor:
+        """The numbers of all shards, `(S,)` int64, in the order of an epoch."""
+        if self.seed is None:
+            return tf.range(len(self.paths), dtype=tf.int64)
+        # Groups count from 0: no group draws what the shards do.
+        seed = _mixed(self._epoch_seed(epoch), tf.constant(-1, tf.int64))
+        return _permutation(tf.constant(len(self.paths), tf.int64), seed)
+
+    def _epoch_seed(self, epoch: tf.Tensor) -> tf.Tensor:
+        return _mixed(tf.constant(self.seed, tf.int64), epoch)
+
+
+def _mixed(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """A seed, `(2,)` int64, for each number."""
+    return tf.random.experimental.stateless_fold_in(seed, number, alg=_ALGORITHM)
+
+
+def _permutation(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The numbers below a count in random order, `(count,)` int64."""
+    return tf.random.experimental.stateless_shuffle(
+        tf.range(count, dtype=tf.int64), seed, alg=_ALGORITHM
+    )
+
+
+# Rows shuffled among each other: 64 Ki rows of 128 two-byte ids are 17 MB, of 512 are 67 MB.
+_SHUFFLED_ROWS = 1 << 16
+
+
+class PretrainingCorpus:
+    """Rows of a fixed length in shards; the same seed and step always give the same batch.
+
+    `open` makes one. Rows are shuffled shard by shard, then among the rows of a group of shards:
+    the whole corpus where it has at most `shuffled_rows` rows.
+
+    Args:
+        folder: where the shards lie, `gs://` included.
+        config: what the corpus was made of.
+        vocabulary: what it was cut with.
+        shards: of each split.
+        shuffled_rows: greatest number of rows, about, that are shuffled among each other.
+        whole: the corpus that this is a part of, None = itself: rows are numbered in the whole.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        config: CorpusConfig,
+        vocabulary: PieceVocabulary,
+        shards: dict[str, tuple[Shard, ...]],
+        shuffled_rows: int = _SHUFFLED_ROWS,
+        whole: "PretrainingCorpus | None" = None,
+    ):
+        self.folder = folder
+        self.config = config
+        self.vocabulary = vocabulary
+        self.shards = shards
+        self.shuffled_rows = shuffled_rows
+        self.whole = whole or self
+        self.record = RecordFormat.of(config, vocabulary.size)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike, verify: bool | None = None) -> "PretrainingCorpus":
+        """Opens a folder that `prepare` filled.
+
+        Args:
+            folder: the folder, `gs://` included.
+            verify: compare the SHA-256 of every shard, about a second a gigabyte, not the sizes
+                alone; None does so on disk, and not in a bucket.
+
+        Returns:
+            The corpus.
+
+        Raises:
+            UserError: no corpus, one that is not finished, a missing or damaged file, or a
+                vocabulary that is not the one it was made with.
+        """
+        folder = os.fspath(folder).rstrip("/") or "/"
+        index = read_index(folder)
+        verify = not storage.is_remote(folder) if verify is None else verify
+        vocabulary = load_encoder_vocabulary(folder)
+        check_vocabulary(index["vocabulary"], vocabulary, storage.join(folder, INDEX))
+        corpus = cls(folder, index["config"], vocabulary, index["shards"])
+        for shard in corpus.shards["train"] + corpus.shards["validation"]:
+            if not is_whole(folder, shard, corpus.record, verify):
+                raise corpus._damaged(shard)
+        return corpus
+
+    @property
+    def sequence_length(self) -> int:
+        """L of every row."""
+        return self.config.sequence_length
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over vocabulary, format and all shards: what a model is trained on."""
+        record = [
+            FORMAT,
+            self.vocabulary.hash,
+            dataclasses.asdict(self.record),
+            {split: [shard.sha256 for shard in self.shards[split]] for split in SPLITS},
+        ]
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+    def rows(self, split: str = "train") -> int:
+        """Number of rows of a split.
+
+        Args:
+            split: "train" or "validation".
+
+        Raises:
+            UserError: no such split.
+        """
+        if split not in self.shards:
+            raise UserError(f"a corpus has no split {split!r}: it has {', '.join(SPLITS)}")
+        return sum(shard.rows for shard in self.shards[split])
+
+    def summary(self) -> str:
+        """One line for the log: rows, lengths, what a row is."""
+        kind = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
+        if self.config.languages:
+            kind += f" in {', '.join(self.config.languages)}"
+        return (
+            f"{self.rows('train'):,} training and {self.rows('validation'):,} validation rows of "
+            f"{self.sequence_length} ids, {kind}, {self.vocabulary.pieces:,} pieces"
+        )
+
+    def shard(self, index: int, count: int) -> "PretrainingCorpus":
+        """The files that one of several training processes reads, and nobody else does.
+
+        The largest file goes to the first process, each next one to whoever has the fewest rows.
+        A step's global batch is then made of the processes' own batches, the same for a seed and
+        a number of processes. Each process has epochs of its own: where the files do not divide
+        evenly, the rows of one that has fewer come again sooner. Masks are drawn with
+        `process_seed`, or all processes would mask the same places.
+
+        Args:
+            index: number of the process, from 0.
+            count: number of processes.
+
+        Returns:
+            A corpus of some training shards and all validation shards, with its own fingerprint.
+
+        Raises:
+            UserError: fewer files than processes.
+        """
+        if not 0 <= index < count:
+            raise ValueError(f"no process {index} of {count}")
+        shards = [shard for shard in self.shards["train"] if shard.rows]
+        if len(shards) < count:
+            raise UserError(
+                f"{self.folder} has {len(shards)} training files for {count} processes: prepare "
+                "it again with a smaller rows_per_shard, or train with fewer processes"
+            )
+        parts: list[list[Shard]] = [[] for _ in range(count)]
+        held = [0] * count
+        for shard in sorted(shards, key=lambda shard: -shard.rows):
+            fewest = held.index(min(held))
+            parts[fewest].append(shard)
+            held[fewest] += shard.rows
+        return PretrainingCorpus(
+            self.folder,
+            self.config,
+            self.vocabulary,
+            {**self.shards, "train": tuple(parts[index])},
+            self.shuffled_rows,
+            self.whole,
+        )
+
+    def shard_error(self, error: tf.errors.OpError) -> UserError | None:
+        """Which file made a reading fail: TensorFlow seldom says, so all are looked at.
+
+        Args:
+            error: what an iteration or a training raised.
+
+        Returns:
+            The error to raise instead, naming the file and the mend; None where it is of another
+            kind.
+        """
+        # Sizes show all but changed bytes; those TFRecord's own checksums have found.
+        verify = "corrupted record" in error.message
+        for shard in self.shards["train"] + self.shards["validation"]:
+            if not is_whole(self.folder, shard, self.record, verify):
+                return self._damaged(shard)
+        if self._absolute_folder() not in error.message:
+            return None
+        return UserError(
+            f"the corpus in {self.folder} cannot be read ({storage.reason(error)}): see that it "
+            "can, then give the same command again"
+        )
+
+    def dataset(
+        self,
+        split: str,
+        batch_size: int,
+        seed: int | None = 0,
+        start_step: int = 0,
+        repeat: bool = True,
+        drop_remainder: bool = True,
+        numbered: bool = False,
+    ) -> tf.data.Dataset:
+        """The batches from a global step on; of those before it at most one group is read.
+
+        Args:
+            split: "train" or "validation".
+            batch_size: B.
+            seed: decides the order of each epoch; None takes the rows in the order of the files.
+            start_step: number of the first batch.
+            repeat: go on with the next epochs for ever, a batch across two of them included, or
+                end with the first one.
+            drop_remainder: leave out a last batch that is not full; otherwise B is None in the
+                dataset's specification.
+            numbered: add "row_number" (B,) int64, a row's number in the split, the same in every
+                order and in a part of `shard`, and "epoch" (B,) int64, how often all rows have
+                come before: a mask drawn from the two does not depend on the step.
+
+        Returns:
+            Dataset of the batches of `RecordFormat.features`; its cardinality is known.
+
+        Raises:
+            UserError: no such split, no row in it, or fewer than a batch where none may be
+                smaller.
+        """
+        rows = self.rows(split)
+        if batch_size < 1 or start_step < 0:
+            raise UserError(
+                f"batch_size is {batch_size} and start_step {start_step}: the one must be 1 or "
+                "more, the other 0 or more"
+            )
+        if not rows or (not repeat and drop_remainder and rows < batch_size):
+            raise UserError(
+                f"the split {split!r} of {self.folder} has {rows} rows, too few for a batch of "
+                f"{batch_size}: prepare more text or take a smaller batch"
+            )
+        start_row = start_step * batch_size
+        if repeat:
+            steps = tf.data.INFINITE_CARDINALITY
+        else:
+            left = max(rows - start_row, 0)
+            steps = left // batch_size if drop_remainder else -(-left // batch_size)
+            if not steps:
+                start_row = 0  # a dataset of this structure, of which none is taken
+        tables = self._order(split, seed).batches(
+            start_row, batch_size, self.record.table, repeat, drop_remainder
+        )
+
+        def features(table: tf.Tensor, row_number: tf.Tensor, epoch: tf.Tensor):
+            numbers = {"row_number": row_number, "epoch": epoch} if numbered else {}
+            return {**self.record.features(table), **numbers}
+
+        dataset = tables.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        if not steps:
+            dataset = dataset.take(0)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+        return dataset.prefetch(tf.data.AUTOTUNE)
+
+    def _order(self, split: str, seed: int | None) -> RowOrder:
+        shards = [shard for shard in self.shards[split] if shard.rows]
+        folder = self._absolute_folder()
+        whole = self.whole.shards[split]
+        counts = itertools.accumulate((shard.rows for shard in whole), initial=0)
+        first_rows = {shard.name: count for shard, count in zip(whole, counts, strict=False)}
+        return RowOrder(
+            tuple(storage.join(folder, shard.name) for shard in shards),
+            tuple(shard.rows for shard in shards),
+            tuple(first_rows[shard.name] for shard in shards),
+            self.shuffled_rows,
+            None if seed is None else (seed, SPLITS.index(split)),
+        )
+
+    def _absolute_folder(self) -> str:
+        """Another process reads the files where batches come through a service."""
+        return self.folder if storage.is_remote(self.folder) else os.path.abspath(self.folder)
+
+    def _damaged(self, shard: Shard) -> UserError:
+        return UserError(
+            f"{storage.join(self.folder, shard.name)} is missing or damaged: remove "
+            f"{storage.join(self.folder, INDEX)} and prepare the corpus again, or put it back"
+        )
+
+
+def process_seed(seed: int, process: int) -> int:
+    """The seed of one of several training processes, for what is drawn apart in each.
+
+    Args:
+        seed: the run's.
+        process: number of the process, from 0.
+
+    Returns:
+        63 bits from NumPy's SeedSequence, whose children do not overlap; the run's own seed for
+        process 0, so that a single process draws what it would without any numbering.
+    """
+    if not process:
+        return seed
+    sequence = np.random.SeedSequence(seed, spawn_key=(process,))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def stream_dataset(
+    corpus: PretrainingCorpus,
+    split: str,
+    batch_size: int,
+    start_step: int = 0,
+    repeat: bool = True,
+) -> tf.data.Dataset:
+    """The rows of a split as B texts side by side: row b of batch t + 1 follows row b of batch t.
+
+    Text b is n = rows // B rows from row b n on, in the order of the files; the rest, fewer than B
+    rows, is left out. The batches follow from their number alone, so that a run that goes on at a
+    step reads what it would have read; of the rows before them at most one shard a text is read.
+    No Python runs while they are read.
+
+    Args:
+        corpus: prepared; its rows are continuous text with `packing="full_text"`.
+        split: "train" or "validation".
+        batch_size: B.
+        start_step: number of the first batch.
+        repeat: begin again after n batches, for ever.
+
+    Returns:
+        Dataset of the corpus's batches, with `previous_ids (B, L)` int32, the row before each, 0
+        where a text begins, and `starts (B,)` bool, whether one does.
+
+    Raises:
+        UserError: fewer rows than texts.
+    """
+    shards = [shard for shard in corpus.shards[split] if shard.rows]
+    total = sum(shard.rows for shard in shards)
+    length = total // batch_size
+    if not length:
+        raise UserError(
+            f"the split {split!r} of {corpus.folder} has {total} rows, fewer than the {batch_size} "
+            "texts of a batch: prepare more text or take a smaller batch"
+        )
+    folder = corpus.folder
+    folder = folder if storage.is_remote(folder) else os.path.abspath(folder)
+    paths = tf.constant([storage.join(folder, shard.name) for shard in shards])
+    firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]
+    firsts = tf.constant(firsts, tf.int64)  # number of the first row of each shard
+
+    def rows(start: tf.Tensor, count: int) -> tf.data.Dataset:
+        shard = tf.searchsorted(firsts, [start], side="right", out_type=tf.int64)[0] - 1
+        files = tf.data.Dataset.range(shard, len(shards))
+        records = files.flat_map(lambda number: tf.data.TFRecordDataset(tf.gather(paths, number)))
+        return records.skip(start - tf.gather(firsts, shard)).take(count)
+
+    # One batch earlier than asked for where that is the row before.
+    first = max(start_step - 1, 0)
+    passed = first % length if repeat else min(first, length)
+
+    def text(number: tf.Tensor) -> tf.data.Dataset:
+        rest = rows(number * length + passed, length - passed)
+        return rest.concatenate(rows(number * length, length).repeat()) if repeat else rest
+
+    records = tf.data.Dataset.range(batch_size).interleave(
+        text, cycle_length=batch_size, block_length=1
+    )
+    records = records.batch(batch_size, drop_remainder=True)
+
+    def batch(number: tf.Tensor, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        features = corpus.record.features(corpus.record.table(texts))
+        starts = tf.fill([batch_size], number % length == 0)
+        return {**features, "starts": starts}
+
+    numbers = tf.data.Dataset.counter(first, dtype=tf.int64)
+    dataset = tf.data.Dataset.zip(numbers, records).map(batch, tf.data.AUTOTUNE, deterministic=True)
+
+    def follow(before: tf.Tensor, features: dict) -> tuple[tf.Tensor, dict]:
+        previous = tf.where(features["starts"][:, None], 0, before)
+        return features["token_ids"], {**features, "previous_ids": previous}
+
+    nothing = tf.zeros((batch_size, corpus.sequence_length), tf.int32)
+    dataset = dataset.scan(nothing, follow).skip(start_step - first)
+    steps = tf.data.INFINITE_CARDINALITY if repeat else max(length - start_step, 0)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    return dataset.prefetch(tf.data.AUTOTUNE)

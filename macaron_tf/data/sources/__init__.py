@@ -1,0 +1,1 @@
+"""Where text comes from: TensorFlow Datasets, files, the embedded corpus."""

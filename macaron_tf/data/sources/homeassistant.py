@@ -1,0 +1,293 @@
+"""The embedded default corpus: the user-interface text of Home Assistant, in 65 languages.
+
+The wheel `homeassistant` (Apache-2.0) carries `components/*/translations/LANG.json`; pairing the
+keys of two languages gives about 24,000 distinct pairs of short, everyday-technical sentences.
+"""
+
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+
+from macaron_tf.errors import UserError
+from macaron_tf.io.files import cache_directory
+
+HOMEASSISTANT_VERSION = "2026.2.3"
+HOMEASSISTANT_SHA256 = "8167820cac4b8defe895fd2c36ac23402a445d1fe6028e8cde24caabb935282c"
+SPLITS = ("train", "validation", "test")
+FORMAT = 1  # raise it when the pairs, the documents or their splits change: caches are keyed by it
+
+_WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
+_MEGABYTES = 51
+_PATIENCE = 5  # seconds without a word before the download says that it is alive
+_MEMBER = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
+# What a translator leaves as it is: placeholders, web addresses, markup.
+_UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
+
+
+def read_homeassistant(
+    language: str | None, split: str, source_lang: str, target_lang: str
+) -> list[tuple[str, str]]:
+    """Reads a split of the default corpus, fetching its wheel at the first time (51 MB).
+
+    Args:
+        language: the language beside English; None = the other of the two below.
+        split: "train" (96%), "validation" (2%) or "test" (2%).
+        source_lang, target_lang: "en" and the other language, in either order.
+
+    Returns:
+        (source, target) lines.
+
+    Raises:
+        UserError: unknown language or split, English on neither side, the wheel cannot be had.
+    """
+    _check_split(split)
+    if (source_lang == "en") == (target_lang == "en"):
+        raise UserError(
+            f"homeassistant pairs English with another language, not {source_lang!r} with "
+            f"{target_lang!r}: make exactly one of the two 'en'"
+        )
+    other = target_lang if source_lang == "en" else source_lang
+    if language not in (None, other):
+        raise UserError(
+            f"homeassistant:{language} cannot give {source_lang!r} to {target_lang!r}: "
+            f"make the language beside 'en' {language!r}, or write homeassistant:{other}"
+        )
+    pairs = wheel_pairs(fetch_homeassistant(), other)[split]
+    return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
+
+
+def read_homeassistant_documents(language: str, split: str) -> list[str]:
+    """Reads a split of the default corpus in one language, fetching its wheel at the first time.
+
+    Args:
+        language: its code, "en" included.
+        split: "train" (96%), "validation" (2%) or "test" (2%).
+
+    Returns:
+        The documents of `wheel_documents`.
+
+    Raises:
+        UserError: unknown language or split, the wheel cannot be had.
+    """
+    _check_split(split)
+    return wheel_documents(fetch_homeassistant(), language)[split]
+
+
+def fetch_homeassistant(cache_dir: str | os.PathLike | None = None) -> pathlib.Path:
+    """Brings the wheel into the cache with `pip download`, and checks its SHA-256.
+
+    Args:
+        cache_dir: the folder of the cache; `cache_directory()` when None.
+
+    Returns:
+        The wheel's path.
+
+    Raises:
+        UserError: pip cannot fetch it, or it is not the file that it should be.
+    """
+    folder = pathlib.Path(cache_dir) if cache_dir else cache_directory()
+    wheel = folder / _WHEEL
+    # A damaged or foreign file in the cache is simply fetched again.
+    if wheel.is_file() and _sha256(wheel) == HOMEASSISTANT_SHA256:
+        return wheel
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as aside:
+            fetched = _pip_download(pathlib.Path(aside), folder)
+            digest = _sha256(fetched)
+            if digest != HOMEASSISTANT_SHA256:
+                raise UserError(
+                    f"the downloaded {_WHEEL} has SHA-256 {digest}, not {HOMEASSISTANT_SHA256}: "
+                    "check which package index pip is set to use"
+                )
+            os.replace(fetched, wheel)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the corpus to {folder}: {error.strerror or error}; "
+            "set MACARON_TF_CACHE to a folder with 120 MB of room"
+        ) from error
+    return wheel
+
+
+def wheel_languages(wheel: str | os.PathLike) -> list[str]:
+    """The languages that a wheel holds beside English.
+
+    Args:
+        wheel: its path.
+
+    Returns:
+        Their codes, sorted.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        matches = (_MEMBER.fullmatch(name) for name in archive.namelist())
+        return sorted({match[2] for match in matches if match} - {"en"})
+
+
+def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple[str, str]]]:
+    """Pairs the English text of a wheel with another language's, cleaned and split.
+
+    Args:
+        wheel: its path.
+        language: the code of a language, such as "de" or "pt-BR".
+
+    Returns:
+        For each of `SPLITS` its (English, other) pairs, without repetition. An English sentence
+        (its case aside) lies in one split only; validation and test hold one translation for it,
+        the most frequent one.
+
+    Raises:
+        UserError: no such language; the list of those that exist.
+    """
+    if language == "en":
+        raise _no_language(wheel, language)
+    counts: dict[str, collections.Counter] = {}
+    for texts in _components(wheel, language):
+        for pair in texts:
+            if _is_translation(*pair):
+                counts.setdefault(pair[0].casefold(), collections.Counter())[pair] += 1
+    splits: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
+    for key, group in counts.items():
+        split = _split_of(key)
+        splits[split].extend(group if split == "train" else [group.most_common(1)[0][0]])
+    return splits
+
+
+def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[str]]:
+    """The texts of a wheel in one language, as documents.
+
+    Args:
+        wheel: its path.
+        language: the code of a language, such as "en", "de" or "pt-BR".
+
+    Returns:
+        For each of `SPLITS` its documents, one a component (a part of the program): its texts in
+        the file's order, one a line. A text lies in the split of its English one, as in
+        `wheel_pairs`, and what was left in English is left out of the other languages.
+
+    Raises:
+        UserError: no such language; the list of those that exist.
+    """
+    splits: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for texts in _components(wheel, language):
+        lines: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for english, text in texts:
+            if _has_words(text) if language == "en" else _is_translation(english, text):
+                lines[_split_of(english.casefold())].append(text)
+        for split, found in lines.items():
+            if found:
+                splits[split].append("\n".join(found))
+    return splits
+
+
+def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[str, str]]]:
+    """The (English, other) texts of each component, in the order of the other's file."""
+    found = False
+    with zipfile.ZipFile(wheel) as archive:
+        members = set(archive.namelist())
+        for name in sorted(members):
+            match = _MEMBER.fullmatch(name)
+            english_name = f"{name.rpartition('/')[0]}/en.json"
+            if not match or match[2] != language or english_name not in members:
+                continue
+            found = True
+            english = dict(_flatten(json.loads(archive.read(english_name))))
+            yield [
+                (_one_line(english.get(key, "")), _one_line(text))
+                for key, text in _flatten(json.loads(archive.read(name)))
+            ]
+    if not found:
+        raise _no_language(wheel, language)
+
+
+def _no_language(wheel: str | os.PathLike, language: str) -> UserError:
+    return UserError(
+        f"homeassistant has no language {language!r} beside English: "
+        f"it has {', '.join(wheel_languages(wheel))}"
+    )
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise UserError(f"homeassistant has no split {split!r}: it has {', '.join(SPLITS)}")
+
+
+def _split_of(key: str) -> str:
+    """2% test, 2% validation, by a hash of the English text: fixed for all languages."""
+    bucket = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
+    return "test" if bucket < 2 else "validation" if bucket < 4 else "train"
+
+
+def _is_translation(english: str, other: str) -> bool:
+    """Whether a pair teaches anything: letters on both sides, and something translated.
+
+    903 of 25,579 German pairs are the same on both sides: product names, units, "RSSI".
+    """
+    return english != other and _has_words(english) and _has_words(other)
+
+
+def _has_words(text: str) -> bool:
+    return any(map(str.isalpha, _UNTRANSLATED.sub("", text)))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
+    if isinstance(node, str):
+        yield path, node
+    elif isinstance(node, dict | list):
+        children = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, child in children:
+            yield from _flatten(child, (*path, key))
+
+
+def _sha256(path: pathlib.Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Runs pip, which knows the machine's package index, mirror and proxy."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--python-version", "3.14", "--progress-bar", "off", "--retries", "2"]
+    command += ["--timeout", "15", "--disable-pip-version-check", "--dest", str(aside)]
+    command += [f"homeassistant=={HOMEASSISTANT_VERSION}"]
+    log = aside / "pip.log"
+    start = time.monotonic()
+    with open(log, "wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while True:
+                try:
+                    status = process.wait(timeout=_PATIENCE)
+                    break
+                except subprocess.TimeoutExpired:
+                    print(
+                        f"fetching the corpus homeassistant {HOMEASSISTANT_VERSION} "
+                        f"({_MEGABYTES} MB): {time.monotonic() - start:.0f} s",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+        finally:
+            process.kill()
+            process.wait()
+    fetched = aside / _WHEEL
+    if status != 0 or not fetched.is_file():
+        lines = [s for s in log.read_text(errors="replace").splitlines() if s.strip()]
+        errors = [s for s in lines if s.startswith("ERROR")] or lines[-1:] or ["no output"]
+        raise UserError(
+            f"pip could not fetch the default corpus ({errors[-1][:200]}): connect to a package "
+            f"index and run again, put {_WHEEL} into {folder}, or give another source such as "
+            "text:SOURCE_FILE,TARGET_FILE"
+        )
+    return fetched

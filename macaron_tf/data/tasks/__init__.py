@@ -1,0 +1,1 @@
+"""The tasks of fine-tuning and prompting, and their examples as rows."""

@@ -1,0 +1,218 @@
+"""Examples of tasks asked in words, for a language model that is not fine-tuned."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from macaron_tf.data.sources.files import lines_of, split_path
+from macaron_tf.data.tasks.classification import Examples
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.questions import Questions
+from macaron_tf.errors import UserError
+
+# What stands for a text that says nothing (Zhao et al. 2021, section 4).
+CONTENT_FREE = ("N/A", "[MASK]", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """One example, asked in words.
+
+    Attributes:
+        query: the text up to the answer, without a space at its end.
+        answers: the right answers, one or more.
+        choices: all answers to choose from, the same number for every example of a task; none
+            where the answer is free.
+        label: place of the right choice; None where the answer is free.
+        bare_query: what is asked without examples before it, where that differs.
+    """
+
+    query: str
+    answers: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+    label: int | None = None
+    bare_query: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """How a classification task is asked.
+
+    Attributes:
+        text: with {first}, and {second} for a task on two texts, where these stand.
+        words: what each class is called, class 0 first.
+
+    Raises:
+        UserError: `text` does not say {first}, or has other places than these two.
+
+    Example:
+        Template("Review: {first}\\nSentiment:", ("negative", "positive"))
+    """
+
+    text: str
+    words: tuple[str, ...]
+
+    def __post_init__(self):
+        try:
+            filled = self.text.format(first="\0", second="\0")
+        except (KeyError, IndexError, ValueError) as error:
+            raise UserError(
+                f"the template {self.text!r} has other places than {{first}} and {{second}}"
+            ) from error
+        if "\0" not in filled:
+            raise UserError(f"the template {self.text!r} says nowhere {{first}}")
+
+    def query(self, first: str, second: str | None = None) -> str:
+        """The text up to the answer."""
+        return self.text.format(first=first, second="" if second is None else second).rstrip()
+
+
+_YES = ("yes", "no")
+TEMPLATES = {
+    "cola": Template("Sentence: {first}\nIs the sentence good English?", _YES[::-1]),
+    "sst2": Template("Review: {first}\nSentiment:", ("negative", "positive")),
+    "mrpc": Template("First: {first}\nSecond: {second}\nDo both say the same?", _YES[::-1]),
+    "qqp": Template("First: {first}\nSecond: {second}\nDo both ask the same?", _YES[::-1]),
+    "mnli": Template(
+        "{first}\nQuestion: {second} True, false or neither?\nAnswer:", ("true", "neither", "false")
+    ),
+    "qnli": Template("{second}\nDoes this answer the question: {first}\nAnswer:", _YES),
+    "rte": Template("{first}\nQuestion: {second} True or false?\nAnswer:", ("true", "false")),
+    "wnli": Template("{first}\nQuestion: {second} True or false?\nAnswer:", ("false", "true")),
+    "boolq": Template("{first}\nQuestion: {second}?\nAnswer:", _YES[::-1]),
+    "multirc": Template("{first}\nQuestion and answer: {second}\nIs it right?", _YES[::-1]),
+}
+
+
+def classification_prompts(task: Task, examples: Examples, template: Template) -> list[Prompt]:
+    """The examples of a classification task as prompts.
+
+    Args:
+        task: with classes.
+        examples: a split of it, with labels.
+        template: how it is asked.
+
+    Raises:
+        UserError: a task without classes, a template with another number of words than classes,
+            or examples without labels.
+    """
+    if task.kind != "classification" or task.regression:
+        raise UserError(f"the task {task.name!r} has no classes to name: take another")
+    if len(template.words) != task.num_classes:
+        raise UserError(
+            f"{len(template.words)} words for the {task.num_classes} classes of {task.name!r}: "
+            f"give one for each of {', '.join(task.labels)}"
+        )
+    if examples.labels is None:
+        raise UserError(f"these examples of {task.name!r} have no labels: take another split")
+    second = examples.second or [None] * len(examples)
+    return [
+        Prompt(template.query(a, b), (template.words[label],), template.words, int(label))
+        for a, b, label in zip(examples.first, second, examples.labels, strict=True)
+    ]
+
+
+def content_free_queries(template: Template) -> list[str]:
+    """The template's queries about nothing."""
+    return [template.query(text, text) for text in CONTENT_FREE]
+
+
+def question_prompts(questions: Questions) -> list[Prompt]:
+    """Questions about a text, to be answered in free form.
+
+    Raises:
+        UserError: the answers are not known.
+    """
+    if questions.labels is None:
+        raise UserError("these questions have no answers to judge by: take another split")
+    return [
+        Prompt(f"{context}\nQuestion: {question}\nAnswer:", tuple(a.text for a in answers) or ("",))
+        for context, question, answers in zip(
+            questions.contexts, questions.questions, questions.labels, strict=True
+        )
+    ]
+
+
+def last_word_prompts(lines: Sequence[str]) -> list[Prompt]:
+    """LAMBADA (Paperno et al. 2016): a passage without its last word.
+
+    With examples before it the passage is a gap to be filled, so that they tell that one word is
+    wanted (Brown et al. 2020, section 3.1.1).
+
+    Raises:
+        UserError: a line of fewer than two words; it is named.
+    """
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        context, _, word = line.strip().rpartition(" ")
+        if not context:
+            raise UserError(f"line {number} of the passages has fewer than two words: take it out")
+        prompts.append(Prompt(f"{context} ____ . ->", (word,), bare_query=context.rstrip()))
+    return prompts
+
+
+_CHOICE = re.compile(r"choice\d+")
+
+
+def read_last_words(name: str, split: str) -> list[Prompt]:
+    """LAMBADA's file: a passage a line, whose last word is to be found.
+
+    Args:
+        name: plain or `.gz`; `{split}` in it stands for the split.
+        split: the split.
+
+    Raises:
+        UserError: the file cannot be read, or a line is no passage.
+    """
+    path = split_path("lambada", name, split)
+    prompts = last_word_prompts([line for line in lines_of(path) if line.strip()])
+    if not prompts:
+        raise UserError(f"{path} is empty: give a file with a passage a line")
+    return prompts
+
+
+def read_table(name: str, split: str) -> list[Prompt]:
+    """Questions in a tab-separated table.
+
+    Args:
+        name: plain or `.gz`, with a header. Columns: `question`, `answer`, and of a choice among n
+            `choice1` to `choicen`, where `answer` is the number of the right one; without those it
+            is the answer itself. `{split}` in the name stands for the split.
+        split: the split.
+
+    Raises:
+        UserError: the file cannot be read, lacks a column, or holds a line that does not fit;
+            names the file, the line and the column.
+    """
+    path = split_path("tsv", name, split)
+    lines = enumerate(lines_of(path), start=1)
+    header = next(lines, (1, ""))[1].split("\t")
+    choices = [place for place, column in enumerate(header) if _CHOICE.fullmatch(column)]
+    if not {"question", "answer"} <= set(header) or len(choices) == 1:
+        raise UserError(
+            f"{path}, line 1: the columns are {', '.join(map(repr, header))}; give question, "
+            "answer and, for a choice, choice1, choice2 and so on"
+        )
+    prompts = []
+    for number, line in lines:
+        row = line.split("\t")
+        where = f"{path}, line {number}"
+        if len(row) != len(header):
+            raise UserError(f"{where}: {len(row)} columns, not the header's {len(header)}")
+        query = f"Question: {row[header.index('question')].strip()}\nAnswer:"
+        answer = row[header.index("answer")].strip()
+        options = tuple(row[place].strip() for place in choices)
+        if not answer or not all(options):
+            raise UserError(f"{where}: an answer or a choice is empty; fill it in")
+        if not choices:
+            prompts.append(Prompt(query, (answer,)))
+            continue
+        if not answer.isdecimal() or not 1 <= int(answer) <= len(options):
+            raise UserError(
+                f"{where}: the answer {answer[:40]!r} is no number of a choice, 1 to {len(options)}"
+            )
+        label = int(answer) - 1
+        prompts.append(Prompt(query, (options[label],), options, label))
+    if not prompts:
+        raise UserError(f"{path} holds no question below its header: give some")
+    return prompts

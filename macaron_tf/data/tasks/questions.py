@@ -1,0 +1,373 @@
+"""Questions, their contexts and the answers that stand in them: from TFDS or SQuAD's files."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.batches import EncodedExamples, Progress, in_parts
+from macaron_tf.data.sources.files import split_path
+from macaron_tf.data.sources.tfds import read_sequences
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.encoding import cut, window_starts
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.offsets import LocatedPieces
+from macaron_tf.text.token_rows import TokenRows
+
+# Only what is to be predicted may come without answers.
+_MAYBE_UNLABELLED = ("test", "all")
+
+
+class Answer(NamedTuple):
+    """An answer: `context[start : start + len(text)] == text`, counted in characters."""
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Questions:
+    """A split of a question answering task, N examples in the source's order.
+
+    Args:
+        ids: the source's name of each question.
+        questions: the questions.
+        contexts: the text that each is about.
+        labels: the right answers of each question, none where there is no answer; None where they
+            are kept secret.
+    """
+
+    ids: list[str]
+    questions: list[str]
+    contexts: list[str]
+    labels: list[tuple[Answer, ...]] | None
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.questions)
+
+
+def read_questions(
+    task: Task,
+    split: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    source: str | None = None,
+) -> Questions:
+    """Reads a split of a task of spans.
+
+    Args:
+        task: what to read.
+        split: as for `read_examples`.
+        data_dir, download: TFDS's folder, and whether TFDS may fetch the set.
+        source: instead of the task's own, one of
+            `tfds:NAME[/CONFIG][:VERSION]`: records of SQuAD's fields;
+            `squad:FILE`: SQuAD's JSON of version 1.1 or 2.0; `{split}` in the name stands for the
+                split; without it there are "train" and, equally, "all". Answers may be absent
+                where the split's name begins with "test" or "all".
+
+    Returns:
+        The questions; empty contexts are kept.
+
+    Raises:
+        UserError: no such source, split, field; an answer that does not stand where it should, or
+            is missing; names the file, the question and the field.
+    """
+    source = source or task.source
+    kind, _, rest = (source or "").partition(":")
+    if kind == "tfds" and rest:
+        where, rows = f"tfds:{rest}, split {split!r}", _tfds_rows(rest, split, data_dir, download)
+    elif kind == "squad" and rest:
+        path = split_path("squad", rest, split)
+        where, rows = str(path), _file_rows(path)
+    else:
+        raise UserError(
+            f"unknown source {source!r} of the task {task.name!r}: give "
+            "tfds:NAME[/CONFIG][:VERSION] or squad:FILE"
+        )
+    rows = list(rows)
+    if not rows:
+        raise UserError(f"{where} holds no question: take a larger split or another file")
+    secret = split.startswith(_MAYBE_UNLABELLED) and all(row.answers is None for row in rows)
+    for row in rows:
+        if not secret:
+            _check_answers(task, row, where)
+    ids, questions, contexts, answers = zip(*rows, strict=True)
+    return Questions(
+        list(ids), list(questions), list(contexts), None if secret else [*map(tuple, answers)]
+    )
+
+
+class _Row(NamedTuple):
+    id: str
+    question: str
+    context: str
+    answers: list[Answer] | None
+
+
+def _check_answers(task: Task, row: _Row, where: str) -> None:
+    where = f"{where}, question {row.id!r}"
+    if row.answers is None:
+        raise UserError(f"{where}: the field 'answers' is missing; give it, or leave it out of all")
+    if not row.answers and not task.unanswerable:
+        raise UserError(
+            f"{where} has no answer, which the task {task.name!r} does not know: take the question "
+            "out, or the task squad2"
+        )
+    for text, start in row.answers:
+        if not text or row.context[start : start + len(text)] != text or start < 0:
+            raise UserError(
+                f"{where}: the answer {text[:40]!r} does not stand at character {start} of the "
+                "context; correct 'answer_start', which counts characters from 0"
+            )
+
+
+def _tfds_rows(name, split, data_dir, download) -> Iterator[_Row]:
+    fields = ("id", "question", "context")
+    values = read_sequences(name, split, (*fields, "answers"), data_dir, download).values
+    columns = (*fields, "answers/text", "answers/answer_start")
+    for *named, texts, starts in zip(*(values[column] for column in columns), strict=True):
+        answers = [Answer(_decoded(t), int(start)) for t, start in zip(texts, starts, strict=True)]
+        yield _Row(*map(_decoded, named), answers)
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _file_rows(path) -> Iterator[_Row]:
+    """The questions of a JSON file; every field that is used is checked."""
+    try:
+        document = json.loads(storage.read_bytes(path))
+    except ValueError as error:  # also bytes that are not UTF-8
+        raise UserError(f"{path} is not JSON ({error}): give a file in SQuAD's format") from error
+    for a, article in enumerate(_field(document, "data", list, path)):
+        for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}, data[{a}]")):
+            place = f"{path}, data[{a}].paragraphs[{p}]"
+            context = _text(paragraph, "context", place)
+            for q, question in enumerate(_field(paragraph, "qas", list, place)):
+                yield _question(question, context, f"{place}.qas[{q}]")
+
+
+def _question(record, context: str, place: str) -> _Row:
+    name, question = _text(record, "id", place), _text(record, "question", place)
+    if not question.strip():
+        raise UserError(f"{place}: the question is empty; fill it in or take it out")
+    if "answers" not in record:
+        return _Row(name, question, context, None)
+    answers = [
+        Answer(_text(answer, "text", place), _field(answer, "answer_start", int, place))
+        for answer in _field(record, "answers", list, place)
+    ]
+    return _Row(name, question, context, answers)
+
+
+def _field(record, name: str, kind: type, where):
+    """A field of a JSON object, of the kind that it must be of."""
+    value = record.get(name) if isinstance(record, dict) else None
+    if type(value) is not kind:
+        wanted = {list: "list", str: "text", int: "whole number"}[kind]
+        raise UserError(f"{where}: the field {name!r} is not a {wanted}; give SQuAD's format")
+    return value
+
+
+def _text(record, name: str, where: str) -> str:
+    # JSON may hold half of a character, which UTF-8 cannot: a "?" keeps the places of the others.
+    return _field(record, name, str, where).encode("utf-8", "replace").decode("utf-8")
+
+
+_CHUNK = 1024  # questions tokenized at once: a context is some 800 characters
+
+
+class WindowPlaces(NamedTuple):
+    """What leads from M windows back to the contexts of N questions.
+
+    Attributes:
+        question: (M,) int64, ascending: the question of each window.
+        boundary: (M,) int64: the position of a window's first context piece.
+        first_piece: (M,) int64: that piece's number in its context.
+        starts, ends: (N, None) int64 ragged: where each context's pieces lie, in characters.
+    """
+
+    question: tf.Tensor
+    boundary: tf.Tensor
+    first_piece: tf.Tensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+
+
+def encode_questions(
+    vocabulary: PieceVocabulary,
+    questions: tf.Tensor,
+    contexts: tf.Tensor,
+    *,
+    max_length: int,
+    stride: int,
+    max_question: int,
+) -> tuple[dict[str, tf.Tensor], WindowPlaces]:
+    """Texts to windows `[CLS] question [SEP] context [SEP]`, several where a context is long.
+
+    Args:
+        vocabulary: an encoder vocabulary that knows where its pieces lie.
+        questions, contexts: (N,) string tensors.
+        max_length: greatest L, special ids included.
+        stride: context pieces between the beginnings of two windows.
+        max_question: pieces of a question; the others are cut off.
+
+    Returns:
+        {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, 1 in
+        `context [SEP]`}, and the places.
+
+    Raises:
+        UserError: `max_length` leaves no room for the context, or the vocabulary does not know.
+
+    References: Devlin et al. 2018 (BERT), section 4.2 and its released code.
+    """
+    specials = 2 + vocabulary.pair_separators
+    if max_length < max_question + specials + 1:
+        raise UserError(
+            f"max_length is {max_length}: a question of {max_question} tokens needs "
+            f"{max_question + specials + 1} or more; lower max_question or raise max_length"
+        )
+    asked = vocabulary.encode(questions)[:, :max_question]  # (N, None)
+    # SQuAD asks five questions about a paragraph: it is cut once.
+    distinct, number = tf.unique(contexts)
+    found = vocabulary.encode_with_offsets(distinct)
+    located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
+    lengths = located.ids.row_lengths()  # (N,)
+    rooms = max_length - specials - asked.row_lengths()  # (N,)
+    begins = window_starts(lengths, rooms, stride)  # (N, None)
+    question, first = begins.value_rowids(), begins.values  # (M,)
+    seen = tf.minimum(tf.gather(rooms, question), tf.gather(lengths, question) - first)
+    cls, sep = (
+        tf.fill([tf.size(first), 1], tf.constant(i, tf.int32))  # (M, 1)
+        for i in (vocabulary.cls_id, vocabulary.sep_id)
+    )
+    between = [sep] * vocabulary.pair_separators
+    head = tf.concat([cls, tf.gather(asked, question), *between], axis=1)  # (M, None)
+    tail = tf.concat([cut(located.ids, question, first, seen), sep], axis=1)  # (M, None)
+    segments = tf.concat([tf.zeros_like(head), tf.ones_like(tail)], axis=1)
+    inputs = {
+        "token_ids": tf.concat([head, tail], axis=1).to_tensor(),  # (M, L)
+        "segment_ids": segments.to_tensor(),
+    }
+    boundary = head.row_lengths()
+    return inputs, WindowPlaces(question, boundary, first, located.starts, located.ends)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedQuestions(EncodedExamples):
+    """Tokenized questions: M rows, a window each, labelled with the answer's first and last
+    position, or with [CLS], 0, where a window does not hold the answer.
+
+    Args:
+        rows, boundaries, labels, max_length: see `EncodedExamples`.
+        question: (M,) int64: the question of each window.
+        first_piece: (M,) int64: see `WindowPlaces`.
+        starts, ends: where the pieces of each question's context lie.
+    """
+
+    question: np.ndarray
+    first_piece: np.ndarray
+    starts: TokenRows
+    ends: TokenRows
+
+    def places(self) -> WindowPlaces:
+        """As tensors."""
+        starts, ends = (
+            tf.RaggedTensor.from_row_splits(tf.constant(rows.ids, tf.int64), rows.offsets)
+            for rows in (self.starts, self.ends)
+        )
+        windows = (self.question, self.boundaries, self.first_piece)
+        return WindowPlaces(*map(tf.constant, windows), starts, ends)
+
+
+def encode_question_examples(
+    vocabulary: PieceVocabulary,
+    examples: Questions,
+    *,
+    max_length: int,
+    stride: int,
+    max_question: int,
+    progress: Progress | None = None,
+) -> EncodedQuestions:
+    """Tokenizes a split once; of several right answers the first is the label.
+
+    Args:
+        vocabulary, max_length, stride, max_question: as for `encode_questions`.
+        examples: a split.
+        progress: see `in_parts`.
+
+    Returns:
+        The windows, in the questions' order.
+
+    Raises:
+        UserError: no example; see also `encode_questions`.
+    """
+    if not len(examples):
+        raise UserError("no question to encode: take a larger split")
+    rows: list[np.ndarray] = []
+    windows: dict[str, list[np.ndarray]] = {"question": [], "boundary": [], "first_piece": []}
+    places: dict[str, list[np.ndarray]] = {"starts": [], "ends": []}
+    for part in in_parts(len(examples), _CHUNK, progress):
+        texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))
+        inputs, found = encode_questions(
+            vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
+        )
+        token_ids = inputs["token_ids"].numpy()  # (M, L)
+        lengths = (token_ids != 0).sum(axis=1)  # (M,): PAD is 0 and stands only at the end
+        rows += [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
+        windows["question"].append(found.question.numpy() + part.start)
+        for name in ("boundary", "first_piece"):
+            windows[name].append(getattr(found, name).numpy())
+        for name, of_chunk in places.items():
+            of_chunk += np.split(
+                getattr(found, name).values.numpy().astype(np.int32),
+                getattr(found, name).row_splits.numpy()[1:-1],
+            )
+    question, boundary, first_piece = map(np.concatenate, windows.values())
+    starts, ends = map(_packed, places.values())
+    encoded = EncodedQuestions(
+        TokenRows.from_lists(rows, vocabulary.size),
+        boundary,
+        None,
+        max_length,
+        question,
+        first_piece,
+        starts,
+        ends,
+    )
+    if examples.labels is None:
+        return encoded
+    return dataclasses.replace(encoded, labels=_labels(encoded, examples))
+
+
+def _packed(rows: list[np.ndarray]) -> TokenRows:
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return TokenRows(np.concatenate(rows), offsets)
+
+
+def _labels(encoded: EncodedQuestions, examples: Questions) -> np.ndarray:
+    """(M, 2) int32: the first answer's first and last position in each window; 0 is [CLS]."""
+    # Of each question; an answer that no piece is of, such as one of white space, counts as none.
+    pieces = np.full((len(examples), 2), -1, np.int64)  # (N, 2)
+    for number, answers in enumerate(examples.labels):
+        if answers:
+            text, start = answers[0]
+            row = slice(*encoded.starts.offsets[number : number + 2])
+            first = np.searchsorted(encoded.ends.ids[row], start, side="right")
+            last = np.searchsorted(encoded.starts.ids[row], start + len(text)) - 1
+            if first <= last:
+                pieces[number] = first, last
+    shift = (encoded.boundaries - encoded.first_piece)[:, None]  # (M, 1)
+    positions = pieces[encoded.question] + shift  # (M, 2)
+    ends = encoded.rows.lengths - 1  # (M,): the last [SEP]
+    inside = (positions[:, 0] >= encoded.boundaries) & (positions[:, 1] < ends)
+    inside &= pieces[encoded.question, 0] >= 0
+    return np.where(inside[:, None], positions, 0).astype(np.int32)

@@ -1,0 +1,301 @@
+"""Sentences whose words have tags: from TFDS or from files in CoNLL's columns."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.batches import EncodedExamples, Progress, in_parts
+from macaron_tf.data.sources.files import lines_of, split_path
+from macaron_tf.data.sources.tfds import read_sequences
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.encoding import cut, window_starts
+from macaron_tf.errors import UserError
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.token_rows import TokenRows
+
+_WORDS, _TAGS = "tokens", "ner"
+_DOCUMENT = "-DOCSTART-"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TaggedSentences:
+    """A split of a tagging task, N sentences in the source's order.
+
+    Args:
+        words: the words of each sentence.
+        labels: of each sentence, (words,) int32 numbers of tags; None where they are not known.
+    """
+
+    words: list[list[str]]
+    labels: list[np.ndarray] | None
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.words)
+
+
+def read_tagged(
+    task: Task,
+    split: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    source: str | None = None,
+) -> TaggedSentences:
+    """Reads a split of a task of tags; the tags become IOB2, whichever kind of IOB they are in.
+
+    Args:
+        task: what to read.
+        split: as for `read_examples`.
+        data_dir, download: TFDS's folder, and whether TFDS may fetch the set.
+        source: instead of the task's own, one of
+            `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
+            `conll:FILE`: a word a line, in the first of several columns (with tabs or spaces
+                between), its tag in the last; an empty line ends a sentence. `{split}` in the name
+                stands for the split; without it there are "train" and, equally, "all".
+
+    Returns:
+        The sentences.
+
+    Raises:
+        UserError: no such source, split, field; a tag that the task does not have; names the file
+            and the line.
+    """
+    source = source or task.source
+    kind, _, rest = (source or "").partition(":")
+    if kind == "tfds" and rest:
+        return _read_tfds(task, rest, split, data_dir, download)
+    if kind == "conll" and rest:
+        return _read_conll(task, rest, split)
+    raise UserError(
+        f"unknown source {source!r} of the task {task.name!r}: give tfds:NAME[/CONFIG][:VERSION] "
+        "or conll:FILE"
+    )
+
+
+def as_iob2(tags: Sequence[str]) -> list[str]:
+    """A sentence's tags with a B- where an entity begins.
+
+    In IOB1, as CoNLL's own files are, B- is only written between two entities of a type: 267
+    entities of TensorFlow Datasets' copy of the training set begin with I- still, which a scorer
+    of IOB2 would not see.
+
+    Args:
+        tags: in IOB1, IOB2 or a mixture.
+
+    Returns:
+        The same entities in IOB2.
+    """
+    found, before = [], "O"
+    for tag in tags:
+        opens = tag.startswith("I-") and before[2:] != tag[2:]
+        found.append(f"B{tag[1:]}" if opens else tag)
+        before = tag
+    return found
+
+
+def _read_tfds(task: Task, name, split, data_dir, download) -> TaggedSentences:
+    columns = read_sequences(name, split, (_WORDS, _TAGS), data_dir, download)
+    names = columns.class_names.get(_TAGS, ())
+    if set(names) != set(task.labels):
+        raise UserError(
+            f"tfds:{name} has the tags {', '.join(names) or 'none'}, the task {task.name!r} "
+            f"{', '.join(task.labels)}: take a set with the task's tags"
+        )
+    words = [
+        [word.decode("utf-8", "replace") for word in words] for words in columns.values[_WORDS]
+    ]
+    tags = [[names[tag] for tag in tags] for tags in columns.values[_TAGS]]
+    return TaggedSentences(words, [_numbers(task, found) for found in tags])
+
+
+def _read_conll(task: Task, name: str, split: str) -> TaggedSentences:
+    path = split_path("conll", name, split)
+    words, labels = [], []
+    for sentence in _sentences(task, path):
+        words.append([word for word, _ in sentence])
+        labels.append(_numbers(task, [tag for _, tag in sentence]))
+    if not words:
+        raise UserError(f"{path} holds no sentence: give a word and its tag a line")
+    return TaggedSentences(words, labels)
+
+
+def _sentences(task: Task, path) -> Iterator[list[tuple[str, str]]]:
+    sentence: list[tuple[str, str]] = []
+    for number, line in enumerate(lines_of(path), start=1):
+        # A no-break space stands within a word: only these two separate columns.
+        columns = line.replace("\t", " ").split(" ")
+        columns = [column for column in columns if column]
+        if not columns or columns[0] == _DOCUMENT:
+            if sentence:
+                yield sentence
+            sentence = []
+            continue
+        if len(columns) < 2:
+            raise UserError(
+                f"{path}, line {number}: {columns[0][:40]!r} stands alone; give a word and its tag "
+                "with a tab or a space between, and an empty line after each sentence"
+            )
+        if columns[-1] not in task.labels:
+            raise UserError(
+                f"{path}, line {number}: the tag {columns[-1][:40]!r} is none of the task "
+                f"{task.name!r}, which has {', '.join(task.labels)}; correct it"
+            )
+        sentence.append((columns[0], columns[-1]))
+    if sentence:
+        yield sentence
+
+
+def _numbers(task: Task, tags: Sequence[str]) -> np.ndarray:
+    return np.array([task.labels.index(tag) for tag in as_iob2(tags)], np.int32)
+
+
+_CHUNK = 1024  # sentences tokenized at once
+
+
+class WordPlaces(NamedTuple):
+    """Where the first piece of each of W words stands.
+
+    Attributes:
+        rows, columns: (W,) int64: its window and its position there; -1 of a word that the
+            vocabulary has no piece for, such as a lone control character.
+    """
+
+    rows: tf.Tensor
+    columns: tf.Tensor
+
+
+def encode_words(
+    vocabulary: PieceVocabulary, words: tf.RaggedTensor, max_length: int
+) -> tuple[dict[str, tf.Tensor], WordPlaces]:
+    """Sentences to windows `[CLS] pieces [SEP]`, which overlap by half where there are several.
+
+    Each word is seen in the window whose middle its first piece is nearest to.
+
+    Args:
+        vocabulary: an encoder vocabulary.
+        words: (N, None) strings.
+        max_length: greatest L, special ids included.
+
+    Returns:
+        {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, all 0},
+        and the places of the words, in order.
+
+    Raises:
+        UserError: `max_length` leaves no room for a piece.
+    """
+    room = max_length - 2
+    if room < 1:
+        raise UserError(f"max_length is {max_length}: a sentence needs 3 or more")
+    # With the space that a byte-level vocabulary tells the beginning of a word by.
+    pieces = vocabulary.encode(tf.strings.join([" ", words.values]))  # (W, None)
+    sentences = tf.RaggedTensor.from_row_splits(
+        pieces.values, tf.gather(pieces.row_splits, words.row_splits)
+    )  # (N, None)
+    lengths, stride = sentences.row_lengths(), max(room // 2, 1)
+    begins = window_starts(lengths, tf.fill(tf.shape(lengths), tf.constant(room, tf.int64)), stride)
+    sentence, first = begins.value_rowids(), begins.values  # (M,)
+    seen = tf.minimum(tf.gather(lengths, sentence) - first, room)
+    cls, sep = (
+        tf.fill([tf.size(first), 1], tf.constant(i, tf.int32))  # (M, 1)
+        for i in (vocabulary.cls_id, vocabulary.sep_id)
+    )
+    token_ids = tf.concat([cls, cut(sentences, sentence, first, seen), sep], axis=1).to_tensor()
+    owner = words.value_rowids()  # (W,)
+    place = pieces.row_starts() - tf.gather(sentences.row_starts(), owner)  # (W,)
+    window = (place - room // 2 + stride // 2) // stride
+    window = tf.clip_by_value(window, 0, tf.gather(begins.row_lengths(), owner) - 1)
+    has_piece = pieces.row_lengths() > 0
+    places = WordPlaces(
+        tf.where(has_piece, tf.gather(begins.row_starts(), owner) + window, -1),
+        tf.where(has_piece, 1 + place - window * stride, -1),
+    )
+    return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids)}, places
+
+
+def word_probabilities(logits: tf.Tensor, places: WordPlaces) -> tf.Tensor:
+    """What a tagger says of each word; a word without a piece has the first tag, "O".
+
+    Args:
+        logits: (M, L, C).
+        places: of W words.
+
+    Returns:
+        (W, C) float32.
+    """
+    found = places.rows >= 0
+    # A sentence of such words alone has a window all the same: position 0 is always there.
+    index = tf.stack([tf.maximum(places.rows, 0), tf.maximum(places.columns, 0)], axis=1)  # (W, 2)
+    spoken = tf.nn.softmax(tf.cast(tf.gather_nd(logits, index), tf.float32))  # (W, C)
+    outside = tf.one_hot(tf.zeros_like(places.rows), tf.shape(logits)[-1])  # (W, C)
+    return tf.where(found[:, None], spoken, outside)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedTaggedSentences(EncodedExamples):
+    """Tokenized sentences: M rows, a window each; the label of a word's first piece in its window
+    is the tag's number plus 1, that of all other ids 0.
+
+    Args:
+        rows, boundaries, labels, max_length: see `EncodedExamples`.
+        word_rows, word_columns: (W,) int64: see `WordPlaces`.
+        splits: (N + 1,) int64: sentence i has the words `splits[i]` to `splits[i + 1]`.
+    """
+
+    word_rows: np.ndarray
+    word_columns: np.ndarray
+    splits: np.ndarray
+
+    def places(self) -> WordPlaces:
+        """As tensors."""
+        return WordPlaces(tf.constant(self.word_rows), tf.constant(self.word_columns))
+
+
+def encode_tagged(
+    vocabulary: PieceVocabulary,
+    examples: TaggedSentences,
+    max_length: int,
+    progress: Progress | None = None,
+) -> EncodedTaggedSentences:
+    """Tokenizes a split once.
+
+    Args:
+        vocabulary, max_length: as for `encode_words`.
+        examples: a split.
+        progress: see `in_parts`.
+
+    Returns:
+        The windows, in the sentences' order.
+
+    Raises:
+        UserError: no example; see also `encode_words`.
+    """
+    if not len(examples):
+        raise UserError("no sentence to encode: take a larger split")
+    rows: list[np.ndarray] = []
+    word_rows, word_columns = [], []
+    for part in in_parts(len(examples), _CHUNK, progress):
+        words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)
+        inputs, places = encode_words(vocabulary, words, max_length)
+        token_ids = inputs["token_ids"].numpy()  # (M, L)
+        lengths = (token_ids != 0).sum(axis=1)  # (M,): PAD is 0 and stands only at the end
+        found = places.rows.numpy()
+        word_rows.append(np.where(found < 0, found, found + len(rows)))
+        word_columns.append(places.columns.numpy())
+        rows += [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
+    packed = TokenRows.from_lists(rows, vocabulary.size)
+    at, columns = np.concatenate(word_rows), np.concatenate(word_columns)
+    labels = None
+    if examples.labels is not None:
+        found = at >= 0
+        tags = np.zeros_like(packed.ids, np.uint16)
+        numbers = np.concatenate(examples.labels)
+        tags[packed.offsets[at[found]] + columns[found]] = 1 + numbers[found]
+        labels = TokenRows(tags, packed.offsets)
+    splits = np.concatenate([[0], np.cumsum([len(words) for words in examples.words])])
+    return EncodedTaggedSentences(
+        packed, packed.lengths, labels, max_length, at, columns, splits.astype(np.int64)
+    )

@@ -1,0 +1,98 @@
+"""Tasks as text: T5's prefixes, and answers that are words."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.data.tasks.classification import Examples
+from macaron_tf.data.tasks.definitions import Task
+
+# What Python's `split` takes for white space.
+_WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]+"
+_STEP = 0.2  # of a score: STS-B becomes a choice among 26 words
+
+
+def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
+    """Examples as (source, target) lines; without labels the target is empty.
+
+    The source names the task and its fields, "mrpc sentence1: ... sentence2: ..."; the target is
+    the class's name, or a score to the nearest 0.2, such as "3.8".
+
+    Args:
+        task: of classification or regression.
+        examples: of the task.
+
+    References: Raffel et al. 2020 (T5), section 2.4 and appendix D.
+    """
+    seconds = examples.second or [None] * len(examples)
+    labels = [None] * len(examples) if examples.labels is None else examples.labels
+    return [
+        (source_text(task, first, second), "" if label is None else answer_text(task, label))
+        for first, second, label in zip(examples.first, seconds, labels, strict=True)
+    ]
+
+
+def source_text(task: Task, first: str, second: str | None) -> str:
+    """One text of a task, or two, under their names, in one line."""
+    parts = [task.name, f"{' '.join(task.first)}:", first]
+    if second is not None:
+        parts += [f"{' '.join(task.second)}:", second]
+    return " ".join(" ".join(parts).split())
+
+
+def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
+    """`source_text` in-graph, of lines `(B,)`: a text each, or two with a tab between."""
+    second = f" {' '.join(task.second)}: "
+    lines = tf.strings.regex_replace(lines, "\t", second, replace_global=False)
+    return in_one_line(tf.strings.join([f"{task.name} {' '.join(task.first)}: ", lines]))
+
+
+def in_one_line(texts: tf.Tensor) -> tf.Tensor:
+    """`" ".join(text.split())` in-graph, `(B,)` strings to `(B,)` strings."""
+    return tf.strings.strip(tf.strings.regex_replace(texts, _WHITE_SPACE, " "))
+
+
+def answer_text(task: Task, label: float) -> str:
+    """A label in words."""
+    if task.regression:
+        return f"{round(float(label) / _STEP) * _STEP:.1f}"
+    return task.labels[int(label)]
+
+
+def read_answer(task: Task, text: str) -> int | float | None:
+    """The class or score that a text says; None where it says none.
+
+    Spaces, case and marks do not count: vocabularies cut "not_equivalent" and put it together
+    again as they can.
+    """
+    if task.regression:
+        number = "".join(text.split())
+        return float(number) if re.fullmatch(r"-?\d+(\.\d+)?", number) else None
+    known = {_plain(label): number for number, label in enumerate(task.labels)}
+    return known.get(_plain(text))
+
+
+def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
+    """What texts say, to be scored: `(N,)`. A text that says no class has a wrong one.
+
+    Args:
+        task: the task.
+        texts: answers.
+        labels: `(N,)`, the right ones.
+
+    Returns:
+        Classes, or scores; of a regression's text that is no number the least score.
+    """
+    found = [read_answer(task, text) for text in texts]
+    if task.regression:
+        low, high = task.score_range or (-np.inf, np.inf)
+        least = low if np.isfinite(low) else 0.0
+        return np.clip([least if one is None else one for one in found], low, high)
+    wrong = (np.asarray(labels) + 1) % task.num_classes
+    return np.array([wrong[i] if one is None else one for i, one in enumerate(found)])
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())

@@ -1,0 +1,1 @@
+"""Sentence pairs, tokenized and batched."""

@@ -1,0 +1,325 @@
+"""From source ids to target ids: an encoder-decoder model joined to a search."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.decoding.beam_search import beam_search, gather_beams
+from macaron_tf.decoding.config import BeamSearchConfig, LengthLimits, SamplingConfig
+from macaron_tf.decoding.sampling import sample
+from macaron_tf.decoding.scoring import score_targets
+from macaron_tf.distribution.replicas import ReplicaMap
+from macaron_tf.errors import UserError
+from macaron_tf.special_ids import BOS, EOS, PAD
+
+
+def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
+    """How long the output may be: min(max_length, ceil(ratio * source length) + offset).
+
+    Args:
+        source: (B, S) int32, PAD after EOS.
+        config: holds the ratio, the offset and the cap; at least one token is always allowed.
+
+    Returns:
+        T, the batch's greatest limit: a Python int from S where S is static (as XLA needs), else
+        a scalar int32 from the longest sentence; and (B,) int32, each sentence's own limit,
+        which padding does not change.
+    """
+    lengths = tf.reduce_sum(tf.cast(source != PAD, tf.int32), axis=1)
+    limits = tf.cast(tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32)), tf.int32)
+    limits = tf.clip_by_value(limits + config.max_length_offset, 1, config.max_length)
+    if source.shape[1] is None:
+        return tf.maximum(tf.reduce_max(limits), 1), limits
+    greatest = math.ceil(config.max_length_ratio * source.shape[1]) + config.max_length_offset
+    return min(max(greatest, 1), config.max_length), limits
+
+
+def _fixed(max_length: int | tf.Tensor, before: Sequence[int]) -> int | None:
+    """A cache's room if it is static, as under XLA; None, for a growing one, where it is not."""
+    return max_length + len(before) if isinstance(max_length, int) else None
+
+
+def translate_ids(
+    model: Any,
+    source: tf.Tensor,
+    config: BeamSearchConfig,
+    vocabulary_size: int | None = None,
+    before: Sequence[int] = (),
+) -> dict[str, tf.Tensor]:
+    """Translates a batch of source ids by beam search.
+
+    Args:
+        model: has `start(source, beam_size, max_length) -> (context, cache)`, max_length an int
+            or None, and `step(tokens, index, context, cache) -> (logits, cache)`, see
+            `beam_search`; and may have `reorder(cache, parents) -> cache`.
+        source: (B, S) int32, each row ending with EOS, PAD after.
+        config: the settings.
+        vocabulary_size: ids from here up are never produced (a padded vocabulary's real size).
+        before: ids that the decoder reads before BOS, which no limit counts.
+
+    Returns:
+        `beam_search`'s dictionary: "ids" (B, N, T), "scores", "log_probs", "lengths" (B, N).
+    """
+    max_length, limits = target_limits(source, config)
+    context, cache = model.start(source, config.beam_size, _fixed(max_length, before))
+    return beam_search(
+        model.step,
+        context,
+        cache,
+        tf.shape(source)[0] if source.shape[0] is None else source.shape[0],
+        config,
+        max_length,
+        limits=limits,
+        vocabulary_size=vocabulary_size,
+        reorder_fn=getattr(model, "reorder", gather_beams),
+        before=before,
+    )
+
+
+def sample_ids(
+    model: Any,
+    source: tf.Tensor,
+    config: SamplingConfig,
+    seed: tf.Tensor | int,
+    vocabulary_size: int | None = None,
+    before: Sequence[int] = (),
+) -> dict[str, tf.Tensor]:
+    """Translates a batch of source ids by sampling, or greedily at temperature 0.
+
+    Args:
+        model: as in `translate_ids`.
+        source: (B, S) int32, each row ending with EOS, PAD after.
+        config: the settings.
+        seed: scalar or (2,) int.
+        vocabulary_size: ids from here up are never produced.
+        before: as in `translate_ids`.
+
+    Returns:
+        `sample`'s dictionary: "ids" (B, K, T), "log_probs", "lengths" (B, K).
+    """
+    max_length, limits = target_limits(source, config)
+    context, cache = model.start(source, config.num_samples, _fixed(max_length, before))
+    return sample(
+        model.step,
+        context,
+        cache,
+        tf.shape(source)[0] if source.shape[0] is None else source.shape[0],
+        config,
+        max_length,
+        seed=seed,
+        limits=limits,
+        vocabulary_size=vocabulary_size,
+        before=before,
+    )
+
+
+def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Log-probabilities of given translations.
+
+    Args:
+        model: called as `model({"source": (B, S), "target": (B, T)}, training=False)`.
+        source: (B, S) int32, each row ending with EOS, PAD after.
+        target: (B, T) int32, each row ending with EOS, PAD after.
+
+    Returns:
+        `score_targets`'s dictionary: "token_log_probs" (B, T), "log_probs", "lengths" (B,).
+    """
+    decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
+    logits = model({"source": source, "target": decoder_input}, training=False)
+    return score_targets(logits, target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One translation.
+
+    Args:
+        text: the line.
+        score: log P / penalty(length), what the n best are ordered by, or log P of a sample; 0
+            for an empty line.
+        log_prob: log P of the output's ids with EOS, natural logarithm.
+        length: tokens with EOS; 0 for an empty line.
+    """
+
+    text: str
+    score: float
+    log_prob: float
+    length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Translations:
+    """Translations of some lines.
+
+    Args:
+        hypotheses: for each line, in order, one to `n_best` hypotheses, best first.
+        warnings: a sentence for each line that was cut, naming it (counted from 1).
+    """
+
+    hypotheses: list[list[Hypothesis]]
+    warnings: list[str]
+
+    @property
+    def best(self) -> list[str]:
+        """The best translation of each line."""
+        return [found[0].text for found in self.hypotheses]
+
+
+class LineTranslator:
+    """Translates lines with a model and its vocabulary.
+
+    Lines are sorted by length and batched under a budget of padded tokens. One `tf.function` with
+    a relaxed signature serves all shapes: it is traced once.
+
+    Args:
+        model: see `translate_ids`.
+        vocabulary: has `encode_lines(lines) -> ids without specials, a list a line`,
+            `decode_lines(rows of ids) -> lines`, and `pieces`, the count of real ids.
+        config: beam search settings, or those of sampling.
+        batch_tokens: source tokens a batch, padding and EOS included; memory and the work of one
+            step grow with it, a line of that length alone always fits.
+        max_source_length: pieces of a line that are read, EOS not counted; what follows is cut,
+            with a warning.
+        seed: of sampling; the same seed and lines give the same samples.
+        strategy: in whose scope the model was made: its replicas share the batches, and all of
+            its worker processes translate the same lines; None = this moment's.
+        before: ids that the decoder reads before BOS.
+
+    Raises:
+        UserError: `batch_tokens` or `max_source_length` is below 1.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        vocabulary: Any,
+        config: BeamSearchConfig | SamplingConfig | None = None,
+        batch_tokens: int = 2048,
+        max_source_length: int = 256,
+        seed: int = 1,
+        strategy: tf.distribute.Strategy | None = None,
+        before: Sequence[int] = (),
+    ):
+        for name, value in (
+            ("batch_tokens", batch_tokens),
+            ("max_source_length", max_source_length),
+        ):
+            if value < 1:
+                raise UserError(f"{name}={value} is not valid: give a whole number of 1 or more.")
+        self.model = model
+        self.vocabulary = vocabulary
+        self.config = config or BeamSearchConfig()
+        self.batch_tokens = batch_tokens
+        self.max_source_length = max_source_length
+        self.seed = seed
+        self.before = tuple(before)
+        # autograph off: all control flow is tf.while_loop's, and the trace is quicker.
+        search = tf.function(
+            self._outputs,
+            input_signature=[
+                tf.TensorSpec((None, None), tf.int32, "source"),
+                tf.TensorSpec((2,), tf.int32, "seed"),
+            ],
+            autograph=False,
+        )
+        self._search = ReplicaMap(strategy or tf.distribute.get_strategy(), search)
+
+    def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        pieces = self.vocabulary.pieces
+        if isinstance(self.config, SamplingConfig):
+            found = sample_ids(self.model, source, self.config, seed, pieces, self.before)
+            return {**found, "scores": found["log_probs"]}
+        return translate_ids(self.model, source, self.config, pieces, self.before)
+
+    def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
+        """Translates lines; an empty line (or one with no pieces) gives an empty translation.
+
+        Args:
+            lines: any number of lines.
+            first_line: the number of the first one, for the warnings.
+
+        Returns:
+            The n best of every line in the order of the lines, and warnings.
+        """
+        rows, warnings = [], []
+        for number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
+            if len(ids) > self.max_source_length:
+                warnings.append(
+                    f"line {number} has {len(ids)} tokens: cut to the first "
+                    f"{self.max_source_length}."
+                )
+            rows.append(list(ids[: self.max_source_length]))
+        found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]
+        batches = list(self._batches(rows))
+        results = self._search(
+            (
+                _padded([rows[i] for i in numbers]),
+                np.array([self.seed, first_line + numbers[0]], np.int32),
+            )
+            for numbers in batches
+        )
+        for numbers, result in zip(batches, results, strict=True):
+            for place, hypotheses in zip(numbers, self._hypotheses(result), strict=True):
+                found[place] = hypotheses
+        return Translations(found, warnings)
+
+    def stream(self, lines: Iterable[str], chunk_size: int = 256) -> Iterator[Translations]:
+        """Translates lines as they come, so that the first answers need not await the last line.
+
+        Args:
+            lines: any iterable, such as an open file; line ends are stripped.
+            chunk_size: lines translated together: more is faster, fewer answer sooner.
+
+        Yields:
+            The translations of each chunk, in order.
+        """
+        lines = (line.rstrip("\r\n") for line in lines)
+        first = 1
+        while chunk := list(itertools.islice(lines, chunk_size)):
+            yield self.translate(chunk, first)
+            first += len(chunk)
+
+    def _batches(self, rows: list[list[int]]) -> Iterator[list[int]]:
+        """Places of the non-empty rows, by length, in batches whose last row is the longest."""
+        batch: list[int] = []
+        for place in sorted(range(len(rows)), key=lambda i: len(rows[i])):
+            if not rows[place]:
+                continue
+            if batch and (len(batch) + 1) * (len(rows[place]) + 1) > self.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(place)
+        if batch:
+            yield batch
+
+    def _hypotheses(self, result: dict[str, np.ndarray]) -> list[list[Hypothesis]]:
+        sentences, n_best, _ = result["ids"].shape
+        # (B, N, T) -> (B * N, T)
+        texts = self.vocabulary.decode_lines(result["ids"].reshape(sentences * n_best, -1))
+        return [
+            [
+                Hypothesis(
+                    texts[b * n_best + n],
+                    float(result["scores"][b, n]),
+                    float(result["log_probs"][b, n]),
+                    int(result["lengths"][b, n]),
+                )
+                for n in range(n_best)
+                # Fewer than n_best outputs may exist; the first always does.
+                if n == 0 or result["lengths"][b, n] > 0
+            ]
+            for b in range(sentences)
+        ]
+
+
+def _padded(rows: list[list[int]]) -> np.ndarray:
+    """`(B, S)` int32 ids, each row ending with EOS; the last row is the longest."""
+    source = np.full((len(rows), len(rows[-1]) + 1), PAD, np.int32)
+    for padded, row in zip(source, rows, strict=True):
+        padded[: len(row) + 1] = [*row, EOS]
+    return source

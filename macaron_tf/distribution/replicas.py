@@ -1,0 +1,150 @@
+"""A function of batches, applied on all devices at once: evaluation and decoding."""
+
+import itertools
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.distribution.strategy import Workers
+
+Batch = tuple[np.ndarray, ...]
+Result = dict[str, np.ndarray]
+
+
+class ReplicaMap:
+    """Applies a function to batches, each replica to another one, on all workers together.
+
+    Args:
+        strategy: with one replica, batches are simply taken one after the other.
+        function: a `tf.function` with an input signature of tensors, that returns a dict of
+            tensors; whatever variables it reads were made in the strategy's scope.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, function: tf.types.experimental.GenericFunction
+    ):
+        self.strategy = strategy
+        self.function = function
+        self.workers = Workers(strategy)
+        # The lambda: a tf.function that is given itself would be merged over the replicas.
+        self._step = tf.function(
+            lambda batch: strategy.run(lambda *tensors: function(*tensors), args=batch),
+            autograph=False,
+            reduce_retracing=True,
+        )
+
+    def __call__(self, batches: Iterable[Batch]) -> Iterator[Result]:
+        """The results, in the order of the batches; all workers give the same batches.
+
+        Args:
+            batches: arrays as the function's signature says.
+        """
+        replicas = self.strategy.num_replicas_in_sync
+        if replicas == 1:
+            for batch in batches:
+                yield _fetched(self.function(*batch))
+            return
+        batches = iter(batches)
+        while found := list(itertools.islice(batches, replicas)):
+            # The last replicas of the last round repeat a batch, and nobody looks.
+            full = found + [found[-1]] * (replicas - len(found))
+            given = tuple(self._dealt([batch[i] for batch in full]) for i in range(len(full[0])))
+            results = self._local(self._step(given))
+            parts = self.workers.gathered(pickle.dumps(results))
+            yield from [result for part in parts for result in pickle.loads(part)][: len(found)]
+
+    def _dealt(self, arrays: list[np.ndarray]):
+        """One of each replica's tensors, from those of all replicas."""
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
+        )
+
+    def _local(self, results: dict) -> list[Result]:
+        copies = {k: self.strategy.experimental_local_results(v) for k, v in results.items()}
+        count = len(next(iter(copies.values())))
+        return [_fetched({k: copies[k][i] for k in copies}) for i in range(count)]
+
+
+def _fetched(result: dict[str, tf.Tensor]) -> Result:
+    return {name: value.numpy() for name, value in result.items()}
+
+
+def distributed(
+    strategy: tf.distribute.Strategy, dataset: tf.data.Dataset, per_worker: bool = False
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """Deals the rows of each batch to the replicas, in order.
+
+    One device and R replicas see the same batches; where R does not divide a batch, rows of zeros
+    (padding, which no objective counts) fill the last replicas' shares.
+
+    Args:
+        strategy: with one replica the dataset comes back as it is.
+        dataset: batches of a dict of tensors `(B, ...)`, the same on every worker: each takes its
+            replicas' rows.
+        per_worker: the batches are this worker's own, and dealt to its own replicas only.
+    """
+    if strategy.num_replicas_in_sync == 1:
+        return dataset
+    endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+
+    def shares(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        local = context.num_replicas_in_sync // context.num_input_pipelines
+        total = local if per_worker else context.num_replicas_in_sync
+        first = 0 if per_worker else context.input_pipeline_id * local
+
+        def split(batch):
+            return {
+                name: _shares(tensor, total)[first : first + local]
+                for name, tensor in batch.items()
+            }
+
+        result = dataset.map(split, tf.data.AUTOTUNE, deterministic=True).unbatch()
+        if endless:  # known to be, it needs no asking at every step whether there is more
+            endless_count = tf.data.INFINITE_CARDINALITY
+            result = result.apply(tf.data.experimental.assert_cardinality(endless_count))
+        return result.prefetch(tf.data.AUTOTUNE)
+
+    return strategy.distribute_datasets_from_function(shares)
+
+
+def _shares(tensor: tf.Tensor, count: int) -> tf.Tensor:
+    """`(B, ...)` -> `(count, ceil(B / count), ...)`, zeros after the last row."""
+    static, rest = tensor.shape[0], tensor.shape[1:]
+    rows = tf.shape(tensor)[0] if static is None else static
+    size = -(-rows // count)
+    padded = tf.pad(tensor, [[0, size * count - rows]] + [[0, 0]] * len(rest))
+    shape = tf.concat([[count, size], tf.shape(tensor)[1:]], axis=0)
+    shares = tf.reshape(padded, shape)
+    shares.set_shape([count, None if static is None else size, *rest])
+    return shares
+
+
+def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variable]) -> None:
+    """Gives each replica its own dropout; the first one keeps what it has.
+
+    Keras starts the generators of all replicas alike, and each replica counts its own draws.
+
+    Args:
+        strategy: of the variables.
+        states: states `(2,)` of Keras's seed generators: a seed and a counter.
+    """
+    if strategy.num_replicas_in_sync == 1 or not states:
+        return
+    # Of all replicas, those of this worker.
+    numbers = strategy.experimental_local_results(
+        tf.function(lambda: strategy.run(_replica_number), autograph=False)()
+    )
+    for state in states:
+        copies = strategy.experimental_local_results(state.value)
+        seed, counter = copies[0].numpy().tolist()
+        for copy, number in zip(copies, numbers, strict=True):
+            # A large odd stride: seeds that a user picks side by side stay apart. 32 bits hold it.
+            own = (seed + 0x9E3779B1 * int(number)) % 2**31
+            copy.assign(tf.constant([own, counter], copy.dtype))
+
+
+def _replica_number() -> tf.Tensor:
+    return tf.identity(tf.distribute.get_replica_context().replica_id_in_sync_group)

@@ -1,0 +1,166 @@
+"""Perplexity from log-probabilities."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from macaron_tf.checks import check_choice
+
+
+def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
+    """exp(-sum log P / sum length): over all tokens of a set, not a mean over sentences.
+
+    Args:
+        log_probs: log P of each output, natural logarithm (`decoding.score_targets`).
+        lengths: tokens of each output, EOS included.
+
+    Returns:
+        Perplexity a token, 1 or more.
+
+    Raises:
+        ValueError: there are no tokens.
+    """
+    tokens = sum(int(length) for length in lengths)
+    if tokens == 0:
+        raise ValueError("perplexity needs at least one token")
+    return math.exp(-math.fsum(float(log_prob) for log_prob in log_probs) / tokens)
+
+
+_WORD = re.compile("[a-z0-9]+")
+
+
+def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """ROUGE-1, -2 and -L: mean F1 over the texts, as fractions; papers print them times 100.
+
+    Words are runs of letters a to z and digits, without regard to case and unstemmed, as in the
+    package rouge-score where no stemmer is asked for. ROUGE-L takes a text for one sentence.
+
+    Args:
+        hypotheses, references: a text each, in the same order.
+
+    Returns:
+        `rouge1`, `rouge2` and `rougeL`, from 0 to 1.
+
+    Raises:
+        ValueError: no text, or not as many of the one as of the other.
+
+    References: Lin 2004.
+    """
+    if not references or len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+    sums = {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        ours, theirs = (_WORD.findall(text.lower()) for text in (hypothesis, reference))
+        sums["rouge1"] += _of_ngrams(ours, theirs, 1)
+        sums["rouge2"] += _of_ngrams(ours, theirs, 2)
+        sums["rougeL"] += _f1(_common_subsequence(ours, theirs), len(ours), len(theirs))
+    return {name: value / len(references) for name, value in sums.items()}
+
+
+def _of_ngrams(ours: list[str], theirs: list[str], n: int) -> float:
+    counts = [
+        Counter(zip(*(words[i:] for i in range(n)), strict=False)) for words in (ours, theirs)
+    ]
+    return _f1((counts[0] & counts[1]).total(), counts[0].total(), counts[1].total())
+
+
+def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
+    """Length of the longest common subsequence."""
+    lengths = [0] * (len(theirs) + 1)  # with the first so many of theirs
+    for word in ours:
+        before = 0  # the entry up and to the left
+        for place, other in enumerate(theirs, start=1):
+            above = lengths[place]
+            lengths[place] = before + 1 if word == other else max(above, lengths[place - 1])
+            before = above
+    return lengths[-1]
+
+
+def _f1(common: int, ours: int, theirs: int) -> float:
+    """Of precision and recall: 2 common / (ours + theirs)."""
+    return 2.0 * common / (ours + theirs) if common else 0.0
+
+
+NORMALIZATIONS = ("sum", "token")
+
+
+def choice_scores(log_probs: np.ndarray, lengths: np.ndarray, normalization: str) -> np.ndarray:
+    """How well each choice fits.
+
+    Args:
+        log_probs: (N, C) log P(choice | query), natural logarithms.
+        lengths: (N, C) tokens of each choice.
+        normalization: "sum", log P itself, or "token", log P / length, so that a long answer is
+            not less likely for its length alone (Brown et al. 2020, section 2.4).
+
+    Returns:
+        (N, C) float64.
+
+    Raises:
+        ValueError: no such normalization.
+    """
+    check_choice("normalization", normalization, NORMALIZATIONS)
+    log_probs = np.asarray(log_probs, np.float64)
+    return log_probs / np.asarray(lengths) if normalization == "token" else log_probs
+
+
+def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
+    """Takes the model's leaning towards an answer, whatever is asked, out of its scores.
+
+    Zhao et al. 2021, section 5, with W = diag(p_cf)^-1 and b = 0: the share of each choice among
+    the choices is divided by its mean share over queries about nothing.
+
+    Args:
+        scores: (N, C), of `choice_scores`.
+        content_free: (M, C), the same for M queries about nothing.
+
+    Returns:
+        (N, C) logarithms.
+    """
+    shares = np.exp(_log_shares(content_free)).mean(axis=0)  # (C,)
+    return _log_shares(scores) - np.log(np.maximum(shares, 1e-30))
+
+
+def _log_shares(scores: np.ndarray) -> np.ndarray:
+    """(N, C) logarithms of each choice's share among the choices."""
+    scores = scores - scores.max(axis=-1, keepdims=True)
+    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+
+
+def chance(
+    metric: Callable[[np.ndarray, np.ndarray], float],
+    labels: np.ndarray,
+    choices: int,
+    draws: int = 200,
+    seed: int = 0,
+) -> float:
+    """The mean score of guesses: each choice as likely as another.
+
+    Args:
+        metric: of predictions and labels.
+        labels: (N,) the right choices.
+        choices: C.
+        draws: sets of guesses.
+        seed: of the guesses.
+    """
+    rng = np.random.default_rng(seed)
+    guesses = rng.integers(0, choices, (draws, len(labels)))
+    return float(np.mean([metric(guess, labels) for guess in guesses]))
+
+
+def majority(
+    metric: Callable[[np.ndarray, np.ndarray], float],
+    labels: np.ndarray,
+    known: np.ndarray,
+) -> float:
+    """The score of always saying what is most frequent among known examples.
+
+    Args:
+        metric: of predictions and labels.
+        labels: (N,) the right choices.
+        known: labels of the examples that shots are drawn from.
+    """
+    return metric(np.full(len(labels), np.bincount(known).argmax()), labels)

@@ -1,0 +1,394 @@
+"""BLEU and chrF of translations: sacreBLEU's, and the tokenized BLEU that the papers print."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import sacrebleu
+import sacremoses
+
+from macaron_tf.errors import UserError
+
+# The compound splitting of the published WMT14 En-De scores; as there, neighbouring matches do
+# not overlap: a-b-c becomes a ##AT##-##AT## b-c.
+_COMPOUND = re.compile(r"(\S)-(\S)")
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationMetric:
+    """How translations are scored; hypotheses and references are treated alike.
+
+    Args:
+        language: target language, for the Moses rules.
+        lowercase: compare without case, in every metric.
+        normalize_punctuation: Moses punctuation normalization before the Moses tokenizer, for
+            models trained on normalized text. Tokenized BLEU only.
+        split_hyphens: Moses's aggressive option, "a-b" to "a @-@ b". Tokenized BLEU only.
+        split_compounds: "a-b" to "a ##AT##-##AT## b" after tokenization, as in the papers' WMT14
+            En-De scores. Tokenized BLEU only.
+        tokenized: the lines are Moses tokens already, escaped or not ("it &apos;s"), as IWSLT14's
+            files are. Tokenized BLEU unescapes them and compares them as they stand, which is
+            what multi-bleu.perl gives on them; sacreBLEU and chrF see them detokenized.
+
+    Raises:
+        UserError: `tokenized` with `split_hyphens`, which is a step of the tokenizer.
+    """
+
+    language: str = "de"
+    lowercase: bool = False
+    normalize_punctuation: bool = False
+    split_hyphens: bool = False
+    split_compounds: bool = False
+    tokenized: bool = False
+
+    def __post_init__(self):
+        if self.tokenized and self.split_hyphens:
+            raise UserError(
+                "metric.split_hyphens is a step of the tokenizer, which metric.tokenized leaves "
+                "out: set one of the two to False"
+            )
+
+    @property
+    def signature(self) -> str:
+        """The settings of tokenized BLEU in one word, in sacreBLEU's manner."""
+        tokenizer = "given-unescaped" if self.tokenized else f"moses-{self.language}"
+        options = [
+            ("norm:moses", self.normalize_punctuation),
+            ("hyphens:split", self.split_hyphens),
+            ("compounds:split", self.split_compounds),
+        ]
+        chosen = "".join(f"|{name}" for name, on in options if on)
+        return (
+            f"case:{'lc' if self.lowercase else 'mixed'}|tok:{tokenizer}{chosen}"
+            f"|smooth:none|sacremoses:{sacremoses.__version__}"
+        )
+
+    @property
+    def plain_suffix(self) -> str:
+        """What is added to sacreBLEU's own signatures: how tokens became plain lines, if at all."""
+        if not self.tokenized:
+            return ""
+        return f"|detok:moses-{self.language}|sacremoses:{sacremoses.__version__}"
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationScores:
+    """Scores of one system; BLEU and chrF run from 0 to 100.
+
+    Args:
+        bleu: sacreBLEU's corpus BLEU.
+        bleu_signature: its settings.
+        chrf: sacreBLEU's chrF2.
+        chrf_signature: its settings.
+        tokenized_bleu: BLEU on Moses tokens without smoothing, multi-bleu.perl's formula.
+        tokenized_signature: its settings.
+        precisions: tokenized BLEU's n-gram precisions in percent, n = 1 to 4.
+        brevity_penalty: tokenized BLEU's, from 0 to 1.
+        length_ratio: tokens of the hypotheses over tokens of the references.
+        sentences: number of pairs.
+    """
+
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    tokenized_bleu: float
+    tokenized_signature: str
+    precisions: tuple[float, ...]
+    brevity_penalty: float
+    length_ratio: float
+    sentences: int
+
+    def as_dict(self) -> dict:
+        """The fields, ready for JSON."""
+        return {**dataclasses.asdict(self), "precisions": list(self.precisions)}
+
+    def __str__(self) -> str:
+        return (
+            f"sacreBLEU {self.bleu:.2f} ({self.bleu_signature})\n"
+            f"chrF {self.chrf:.2f} ({self.chrf_signature})\n"
+            f"tokenized BLEU {self.tokenized_bleu:.2f} ({self.tokenized_signature})\n"
+            f"length ratio {self.length_ratio:.3f}, {self.sentences} sentences"
+        )
+
+
+def evaluate_translations(
+    hypotheses: Sequence[str], references: Sequence[str], metric: TranslationMetric | None = None
+) -> TranslationScores:
+    """Scores one system's translations.
+
+    Args:
+        hypotheses: plain (detokenized) lines; Moses tokens where the settings say `tokenized`.
+        references: lines of the same kind, one for each hypothesis.
+        metric: the settings.
+
+    Returns:
+        The scores.
+
+    Raises:
+        UserError: the two are not of equal number, or empty.
+    """
+    metric = metric or TranslationMetric()
+    check_parallel(hypotheses, references)
+    # force: lines that look tokenized are the user's own affair, and cost one warning a call.
+    bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True)
+    plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
+    bleu_score = bleu.corpus_score(*plain)
+    chrf = sacrebleu.CHRF(lowercase=metric.lowercase)
+    chrf_score = chrf.corpus_score(*plain)
+    tokenized = tokenized_bleu().corpus_score(
+        tokenize_lines(hypotheses, metric), [tokenize_lines(references, metric)]
+    )
+    return TranslationScores(
+        bleu=bleu_score.score,
+        bleu_signature=f"{bleu.get_signature()}{metric.plain_suffix}",
+        chrf=chrf_score.score,
+        chrf_signature=f"{chrf.get_signature()}{metric.plain_suffix}",
+        tokenized_bleu=tokenized.score,
+        tokenized_signature=metric.signature,
+        precisions=tuple(tokenized.precisions),
+        brevity_penalty=tokenized.bp,
+        length_ratio=tokenized.sys_len / tokenized.ref_len if tokenized.ref_len else 0.0,
+        sentences=len(hypotheses),
+    )
+
+
+def tokenized_bleu(effective_order: bool = False) -> sacrebleu.BLEU:
+    """BLEU on lines that are tokens already: multi-bleu.perl's formula, no smoothing."""
+    return sacrebleu.BLEU(
+        tokenize="none", smooth_method="none", force=True, effective_order=effective_order
+    )
+
+
+def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
+    """What tokenized BLEU compares: lower-cased, normalized, tokenized, split, as the settings say.
+
+    Args:
+        lines: plain lines, or Moses tokens where the settings say `tokenized`.
+        metric: the settings.
+
+    Returns:
+        The lines as tokens with a space between.
+    """
+    normalizer = sacremoses.MosesPunctNormalizer(metric.language)
+    tokenizer = sacremoses.MosesTokenizer(metric.language)
+    detokenizer = sacremoses.MosesDetokenizer(metric.language)
+    result = []
+    for line in lines:
+        if metric.normalize_punctuation:
+            line = normalizer.normalize(line)
+        # The published scores escape & and quotes too; that is one to one, so BLEU is the same.
+        if metric.tokenized:
+            line = detokenizer.unescape_xml(line)
+        else:
+            line = tokenizer.tokenize(
+                line, aggressive_dash_splits=metric.split_hyphens, return_str=True, escape=False
+            )
+        if metric.split_compounds:
+            line = _COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
+        result.append(line.lower() if metric.lowercase else line)
+    return result
+
+
+def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
+    """What sacreBLEU compares: the lines, detokenized where the settings say `tokenized`.
+
+    Args:
+        lines: plain lines, or Moses tokens where the settings say `tokenized`.
+        metric: the settings.
+
+    Returns:
+        Plain lines.
+    """
+    if not metric.tokenized:
+        return list(lines)
+    detokenizer = sacremoses.MosesDetokenizer(metric.language)
+    return [detokenizer.detokenize(line.split()) for line in lines]
+
+
+def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Refuses sets that cannot be compared line by line.
+
+    Raises:
+        UserError: the two are not of equal number, or empty.
+    """
+    if len(hypotheses) != len(references):
+        raise UserError(
+            f"cannot score {len(hypotheses)} translations against {len(references)} references: "
+            "give one reference line for each translation."
+        )
+    if not hypotheses:
+        raise UserError("cannot score an empty set: give at least one translation and reference.")
+
+
+_ORDERS = 4
+# Resamples drawn at once: 100 x 3,000 sentences x 8 bytes is 2.4 MB of indices.
+_CHUNK = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedBootstrap:
+    """System B against system A on the same sentences; intervals hold 95% of the resamples.
+
+    Args:
+        bleu_a: BLEU of system A on the whole set, 0 to 100.
+        bleu_b: the same of system B.
+        interval_a: of A's BLEU.
+        interval_b: of B's BLEU.
+        difference: bleu_b - bleu_a.
+        interval: of the difference.
+        p_value: one-sided: share of resamples in which the system that is better on the whole
+            set is not better, (count + 1) / (resamples + 1). 1 for identical systems.
+        resamples: how many were drawn.
+        signature: which BLEU.
+    """
+
+    bleu_a: float
+    bleu_b: float
+    interval_a: tuple[float, float]
+    interval_b: tuple[float, float]
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    resamples: int
+    signature: str
+
+    def as_dict(self) -> dict:
+        """The fields, ready for JSON."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
+
+    def __str__(self) -> str:
+        def line(name, value, interval):
+            return f"{name} {value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]"
+
+        return (
+            f"{line('A', self.bleu_a, self.interval_a)}, "
+            f"{line('B', self.bleu_b, self.interval_b)}, "
+            f"{line('B - A', self.difference, self.interval)}, "
+            f"p = {self.p_value:.4f} ({self.resamples} resamples, {self.signature})"
+        )
+
+
+def paired_bootstrap(
+    system_a: Sequence[str],
+    system_b: Sequence[str],
+    references: Sequence[str],
+    metric: TranslationMetric | None = None,
+    tokenized: bool = True,
+    resamples: int = 1000,
+    seed: int = 1,
+) -> PairedBootstrap:
+    """Compares two systems on the same test set (Koehn 2004, "Statistical Significance Tests").
+
+    sacreBLEU's own paired test is not used: it takes the absolute difference before it centers
+    it, and finds a system significantly different from itself (p = 1 / (resamples + 1)).
+
+    Args:
+        system_a: lines, of the kind that the metric takes.
+        system_b: as many.
+        references: as many.
+        metric: how lines are compared.
+        tokenized: compare the papers' tokenized BLEU; else sacreBLEU's.
+        resamples: test sets drawn with replacement, each as large as the real one.
+        seed: the same seed gives the same result; 0 or more.
+
+    Returns:
+        Both BLEUs, the difference, their intervals and the p-value.
+
+    Raises:
+        UserError: the sets are not of equal number, or empty; `resamples` is below 1 or `seed`
+            below 0.
+    """
+    metric = metric or TranslationMetric()
+    if resamples < 1:
+        raise UserError(f"resamples={resamples} is not valid: give a whole number of 1 or more.")
+    if seed < 0:
+        raise UserError(f"seed={seed} is not valid: give a whole number of 0 or more.")
+    check_parallel(system_a, references)
+    check_parallel(system_b, references)
+    prepare = tokenize_lines if tokenized else plain_lines
+    system_a, system_b, references = (
+        prepare(lines, metric) for lines in (system_a, system_b, references)
+    )
+    if tokenized:
+        scorer, signature = tokenized_bleu(effective_order=True), metric.signature
+    else:
+        # The order only matters to a sentence's own score; its counts are the corpus score's.
+        scorer = sacrebleu.BLEU(lowercase=metric.lowercase, force=True, effective_order=True)
+        case = "lc" if metric.lowercase else "mixed"
+        signature = f"sacreBLEU|case:{case}|tok:13a|smooth:exp{metric.plain_suffix}"
+    counts = np.stack(
+        [_sentence_counts(scorer, lines, references) for lines in (system_a, system_b)]
+    )  # (2, N, 10)
+    smooth = not tokenized
+    whole = bleu_from_counts(counts.sum(axis=1), smooth)  # (2,)
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for start in range(0, resamples, _CHUNK):
+        size = (min(_CHUNK, resamples - start), len(references))
+        # How often each sentence is drawn: a product with the counts sums each resample.
+        chosen = rng.integers(len(references), size=size)
+        times = np.stack([np.bincount(row, minlength=size[1]) for row in chosen])  # (R, N)
+        drawn.append(bleu_from_counts(times @ counts, smooth))  # (2, R)
+    scores = np.concatenate(drawn, axis=1)  # (2, resamples)
+    differences = scores[1] - scores[0]
+    difference = float(whole[1] - whole[0])
+    not_better = np.sum(differences * np.sign(difference) <= 0)
+    return PairedBootstrap(
+        bleu_a=float(whole[0]),
+        bleu_b=float(whole[1]),
+        interval_a=_interval(scores[0]),
+        interval_b=_interval(scores[1]),
+        difference=difference,
+        interval=_interval(differences),
+        p_value=float((not_better + 1) / (resamples + 1)),
+        resamples=resamples,
+        signature=signature,
+    )
+
+
+def bleu_from_counts(counts: np.ndarray, smooth: bool) -> np.ndarray:
+    """Corpus BLEU from its sufficient statistics, for many test sets at once.
+
+    Args:
+        counts: (..., 10): hypothesis tokens, reference tokens, matched n-grams and n-grams of the
+            hypotheses for n = 1 to 4.
+        smooth: sacreBLEU's "exp" smoothing of orders without a match; else BLEU is then 0.
+
+    Returns:
+        (...) float64, from 0 to 100.
+    """
+    counts = counts.astype(np.float64)
+    length, reference = counts[..., 0], counts[..., 1]
+    matched, total = counts[..., 2 : 2 + _ORDERS], counts[..., 2 + _ORDERS :]
+    empty = matched == 0
+    if smooth:
+        # The k-th order without a match counts as 1 / 2^k matches.
+        matched = np.where(empty, 0.5 ** np.cumsum(empty, axis=-1), matched)
+        zero = empty.all(axis=-1) | (total == 0).any(axis=-1)
+    else:
+        zero = empty.any(axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precision = np.log(matched / total).mean(axis=-1)
+        brevity = np.minimum(0.0, 1.0 - reference / length)
+        return np.where(zero, 0.0, 100.0 * np.exp(precision + brevity))
+
+
+def _sentence_counts(
+    scorer: sacrebleu.BLEU, lines: Sequence[str], references: Sequence[str]
+) -> np.ndarray:
+    """(N, 10) int64, the rows `bleu_from_counts` adds up."""
+    rows = []
+    for line, reference in zip(lines, references, strict=True):
+        score = scorer.sentence_score(line, [reference])
+        rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
+    return np.array(rows, np.int64)
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)

@@ -1,0 +1,1 @@
+"""Paths, locks, and files that are never half-written."""

@@ -1,0 +1,135 @@
+"""The folder of what can be fetched or computed again."""
+
+import concurrent.futures
+import contextlib
+import fcntl
+import hashlib
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.paths import is_remote
+
+
+def cache_directory() -> pathlib.Path:
+    """The folder of everything that can be fetched or computed again; it is mapped into memory.
+
+    Returns:
+        `$MACARON_TF_CACHE` where that is set, otherwise `~/.cache/macaron_tf`.
+
+    Raises:
+        UserError: it is set to a place in a bucket.
+    """
+    named = os.environ.get("MACARON_TF_CACHE")
+    if named and "://" in named:
+        raise UserError(f"MACARON_TF_CACHE is {named}: the cache must be a folder on a local disk")
+    return pathlib.Path(named) if named else pathlib.Path.home() / ".cache" / "macaron_tf"
+
+
+_END = 1 << 20  # bytes at either end of a file that are read
+_THREADS = 16  # a bucket answers each question late, and many at once
+
+
+def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
+    """Of a file that stays in its place: any writing changes it.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Absolute path, size in bytes, time of change in nanoseconds.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    with storage.clear_errors(f"cannot read {path}", "check the path"):
+        if storage.is_remote(path):
+            state = tf.io.gfile.stat(os.fspath(path))
+            return os.fspath(path), state.length, state.mtime_nsec
+        state = os.stat(path)
+        return os.path.realpath(path), state.st_size, state.st_mtime_ns
+
+
+def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, str]]:
+    """Of files that may be copied or mounted elsewhere: their bytes alone change it.
+
+    Bytes between the first and the last mebibyte count by their number only: sets of hundreds of
+    gigabytes are not read for it.
+
+    Args:
+        paths: the files.
+
+    Returns:
+        Name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte of each.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(_content_stamp, paths))
+
+
+def same_contents(known: Sequence, found: Sequence) -> bool:
+    """Whether stamps may be of the same bytes in the same order; names do not count.
+
+    Args:
+        known: stamps that were kept; earlier versions kept those of `state_stamp`, of which name
+            and size can be compared, or one text over them all, which says nothing of a copy.
+        found: those of now.
+    """
+    if len(known) == 1 and isinstance(known[0], str):
+        return True
+    pairs = zip(known, found, strict=False)
+    return len(known) == len(found) and all(_same(*pair) for pair in pairs)
+
+
+def _same(known: Sequence, found: Sequence) -> bool:
+    if isinstance(known[2], int) and isinstance(found[2], str):
+        return [os.path.basename(known[0]), known[1]] == [found[0], found[1]]
+    return [known[1], known[2]] == [found[1], found[2]]
+
+
+def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
+    with storage.clear_errors(f"cannot read {path}", "check the path"):
+        place = os.fspath(path) if storage.is_remote(path) else os.path.realpath(path)
+        with tf.io.gfile.GFile(place, "rb") as file:
+            size = file.size()
+            digest = hashlib.sha256(file.read(_END))
+            file.seek(max(size - _END, min(size, _END)))
+            digest.update(file.read(_END))
+        return os.path.basename(place), size, digest.hexdigest()
+
+
+@contextlib.contextmanager
+def only_writer(folder: str | os.PathLike, activity: str) -> Iterator[None]:
+    """Keeps a second process from writing into a folder; ends with the process at the latest.
+
+    Args:
+        folder: made when absent; an empty `.lock` stays in it. A bucket has no locks: nothing is
+            done there.
+        activity: what is done in it, such as "training", for the sentence that refuses a second.
+
+    Raises:
+        UserError: another process is at it, or the folder cannot be written.
+    """
+    if is_remote(folder):
+        yield
+        return
+    folder = pathlib.Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / ".lock", "w")  # noqa: SIM115 (closed below, by `with file`)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; choose another place") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(
+                f"another process is {activity} in {folder}: wait for it or choose another folder"
+            ) from error
+        yield

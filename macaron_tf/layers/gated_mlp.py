@@ -1,0 +1,247 @@
+"""gMLP: a token mixer of fixed weights between positions, gated by what stands there."""
+
+import keras
+from keras import ops
+
+from macaron_tf.checks import check_count, check_divisible
+from macaron_tf.layers.attention import MultiHeadAttention
+from macaron_tf.layers.dense import Dense
+from macaron_tf.layers.dense import activation as activation_named
+from macaron_tf.layers.norms import Dropout, LayerNormalization
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class SpatialGating(keras.layers.Layer):
+    """`u * (W LayerNorm(v) + b)`: u and v the halves of the channels, W between positions.
+
+    W starts within 0.001 / L of 0 and b at 1, so that the gate is open at first: the output is u
+    to a thousandth.
+
+    Args:
+        max_length: greatest L, the size of W. A shorter input of length T meets W's first T rows
+            and columns, which is the same as padding it to the full length.
+        causal: position t sees positions 0 to t only: W is lower triangular.
+        toeplitz: W has one weight for each distance, 2 L - 1 in all: what is learnt of masked
+            words depends on no absolute position, and the paper's language models are so.
+        epsilon, affine: of the LayerNorm.
+
+    Call arguments: `z (B, T, F)`; `mask (B, T)` boolean, False at padding, which no real position
+    sees; `addition (B, T, F/2)`, added to the gate. Returns `(B, T, F/2)`.
+
+    Raises:
+        ValueError: F is odd, or T, where it is known when the graph is made, exceeds `max_length`.
+
+    References: Liu et al. 2021, "Pay Attention to MLPs", section 2.1; Toeplitz: section 4.
+    """
+
+    def __init__(
+        self,
+        max_length: int,
+        causal: bool = False,
+        toeplitz: bool = False,
+        epsilon: float = 1e-5,
+        affine: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.max_length = check_count("max_length", max_length)
+        self.causal = causal
+        self.toeplitz = toeplitz
+        self.epsilon = epsilon
+        self.affine = affine
+
+    def build(self, z_shape, addition_shape=None):
+        half = check_divisible("channels of a spatial gating", z_shape[-1], "halves", 2)
+        self.norm = LayerNormalization(
+            epsilon=self.epsilon,
+            center=self.affine,
+            scale=self.affine,
+            dtype=self.dtype_policy,
+            name="norm",
+        )
+        self.norm.build((*z_shape[:-1], half))
+        length, bound = self.max_length, 1e-3 / self.max_length
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(2 * length - 1,) if self.toeplitz else (length, length),
+            initializer=keras.initializers.RandomUniform(-bound, bound),
+        )
+        self.bias = self.add_weight(name="bias", shape=(length,), initializer="ones")
+        self.built = True
+
+    def call(self, z, mask=None, addition=None, training=None):
+        length = ops.shape(z)[1]
+        if isinstance(length, int) and length > self.max_length:
+            raise ValueError(
+                f"a sequence of {length} positions is longer than the {self.max_length} of the "
+                "spatial gating: shorten it or raise max_length"
+            )
+        u, v = ops.split(z, 2, axis=-1)  # (B, T, F/2) each
+        v = self.norm(v, training=training)
+        if mask is not None:
+            v = ops.where(mask[:, :, None], v, ops.zeros_like(v))
+        kernel, bias = ops.convert_to_tensor(self.kernel), ops.convert_to_tensor(self.bias)
+        if self.toeplitz:
+            kernel = toeplitz_matrix(kernel, self.max_length)  # (2 L - 1,) -> (L, L)
+        kernel = kernel[:length, :length]  # (L, L) -> (T, T)
+        if self.causal:
+            kernel = ops.tril(kernel)
+        # (T, T) x (B, T, F/2) -> (B, T, F/2); on CPUs an einsum would take half as long again.
+        gate = ops.matmul(kernel, v)
+        # Not by `ops.add`, which on TensorFlow takes a column for a bias of the last axis, T = F/2.
+        gate = gate + bias[:length, None]
+        if addition is not None:
+            gate = ops.add(gate, addition)
+        return ops.multiply(u, gate)
+
+    def compute_output_shape(self, z_shape, addition_shape=None):
+        return (*z_shape[:-1], z_shape[-1] // 2)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "causal": self.causal,
+            "toeplitz": self.toeplitz,
+            "epsilon": self.epsilon,
+            "affine": self.affine,
+        }
+
+
+def toeplitz_matrix(weights, length: int):
+    """`(2 L - 1,)` weights by distance to the `(L, L)` matrix of `M[t, s] = w[L - 1 + s - t]`."""
+    # Rows one shorter than their period: each goes on one weight earlier than the row above. Only
+    # reshapes, so that the gradient is a sum; that of a gather would add up L^2 numbers singly.
+    period = ops.pad(weights, [[0, 1]])  # (2 L,)
+    rows = ops.reshape(ops.tile(period, length), (-1,))  # (2 L L,)
+    rows = ops.reshape(rows[:-length], (length, 2 * length - 1))  # (L (2 L - 1),) -> (L, 2 L - 1)
+    return rows[:, length - 1 :]
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class GatedMLP(keras.layers.Layer):
+    """`SpatialGating(activation(x U + b_u)) V + b_v`: mixes channels, positions, channels.
+
+    With `tiny_attention_dim` one small head of attention over x is added to the gate (aMLP).
+
+    Args:
+        feed_forward_dim: F, which U makes of D; V has F/2 rows.
+        max_length: greatest L.
+        causal: no position sees a later one.
+        toeplitz: see `SpatialGating`.
+        tiny_attention_dim: width of the head, 64 or 128 in the paper; None for no attention.
+        activation: of the inner channels, the paper's is `"gelu"`.
+        activation_dropout: probability of dropping an inner activation, 0 to 1.
+        attention_dropout: on the tiny attention's weights, 0 to 1.
+        epsilon, affine: of the LayerNorm in the gate.
+        kernel_initializer: of all matrices but the one between positions.
+
+    Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which no real position
+    sees. Returns `(B, L, D)`.
+
+    Raises:
+        ValueError: `feed_forward_dim` is odd, or an input is longer than `max_length`.
+
+    References: Liu et al. 2021, "Pay Attention to MLPs", sections 2 and 4.3.
+    """
+
+    def __init__(
+        self,
+        feed_forward_dim: int,
+        max_length: int,
+        causal: bool = False,
+        toeplitz: bool = False,
+        tiny_attention_dim: int | None = None,
+        activation="gelu",
+        activation_dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        epsilon: float = 1e-5,
+        affine: bool = True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        check_divisible("feed_forward_dim", feed_forward_dim, "halves", 2)
+        self.feed_forward_dim = feed_forward_dim
+        self.max_length = max_length
+        self.causal = causal
+        self.toeplitz = toeplitz
+        self.tiny_attention_dim = tiny_attention_dim
+        self.activation = activation_named(activation)
+        self.activation_dropout = activation_dropout
+        self.attention_dropout = attention_dropout
+        self.epsilon = epsilon
+        self.affine = affine
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, input_shape):
+        *outer_shape, hidden_dim = input_shape
+        self.inner = Dense(
+            self.feed_forward_dim,
+            activation=self.activation,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name="inner",
+        )
+        self.inner.build(input_shape)
+        self.drop = Dropout(self.activation_dropout, dtype=self.dtype_policy)
+        self.gating = SpatialGating(
+            self.max_length,
+            causal=self.causal,
+            toeplitz=self.toeplitz,
+            epsilon=self.epsilon,
+            affine=self.affine,
+            dtype=self.dtype_policy,
+            name="gating",
+        )
+        self.gating.build((*outer_shape, self.feed_forward_dim))
+        self.tiny_attention = None
+        if self.tiny_attention_dim is not None:
+            self.tiny_attention = MultiHeadAttention(
+                1,
+                head_dim=self.tiny_attention_dim,
+                output_dim=self.feed_forward_dim // 2,
+                dropout=self.attention_dropout,
+                causal=self.causal,
+                kernel_initializer=self.kernel_initializer.clone(),
+                dtype=self.dtype_policy,
+                name="tiny_attention",
+            )
+            self.tiny_attention.build(input_shape)
+        self.outer = Dense(
+            hidden_dim,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name="outer",
+        )
+        self.outer.build((*outer_shape, self.feed_forward_dim // 2))
+        self.built = True
+
+    def call(self, x, mask=None, training=None):
+        addition = None
+        if self.tiny_attention:
+            addition = self.tiny_attention(x, mask=mask, training=training)  # (B, L, F/2)
+        z = self.drop(self.inner(x, training=training), training=training)  # (B, L, F)
+        y = self.gating(z, mask=mask, addition=addition, training=training)  # (B, L, F/2)
+        return self.outer(y, training=training)  # (B, L, D)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "feed_forward_dim": self.feed_forward_dim,
+            "max_length": self.max_length,
+            "causal": self.causal,
+            "toeplitz": self.toeplitz,
+            "tiny_attention_dim": self.tiny_attention_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "activation_dropout": self.activation_dropout,
+            "attention_dropout": self.attention_dropout,
+            "epsilon": self.epsilon,
+            "affine": self.affine,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

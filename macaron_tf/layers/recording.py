@@ -1,0 +1,84 @@
+"""A base whose `get_config` is the arguments that its constructor was called with."""
+
+import functools
+import inspect
+from typing import Any
+
+import keras
+
+
+class Recording:
+    """Makes a Keras layer or model serializable: records its constructor's arguments.
+
+    Written before the Keras class, `class Pooler(Recording, keras.layers.Layer)`, it takes the
+    place of a hand-written `get_config` and `from_config`. Arguments may be plain values,
+    `Settings`, and what Keras serializes: initializers, activations, layers. Name, dtype policy and
+    `trainable` are Keras's own.
+    """
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _recording(cls.__init__)
+
+    def get_config(self) -> dict[str, Any]:
+        arguments = {name: _serialized(value) for name, value in self._arguments.items()}
+        return {**super().get_config(), **arguments}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]):
+        # Keras resolves a dtype policy by itself.
+        values = {
+            name: value if name == "dtype" else _deserialized(value)
+            for name, value in config.items()
+        }
+        return cls(**values)
+
+
+_KERAS_OWN = ("name", "dtype", "trainable", "autocast")
+
+
+def _recording(init):
+    """A constructor that notes its arguments; one that it calls of a base class does not."""
+    signature = inspect.signature(init)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        raise TypeError(f"{init.__qualname__} takes *args, which cannot be recorded: name them")
+
+    @functools.wraps(init)
+    def recorded(self, *args, **kwargs):
+        outermost = not getattr(self, "_recorded", False)
+        object.__setattr__(self, "_recorded", True)
+        init(self, *args, **kwargs)
+        if outermost:
+            bound = signature.bind(self, *args, **kwargs)
+            bound.apply_defaults()
+            arguments = {}
+            for name, value in list(bound.arguments.items())[1:]:
+                if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                    arguments |= value
+                else:
+                    arguments[name] = value
+            arguments = {k: v for k, v in arguments.items() if k not in _KERAS_OWN}
+            object.__setattr__(self, "_arguments", arguments)
+
+    recorded.__signature__ = signature
+    return recorded
+
+
+def _serialized(value):
+    if isinstance(value, list | tuple):
+        return [_serialized(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _serialized(item) for name, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return keras.saving.serialize_keras_object(value)
+
+
+def _deserialized(value):
+    if isinstance(value, list):
+        return [_deserialized(item) for item in value]
+    if isinstance(value, dict) and "class_name" not in value:
+        return {name: _deserialized(item) for name, item in value.items()}
+    return keras.saving.deserialize_keras_object(value) if isinstance(value, dict) else value

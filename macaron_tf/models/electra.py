@@ -1,0 +1,128 @@
+"""A small generator and the encoder that learns to see through it."""
+
+import dataclasses
+
+import keras
+
+from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.pretraining import PretrainingEncoder
+
+_SHARED = (
+    "vocab_size",
+    "embedding_width",
+    "positions",
+    "max_length",
+    "num_segments",
+    "num_languages",
+)
+
+
+def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderConfig:
+    """A generator for an encoder: a fraction of its width, and its embeddings.
+
+    Args:
+        config: of the discriminator.
+        fraction: of the width, the inner width and the number of heads; the paper's are 1/4 for
+            small and large models and 1/3 for base.
+
+    Raises:
+        ValueError: the fraction leaves nothing, or a width that the heads do not divide.
+
+    References: Clark et al. 2020 (ELECTRA), section 3.2 and table 6.
+    """
+    return dataclasses.replace(
+        config,
+        hidden_dim=round(config.hidden_dim * fraction),
+        feed_forward_dim=round(config.feed_forward_dim * fraction),
+        num_heads=max(1, round(config.num_heads * fraction)),
+        embedding_dim=config.embedding_width,
+    )
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class GeneratorDiscriminator(keras.Model):
+    """A masked language model whose guesses an encoder learns to tell from the real tokens.
+
+    The two share their embeddings, positions, segments and LayerNorm included; a matrix of its own
+    brings these to each one's width. What is of use afterwards is `encoder`, the discriminator's.
+
+    Args:
+        config: of the discriminator.
+        generator_config: of the generator.
+
+    Attributes:
+        encoder: an `Encoder`. pooler: None. generator: a `PretrainingEncoder`.
+
+    Call arguments: a dict of the encoder's inputs, all `(B, L)`, which both read, and optionally
+    `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits
+    `(B, P, V)` (`(B, L, V)` without positions), and `replaced_token (B, L)`, logits.
+
+    Raises:
+        ValueError: the two have embeddings that are not the same.
+
+    References: Clark et al. 2020 (ELECTRA), section 2.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        generator_config: EncoderConfig,
+        name: str = "generator_discriminator",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.generator_config = generator_config
+        for field in _SHARED:
+            mine, theirs = getattr(config, field), getattr(generator_config, field)
+            if mine != theirs:
+                raise ValueError(
+                    f"the discriminator has {field}={mine!r} and the generator {theirs!r}: they "
+                    "share their embeddings, so give both the same"
+                )
+        policy = self.dtype_policy
+        self.encoder = Encoder(config, dtype=policy)
+        self.generator = PretrainingEncoder(
+            generator_config, embeddings=self.encoder.embeddings, dtype=policy, name="generator"
+        )
+        self.replaced_token = ReplacedTokenHead(
+            config.activation, config.initializer_range, dtype=policy, name="replaced_token"
+        )
+        self.pooler = None
+
+    def build(self, input_shape=None):
+        self.encoder.build()
+        self.generator.build()
+        self.replaced_token.build((None, None, self.config.hidden_dim))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        return {
+            **self.generator(inputs, training=training),
+            "replaced_token": self.replaced_logits(inputs, training=training),
+        }
+
+    def replaced_logits(self, inputs, training=None):
+        """How sure the discriminator is that tokens were replaced: inputs to `(B, L)` logits."""
+        return self.replaced_token(self.encoder(inputs, training=training))
+
+    def compute_output_shape(self, input_shape):
+        return {
+            **self.generator.compute_output_shape(input_shape),
+            "replaced_token": tuple(input_shape["token_ids"]),
+        }
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "config": dataclasses.asdict(self.config),
+            "generator_config": dataclasses.asdict(self.generator_config),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        given, generator = config.pop("config"), config.pop("generator_config")
+        return cls(EncoderConfig(**given), EncoderConfig(**generator), **config)

@@ -1,0 +1,390 @@
+"""An encoder with a classifier on top."""
+
+import abc
+
+import keras
+from keras import ops
+
+from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
+from macaron_tf.models.config import ConfiguredModel, EncoderConfig
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.special_ids import PAD
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class EncoderClassifier(ConfiguredModel):
+    """An encoder, its pooled [CLS] position, and a linear layer over it.
+
+    Args:
+        config: of the encoder; its `summary` says where [CLS] stands.
+        num_classes: C; 1 for regression.
+        head_dropout: on the pooled vector, 0 to 1.
+
+    Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
+    logits `(B, C)`.
+
+    References: Devlin et al. 2018 (BERT), figure 4 (a) and (b).
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_classes: int,
+        head_dropout: float = 0.1,
+        name: str = "encoder_classifier",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.num_classes = num_classes
+        self.head_dropout = head_dropout
+        policy = self.dtype_policy
+        self.encoder = Encoder(config, dtype=policy)
+        self.last = None
+        if config.summary == "last":
+            self.last = Pooling("last", dtype=policy, name="last")
+        self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
+        self.head = ClassificationHead(
+            num_classes,
+            dropout=head_dropout,
+            initializer_range=config.initializer_range,
+            dtype=policy,
+            name="head",
+        )
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_dim
+        self.encoder.build()
+        if self.last:
+            self.last.build((None, None, width))
+        self.pooler.build((None, None, width))
+        self.head.build((None, width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        hidden = self.encoder(inputs, training=training)  # (B, L, D)
+        if self.last:
+            vectors = self.last(hidden, mask=ops.not_equal(inputs["token_ids"], PAD))  # (B, D)
+            hidden = vectors[:, None]  # (B, 1, D)
+        return self.head(self.pooler(hidden), training=training)  # (B, C)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape["token_ids"][0], self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "head_dropout": self.head_dropout,
+        }
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class EncoderSpanReader(ConfiguredModel):
+    """An encoder and, over each position, its scores as the start and the end of the answer.
+
+    An answer begins and ends in the context; [CLS], position 0, stands for "there is none". All
+    other positions score -1e9: the question's, separators and padding.
+
+    Args:
+        config: of the encoder.
+
+    Call arguments: a dict of `token_ids (B, L)` and `segment_ids (B, L)`, 1 in `context [SEP]`.
+    Returns float32 logits `(B, 2, L)`: start at index 0, end at 1.
+
+    References: Devlin et al. 2018 (BERT), section 4.2 and figure 4 (c).
+    """
+
+    # The sequence is not made one vector: nothing to take over from a pre-trained pooler.
+    pooler = None
+
+    def __init__(self, config: EncoderConfig, name: str = "encoder_span_reader", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        policy = self.dtype_policy
+        self.encoder = Encoder(config, dtype=policy)
+        self.head = SpanHead(1, config.initializer_range, dtype=policy, name="head")
+
+    def build(self, input_shape=None):
+        self.encoder.build()
+        self.head.build((None, None, self.config.hidden_dim))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        hidden = self.encoder(inputs, training=training)  # (B, L, D)
+        allowed = answer_mask(inputs["token_ids"], inputs["segment_ids"])  # (B, L)
+        return self.head(hidden, attention_mask=allowed)[:, 0]  # (B, 1, 2, L) -> (B, 2, L)
+
+    def compute_output_shape(self, input_shape):
+        batch, length = input_shape["token_ids"]
+        return (batch, 2, length)
+
+
+def answer_mask(token_ids, segment_ids):
+    """Where an answer may begin and end: at [CLS] and in the context, before its [SEP].
+
+    Args:
+        token_ids, segment_ids: (B, L).
+
+    Returns:
+        (B, L) bool.
+    """
+    real = ops.not_equal(token_ids, PAD)  # (B, L)
+    followed = ops.pad(real[:, 1:], ((0, 0), (0, 1)))  # (B, L): false at a row's last id
+    context = ops.logical_and(ops.equal(segment_ids, 1), followed)
+    first = ops.equal(ops.arange(ops.shape(token_ids)[1]), 0)  # (L,)
+    return ops.logical_or(context, first)
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class EncoderTagger(ConfiguredModel):
+    """An encoder and a linear layer over each of its positions.
+
+    Args:
+        config: of the encoder.
+        num_tags: C.
+        head_dropout: on the positions' vectors, 0 to 1.
+
+    Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
+    logits `(B, L, C)`.
+
+    References: Devlin et al. 2018 (BERT), section 5.3 and figure 4 (d).
+    """
+
+    # The sequence is not made one vector: nothing to take over from a pre-trained pooler.
+    pooler = None
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_tags: int,
+        head_dropout: float = 0.1,
+        name: str = "encoder_tagger",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.num_tags = num_tags
+        self.head_dropout = head_dropout
+        policy = self.dtype_policy
+        self.encoder = Encoder(config, dtype=policy)
+        self.head = ClassificationHead(
+            num_tags,
+            dropout=head_dropout,
+            initializer_range=config.initializer_range,
+            dtype=policy,
+            name="head",
+        )
+
+    def build(self, input_shape=None):
+        self.encoder.build()
+        self.head.build((None, None, self.config.hidden_dim))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        hidden = self.encoder(inputs, training=training)  # (B, L, D)
+        return self.head(hidden, training=training)  # (B, L, C)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape["token_ids"], self.num_tags)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_tags": self.num_tags,
+            "head_dropout": self.head_dropout,
+        }
+
+
+class CausalReader(ConfiguredModel, abc.ABC):
+    """Base of the two: a language model, its vector at each row's last token, and a linear layer.
+
+    An example is read as R rows, see `rows`; the language model's own scores of them are there to
+    be learnt from as well.
+
+    Args:
+        config: of the language model, `causal`.
+        num_outputs: of the linear layer.
+        head_dropout: on the vector, 0 to 1.
+
+    References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_outputs: int,
+        head_dropout: float = 0.1,
+        name: str = "causal_reader",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        self.head_dropout = head_dropout
+        policy = self.dtype_policy
+        self.language_model = LanguageModel(config, dtype=policy)
+        self.pool = Pooling("last", dtype=policy, name="last")
+        self.pooler = None  # BERT's: what is made of another network's weights asks for it
+        self.head = ClassificationHead(
+            num_outputs,
+            dropout=head_dropout,
+            initializer_range=config.initializer_range,
+            dtype=policy,
+            name="head",
+        )
+
+    @property
+    def encoder(self):
+        """The language model's."""
+        return self.language_model.encoder
+
+    @property
+    def language_head(self):
+        """The language model's."""
+        return self.language_model.language_head
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_dim
+        self.language_model.build()
+        self.pool.build((None, None, width))
+        self.head.build((None, width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        return self.read(inputs, training=training)[0]
+
+    def read(self, inputs, training=None):
+        """The answers, and what the language model makes of the rows that they come from.
+
+        Args:
+            inputs: as for a call.
+
+        Returns:
+            The outputs of a call; the rows' ids `(B, R, L)`; the language model's hidden states of
+            them `(B, R, L, D)`.
+        """
+        token_ids = self.rows(inputs)  # (B, R, L)
+        _, count, length = ops.shape(token_ids)
+        flat = ops.reshape(token_ids, (-1, length))  # (B, R, L) -> (B R, L)
+        hidden = self.language_model.hidden_states({"token_ids": flat}, training=training)
+        vectors = self.pool(hidden, mask=ops.not_equal(flat, PAD))  # (B R, D)
+        # (B R, D) -> (B, R, D) and (B R, L, D) -> (B, R, L, D)
+        vectors = ops.reshape(vectors, (-1, count, self.config.hidden_dim))
+        hidden = ops.reshape(hidden, (-1, count, length, self.config.hidden_dim))
+        return self.answers(vectors, training=training), token_ids, hidden
+
+    @abc.abstractmethod
+    def rows(self, inputs):
+        """What is read of each example: ids `(B, R, L)`."""
+
+    @abc.abstractmethod
+    def answers(self, vectors, training=None):
+        """The outputs of a call, of vectors `(B, R, D)`."""
+
+    def get_config(self):
+        return {**super().get_config(), "head_dropout": self.head_dropout}
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class CausalClassifier(CausalReader):
+    """Classes of a text or two from a language model.
+
+    Args:
+        config, head_dropout: as of `CausalReader`.
+        num_classes: C; 1 for regression.
+        symmetric: read two texts in both orders and add the vectors, for neither comes first.
+
+    Call arguments: a dict of `token_ids (B, L)`, rows of `encode_causal`, and, where `symmetric`,
+    `segment_ids (B, L)`. Returns logits `(B, C)`.
+
+    References: Radford et al. 2018 (GPT), figure 1.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_classes: int,
+        head_dropout: float = 0.1,
+        symmetric: bool = False,
+        name: str = "causal_classifier",
+        **kwargs,
+    ):
+        super().__init__(config, num_classes, head_dropout, name=name, **kwargs)
+        self.num_classes = num_classes
+        self.symmetric = symmetric
+
+    def rows(self, inputs):
+        token_ids = inputs["token_ids"]
+        if not self.symmetric:
+            return token_ids[:, None]  # (B, 1, L)
+        return ops.stack([token_ids, swapped(token_ids, inputs["segment_ids"])], axis=1)
+
+    def answers(self, vectors, training=None):
+        return self.head(ops.sum(vectors, axis=1), training=training)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape["token_ids"][0], self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "symmetric": self.symmetric,
+        }
+
+
+@keras.saving.register_keras_serializable(package="macaron_tf")
+class CausalChooser(CausalReader):
+    """A score of each choice that may go with a context, from a language model.
+
+    Args:
+        config, head_dropout: as of `CausalReader`.
+
+    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
+    `encode_causal`. Returns logits `(B, R)`, whose softmax is over the choices.
+
+    References: Radford et al. 2018 (GPT), figure 1.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        head_dropout: float = 0.1,
+        name: str = "causal_chooser",
+        **kwargs,
+    ):
+        super().__init__(config, 1, head_dropout, name=name, **kwargs)
+
+    def rows(self, inputs):
+        return inputs["token_ids"]
+
+    def answers(self, vectors, training=None):
+        return self.head(vectors, training=training)[..., 0]  # (B, R, D) -> (B, R, 1) -> (B, R)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape["token_ids"][:2])
+
+
+def swapped(token_ids, segment_ids):
+    """Rows `start a delimiter b end` as `start b delimiter a end`.
+
+    Args:
+        token_ids: `(B, L)` int, 0 being padding at the ends of rows.
+        segment_ids: `(B, L)` int, 1 in `b end`.
+
+    Returns:
+        `(B, L)` int. A row of padding stays what it is.
+    """
+    places = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
+    real = ops.cast(ops.not_equal(token_ids, PAD), "int32")
+    end = ops.sum(real, axis=1, keepdims=True) - 1  # (B, 1)
+    second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # where b begins
+    delimiter = end - second + 1  # where it stands afterwards: behind the start and all of b
+    taken = ops.where(
+        places < delimiter,
+        places + second - 1,
+        ops.where(places == delimiter, second - 1, places - delimiter),
+    )
+    inside = ops.logical_and(places > 0, places < end)
+    return ops.take_along_axis(token_ids, ops.where(inside, taken, places), axis=1)

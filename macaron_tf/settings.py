@@ -1,0 +1,221 @@
+"""Settings: frozen dataclasses whose types and ranges stand at the fields and are checked there.
+
+    @dataclasses.dataclass(frozen=True)
+    class ClipConfig(Settings):
+        \"\"\"How gradients are clipped.
+
+        Attributes:
+            norm: greatest global norm; None = no clipping.
+            mode: per update or per micro-batch.
+        \"\"\"
+
+        norm: Annotated[float, Gt(0)] | None = None
+        mode: Literal["update", "batch"] = "update"
+
+`ClipConfig(norm=0)` raises a `SettingError`: "norm=0 must be a number above 0 or None".
+"""
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from typing import Annotated, Any, ClassVar, Literal
+
+import docstring_parser
+import keras
+from annotated_types import Ge, Gt, Le, Lt
+
+from macaron_tf.errors import UserError
+
+Count = Annotated[int, Ge(1)]
+Natural = Annotated[int, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+Dropout = Annotated[float, Ge(0), Lt(1)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+
+
+class SettingError(UserError, ValueError):
+    """A setting of the wrong type or out of its range; the sentence names it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """Constraint: the value is one of `choices`, where `Literal` cannot list them."""
+
+    choices: tuple[str, ...]
+
+
+class Settings:
+    """Base of the frozen dataclasses that hold settings.
+
+    After construction every field is checked against its annotation: int, float, bool, str, a
+    `Literal`, `Annotated` with `Ge`, `Gt`, `Le`, `Lt` or `OneOf`, tuples of these, another
+    settings class, and unions of them. An int becomes the float that a field asks for; a list, or
+    a value alone, becomes a tuple, as JSON and command lines give them. Then `check` runs, for
+    rules between fields.
+
+    Attributes:
+        section: prefix of the fields' names in errors, as the command line spells it.
+
+    Raises:
+        SettingError: a field is out of its range; the sentence names it and the range.
+    """
+
+    section: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        keras.saving.register_keras_serializable(package="macaron_tf")(cls)
+
+    def __post_init__(self):
+        for name, hint in hints_of(type(self)).items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, _converted(value, hint))
+            except _Unfit:
+                raise self.error(f"{name}={value!r} must be {describe_hint(hint)}") from None
+        self.check()
+
+    def check(self) -> None:
+        """Checks rules between fields; raises `self.error(...)`."""
+
+    def error(self, sentence: str) -> SettingError:
+        """A `SettingError` whose sentence begins with a field's name, the section before it."""
+        return SettingError(f"{self.section}.{sentence}" if self.section else sentence)
+
+    def get_config(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]):
+        read = keras.saving.deserialize_keras_object  # of nested settings, and of Keras's tuples
+        return cls(**{k: read(v) if isinstance(v, dict) else v for k, v in config.items()})
+
+
+class _Unfit(Exception):
+    """A value does not fit an annotation."""
+
+
+@functools.cache
+def hints_of(cls: type[Settings]) -> dict[str, Any]:
+    """The annotations of a settings class's fields, by name."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _converted(value, hint):
+    """The value as the annotation's type; raises `_Unfit` where it is of none."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin is Annotated:
+        value = _converted(value, arguments[0])
+        if all(_within(value, constraint) for constraint in arguments[1:]):
+            return value
+    elif origin in (types.UnionType, typing.Union):
+        for member in arguments:
+            try:
+                return _converted(value, member)
+            except _Unfit:
+                continue
+    elif origin is Literal:
+        if any(value == choice and type(value) is type(choice) for choice in arguments):
+            return value
+    elif origin is tuple:
+        items = tuple(value) if isinstance(value, list | tuple) else (value,)
+        if arguments[-1] is Ellipsis:
+            return tuple(_converted(item, arguments[0]) for item in items)
+        if len(items) == len(arguments):
+            return tuple(map(_converted, items, arguments))
+    elif hint is float:
+        if type(value) in (int, float) and math.isfinite(value):
+            return float(value)
+    elif hint is None or hint is type(None):
+        if value is None:
+            return value
+    elif type(value) is hint or (hint not in (int, bool, str) and isinstance(value, hint)):
+        return value
+    raise _Unfit
+
+
+def _within(value, constraint) -> bool:
+    match constraint:
+        case Ge(ge=bound):
+            return value >= bound
+        case Gt(gt=bound):
+            return value > bound
+        case Le(le=bound):
+            return value <= bound
+        case Lt(lt=bound):
+            return value < bound
+        case OneOf(choices=choices):
+            return value in choices
+    raise TypeError(f"{constraint!r} is no constraint that settings know")
+
+
+_NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+
+
+def describe_hint(hint) -> str:
+    """An annotation in words: `Annotated[int, Ge(1)]` is "a whole number of at least 1"."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _describe_range(arguments[0], arguments[1:])
+    if origin in (types.UnionType, typing.Union):
+        members = [describe_hint(member) for member in arguments]
+        return f"{', '.join(members[:-1])} or {members[-1]}" if len(members) > 1 else members[0]
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return f"one or several of: {describe_hint(arguments[0])}"
+        return f"({', '.join(map(describe_hint, arguments))})"
+    if hint is None or hint is type(None):
+        return "None"
+    return _NOUNS.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _describe_range(kind, constraints) -> str:
+    low = high = ""
+    for constraint in constraints:
+        match constraint:
+            case OneOf(choices=choices):
+                return f"one of {', '.join(map(repr, choices))}"
+            case Ge(ge=bound):
+                low = f"of at least {bound}"
+            case Gt(gt=bound):
+                low = f"above {bound}"
+            case Le(le=bound):
+                high = f"at most {bound}"
+            case Lt(lt=bound):
+                high = f"below {bound}"
+    return " ".join(filter(None, [describe_hint(kind), " and ".join(filter(None, [low, high]))]))
+
+
+@dataclasses.dataclass(frozen=True)
+class SettingDescription:
+    """A setting as people read it: its name, range, default, and what it is."""
+
+    name: str
+    range: str
+    default: str
+    text: str
+
+
+def describe(cls: type[Settings]) -> list[SettingDescription]:
+    """The settings of a class, from its annotations and its docstring's `Attributes:`."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        for item in docstring_parser.parse(base.__doc__ or "").params:
+            texts[item.arg_name] = " ".join((item.description or "").split())
+    return [
+        SettingDescription(
+            field.name,
+            describe_hint(hints_of(cls)[field.name]),
+            "" if field.default is dataclasses.MISSING else repr(field.default),
+            texts.get(field.name, ""),
+        )
+        for field in dataclasses.fields(cls)
+    ]
