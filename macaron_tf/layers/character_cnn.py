@@ -1,32 +1,21 @@
-"""A word's vector from its characters."""
+"""The character CNN: a word's vector from its characters."""
 
 from collections.abc import Sequence
 
 import keras
 from keras import ops
 
-from macaron_tf.checks import as_tuple, check_count
+from macaron_tf.checks import check_count
+from macaron_tf.layers.recording import Recording
 
-# ELMo's: width and number of the filters. They are 2,048 in all.
+# ELMo's (width, number) of the filters, 2,048 in all.
 ELMO_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
-def check_filters(filters: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    """The filters as pairs of width and number, or a ValueError."""
-    pairs = tuple(map(as_tuple, as_tuple(filters)))
-    if not pairs or any(len(pair) != 2 for pair in pairs):
-        raise ValueError(f"filters={filters!r} must be one (width, number) or more")
-    for width, number in pairs:
-        check_count("width of filters", width)
-        check_count("number of filters", number)
-    return pairs
-
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class Highway(keras.layers.Layer):
+class Highway(Recording, keras.layers.Layer):
     """`c x + (1 - c) relu(W x + b)` with the carry gate `c = sigmoid(W' x + b')`.
 
-    b' starts at 2: a new layer passes on 88% of what comes in.
+    b' starts at 2: a new layer passes on 88% of its input.
 
     Call arguments: `x (..., D)`; returns `(..., D)`.
 
@@ -53,21 +42,20 @@ class Highway(keras.layers.Layer):
         return tuple(x_shape)
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class CharacterCNN(keras.layers.Layer):
-    """Embeds characters, convolves them, takes each filter's greatest value, then highways.
+class CharacterCNN(Recording, keras.layers.Layer):
+    """Embeds characters, convolves them, takes each filter's maximum, then highway layers.
 
     Args:
         filters: (width, number) of each kind of filter.
-        output_dim: D, to which the filters' outputs are projected.
-        vocab_size: characters there are; 0 stands for a place behind the word's end.
+        output_dim: D, the width of the final projection.
+        vocab_size: number of characters; 0 stands for a position behind the word's end.
         char_dim: width of a character's embedding.
         num_highways: highway layers between the filters and the projection.
 
     Call arguments: `characters (..., C)` int, the last axis one word; returns `(..., D)`.
 
     Raises:
-        ValueError: `filters` are no pairs; (when built) a word is narrower than a filter.
+        ValueError: `filters` is empty; (when built) a word is narrower than a filter.
 
     References: Kim et al. 2016; Jozefowicz et al. 2016; Peters et al. 2018 (ELMo), section 3.4.
     """
@@ -82,7 +70,9 @@ class CharacterCNN(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.filters = check_filters(filters)
+        if not filters:
+            raise ValueError(f"filters={filters!r} must be one (width, number) or more")
+        self.filters = tuple(map(tuple, filters))
         self.output_dim = check_count("output_dim", output_dim)
         self.vocab_size = vocab_size
         self.char_dim = char_dim
@@ -90,10 +80,10 @@ class CharacterCNN(keras.layers.Layer):
 
     def build(self, characters_shape):
         policy = self.dtype_policy
-        places = characters_shape[-1]
+        length = characters_shape[-1]
         widest = max(width for width, _ in self.filters)
-        if places is not None and places < widest:
-            raise ValueError(f"words of {places} characters are narrower than a filter of {widest}")
+        if length is not None and length < widest:
+            raise ValueError(f"words of {length} characters are narrower than a filter of {widest}")
         self.table = self.add_weight(
             name="table",
             shape=(self.vocab_size, self.char_dim),
@@ -104,7 +94,7 @@ class CharacterCNN(keras.layers.Layer):
             for width, number in self.filters
         ]
         for convolution in self.convolutions:
-            convolution.build((None, places, self.char_dim))
+            convolution.build((None, length, self.char_dim))
         total = sum(number for _, number in self.filters)
         self.highways = [
             Highway(dtype=policy, name=f"highway_{number}") for number in range(self.num_highways)
@@ -119,7 +109,7 @@ class CharacterCNN(keras.layers.Layer):
         shape = ops.shape(characters)
         words = ops.reshape(characters, (-1, shape[-1]))  # (..., C) -> (N, C)
         x = ops.cast(ops.take(self.table, words, axis=0), self.compute_dtype)  # (N, C, E)
-        # relu is increasing: of the greatest value it is the greatest of relu.
+        # ReLU is increasing: the ReLU of the maximum is the maximum of the ReLUs.
         found = [ops.relu(ops.max(layer(x), axis=1)) for layer in self.convolutions]
         x = ops.concatenate(found, axis=-1)  # (N, filters)
         for highway in self.highways:
@@ -128,13 +118,3 @@ class CharacterCNN(keras.layers.Layer):
 
     def compute_output_shape(self, characters_shape):
         return (*characters_shape[:-1], self.output_dim)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "output_dim": self.output_dim,
-            "vocab_size": self.vocab_size,
-            "char_dim": self.char_dim,
-            "num_highways": self.num_highways,
-        }

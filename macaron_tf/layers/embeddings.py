@@ -1,28 +1,24 @@
-"""Token embeddings whose table is also the output projection."""
+"""Token embeddings, tied to the output projection, and the encoder's sum of embeddings."""
 
 import keras
 from keras import ops
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.norms import Dropout, normalization
-from macaron_tf.layers.positions import (
-    SINUSOID_LAYOUTS,
-    LearnedPositions,
-    SinusoidalPositions,
-)
+from macaron_tf.layers.positions import SINUSOID_LAYOUTS, LearnedPositions, SinusoidalPositions
+from macaron_tf.layers.recording import Recording
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class TiedEmbedding(keras.layers.Layer):
-    """One table for reading tokens in and for predicting them.
+class TiedEmbedding(Recording, keras.layers.Layer):
+    """One table for embedding tokens and for predicting them.
 
     Args:
         vocab_size: rows V of the table.
         hidden_dim: columns D.
-        scale: whether read-in vectors are multiplied by sqrt(D), as the Transformer does.
-        mask_zero: whether id 0 is padding that later layers are told of by Keras's masks.
-        initializer: of the table; the default is N(0, D^-1/2), so that scaled vectors and logits
-            both start at unit scale.
+        scale: multiply embeddings by sqrt(D), as the Transformer does.
+        mask_zero: whether id 0 is padding, passed on to later layers as Keras's mask.
+        initializer: of the table; None = N(0, D^-1/2), so that scaled vectors and logits both
+            start at unit scale.
 
     Call arguments: `ids (B, L)` int; returns `(B, L, D)`. `logits(x)` gives `x E^T`, `(..., V)`.
 
@@ -71,39 +67,26 @@ class TiedEmbedding(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.hidden_dim)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "hidden_dim": self.hidden_dim,
-            "scale": self.scale,
-            "mask_zero": self.mask_zero,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
-
 
 POSITIONS = ("learned", "sinusoidal", "none")
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderEmbeddings(keras.layers.Layer):
+class EncoderEmbeddings(Recording, keras.layers.Layer):
     """Token, position, segment and language vectors added up, normalized and dropped out.
 
     Args:
         vocab_size: V. embedding_dim: E, the encoder's D where it is not factorized.
-        positions: `"learned"`, `"sinusoidal"` or `"none"`.
         max_length: greatest L, of learned positions.
         num_segments, num_languages: 0 for none.
-        dropout: 0 to 1.
         epsilon, affine: of the LayerNorm.
         initializer_range: standard deviation of all tables, cut off at two of them.
-        norm: whether there is a LayerNorm; of a GPT there is none.
+        norm: whether there is a LayerNorm (GPT has none).
         position_layout: of the sinusoids.
-        tokens: the table of another layer, read as that one does; made where there is none.
+        tokens: token embeddings shared with another layer; None = its own.
 
     Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 everywhere
-    by default; `position_ids (B, L)` int, where positions do not simply count up; `vectors
-    (B, L, E)`, in place of those of the tokens. Returns `(B, L, E)`.
+    by default; `position_ids (B, L)` int, for positions that do not simply count up; `vectors
+    (B, L, E)`, instead of the tokens' embeddings. Returns `(B, L, E)`.
 
     References: Devlin et al. 2018 (BERT), figure 2; languages and positions that restart: Conneau
     and Lample 2019 (XLM), figure 1.
@@ -209,20 +192,5 @@ class EncoderEmbeddings(keras.layers.Layer):
         return (*input_shape, self.embedding_dim)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "embedding_dim": self.embedding_dim,
-            "positions": self.positions,
-            "max_length": self.max_length,
-            "num_segments": self.num_segments,
-            "num_languages": self.num_languages,
-            "dropout": self.dropout,
-            "epsilon": self.epsilon,
-            "affine": self.affine,
-            "initializer_range": self.initializer_range,
-            "norm": self.norm,
-            "position_layout": self.position_layout,
-            # A shared table is the owner's to save and to hand in again.
-            "tokens": None,
-        }
+        # A shared table is its owner's to save and to hand in again.
+        return {**super().get_config(), "tokens": None}

@@ -1,14 +1,14 @@
-"""LSTMs with a projection, clipped, and stacks of them in both directions."""
+"""Clipped LSTMs with a projection, in either direction, and stacks of them."""
 
 import keras
 from keras import ops
 
 from macaron_tf.checks import check_count
 from macaron_tf.layers.norms import Dropout
+from macaron_tf.layers.recording import Recording
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class ProjectedLSTMCell(keras.layers.Layer):
+class ProjectedLSTMCell(Recording, keras.layers.Layer):
     """One step of an LSTM whose output is a projection of its cells.
 
         i, f, g, o = x' + h U,   c = clip(sigmoid(f + 1) c + sigmoid(i) tanh(g))
@@ -56,22 +56,13 @@ class ProjectedLSTMCell(keras.layers.Layer):
     def _clipped(self, x):
         return x if self.clip is None else ops.clip(x, -self.clip, self.clip)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "projection_dim": self.projection_dim,
-            "clip": self.clip,
-        }
 
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class ProjectedLSTM(keras.layers.Layer):
+class ProjectedLSTM(Recording, keras.layers.Layer):
     """`ProjectedLSTMCell` over a sequence, from its beginning or from its end.
 
     Args:
         units, projection_dim, clip: of the cell.
-        backwards: from the last position to the first; a position's output then knows what follows.
+        backwards: run from the last position to the first: each output depends on later positions.
 
     Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, through which the state
     passes unchanged. Returns `(B, L, projection_dim)`.
@@ -93,18 +84,15 @@ class ProjectedLSTM(keras.layers.Layer):
         self.backwards = backwards
 
     def build(self, x_shape):
+        policy = self.dtype_policy
         # W x + b of all positions in one product, before the loop.
-        self.inner = keras.layers.Dense(4 * self.units, dtype=self.dtype_policy, name="inner")
+        self.inner = keras.layers.Dense(4 * self.units, dtype=policy, name="inner")
         self.inner.build(x_shape)
         cell = ProjectedLSTMCell(
-            self.units, self.projection_dim, self.clip, dtype=self.dtype_policy, name="cell"
+            self.units, self.projection_dim, self.clip, dtype=policy, name="cell"
         )
         self.loop = keras.layers.RNN(
-            cell,
-            return_sequences=True,
-            go_backwards=self.backwards,
-            dtype=self.dtype_policy,
-            name="loop",
+            cell, return_sequences=True, go_backwards=self.backwards, dtype=policy, name="loop"
         )
         self.loop.build((*x_shape[:-1], 4 * self.units))
         self.built = True
@@ -116,24 +104,13 @@ class ProjectedLSTM(keras.layers.Layer):
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.projection_dim)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "projection_dim": self.projection_dim,
-            "clip": self.clip,
-            "backwards": self.backwards,
-        }
 
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class ProjectedLSTMStack(keras.layers.Layer):
-    """Layers of one direction; each but the first adds what came in to what comes out.
+class ProjectedLSTMStack(Recording, keras.layers.Layer):
+    """Layers of one direction; each but the first adds its input to its output.
 
     Args:
-        num_layers: layers.
-        units, projection_dim, clip, backwards: of each, see `ProjectedLSTM`.
-        dropout: on what goes into each layer, 0 to 1.
+        units, projection_dim, clip, backwards: of each layer, see `ProjectedLSTM`.
+        dropout: on the input of each layer.
 
     Call arguments: `x (B, L, D)`; `mask (B, L)`. Returns a list of `num_layers` outputs
     `(B, L, projection_dim)`, the first layer's first.
@@ -183,14 +160,3 @@ class ProjectedLSTMStack(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape):
         return [(*x_shape[:-1], self.projection_dim)] * self.num_layers
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_layers": self.num_layers,
-            "units": self.units,
-            "projection_dim": self.projection_dim,
-            "clip": self.clip,
-            "backwards": self.backwards,
-            "dropout": self.dropout,
-        }

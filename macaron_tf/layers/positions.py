@@ -1,16 +1,16 @@
-"""Position encodings that are added to token embeddings."""
+"""Position encodings, added to token embeddings or, T5's, to attention scores."""
 
 import keras
 import numpy as np
 from keras import ops
 
 from macaron_tf.checks import check_choice
+from macaron_tf.layers.recording import Recording
 
 SINUSOID_LAYOUTS = ("interleaved", "concatenated")
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class SinusoidalPositions(keras.layers.Layer):
+class SinusoidalPositions(Recording, keras.layers.Layer):
     """Adds fixed sines and cosines of the position, for any length.
 
     Channel pair i of position p holds `sin(p / max_wavelength^(2i/D))` and the cosine of the same
@@ -18,12 +18,12 @@ class SinusoidalPositions(keras.layers.Layer):
 
     Args:
         max_wavelength: the longest wavelength over 2 pi.
-        layout: `"interleaved"`: sin, cos, sin, cos, ... as Vaswani et al. and KerasHub;
-            `"concatenated"`: all sines, then all cosines, as Marian.
+        layout: `"interleaved"`: sin, cos, sin, cos, ... (Vaswani et al., KerasHub);
+            `"concatenated"`: all sines, then all cosines (Marian).
 
-    Call arguments: `x (B, L, D)` with an even D; `start_index`, the position of `x[:, 0]` (an
-    int or a scalar tensor: cached decoding gives the position of its one token); or instead
-    `position_ids (B, L)` int, where positions do not simply count up.
+    Call arguments: `x (B, L, D)` with an even D; `start_index`, the position of `x[:, 0]`, an
+    int or a scalar tensor (cached decoding gives the position of its one token); or
+    `position_ids (B, L)` int instead, for positions that do not simply count up.
 
     Raises:
         ValueError: an odd D, or an unknown layout.
@@ -59,19 +59,11 @@ class SinusoidalPositions(keras.layers.Layer):
             encoding = ops.concatenate(pair, axis=-1)  # (..., L, D)
         return ops.add(x, ops.cast(encoding, x.dtype))
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "max_wavelength": self.max_wavelength,
-            "layout": self.layout,
-        }
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class LearnedPositions(keras.layers.Layer):
+class LearnedPositions(Recording, keras.layers.Layer):
     """Adds one trained vector for each position, up to `max_length`.
 
     Args:
@@ -81,7 +73,7 @@ class LearnedPositions(keras.layers.Layer):
     Call arguments: `x (B, L, D)`, `start_index` and `position_ids` (see `SinusoidalPositions`).
 
     Raises:
-        ValueError: where L, known when the graph is made, exceeds `max_length`.
+        ValueError: L is static and exceeds `max_length`.
 
     References: Devlin et al. 2018 (BERT); Gehring et al. 2017.
     """
@@ -112,15 +104,8 @@ class LearnedPositions(keras.layers.Layer):
             position_ids = ops.arange(length, dtype="int32") + start_index  # (L,)
         return ops.add(x, ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0))
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "max_length": self.max_length,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
 
 
 def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
@@ -142,21 +127,19 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
     else:
         far = np.maximum(-distances, 0)  # a later key counts as distance 0; the mask hides it
     exact = count // 2
-    # In float32 as T5's own code: in float64 another side of a bucket's edge could be taken.
+    # In float32 as T5's own code: float64 could round to the other side of a bucket's edge.
     ratio = np.log(np.maximum(far, 1).astype("float32") / np.float32(exact))
     scale = np.float32(np.log(max_distance / exact))
     logarithmic = exact + (ratio / scale * np.float32(count - exact)).astype("int32")
     return buckets + np.where(far < exact, far, np.minimum(logarithmic, count - 1)).astype("int32")
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class RelativePositionBias(keras.layers.Layer):
+class RelativePositionBias(Recording, keras.layers.Layer):
     """A trained number for each head and bucket of distances, added to attention scores.
 
     Args:
         num_heads: H.
-        num_buckets: rows of the table, 32 in T5.
-        max_distance: distances from here on share a bucket, 128 in T5.
+        max_distance: distances from here on share a bucket.
         bidirectional: half of the buckets are for keys after the query; False for causal
             attention, which has none.
         initializer: of the table `(num_buckets, H)`.
@@ -208,23 +191,12 @@ class RelativePositionBias(keras.layers.Layer):
         start = key_length - query_length if start is None else start
         queries = ops.arange(query_length, dtype="int32") + start  # (T,)
         distances = keys[None, :] - queries[:, None]  # (T, S)
-        places = ops.clip(distances, -self.max_distance, self.max_distance) + self.max_distance
-        buckets = ops.take(self._buckets, places, axis=0)  # (T, S)
-        # A product with one-hot rows, whose gradient is a product too: that of a gather would add
-        # T S rows into 32 one after another.
+        rows = ops.clip(distances, -self.max_distance, self.max_distance) + self.max_distance
+        buckets = ops.take(self._buckets, rows, axis=0)  # (T, S)
+        # A product with one-hot rows: a gather's gradient would add T S rows into 32 singly.
         one_hot = ops.one_hot(buckets, self.num_buckets, dtype="float32")  # (T, S, buckets)
         # (T, S, buckets) x (buckets, H) -> (H, T, S) -> (1, H, T, S)
         return ops.einsum("tsb,bh->hts", one_hot, self.table)[None]
 
     def compute_output_shape(self, query_length, key_length, start=None):
         return (1, self.num_heads, query_length, key_length)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-            "bidirectional": self.bidirectional,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }

@@ -8,7 +8,7 @@ import keras
 
 
 class Recording:
-    """Makes a Keras layer or model serializable: records its constructor's arguments.
+    """Makes a Keras layer or model serializable: registers it, records its constructor's arguments.
 
     Written before the Keras class, `class Pooler(Recording, keras.layers.Layer)`, it takes the
     place of a hand-written `get_config` and `from_config`. Arguments may be plain values,
@@ -18,11 +18,14 @@ class Recording:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        keras.saving.register_keras_serializable(package="macaron_tf")(cls)
         if "__init__" in cls.__dict__:
             cls.__init__ = _recording(cls.__init__)
 
     def get_config(self) -> dict[str, Any]:
-        arguments = {name: _serialized(value) for name, value in self._arguments.items()}
+        arguments = {
+            name: _serialized(value) for name, value in getattr(self, "_arguments", {}).items()
+        }
         return {**super().get_config(), **arguments}
 
     @classmethod

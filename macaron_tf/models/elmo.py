@@ -1,21 +1,26 @@
 """ELMo: a language model in each direction, whose layers are vectors of words in context."""
 
 import dataclasses
+from typing import Annotated
 
 import keras
+from annotated_types import Ge
 from keras import ops
 
-from macaron_tf.checks import check_count, check_fraction
-from macaron_tf.layers.character_cnn import ELMO_FILTERS, CharacterCNN, check_filters
+from macaron_tf.layers.character_cnn import ELMO_FILTERS, CharacterCNN
 from macaron_tf.layers.heads import LayerMixture
 from macaron_tf.layers.lstm import ProjectedLSTMStack
 from macaron_tf.layers.norms import Dropout
-from macaron_tf.models.config import ConfiguredModel
+from macaron_tf.layers.recording import Recording
+from macaron_tf.settings import Count, Natural, Positive, Settings
+from macaron_tf.settings import Dropout as DropoutRate
 from macaron_tf.special_ids import PAD
+
+Filters = tuple[tuple[Count, Count], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class ElmoConfig:
+class ElmoConfig(Settings):
     """A character CNN and a stack of LSTMs in each direction; the original's by default.
 
     Attributes:
@@ -23,57 +28,52 @@ class ElmoConfig:
         lstm_dim: cells of an LSTM.
         projection_dim: P, width of a word's vector and of an LSTM's output.
         num_layers: LSTMs of each direction.
-        clip: greatest absolute value of a cell and of an output.
-        dropout: on what goes into each LSTM, and on what the scores are made of.
-        max_characters: places for a word's bytes and the marks of its beginning and end.
+        clip: greatest absolute value of a cell and of an output; None = no limit.
+        dropout: on the input of each LSTM, and on the vectors that are scored.
+        max_characters: C, a word's bytes and the marks of its beginning and end.
         char_dim: width of a byte's embedding.
         filters: (width, number) of the CNN's filters.
         num_highways: highway layers after them.
 
     Raises:
-        ValueError: a value is out of its range.
+        SettingError: a value is out of its range.
     """
 
-    vocab_size: int
-    lstm_dim: int = 4096
-    projection_dim: int = 512
-    num_layers: int = 2
-    clip: float | None = 3.0
-    dropout: float = 0.1
-    max_characters: int = 50
-    char_dim: int = 16
-    filters: tuple[tuple[int, int], ...] = ELMO_FILTERS
-    num_highways: int = 2
+    vocab_size: Count
+    lstm_dim: Count = 4096
+    projection_dim: Count = 512
+    num_layers: Count = 2
+    clip: Positive | None = 3.0
+    dropout: DropoutRate = 0.1
+    max_characters: Annotated[int, Ge(3)] = 50
+    char_dim: Count = 16
+    filters: Filters = ELMO_FILTERS
+    num_highways: Natural = 2
 
-    def __post_init__(self):
-        object.__setattr__(self, "filters", check_filters(self.filters))
-        for name in ("vocab_size", "lstm_dim", "projection_dim", "num_layers", "char_dim"):
-            check_count(name, getattr(self, name))
-        widest = max((width for width, _ in self.filters), default=0)
-        check_count("max_characters", self.max_characters, least=max(widest, 3))
-        check_fraction("dropout", self.dropout)
+    def check(self):
+        if not self.filters:
+            raise self.error("filters=() must be one (width, number) or more")
+        widest = max(width for width, _ in self.filters)
+        if self.max_characters < widest:
+            raise self.error(
+                f"max_characters={self.max_characters} must be at least {widest}, the widest filter"
+            )
 
 
 CHARACTERS = 261  # 0 behind a word's end, the 256 bytes from 1 on, and four marks
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class Elmo(ConfiguredModel):
+class Elmo(Recording, keras.Model):
     """A bidirectional language model: words are read by their characters, and predicted whole.
 
     Both directions share the character CNN and the table that scores the words.
 
-    Args:
-        config: see `ElmoConfig`.
-
     Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros
-    are padding. Returns the layers `(B, L, 1 + num_layers, 2 P)`: of each word its own vector,
-    twice, then each layer's forward and backward output beside each other.
+    are padding. Returns the layers `(B, L, 1 + num_layers, 2 P)`: each word's own vector, twice,
+    then each layer's forward and backward output side by side.
 
     References: Peters et al. 2018, "Deep contextualized word representations", section 3.
     """
-
-    config_class = ElmoConfig
 
     def __init__(self, config: ElmoConfig, name: str = "elmo", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -113,7 +113,7 @@ class Elmo(ConfiguredModel):
         self.built = True
 
     def both_ways(self, characters, training=None):
-        """The words' own vectors `(B, L, P)`, and of each direction the list of its layers'."""
+        """The words' own vectors `(B, L, P)`, and each direction's list of layers, alike."""
         mask = ops.any(ops.not_equal(characters, PAD), axis=-1)  # (B, L, C) -> (B, L)
         x = self.words(characters)
         forward = self.forwards(x, mask=mask, training=training)
@@ -127,7 +127,7 @@ class Elmo(ConfiguredModel):
         return ops.stack(layers, axis=2)
 
     def hidden_states(self, characters, training=None):
-        """What the next and the previous word are predicted from: two of `(B, L, P)`."""
+        """The vectors that predict the next and the previous word: two of `(B, L, P)`."""
         _, forward, backward = self.both_ways(characters, training=training)
         return tuple(self.drop(h, training=training) for h in (forward[-1], backward[-1]))
 
@@ -141,8 +141,8 @@ class Elmo(ConfiguredModel):
 
 
 @dataclasses.dataclass(frozen=True)
-class WordTaggerConfig:
-    """What a `WordTagger` is.
+class WordTaggerConfig(Settings):
+    """Settings of a `WordTagger`.
 
     Attributes:
         num_tags: T.
@@ -150,53 +150,41 @@ class WordTaggerConfig:
         lstm_dim: units of the tagger's LSTM in each direction.
         word_dim: width of a word's vector from the tagger's own character CNN.
         char_dim, filters: of that CNN, see `CharacterCNN`.
-        max_characters: C, places of a word.
+        max_characters: C, positions of a word.
         dropout: on the LSTM's inputs and outputs.
 
     Raises:
-        ValueError: a value is out of its range, or the language model has other places.
+        SettingError: a value is out of its range, or the language model has other words.
     """
 
-    num_tags: int
+    num_tags: Count
     elmo: ElmoConfig | None = None
-    lstm_dim: int = 100
-    word_dim: int = 100
-    char_dim: int = 16
-    filters: tuple[tuple[int, int], ...] = ((2, 32), (3, 64), (4, 64))
-    max_characters: int = 20
-    dropout: float = 0.3
+    lstm_dim: Count = 100
+    word_dim: Count = 100
+    char_dim: Count = 16
+    filters: Filters = ((2, 32), (3, 64), (4, 64))
+    max_characters: Count = 20
+    dropout: DropoutRate = 0.3
 
-    def __post_init__(self):
-        object.__setattr__(self, "filters", check_filters(self.filters))
-        if isinstance(self.elmo, dict):  # as a saved model has it
-            object.__setattr__(self, "elmo", ElmoConfig(**self.elmo))
-        for name in ("num_tags", "lstm_dim", "word_dim", "char_dim", "max_characters"):
-            check_count(name, getattr(self, name))
-        check_fraction("dropout", self.dropout)
+    def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
-            raise ValueError(
+            raise self.error(
                 f"max_characters={self.max_characters}, but the language model has "
                 f"{self.elmo.max_characters}"
             )
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class WordTagger(ConfiguredModel):
-    """Vectors of words, `[x; ELMo]`, a bidirectional LSTM, and scores of each word's tags.
+class WordTagger(Recording, keras.Model):
+    """A bidirectional LSTM over words' vectors `[x; ELMo]`, and scores of each word's tags.
 
-    x comes of the tagger's own character CNN. The language model is not trained: the tagger learns
-    which of its layers to take, and how much of them.
-
-    Args:
-        config: see `WordTaggerConfig`.
+    x is the output of the tagger's own character CNN. The language model is not trained: the tagger
+    learns how to weight its layers.
 
     Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros are
     padding. Returns scores `(B, L, T)`.
 
     References: Peters et al. 2018 (ELMo), section 3.3.
     """
-
-    config_class = WordTaggerConfig
 
     def __init__(self, config: WordTaggerConfig, name: str = "word_tagger", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -229,7 +217,7 @@ class WordTagger(ConfiguredModel):
         width = config.word_dim
         if self.elmo:
             self.elmo.build()
-            self.elmo.trainable = False  # of the weights that there are now
+            self.elmo.trainable = False  # the weights must exist for this
             layers = self.elmo.compute_output_shape((None, None, config.max_characters))
             self.mixture.build(layers)
             width += layers[-1]
@@ -238,11 +226,11 @@ class WordTagger(ConfiguredModel):
         self.built = True
 
     def hidden_states(self, characters, training=None):
-        """What the tags are scored by: `(B, L, 2 lstm_dim)`."""
+        """The vectors that are scored: `(B, L, 2 lstm_dim)`."""
         mask = ops.any(ops.not_equal(characters, PAD), axis=-1)  # (B, L, C) -> (B, L)
         x = self.words(characters)  # (B, L, D)
         if self.elmo:
-            # Without its dropout: it is not trained, and its vectors are the same each time.
+            # Without dropout: it is not trained, and its vectors are the same each time.
             layers = ops.stop_gradient(self.elmo(characters, training=False))  # (B, L, J, 2 P)
             x = ops.concatenate([x, self.mixture(layers)], axis=-1)
         h = self.lstm(self.drops[0](x, training=training), mask=mask)

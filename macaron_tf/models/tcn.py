@@ -1,84 +1,82 @@
-"""The temporal convolutional network: blocks whose dilation doubles."""
+"""The temporal convolutional network: blocks whose dilation doubles; and its recurrent peers."""
 
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from typing import Literal
 
 import keras
 from keras import ops
 
-from macaron_tf.checks import as_tuple, check_choice, check_count, check_fraction
+from macaron_tf.checks import check_choice
 from macaron_tf.layers.convolution import ConvolutionBlock
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.norms import Dropout
-from macaron_tf.models.config import ConfiguredModel
+from macaron_tf.layers.recording import Recording
+from macaron_tf.settings import Count, Natural, Settings
+from macaron_tf.settings import Dropout as DropoutRate
 
-MIXERS = ("tcn", "lstm", "gru", "rnn")
+_RECURRENT = {
+    "lstm": keras.layers.LSTM,
+    "gru": keras.layers.GRU,
+    "rnn": keras.layers.SimpleRNN,
+}
 # Gates of a recurrent layer, and bias vectors of each: Keras's GRU has two.
 _GATES = {"lstm": (4, 1), "gru": (3, 2), "rnn": (1, 1)}
 
 
 @dataclasses.dataclass(frozen=True)
-class TemporalConfig:
+class TemporalConfig(Settings):
     """A TCN, LSTM, GRU or simple RNN between an input and scores.
 
     Attributes:
         output_dim: scores O of each position.
         widths: output channels of each block, or units of each recurrent layer.
-        mixer: one of `MIXERS`.
+        mixer: kind of the layers.
         kernel_size: taps of the TCN's convolutions.
-        input_dim: C, where the input is vectors; 0 where it is ids.
-        vocab_size: V, where the input is ids; 0 where it is vectors.
+        input_dim: C, if the input is vectors; 0 if it is ids.
+        vocab_size: V, if the input is ids; 0 if it is vectors.
         embedding_dim: E of the ids' vectors.
-        tied: the table of the embeddings makes the scores as well (O = V, last width = E).
+        tied: the embedding table makes the scores as well (O = V, last width = E).
         dropout: after each convolution, or each recurrent layer.
         spatial_dropout: whether a TCN's channel is dropped in all positions together.
         embedding_dropout: on the embeddings.
         last_only: scores of the last position alone.
 
     Raises:
-        ValueError: a value is out of its range, or two do not fit.
+        SettingError: a value is out of its range, or two do not fit.
     """
 
-    output_dim: int
-    widths: tuple[int, ...]
-    mixer: str = "tcn"
-    kernel_size: int = 3
-    input_dim: int = 0
-    vocab_size: int = 0
-    embedding_dim: int = 0
+    output_dim: Count
+    widths: tuple[Count, ...]
+    mixer: Literal["tcn", "lstm", "gru", "rnn"] = "tcn"
+    kernel_size: Count = 3
+    input_dim: Natural = 0
+    vocab_size: Natural = 0
+    embedding_dim: Natural = 0
     tied: bool = False
-    dropout: float = 0.0
+    dropout: DropoutRate = 0.0
     spatial_dropout: bool = True
-    embedding_dropout: float = 0.0
+    embedding_dropout: DropoutRate = 0.0
     last_only: bool = False
 
-    def __post_init__(self):
-        object.__setattr__(self, "widths", as_tuple(self.widths))
-        check_choice("mixer", self.mixer, MIXERS)
-        check_count("output_dim", self.output_dim)
-        check_count("kernel_size", self.kernel_size)
-        check_count("number of widths", len(self.widths))
-        for width in self.widths:
-            check_count("a width", width)
-        check_fraction("dropout", self.dropout)
-        check_fraction("embedding_dropout", self.embedding_dropout)
+    def check(self):
+        if not self.widths:
+            raise self.error("widths=() must be one or more")
         if bool(self.input_dim) == bool(self.vocab_size):
-            raise ValueError("give input_dim, of vectors, or vocab_size, of ids: one of the two")
-        if self.vocab_size:
-            check_count("embedding_dim", self.embedding_dim)
-        if self.tied and (self.vocab_size, self.embedding_dim) != (
-            self.output_dim,
-            self.widths[-1],
-        ):
-            raise ValueError(
+            raise self.error("input_dim, of vectors, or vocab_size, of ids: give one of the two")
+        if self.vocab_size and not self.embedding_dim:
+            raise self.error("embedding_dim=0 must be at least 1 where vocab_size is given")
+        ends = (self.output_dim, self.widths[-1])
+        if self.tied and (self.vocab_size, self.embedding_dim) != ends:
+            raise self.error(
                 "tied needs output_dim equal to vocab_size and the last of widths equal to "
                 "embedding_dim"
             )
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model trains."""
+        """The number of trained parameters."""
         start = self.embedding_dim if self.vocab_size else self.input_dim
         layers = itertools.pairwise((start, *self.widths))
         body = sum(self._layer_parameters(*pair) for pair in layers)
@@ -95,9 +93,9 @@ class TemporalConfig:
         return gates * (inner + width + biases) * width
 
     def equal_sized(self, mixer: str) -> "TemporalConfig":
-        """The model with another mixer in one layer, as near as may be in parameters.
+        """The model with one recurrent layer, as near as possible in parameters.
 
-        With tied scores the layer's width is given, and the free one is that of a layer before it.
+        With tied scores that layer's width is fixed, and the free width is of a layer before it.
 
         Args:
             mixer: `"lstm"`, `"gru"` or `"rnn"`.
@@ -117,22 +115,19 @@ class TemporalConfig:
         return min((of(low), of(high)), key=lambda c: abs(c.parameters - self.parameters))
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class TemporalConvolution(keras.layers.Layer):
+class TemporalConvolution(Recording, keras.layers.Layer):
     """Convolution blocks one after the other, block i with dilation 2^i (TCN).
 
     Args:
-        filters: output channels of each block, n of them.
+        filters: output channels of each of the n blocks.
         kernel_size: k of all convolutions.
         dropout, spatial_dropout, weight_norm: see `ConvolutionBlock`.
-        last_only: return the last position alone. Only what it depends on is computed: half of the
-            positions are left out after each block, and all blocks together cost three
-            convolutions over the whole sequence instead of 2 n.
+        last_only: return the last position alone, and compute only the positions it depends on:
+            each block leaves out half, and all blocks together cost three convolutions over the
+            whole sequence instead of 2 n.
 
     Call arguments: `x (B, L, C)`, with padding at its end if any. Returns `(B, L, F)`, or with
     `last_only` `(B, F)`. No position sees a later one.
-
-    Cached decoding: `empty_cache`, `step` and `read`, at a constant cost a token.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.
@@ -185,60 +180,17 @@ class TemporalConvolution(keras.layers.Layer):
 
     def call(self, x, training=None):
         for block in self.blocks:
-            if self.last_only:
-                x = block.call_thinned(x, training=training)
-            else:
-                x = block(x, training=training)
+            call = block.call_thinned if self.last_only else block
+            x = call(x, training=training)
         return x[:, -1] if self.last_only else x
-
-    def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
-        """The windows of all convolutions, of K hypotheses: `(B, K, (k - 1) d, C)` each."""
-        return [block.empty_cache(batch_size, beam_size, max_length) for block in self.blocks]
-
-    def step(self, x, index, cache):
-        """One new token of each hypothesis, `x (B K, C)`: `(B K, F)` and the new windows."""
-        return self._through("step", x, index, cache)
-
-    def read(self, x, index, cache):
-        """The next tokens of each text, `x (B, L, C)`: `(B, L, F)` and the new windows."""
-        return self._through("read", x, index, cache)
-
-    def _through(self, method: str, x, index, cache):
-        held = []
-        for block, windows in zip(self.blocks, cache, strict=True):
-            x, windows = getattr(block, method)(x, index, windows)
-            held.append(windows)
-        return x, held
 
     def compute_output_shape(self, x_shape):
         batch, length, _ = x_shape
         return (batch, self.filters[-1]) if self.last_only else (batch, length, self.filters[-1])
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "dropout": self.dropout,
-            "spatial_dropout": self.spatial_dropout,
-            "weight_norm": self.weight_norm,
-            "last_only": self.last_only,
-        }
 
-
-_RECURRENT = {
-    "lstm": keras.layers.LSTM,
-    "gru": keras.layers.GRU,
-    "rnn": keras.layers.SimpleRNN,
-}
-
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class TemporalModel(ConfiguredModel):
+class TemporalModel(Recording, keras.Model):
     """A TCN, or Keras's LSTM, GRU or simple RNN, between an input and scores.
-
-    Args:
-        config: see `TemporalConfig`.
 
     Call arguments: `inputs`, vectors `(B, L, C)` or ids `(B, L)`, with padding at the end if any.
     Returns scores `(B, L, O)`, or `(B, O)` with `config.last_only`; none sees a later position.
@@ -246,8 +198,6 @@ class TemporalModel(ConfiguredModel):
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 4.
     """
-
-    config_class = TemporalConfig
 
     def __init__(self, config: TemporalConfig, name: str = "temporal_model", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -259,7 +209,7 @@ class TemporalModel(ConfiguredModel):
                 config.vocab_size,
                 config.embedding_dim,
                 scale=False,
-                # Small, as scores of the same table have to start small.
+                # Small, so that the scores of the same table start small.
                 initializer=keras.initializers.RandomNormal(stddev=0.1),
                 dtype=policy,
                 name="embedding",
@@ -310,7 +260,7 @@ class TemporalModel(ConfiguredModel):
         self.built = True
 
     def hidden_states(self, inputs, training=None):
-        """What the scores are made of: `(B, L, D)`, or `(B, D)` with `last_only`."""
+        """The vectors that are scored: `(B, L, D)`, or `(B, D)` with `last_only`."""
         x = inputs
         if self.embedding:
             x = self.embedding_drop(self.embedding(inputs), training=training)  # (B, L, E)

@@ -1,7 +1,72 @@
+import keras
 import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
 
-from macaron_tf.layers import ClassificationHead, Pooler, SpanHead
+from macaron_tf.layers import (
+    AdaptiveSoftmax,
+    ClassificationHead,
+    MaskedLanguageHead,
+    Pooler,
+    ReplacedTokenHead,
+    SpanBoundaryHead,
+    SpanHead,
+)
+from macaron_tf.layers.heads import POOLINGS, Pooling
 from tests.harness import check_layer, normal, numpy_of
+
+REAL = {
+    "mean": lambda x: x.mean(axis=0),
+    "max": lambda x: x.max(axis=0),
+    "cls": lambda x: x[0],
+    "last": lambda x: x[-1],
+}
+
+
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_padding_counts_for_nothing(mode):
+    x, lengths = normal(3, 6, 8) - 3.0, np.array([6, 2, 1])
+    mask = np.arange(6) < lengths[:, None]
+    layer = Pooling(mode)
+    expected = [REAL[mode](row[:length]) for row, length in zip(x, lengths, strict=True)]
+    for filling in (0.0, 100.0, np.inf, np.nan):
+        spoilt = np.where(mask[..., None], x, filling).astype("float32")
+        found = numpy_of(layer(spoilt, mask=mask))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert found.shape == layer.compute_output_shape(x.shape)
+    everything = [REAL[mode](row) for row in x]
+    np.testing.assert_allclose(numpy_of(layer(x)), everything, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["mean", "max", "last"])
+def test_a_row_of_padding_is_zeros_and_has_a_gradient(mode):
+    x, mask = tf.Variable(normal(2, 4, 8)), np.array([[True] * 4, [False] * 4])
+    with tf.GradientTape() as tape:
+        pooled = Pooling(mode)(x.value(), mask=mask)
+        loss = tf.reduce_sum(pooled)
+    assert (pooled.numpy()[1] == 0).all()
+    gradient = tape.gradient(loss, x)
+    assert np.isfinite(gradient).all() and (gradient.numpy()[1] == 0).all()
+    assert np.abs(gradient.numpy()[0]).sum() > 0
+
+
+def test_pooling_is_in_float32_whatever_comes():
+    # 257 numbers of 1 and one of 256: bfloat16 has 8 bits, and would give another mean.
+    x = np.ones((1, 258, 1), "float32")
+    x[0, 0] = 256
+    layer = Pooling("mean", dtype="mixed_bfloat16")
+    found = layer(tf.cast(x, "bfloat16"))
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(found, [[513 / 258]], rtol=1e-6)
+
+
+def test_pooling_is_serializable():
+    layer = Pooling("max", name="pool")
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert copy.get_config() == layer.get_config() and copy.mode == "max"
+    with pytest.raises(ValueError, match="mode='sum' is not one of"):
+        Pooling("sum")
 
 
 def test_contracts():
@@ -25,3 +90,126 @@ def test_span_head_scores_starts_and_ends_where_allowed():
     dense = numpy_of(head.dense(x))  # (B, L, 2 N): start and end of each span side by side
     np.testing.assert_allclose(scores[0, 2, 1], dense[0, :, 5], atol=1e-6)
     np.testing.assert_allclose(scores[0, 1, 0], dense[0, :, 2], atol=1e-6)
+
+
+POSITIONS = np.array([[0, 1, 2, 3, 9], [4, 0, 0, 1, 2]])
+
+
+def gelu(x):
+    return x * scipy.special.ndtr(x)
+
+
+def normalized(x):
+    return (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+
+
+def transformed(x, dense):
+    return normalized(gelu(x @ numpy_of(dense.kernel) + numpy_of(dense.bias)))
+
+
+def randomized(head):
+    """Weights of unit size, LayerNorms left out: what is not 0 or near it can be told apart."""
+    for i, weight in enumerate(head.weights):
+        if "norm" not in weight.path:
+            weight.assign(normal(*weight.shape, seed=i))
+    return head
+
+
+def test_language_heads_contracts():
+    x, table = normal(2, 5, 8), normal(11, 8, seed=1)
+    check_layer(MaskedLanguageHead(11), x, table)
+    check_layer(MaskedLanguageHead(11), x, normal(11, 6))
+    check_layer(MaskedLanguageHead(11, transform=False), x, table)
+    check_layer(SpanBoundaryHead(11, max_span=4, position_dim=3), x, x[::-1], POSITIONS, table)
+    check_layer(SpanBoundaryHead(11), x, x[::-1], POSITIONS, normal(11, 6))
+    check_layer(ReplacedTokenHead(), x)
+
+
+@pytest.mark.parametrize("width", [8, 6])
+def test_masked_language_head_scores_with_the_embedding_table(width):
+    x, table, head = normal(3, 8), normal(11, width, seed=1), MaskedLanguageHead(11)
+    head(x, table)
+    randomized(head)
+    expected = transformed(x, head.dense) @ table.T + numpy_of(head.bias)
+    np.testing.assert_allclose(numpy_of(head(x, table)), expected, atol=1e-4)
+    shapes = sorted(tuple(weight.shape) for weight in head.weights)
+    assert shapes == sorted([(8, width), (width,), (width,), (width,), (11,)])
+
+
+def test_masked_language_head_without_a_transformation_is_the_tied_table():
+    x, table, head = normal(3, 8), normal(11, 8, seed=1), MaskedLanguageHead(11, transform=False)
+    head(x, table)
+    assert len(head.weights) == 1
+    head.bias.assign(normal(11, seed=2))
+    expected = x @ table.T + numpy_of(head.bias)
+    np.testing.assert_allclose(numpy_of(head(x, table)), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="6 wide, cannot score vectors of 8"):
+        MaskedLanguageHead(11, transform=False)(x, normal(11, 6))
+
+
+def test_span_boundary_head_is_the_papers_formula():
+    left, right, table = normal(2, 5, 8), normal(2, 5, 8, seed=1), normal(11, 6, seed=2)
+    head = SpanBoundaryHead(11, max_span=5, position_dim=3)
+    head(left, right, POSITIONS, table)
+    randomized(head)
+    positions = numpy_of(head.positions)[np.minimum(POSITIONS, 4)]  # position 9 shares the last
+    x = np.concatenate([left, right, positions], axis=-1)
+    x = transformed(transformed(x, head.dense_0), head.dense_1)
+    expected = x @ table.T + numpy_of(head.bias)
+    np.testing.assert_allclose(numpy_of(head(left, right, POSITIONS, table)), expected, atol=1e-4)
+
+
+def test_span_boundary_head_has_the_papers_sizes():
+    head = SpanBoundaryHead(30_522)
+    head.build((None, 768), (None, 768), (None,), (30_522, 768))
+    assert head.positions.shape == (20, 200)
+    assert head.dense_0.kernel.shape == (2 * 768 + 200, 768)
+
+
+def test_replaced_token_head_is_a_logit_of_every_position():
+    x, head = normal(2, 5, 8), ReplacedTokenHead()
+    head(x)
+    randomized(head)
+    inner = gelu(x @ numpy_of(head.dense.kernel) + numpy_of(head.dense.bias))
+    expected = inner @ numpy_of(head.answer.kernel)[:, 0] + numpy_of(head.answer.bias)
+    np.testing.assert_allclose(numpy_of(head(x)), expected, atol=1e-4)
+
+
+def log_softmax(x):
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize(("cutoffs", "divisor"), [((5,), 4), ((4, 9, 20), 2), ((6, 12), 1)])
+def test_adaptive_softmax_is_the_paper_s_product_and_sums_to_one(cutoffs, divisor):
+    x = normal(3, 5, 16)
+    layer = AdaptiveSoftmax(30, cutoffs, divisor, initializer_range=0.5)
+    layer.build(x.shape)
+    layer.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(layer.get_weights())])
+    found = numpy_of(layer(x))
+    np.testing.assert_allclose(np.exp(found).sum(-1), 1.0, atol=1e-5)
+    w = {v.path.split("/", 1)[1]: numpy_of(v).astype("float64") for v in layer.weights}
+    head = log_softmax(x @ w["head/kernel"] + w["head/bias"])
+    expected = [head[..., : cutoffs[0]]]
+    for i, (start, end) in enumerate(zip(cutoffs, (*cutoffs[1:], 30), strict=True), start=1):
+        assert w[f"projection_{i}/kernel"].shape == (16, 16 // divisor**i)
+        within = x @ w[f"projection_{i}/kernel"] @ w[f"cluster_{i}/kernel"] + w[f"cluster_{i}/bias"]
+        assert within.shape[-1] == end - start
+        cluster = head[..., cutoffs[0] + i - 1 : cutoffs[0] + i]
+        expected.append(cluster + log_softmax(within))
+    np.testing.assert_allclose(found, np.concatenate(expected, -1), atol=1e-4)
+
+
+def test_adaptive_softmax_contract():
+    check_layer(AdaptiveSoftmax(12, (4, 8), 2), normal(2, 3, 8), atol=1e-6)
+
+
+@pytest.mark.parametrize("cutoffs", [(), (0, 4), (4, 4), (4, 12)])
+def test_cutoffs_must_ascend_within_the_vocabulary(cutoffs):
+    with pytest.raises(ValueError, match="must ascend"):
+        AdaptiveSoftmax(12, cutoffs)
+
+
+def test_a_cluster_needs_a_width():
+    with pytest.raises(ValueError, match="divisor=4 leaves no width to cluster 2"):
+        AdaptiveSoftmax(12, (4, 8), 4).build((None, 8))
