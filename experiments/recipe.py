@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.settings import Settings
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
 
@@ -196,7 +197,10 @@ def _value(node, path: list[str], text: str, setting: str):
         raise UserError(
             f"--set {setting}: {path[0]} has no parts, but {'.'.join(path[1:])} follows"
         )
-    return _convert(text, typing.get_type_hints(type(node))[path[0]], setting)
+    hint = typing.get_type_hints(type(node))[path[0]]
+    if isinstance(node, Settings):  # it checks types itself
+        return text if str in (hint, *typing.get_args(hint)) else _literal(text)
+    return _convert(text, hint, setting)
 
 
 def _replace(node, values: dict[str, typing.Any]):

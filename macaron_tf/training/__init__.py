@@ -1,8 +1,15 @@
-"""Training: the fit-able model, schedules, checkpoints, and the loop around `model.fit`."""
+"""Training: the fit-able model, schedules, checkpoints, and runs around `model.fit`."""
 
-from macaron_tf.training.build import build_fit_model
 from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.fit_model import FitModel
-from macaron_tf.training.train import TrainingResult, train
+from macaron_tf.training.fit_model import FitModel, build_fit_model
+from macaron_tf.training.session import Interrupted, TrainingResult, TrainingSession, train
 
-__all__ = ["FitModel", "TrainingConfig", "TrainingResult", "build_fit_model", "train"]
+__all__ = [
+    "FitModel",
+    "Interrupted",
+    "TrainingConfig",
+    "TrainingResult",
+    "TrainingSession",
+    "build_fit_model",
+    "train",
+]

@@ -2,12 +2,12 @@
 
 RUN/checkpoints/step-00001000/model.weights.h5     the network, for `network.load_weights`
                               ema.weights.h5       its moving average, where one is kept
-                              training_state.npz   what a resume needs besides
+                              training_state.npz   optimizer, random states, step, scores
                               manifest.json        step, checksums, vocabulary, metrics
 RUN/checkpoints/best.json                          which step is best
 
-A bucket (`gs://`) renames no directory at once. There the files are written on the local disk and
-uploaded, the manifest last: a directory without one is no checkpoint.
+A bucket (`gs://`) cannot rename a directory atomically. There the files are written to the local
+disk and uploaded, the manifest last: a directory without a manifest is no checkpoint.
 """
 
 import contextlib
@@ -27,7 +27,6 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.training.state import check_vocabulary, check_weights
 
 FORMAT = 1
 WEIGHTS = "model.weights.h5"
@@ -37,27 +36,23 @@ MANIFEST = "manifest.json"
 BEST = "best.json"
 
 _NAME = re.compile(r"step-(\d{8,})")
-_ASIDE = ".tmp-"  # being written, or being deleted
-_REPLACED = ".old-"  # the old one of a step that is being written again
+_ASIDE = ".tmp-"  # prefix of a directory that is being written or deleted
+_REPLACED = ".old-"  # prefix of the earlier checkpoint of a step that is being rewritten
 
 
 class CheckpointDirectory:
-    """The checkpoints of a run.
-
-    Args:
-        run_dir: the run's directory, `gs://` included; they are in its `checkpoints`.
-    """
+    """The checkpoints of a run, in `checkpoints` of its directory (`gs://` included)."""
 
     def __init__(self, run_dir: str | os.PathLike):
         self.path = storage.as_path(run_dir) / "checkpoints"
         self._damaged: set[int] = set()
 
     def steps(self, every: int | None = None) -> list[int]:
-        """The steps with a checkpoint, whole or not, in ascending order.
+        """The steps with a checkpoint, whole or damaged, in ascending order.
 
         Args:
-            every: only multiples of it: those saved for the time or at an interruption are not
-                regular. None = all.
+            every: only multiples of it, without checkpoints saved by the clock or at an
+                interruption. None = all.
         """
         if not self.path.is_dir():
             return []
@@ -66,11 +61,11 @@ class CheckpointDirectory:
         return [s for s in steps if s % (every or 1) == 0 and is_checkpoint(self.of_step(s))]
 
     def of_step(self, step: int) -> epath.Path:
-        """The directory of a step's checkpoint, which need not exist."""
+        """The directory for a step's checkpoint, which need not exist."""
         return self.path / f"step-{step:08d}"
 
     def clean(self) -> None:
-        """Removes what an interrupted save left; only the one writer of a run may call this.
+        """Removes remains of an interrupted save; for the one writer of a run only.
 
         Raises:
             UserError: the directory cannot be changed.
@@ -80,7 +75,7 @@ class CheckpointDirectory:
         with storage.clear_errors(f"cannot clean {self.path}"):
             for entry in sorted(self.path.iterdir()):
                 if entry.name.startswith(_REPLACED):
-                    # Killed between the two renames of a save: the old one is whole.
+                    # Killed between the two renames of a save: the earlier checkpoint is whole.
                     final = self.path / entry.name.removeprefix(_REPLACED)
                     if not final.exists():
                         os.replace(entry, final)
@@ -95,26 +90,14 @@ class CheckpointDirectory:
         write: Callable[[epath.Path], None],
         manifest: Mapping[str, object] | None = None,
     ) -> epath.Path:
-        """Makes the checkpoint of `step`, all of it or none of it.
-
-        Args:
-            step: updates done.
-            write: writes every file but the manifest into the local directory it is given.
-            manifest: further fields of `manifest.json`.
-
-        Returns:
-            The checkpoint's directory.
-
-        Raises:
-            UserError: it cannot be written (disk full, no permission); the older ones are intact.
-        """
+        """Writes a step's checkpoint atomically (see `save_whole`); returns its directory."""
         final = self.of_step(step)
         save_whole(final, write, {"step": step, **(manifest or {})})
         self._damaged.discard(step)
         return final
 
     def latest(self) -> epath.Path | None:
-        """The newest whole checkpoint, or None; says in a line on stderr which ones are damaged."""
+        """The newest whole checkpoint, or None; names damaged ones on stderr, one line each."""
         for step in reversed(self.steps()):
             damage = find_damage(self.of_step(step))
             if damage is None:
@@ -125,7 +108,7 @@ class CheckpointDirectory:
         return None
 
     def rotate(self, keep_last: int) -> None:
-        """Deletes all but the newest `keep_last` that `latest` did not skip, and the best one.
+        """Deletes all but the best one and the newest `keep_last` that `latest` did not skip.
 
         Raises:
             UserError: the directory cannot be changed.
@@ -137,7 +120,7 @@ class CheckpointDirectory:
             for step in sorted(set(steps) - keep):
                 doomed = self.of_step(step)
                 if not storage.is_remote(doomed):
-                    # Renamed first: a directory of that name is never half deleted.
+                    # Renamed first: no directory of a step's name is ever half deleted.
                     aside = self.path / f"{_ASIDE}{doomed.name}"
                     os.replace(doomed, aside)
                     doomed = aside
@@ -153,21 +136,13 @@ class CheckpointDirectory:
         return best if usable and is_checkpoint(self.of_step(best["step"])) else None
 
     def mark_best(self, step: int, metric: str, score: float) -> None:
-        """Points `best.json` at a step's checkpoint, which rotation then never deletes.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
+        """Points `best.json` at a step's checkpoint, which rotation then keeps."""
         text = json.dumps({"step": step, "metric": metric, "score": score}) + "\n"
         storage.write_aside(self.path / BEST, text.encode())
 
 
 def is_checkpoint(path: str | os.PathLike) -> bool:
-    """Whether a directory is a checkpoint, whole or damaged; in a bucket its manifest makes it one.
-
-    Args:
-        path: the directory.
-    """
+    """Whether a directory is a checkpoint, whole or damaged; in a bucket it needs a manifest."""
     path = storage.as_path(path)
     return path.is_dir() and (not storage.is_remote(path) or (path / MANIFEST).exists())
 
@@ -177,12 +152,11 @@ def save_whole(
     write: Callable[[epath.Path], None],
     manifest: Mapping[str, object],
 ) -> None:
-    """Makes a checkpoint directory, all of it or none of it; an old one of its name is replaced.
+    """Makes or replaces a checkpoint directory atomically.
 
     Args:
-        final: where it goes, `gs://` included.
-        write: writes every file but the manifest into the local directory it is given.
-        manifest: fields of `manifest.json`, which gets the format and the checksums besides.
+        write: writes every file but the manifest into a given local directory.
+        manifest: fields of `manifest.json`; the format and the checksums are added.
 
     Raises:
         UserError: it cannot be written (disk full, no permission); nothing else was touched.
@@ -224,10 +198,10 @@ def _save_renamed(final: epath.Path, write, manifest: Mapping[str, object]) -> N
 
 
 def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
-    """Writes the files and the manifest of a checkpoint into an empty local directory."""
+    """Writes a checkpoint's files and its manifest into an empty local directory."""
     try:
         write(directory)
-    except RuntimeError as error:  # h5py's, of a full disk
+    except RuntimeError as error:  # raised by h5py when the disk is full
         raise OSError(str(error)) from error
     files = {entry.name: _fingerprint(entry) for entry in sorted(directory.iterdir())}
     content = {"format": FORMAT, **manifest, "files": files}
@@ -236,7 +210,7 @@ def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
 
 
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
-    """The manifest of a checkpoint, after the checksums of its files were verified.
+    """The manifest of a checkpoint, after its files' checksums were verified.
 
     Raises:
         UserError: there is no such checkpoint, or it is damaged, or of a later format.
@@ -254,15 +228,14 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
 
 
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
-    """What is wrong with a checkpoint's files, or None where all are as they were written."""
+    """A sentence on the first missing or changed file of a checkpoint, or None."""
     path = storage.as_path(checkpoint)
     try:
         if not (path / MANIFEST).exists():
             return f"{path / MANIFEST} is missing"
         manifest = json.loads((path / MANIFEST).read_text())
         files, _, _ = manifest["files"], manifest["step"], manifest["format"]
-        # The first checkpoints' manifests had no checksum of their own.
-        if manifest.get("sha256") not in (None, _manifest_digest(manifest)):
+        if manifest["sha256"] != _manifest_digest(manifest):
             return f"{path / MANIFEST} is not as it was written"
         for name, written in files.items():
             if not (path / name).exists():
@@ -277,7 +250,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
 
 
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
-    """The weights to evaluate with: the moving average's where one was kept."""
+    """The weights to evaluate with: the moving average where one was kept."""
     average = storage.as_path(checkpoint) / EMA_WEIGHTS
     return average if average.exists() else average.with_name(WEIGHTS)
 
@@ -287,7 +260,7 @@ def _fingerprint(path: epath.Path) -> dict:
 
 
 def _manifest_digest(manifest: Mapping[str, object]) -> str:
-    """SHA-256 (hex) of a manifest's other fields."""
+    """SHA-256 (hex) of a manifest without its own digest."""
     text = json.dumps({**manifest, "sha256": None}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -296,11 +269,41 @@ def _remove(path: epath.Path) -> None:
     if not path.is_dir():
         path.unlink(missing_ok=True)
     elif storage.is_remote(path):
-        # The manifest goes first: from then on it is no checkpoint.
+        # The manifest first: from then on the directory is no checkpoint.
         (path / MANIFEST).unlink(missing_ok=True)
         path.rmtree()
     else:
         shutil.rmtree(path)
+
+
+def check_vocabulary(checkpoint: str | os.PathLike, manifest: dict, expected: str) -> None:
+    """Raises a UserError where a checkpoint was trained with another vocabulary."""
+    if manifest["vocabulary"] != expected:
+        raise UserError(
+            f"{checkpoint} was trained with another vocabulary "
+            f"({manifest['vocabulary'][:12] or 'none'}, not {expected[:12] or 'none'}): "
+            "use the vocabulary saved beside it"
+        )
+
+
+def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
+    """Raises a UserError naming the first weight that differs in name or shape."""
+    for theirs, ours in zip(saved, present, strict=False):
+        if _without_counters(theirs) != _without_counters(ours):
+            raise UserError(
+                f"{checkpoint} holds {theirs} where the model has {ours}: "
+                "build the model it was trained as"
+            )
+    if len(saved) != len(present):
+        raise UserError(
+            f"{checkpoint} holds {len(saved)} weights but the model has {len(present)}: "
+            "build the model it was trained as"
+        )
+
+
+def _without_counters(weight: str) -> str:
+    """`dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`; Keras counts names in the process."""
+    return re.sub(r"_\d+(?=[/ ])", "", weight)
 
 
 def last_checkpoints(
@@ -309,10 +312,8 @@ def last_checkpoints(
     """The newest `count` checkpoints of a run, oldest first.
 
     Args:
-        run_dir: the run's directory.
-        count: at least 1.
-        every: leave out steps that are no multiple of this: those that were saved for the time,
-            or at an interruption, would make the average depend on the clock.
+        every: only steps that are multiples of it: checkpoints saved by the clock or at an
+            interruption would make an average depend on the machine's speed.
 
     Raises:
         UserError: there are fewer.
@@ -330,17 +331,14 @@ def last_checkpoints(
 def average_checkpoints(
     sources: Sequence[str | os.PathLike], destination: str | os.PathLike
 ) -> epath.Path:
-    """Averages weights, added up in float64, into a new checkpoint directory.
+    """Averages weights, summed in float64, into a new checkpoint directory, and returns it.
 
     It holds `model.weights.h5` and a manifest, no training state: it loads like any checkpoint but
     no run can be resumed from it. Weights that are not floating-point are the last source's.
 
     Args:
-        sources: checkpoint directories, at least one; their own weights, not moving averages.
-        destination: the directory to make; replaced if present.
-
-    Returns:
-        The destination.
+        sources: at least one; their trained weights are averaged, not their moving averages.
+        destination: replaced if present.
 
     Raises:
         UserError: no sources; a damaged one; sources of different vocabularies or models; an

@@ -1,10 +1,9 @@
-"""What a run is at a step, written into a checkpoint and read back to the bit."""
+"""The state of a run at a step, written into a checkpoint and restored to the bit."""
 
 import dataclasses
 import json
 import math
 import os
-import re
 
 import keras
 import numpy as np
@@ -19,7 +18,7 @@ from macaron_tf.training.fit_model import FitModel
 
 @dataclasses.dataclass
 class RunState:
-    """The part of a run that no variable holds.
+    """The part of a run's state that no variable holds.
 
     Attributes:
         elapsed_seconds: wall-clock time of the run so far, without the time between resumes.
@@ -37,23 +36,17 @@ class RunState:
 
 
 def write_checkpoint(directory: epath.Path, model: FitModel, state: RunState) -> None:
-    """Writes a run's files into an empty directory on disk; `CheckpointDirectory.save` calls it."""
-    host = {
-        "step": model.step,
-        "window": model.window.totals(),
-        "run": dataclasses.asdict(state),
-    }
+    """Writes weights and state into an empty local directory, for `CheckpointDirectory.save`."""
+    host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in _state_variables(model).items()}
-    arrays |= {
-        name: np.concatenate([copy.numpy() for copy in _copies(model, v)])
-        for name, v in _memory(model).items()
-    }
+    for name, variable in _memory_variables(model).items():
+        arrays[name] = np.concatenate([copy.numpy() for copy in _copies(model, variable)])
     arrays["host"] = np.frombuffer(json.dumps(host).encode(), np.uint8)
     weights = [w for w in model.network.weights for _ in range(2 if model.ema else 1)]
     sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
     sizes += [array.nbytes for array in arrays.values()]
-    # HDF5 crashes the process (SIGSEGV) when it closes a file for which the disk had no room.
-    # 4 KB each are the headers, which in a small model outweigh the numbers.
+    # HDF5 crashes the process (SIGSEGV) when it closes a file that did not fit on the disk.
+    # 4 KB each for the headers, which in a small model outweigh the numbers.
     storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
     model.network.save_weights(str(directory / checkpoints.WEIGHTS))
     if model.ema:
@@ -63,12 +56,9 @@ def write_checkpoint(directory: epath.Path, model: FitModel, state: RunState) ->
 
 
 def manifest_fields(model: FitModel, vocabulary_hash: str, metrics: dict) -> dict:
-    """What a checkpoint's manifest says besides its step and checksums."""
-    return {
-        "vocabulary": vocabulary_hash,
-        "metrics": metrics,
-        "weights": weight_table(model.network),
-    }
+    """The fields of a checkpoint's manifest besides its step and checksums."""
+    weights = weight_table(model.network)
+    return {"vocabulary": vocabulary_hash, "metrics": metrics, "weights": weights}
 
 
 def weight_table(network: keras.Model) -> list[str]:
@@ -79,10 +69,9 @@ def weight_table(network: keras.Model) -> list[str]:
 def restore_checkpoint(
     checkpoint: str | os.PathLike, model: FitModel, vocabulary_hash: str
 ) -> RunState:
-    """Puts a model back into the state in which it was saved.
+    """Restores a model's weights, optimizer, random states and step.
 
     Args:
-        checkpoint: a checkpoint's directory.
         model: compiled, `prepare`d, of the same architecture and optimizer.
         vocabulary_hash: of the vocabulary in use.
 
@@ -92,28 +81,20 @@ def restore_checkpoint(
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
     with storage.local_copy(path) as copy, np.load(copy) as arrays:
-        variables, memory = _state_variables(model), _memory(model)
+        variables, memory = _state_variables(model), _memory_variables(model)
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
                 f"{checkpoint} was written with another optimizer, dropout, ema_decay or memory: "
                 "use the settings it was started with, or another run directory"
             )
         for name, variable in variables.items():
-            if tuple(variable.shape) != arrays[name].shape:
-                raise UserError(
-                    f"{name} has shape {arrays[name].shape} in {checkpoint} but "
-                    f"{tuple(variable.shape)} in the model: use the settings it was started with"
-                )
+            _check_shape(checkpoint, name, arrays[name], variable.shape, "settings")
         for name, variable in variables.items():
             variable.assign(arrays[name])
         for name, variable in memory.items():
             copies = _copies(model, variable)
-            wanted = (len(copies) * variable.shape[0], *variable.shape[1:])
-            if arrays[name].shape != wanted:
-                raise UserError(
-                    f"{name} has shape {arrays[name].shape} in {checkpoint} but {wanted} here: use "
-                    "the batch_size and memory_length it was started with"
-                )
+            shape = (len(copies) * variable.shape[0], *variable.shape[1:])
+            _check_shape(checkpoint, name, arrays[name], shape, "batch_size and memory_length")
             for copy, share in zip(copies, np.split(arrays[name], len(copies)), strict=True):
                 copy.assign(share)
         host = json.loads(arrays["host"].tobytes())
@@ -128,58 +109,37 @@ def load_network(
     vocabulary_hash: str,
     average: bool = True,
 ) -> dict:
-    """Loads a checkpoint's weights into a built network, for evaluation, decoding or export.
+    """Loads a checkpoint's weights into a built network; returns the checkpoint's manifest.
 
     Args:
-        checkpoint: a checkpoint's directory.
         network: built, of the same architecture.
-        vocabulary_hash: of the vocabulary in use; refused where it is not the checkpoint's.
+        vocabulary_hash: of the vocabulary in use.
         average: take the moving average's weights, where the checkpoint has them.
-
-    Returns:
-        The checkpoint's manifest.
 
     Raises:
         UserError: the checkpoint is damaged, or is of another vocabulary or architecture.
     """
     manifest = checkpoints.read_manifest(checkpoint)
-    check_vocabulary(checkpoint, manifest, vocabulary_hash)
-    check_weights(checkpoint, manifest["weights"], weight_table(network))
+    checkpoints.check_vocabulary(checkpoint, manifest, vocabulary_hash)
+    checkpoints.check_weights(checkpoint, manifest["weights"], weight_table(network))
     path = storage.as_path(checkpoint) / checkpoints.WEIGHTS
     with storage.local_copy(checkpoints.weights_file(checkpoint) if average else path) as copy:
         network.load_weights(copy)
     return manifest
 
 
-def check_vocabulary(checkpoint: str | os.PathLike, manifest: dict, expected: str) -> None:
-    """Raises a UserError where a checkpoint was trained with another vocabulary."""
-    if manifest["vocabulary"] != expected:
+def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str) -> None:
+    if array.shape != tuple(shape):
         raise UserError(
-            f"{checkpoint} was trained with another vocabulary "
-            f"({manifest['vocabulary'][:12] or 'none'}, not {expected[:12] or 'none'}): "
-            "use the vocabulary saved beside it"
-        )
-
-
-def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
-    """Raises a UserError naming the first weight that differs in name or shape."""
-    for theirs, ours in zip(saved, present, strict=False):
-        if _stable(theirs) != _stable(ours):
-            raise UserError(
-                f"{checkpoint} holds {theirs} where the model has {ours}: "
-                "build the model it was trained as"
-            )
-    if len(saved) != len(present):
-        raise UserError(
-            f"{checkpoint} holds {len(saved)} weights but the model has {len(present)}: "
-            "build the model it was trained as"
+            f"{name} has shape {array.shape} in {checkpoint} but {tuple(shape)} in the model: "
+            f"use the {settings} it was started with"
         )
 
 
 def _state_variables(model: FitModel) -> dict[str, keras.Variable]:
-    """Every variable that a resume needs besides the weights, by a name that stays the same.
+    """All variables of a run besides the weights, named by position.
 
-    Keras numbers names by what was built before in the process, so these go by position.
+    Keras's own names count layers built earlier in the process.
     """
     return {
         **{f"optimizer/{i:05d}": v for i, v in enumerate(model.optimizer.variables)},
@@ -189,8 +149,8 @@ def _state_variables(model: FitModel) -> dict[str, keras.Variable]:
     }
 
 
-def _memory(model: FitModel) -> dict[str, keras.Variable]:
-    """The variables that keep the texts before the next batch, `(rows of a replica, ...)` each."""
+def _memory_variables(model: FitModel) -> dict[str, keras.Variable]:
+    """The variables that carry a recurrent memory to the next batch, `(rows of a replica, ...)`."""
     memories = getattr(model.network, "memories", None)
     variables = memories["training"].variables if memories else ()
     return {f"memory/{i:05d}": variable for i, variable in enumerate(variables)}
@@ -199,8 +159,3 @@ def _memory(model: FitModel) -> dict[str, keras.Variable]:
 def _copies(model: FitModel, variable: keras.Variable) -> list[tf.Variable]:
     """The replicas' own copies of a variable, in order."""
     return list(model.updates.strategy.experimental_local_results(variable.value))
-
-
-def _stable(weight: str) -> str:
-    """`dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`: without Keras's process-wide counters."""
-    return re.sub(r"_\d+(?=[/ ])", "", weight)

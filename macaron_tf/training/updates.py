@@ -11,23 +11,19 @@ import tensorflow as tf
 from macaron_tf.distribution import is_tpu
 from macaron_tf.training.optimizer import ExponentialMovingAverage
 
-# Added by the fit-able model to what the objective returns, one value an update each.
+# Added to the objective's sums, one value an update each.
 UPDATES = "updates"  # 1 where the optimizer took a step
-SKIPPED = "skipped"  # 1 where the update was left out for a NaN or infinite gradient
+SKIPPED = "skipped"  # 1 where a NaN or infinite gradient left the update out
 SKIPPED_IN_A_ROW = "skipped_in_a_row"
 GRADIENT_NORM = "gradient_norm"  # global, before clipping
 LEARNING_RATE = "learning_rate"
 
-_GREATEST = (SKIPPED_IN_A_ROW,)
-_LATEST = (LEARNING_RATE,)
-_RENAMED = {"correct": "accuracy"}
-
 
 class Sums:
-    """Running sums of named scalars, given a packed vector an update.
+    """Running sums of named scalars, given as one packed vector an update.
 
-    Vectors stay where they were computed (`add` waits for nothing) until `totals` fetches them
-    together. Added up in float64 in the order given: the same additions give the same bits.
+    Vectors stay on the device (`add` does not wait) until `totals` fetches them together. Summed
+    in float64 in order: the same additions give the same bits.
     """
 
     def __init__(self):
@@ -41,10 +37,9 @@ class Sums:
         self._totals = {}
 
     def add(self, names: Sequence[str], vector) -> None:
-        """Adds an update's values, or several updates'.
+        """Adds the values of one or several updates.
 
         Args:
-            names: what the values are.
             vector: float tensor of shape `(len(names),)` or `(updates, len(names))`.
         """
         if tuple(names) != self._names:
@@ -54,15 +49,14 @@ class Sums:
 
     def totals(self) -> dict[str, float]:
         """The sums by name (the greatest of `skipped_in_a_row`, the latest learning rate)."""
-        # np.asarray of a tensor on the host shares its memory: some microseconds an update.
-        # (K,) or (N, K) each -> N rows of K
+        # (K,) or (N, K) each -> rows of K; a tensor on the host is not copied.
         rows = [row for pending in self._pending for row in np.atleast_2d(pending).tolist()]
         for values in rows:
             for name, value in zip(self._names, values, strict=True):
                 before = self._totals.get(name, 0.0)
-                if name in _GREATEST:
+                if name == SKIPPED_IN_A_ROW:
                     value = max(before, value)
-                elif name not in _LATEST:
+                elif name != LEARNING_RATE:
                     value = before + value
                 self._totals[name] = value
         self._pending = []
@@ -75,47 +69,38 @@ class Sums:
 
 
 def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
-    """Means over tokens from sums over tokens.
+    """Means over tokens from the sums over tokens that `Sums.totals` returns.
 
     `X_sum` becomes `X = X_sum / X_weight`, with `weight` where there is no `X_weight` (and
     `correct_sum` becomes `accuracy`); `perplexity` is `exp(nll)` where there is an nll; `tokens`
-    (the weight) and any other sum are means over the updates (over the batches in an
-    evaluation).
-
-    Args:
-        totals: what `Sums.totals` returned.
-
-    Returns:
-        The metrics by name; NaN where nothing was counted, {} where nothing was added.
+    (the weight) and all other sums are means over the updates (over the batches in an
+    evaluation). Means of nothing are NaN.
     """
-    if not totals:
-        return {}
     updates = totals.get(UPDATES, 0.0)
     metrics = {}
     for name, value in totals.items():
         if name.endswith("_sum"):
             base = name.removesuffix("_sum")
             weight = totals.get(f"{base}_weight", totals["weight"])
-            metrics[_RENAMED.get(base, base)] = value / weight if weight else math.nan
-        elif name in _LATEST or name == SKIPPED:
+            base = "accuracy" if base == "correct" else base
+            metrics[base] = value / weight if weight else math.nan
+        elif name in (LEARNING_RATE, SKIPPED):
             metrics[name] = value
-        elif name == "weight":
-            metrics["tokens"] = value / updates if updates else math.nan
-        elif name not in (UPDATES, *_GREATEST) and not name.endswith("_weight"):
-            metrics[name] = value / updates if updates else math.nan
-    nll = metrics.get("nll")
-    if nll is not None:
-        # exp(709.8) is the largest a double holds; a run that bad has no use for the digits.
-        metrics["perplexity"] = math.inf if nll >= 700 else math.exp(nll)
+        elif name not in (UPDATES, SKIPPED_IN_A_ROW) and not name.endswith("_weight"):
+            mean = value / updates if updates else math.nan
+            metrics["tokens" if name == "weight" else name] = mean
+    if "nll" in metrics:
+        # exp(709.8) is the largest float64.
+        metrics["perplexity"] = math.inf if metrics["nll"] >= 700 else math.exp(metrics["nll"])
     return metrics
 
 
 class FirstStage:
-    """Which part of a network the first updates train; all else stays as it is, to the bit.
+    """The part of a network that the first updates train; all else stays as it is, to the bit.
 
     Args:
-        steps: how many updates.
-        variables: that part.
+        steps: number of these updates.
+        variables: the trained part.
     """
 
     def __init__(self, steps: int, variables: Sequence[keras.Variable]):
@@ -123,23 +108,16 @@ class FirstStage:
         self._trained = {id(variable) for variable in variables}
 
     def trains(self, variable: keras.Variable) -> bool:
-        """Whether a variable is of that part."""
         return id(variable) in self._trained
 
     def lasts(self, done: keras.Variable) -> tf.Tensor:
-        """Whether the update after `done` ones is of this stage: a scalar boolean."""
+        """Whether the update after `done` ones belongs to this stage: a scalar boolean."""
         return tf.convert_to_tensor(done) < self.steps
 
     def masked(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], done
     ) -> list[tf.Tensor]:
-        """The gradients, 0 where the update trains nothing: neither counts in their norm.
-
-        Args:
-            gradients: of the variables, in order.
-            variables: trained by the run.
-            done: updates before this one.
-        """
+        """The gradients, 0 outside the trained part: the rest does not count in their norm."""
         rest = tf.where(self.lasts(done), 0.0, 1.0)
         return [
             gradient if self.trains(variable) else gradient * tf.cast(rest, gradient.dtype)
@@ -151,13 +129,12 @@ Objective = Callable[..., dict[str, tf.Tensor]]
 
 
 class Updates:
-    """What a `FitModel` runs inside its graphs.
+    """The arithmetic that a `FitModel` runs inside its graphs.
 
-    Args: as `FitModel`.
+    Args: see `FitModel`; made in its strategy's scope.
 
     Attributes:
-        first_stage: see there; None = every update trains everything. Set before the first one.
-        names: what the packed sums of a `"train"` and a `"test"` step are; known once traced.
+        names: names of the packed sums of a `"train"` and a `"test"` step, known once traced.
         traces: how often each was traced.
         skipped_in_a_row: int64 variable, the length of the present run of skipped updates.
     """
@@ -168,6 +145,7 @@ class Updates:
         objective: Objective,
         accumulation_steps: int,
         clip_norm: float | None,
+        first_stage: FirstStage | None,
     ):
         self.network = network
         self.objective = objective
@@ -176,7 +154,7 @@ class Updates:
         self.strategy = tf.distribute.get_strategy()
         self.optimizer: keras.optimizers.Optimizer | None = None
         self.ema: ExponentialMovingAverage | None = None
-        self.first_stage: FirstStage | None = None
+        self.first_stage = first_stage
         self.names: dict[str, tuple[str, ...]] = {}
         self.traces = {"train": 0, "test": 0}
         self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
@@ -188,14 +166,9 @@ class Updates:
         return self._pack("test", self.objective(self.network, batch, training=False))
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Sums and gradients of one micro-batch, not yet divided by the weight.
+        """The objective's sums `(K,)` and the gradients of `loss_sum`, not divided by the weight.
 
-        Args:
-            batch: the dict of tensors that the objective takes.
-
-        Returns:
-            The objective's sums `(K,)` float32, and the gradients of `loss_sum` for the variables
-            that have any.
+        Variables that no gradient reaches are left out, with a warning.
         """
         self.traces["train"] += 1
         variables = self.network.trainable_variables
@@ -207,28 +180,20 @@ class Updates:
         if unused:
             warnings.warn(f"no gradient reaches {', '.join(unused)}", stacklevel=2)
         self._updated = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
-        # A tied embedding's gradient comes as rows; the sum over micro-batches needs it whole.
+        # An embedding's gradient comes as rows; the sum over micro-batches needs a dense tensor.
         whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
         return self._pack("train", sums), whole
 
     def update(self, micro_step: Callable, iterator) -> tf.Tensor:
-        """A whole update from the iterator's next micro-batches; returns `apply`'s values."""
+        """One update from the iterator's next micro-batches; returns the values of `apply`."""
         if not is_tpu(self.strategy):
             return self.apply(*self.accumulate(micro_step, iterator))
-        # One program on the chip. Its shapes are static, so the micro-batches fit in one tensor.
+        # One program on the chip, whose batches have static shapes.
         batches = [iterator.get_next() for _ in range(self.accumulation_steps)]
-        values = self.strategy.run(
-            lambda *given: self.update_of(micro_step, given), args=tuple(batches)
-        )
-        return self._first(values)
+        return self._first(self._run(lambda *given: self.update_of(micro_step, given), *batches))
 
     def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
-        """A whole update from micro-batches of one shape, inside a replica.
-
-        Args:
-            micro_step: see there.
-            batches: `accumulation_steps` of them.
-        """
+        """One update from `accumulation_steps` micro-batches of one shape, inside a replica."""
         sums, gradients = micro_step(batches[0])
         if len(batches) > 1:
             stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *batches)
@@ -248,11 +213,8 @@ class Updates:
     def accumulate(self, micro_step: Callable, iterator) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """The sum of `micro_step` over an update's micro-batches, drawn from the iterator.
 
-        A loop in the graph, not an unrolled trace. Where the data end within an update, the update
-        is what there was. Each replica adds up its own.
-
-        Raises:
-            tf.errors.OutOfRangeError: (when run) there was no micro-batch at all.
+        Each replica sums its own. Data that end within an update make a smaller update; where
+        there is no micro-batch at all, running this raises `tf.errors.OutOfRangeError`.
         """
         sums, gradients = self._run(micro_step, iterator.get_next())
 
@@ -276,11 +238,7 @@ class Updates:
         return sums, gradients
 
     def apply(self, sums: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
-        """One optimizer step from an update's summed `micro_step`s.
-
-        Args:
-            sums: `(K,)` float32, a replica's own.
-            gradients: of `loss_sum`, summed over the update, a replica's own.
+        """One optimizer step from each replica's summed `micro_step`s.
 
         Returns:
             The update's values `(K + 5,)`, named by `update_names`. In a skipped update (a sum or
@@ -288,7 +246,7 @@ class Updates:
         """
         sums, gradients, norm = self._run(self._mean, sums, gradients)
         learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
-        # The same on all replicas; decided outside of them, for none may wait within a condition.
+        # Equal on all replicas, and decided outside them: no collective may run within tf.cond.
         counted, norm = self._first(sums), self._first(norm)
         weight = counted[self.names["train"].index("weight")]
         healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
@@ -313,15 +271,7 @@ class Updates:
         return tf.concat([counted, tf.stack(counts)], axis=0)
 
     def several(self, update: Callable[[], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
-        """Some updates one after the other, in one call of the graph.
-
-        Args:
-            update: gives `apply`'s values, `(K + 5,)`.
-            count: n, scalar int32.
-
-        Returns:
-            Their values, `(n, K + 5)`.
-        """
+        """`count` updates in one call of the graph; their values, `(count, K + 5)`."""
         values = tf.TensorArray(tf.float32, size=count)
         _, values = tf.while_loop(
             lambda index, values: index < count,
@@ -332,7 +282,7 @@ class Updates:
         return values.stack()
 
     def test(self, test_step: Callable, batch) -> tf.Tensor:
-        """`test_step` on every replica's share of a batch, summed, and a 1 for it: `(K + 1,)`."""
+        """`test_step` summed over the replicas' shares of a batch, then a 1: `(K + 1,)`."""
         sums = self._run(test_step, batch)
         if not self._inside:
             sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
@@ -340,8 +290,8 @@ class Updates:
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         """All replicas' sums, their clipped mean gradient, and its norm before clipping."""
-        if self.replicas > 1:
-            # tf.identity: what comes out of a loop has no device, and the sum would have no place.
+        if self.strategy.num_replicas_in_sync > 1:
+            # tf.identity: a loop's output has no device, and the all-reduce needs one.
             mine = [tf.identity(tensor) for tensor in (sums, *gradients)]
             context = tf.distribute.get_replica_context()
             sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
@@ -357,7 +307,7 @@ class Updates:
 
     def _step(self, gradients: Sequence[tf.Tensor], first: bool) -> None:
         pairs = zip(gradients, self._updated, strict=True)
-        if first:  # without the others, no decay touches them
+        if first:  # the optimizer must not see the others: it would decay them
             pairs = [pair for pair in pairs if self.first_stage.trains(pair[1])]
         gradients, variables = zip(*pairs, strict=True)
         self.optimizer.apply(list(gradients), list(variables))
@@ -365,21 +315,16 @@ class Updates:
             self.ema.update(self.optimizer.iterations)
 
     @property
-    def replicas(self) -> int:
-        """How many devices share each micro-batch."""
-        return self.strategy.num_replicas_in_sync
-
-    @property
     def _inside(self) -> bool:
-        """Whether this is one replica's part of the graph; always, without a strategy."""
+        """Whether this is one replica's part of the graph; always true without a strategy."""
         context = tf.distribute.get_replica_context()
         return context is not None and context.strategy is self.strategy
 
     def _run(self, function: Callable, *arguments):
-        """On every replica; inside of one, plainly."""
+        """The function on every replica; inside one, a plain call."""
         if self._inside:
             return function(*arguments)
-        # The lambda: a tf.function that is given itself would be merged over the replicas.
+        # The lambda: strategy.run would merge a tf.function over the replicas.
         return self.strategy.run(lambda *given: function(*given), args=arguments)
 
     def _first(self, value) -> tf.Tensor:
@@ -388,14 +333,9 @@ class Updates:
 
     @property
     def update_names(self) -> tuple[str, ...]:
-        """What the values that `apply` returns are."""
-        return self.names["train"] + (
-            GRADIENT_NORM,
-            UPDATES,
-            SKIPPED,
-            SKIPPED_IN_A_ROW,
-            LEARNING_RATE,
-        )
+        """The names of the values that `apply` returns."""
+        added = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING_RATE)
+        return self.names["train"] + added
 
     def _pack(self, kind: str, sums: dict[str, tf.Tensor]) -> tf.Tensor:
         """A dict of K scalars -> `(K,)` float32, in alphabetical order."""

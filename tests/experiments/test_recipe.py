@@ -114,10 +114,11 @@ def test_settings_are_replaced_by_path():
         ("training.sed=1", "there is no 'sed' here"),
         ("training=1", "choose one of training.max_steps"),
         ("training.seed.x=1", "seed has no parts"),
-        ("training.seed=many", "the value must be int"),
-        ("training.seed=1.5", "the value must be int"),
+        ("training.seed=many", "training.seed=.many. must be a whole number of at least 0"),
+        ("training.seed=1.5", "training.seed=1.5 must be a whole number"),
         ("data.normalization.lower_case=1", "the value must be bool"),
-        ("training.max_steps=0", "max_steps must be a whole number of at least 1"),
+        ("training.max_steps=0", "training.max_steps=0 must be a whole number of at least 1"),
+        ("training.clip_norm=abc", "training.clip_norm=.abc. must be a number above 0 or None"),
     ],
 )
 def test_bad_settings_are_named(setting, message):

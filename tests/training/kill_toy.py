@@ -10,9 +10,7 @@ import sys
 import keras
 
 from macaron_tf.distribution import make_strategy
-from macaron_tf.training.build import build_fit_model
-from macaron_tf.training.run import Run
-from macaron_tf.training.train import train
+from macaron_tf.training import TrainingSession, build_fit_model, train
 from tests.training import training_toy
 from tests.training.killing import tell
 from tests.training.training_toy import toy_dataset, toy_network, toy_objective
@@ -46,13 +44,13 @@ def main(run_dir: str, cluster: str | None = None) -> None:
     if cluster:
         os.environ["TF_CONFIG"] = cluster
     strategy = make_strategy("multi_worker" if cluster else None)
-    save = Run.save
+    save = TrainingSession.save
 
-    def telling_save(run):
+    def telling_save(session):
         tell("save")
-        save(run)
+        save(session)
 
-    Run.save = telling_save
+    TrainingSession.save = telling_save
     keras.utils.set_random_seed(CONFIG.seed)
     with strategy.scope():
         model = build_fit_model(toy_network(dropout=0.2), toy_objective, CONFIG)

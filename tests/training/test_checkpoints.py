@@ -171,14 +171,6 @@ def test_any_bit_of_a_manifest_counts(directory):
             }
 
 
-def test_a_manifest_of_an_earlier_version_has_no_checksum(directory):
-    path = directory.of_step(10) / "manifest.json"
-    manifest = json.loads(path.read_text())
-    del manifest["sha256"]
-    path.write_text(json.dumps(manifest))
-    assert directory.latest() == directory.of_step(10)
-
-
 def test_rotation_keeps_the_last_and_the_best(anywhere):
     anywhere.mark_best(10, "bleu", 30.5)
     for step in (20, 30, 40):

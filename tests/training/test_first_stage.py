@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.training.build import build_fit_model
+from macaron_tf.training import build_fit_model
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.updates import FirstStage
 from tests.training.training_toy import toy_batch, toy_dataset, toy_network, toy_objective

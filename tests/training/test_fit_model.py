@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.training.build import build_fit_model
+from macaron_tf.training import build_fit_model
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from tests.training.training_toy import (

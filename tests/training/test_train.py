@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.errors import UserError
-from macaron_tf.training.build import build_fit_model
+from macaron_tf.training import Interrupted, build_fit_model, train
 from macaron_tf.training.checkpoints import (
     CheckpointDirectory,
     average_checkpoints,
@@ -16,9 +16,7 @@ from macaron_tf.training.checkpoints import (
     weights_file,
 )
 from macaron_tf.training.progress import read_lines
-from macaron_tf.training.run import Interrupted
 from macaron_tf.training.state import load_network
-from macaron_tf.training.train import train
 from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
 
 HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

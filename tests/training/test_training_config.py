@@ -28,7 +28,7 @@ from macaron_tf.training.config import TrainingConfig
     ],
 )
 def test_a_bad_value_names_its_field(field, value):
-    with pytest.raises(UserError, match=field):
+    with pytest.raises(UserError, match=f"training.{field}="):
         TrainingConfig(**{field: value})
 
 

@@ -1,0 +1,453 @@
+"""A training run: resume, rounds of updates, validation, checkpoints, the end."""
+
+import contextlib
+import dataclasses
+import math
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import keras
+import tensorflow as tf
+
+from macaron_tf.distribution import Workers, spread_seeds
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import only_writer
+from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.fit_model import FitModel
+from macaron_tf.training.progress import JsonLines, Progress, Reporter, TensorBoard
+from macaron_tf.training.state import (
+    RunState,
+    manifest_fields,
+    restore_checkpoint,
+    write_checkpoint,
+)
+from macaron_tf.training.updates import metrics_from_sums
+
+Validate = Callable[[FitModel, int], Mapping[str, object]]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(SystemExit):
+    """The run was stopped by a signal after saving; exit status 128 + the signal's number.
+
+    130 after Ctrl-C, 143 after SIGTERM, as a shell reports them.
+    """
+
+    def __init__(self, signal_number: int):
+        super().__init__(128 + signal_number)
+
+
+class StoppedByHand(BaseException):
+    """Raised by a signal within a validation; no `except Exception` catches it."""
+
+
+class Interruptions:
+    """While the context lasts, the first signal only sets `received`; a second one acts at once.
+
+    Signals reach Python's main thread only: in any other, nothing is caught.
+    """
+
+    def __init__(self):
+        self.received: int | None = None
+        self._raises = False
+        self._previous: dict = {}
+
+    def __enter__(self) -> "Interruptions":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._restore()
+
+    @contextlib.contextmanager
+    def breaking(self) -> Iterator[None]:
+        """While the context lasts, a signal ends the block inside quietly."""
+        self._raises = True
+        try:
+            yield
+        except StoppedByHand:
+            pass
+        finally:
+            self._raises = False
+
+    def _handle(self, number, frame) -> None:
+        self.received = number
+        self._restore()
+        if self._raises:
+            raise StoppedByHand
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+
+class TrainingSession(keras.callbacks.Callback):
+    """One process's part of a run, and the callback that reports, validates, saves and stops it.
+
+    Keras's batch numbers begin anew each epoch, and a resumed round passes over the updates done
+    before; the clock here is `FitModel.step`. Only reports wait for the device.
+
+    Args:
+        model: compiled and prepared.
+        config: when to report, validate, save and stop.
+        run_dir: the run's directory, which exists.
+        vocabulary_hash: kept in every checkpoint.
+        validate: see `train`.
+        reporters: told how the run goes.
+        workers: the processes that train together; only the chief writes.
+        interruptions: a signal breaks a validation off, which is made up for after the resume.
+            With several workers it takes effect after the validation, which all share.
+
+    Attributes:
+        state: scores and times; `RunState.elapsed_seconds` is the value at the start or resume.
+        interrupted: whether any worker was told to stop; updated by `decide`.
+        saved_at: step of the last checkpoint that this session read or wrote.
+    """
+
+    def __init__(
+        self,
+        model: FitModel,
+        config: TrainingConfig,
+        run_dir: str | os.PathLike,
+        vocabulary_hash: str,
+        validate: Validate | None,
+        reporters: Sequence[Reporter],
+        workers: Workers,
+        interruptions: Interruptions,
+    ):
+        super().__init__()
+        self.set_model(model)
+        self.config = config
+        self.vocabulary_hash = vocabulary_hash
+        self.validate = validate
+        self.reporters = list(reporters)
+        self.workers = workers
+        self.interruptions = interruptions
+        self.checkpoints = CheckpointDirectory(run_dir)
+        self.state = RunState()
+        self.interrupted = False
+        self.saved_at: int | None = None
+        self._metrics: dict[str, float] = {}  # of the last validation
+        # The monotonic clock: the time of day may jump.
+        self._began = self._saved_time = time.monotonic()
+        self._away_seconds = 0.0  # spent in validations and saves
+
+    def restore(self) -> None:
+        """Goes on from the newest whole checkpoint, if there is one.
+
+        Raises:
+            UserError: it belongs to another model, vocabulary or optimizer.
+        """
+        step = -1.0
+        if self.workers.chief:
+            self.checkpoints.clean()
+            if newest := self.checkpoints.latest():
+                step = float(newest.name.removeprefix("step-"))
+        # All workers take the checkpoint that the chief found whole.
+        (step,) = self.workers.of_chief([step])
+        if step < 0:
+            return
+        checkpoint = self.checkpoints.of_step(int(step))
+        self.state = restore_checkpoint(checkpoint, self.model, self.vocabulary_hash)
+        spread_seeds(self.model.updates.strategy, self.model.seed_states)
+        self.saved_at = self.model.step
+        best = self.state.best_step
+        # A kill may come between a checkpoint's rename and best.json's.
+        if (
+            self.workers.chief
+            and best is not None
+            and is_checkpoint(self.checkpoints.of_step(best))
+        ):
+            self.checkpoints.mark_best(best, self.config.best_metric, self.state.best_score)
+
+    def save(self) -> None:
+        """The chief writes a checkpoint of this step and deletes surplus ones.
+
+        Raises:
+            UserError: it cannot be written; the older ones are intact.
+        """
+        step = self.saved_at = self.model.step
+        if self.workers.chief:
+            state = dataclasses.replace(self.state, elapsed_seconds=self.elapsed_seconds())
+            with self._away():
+                for reporter in self.reporters:
+                    reporter.sync()
+                metrics = self._metrics if self.state.validated_at == step else {}
+                self.checkpoints.save(
+                    step,
+                    lambda directory: write_checkpoint(directory, self.model, state),
+                    manifest_fields(self.model, self.vocabulary_hash, metrics),
+                )
+                if self.state.best_step == step:
+                    self.checkpoints.mark_best(step, self.config.best_metric, self.state.best_score)
+                self.checkpoints.rotate(self.config.keep_last)
+        self._saved_time = time.monotonic()
+
+    def elapsed_seconds(self) -> float:
+        """Wall-clock time of the run, earlier sessions included."""
+        return self.state.elapsed_seconds + time.monotonic() - self._began
+
+    def reason_to_stop(self) -> str:
+        """`"max_steps"`, `"max_minutes"`, `"early_stopping"`, or `""` to go on."""
+        config = self.config
+        if self.model.step >= config.max_steps:
+            return "max_steps"
+        if config.max_minutes and self.elapsed_seconds() >= config.max_minutes * 60:
+            return "max_minutes"
+        patience = config.early_stopping_patience
+        if patience and self.state.rounds_without_improvement >= patience:
+            return "early_stopping"
+        return ""
+
+    def decide(self) -> tuple[bool, bool]:
+        """Whether the run stops at this step, and whether a checkpoint is due; same on all workers.
+
+        Every worker must call it: one that was interrupted, or whose clock is ahead, decides for
+        all.
+        """
+        every = self.config.save_every_steps
+        minutes = self.config.save_every_minutes
+        due = bool(every) and self.model.step % every == 0
+        due |= bool(minutes) and time.monotonic() - self._saved_time >= minutes * 60
+        asked = [self.interruptions.received is not None, bool(self.reason_to_stop()), due]
+        interrupted, over, due = (n > 0 for n in self.workers.totals([float(a) for a in asked]))
+        self.interrupted |= interrupted
+        return self.interrupted or over, due
+
+    def owes_validation(self) -> bool:
+        """Whether the run was left between a round's last update and its validation."""
+        step = self.model.step
+        at_end = step % self.config.validate_every == 0 or bool(self.reason_to_stop())
+        return step > 0 and at_end and self.state.validated_at != step
+
+    def on_train_begin(self, logs=None):
+        self._seen = self.model.step
+        self._mark = (self.model.step, time.monotonic(), self._away_seconds)
+
+    def on_train_batch_end(self, batch, logs=None):
+        step = self.model.step
+        if step == self._seen:
+            return
+        self._seen = step
+        for reporter in self.reporters:
+            reporter.tick(step)
+        if step % self.config.log_every == 0 or step == self.config.max_steps:
+            self._report(step)
+        over, due = self.decide()
+        if over:
+            self.model.stop_training = True  # Keras ends the round next
+        elif due and step % self.config.validate_every:
+            self.save()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.end_round()
+
+    def end_round(self) -> None:
+        """Validates first, so that the checkpoint of a round's end knows its score."""
+        if self.validate is not None:
+            self._validate()
+        over, due = self.decide()
+        if over:
+            self.model.stop_training = True
+        if over or due or self.state.best_step == self.model.step:
+            self.save()
+
+    def on_train_end(self, logs=None):
+        if self.saved_at != self.model.step:  # another callback stopped the run
+            self.save()
+
+    def _report(self, step: int) -> None:
+        metrics = metrics_from_sums(self.model.window.totals())
+        self.model.window.reset()
+        last_step, last_time, last_away = self._mark
+        self._mark = (step, time.monotonic(), self._away_seconds)
+        seconds = self._mark[1] - last_time - (self._away_seconds - last_away)
+        # Tokens per update times updates: after a resume the window holds updates of an earlier
+        # session. Input tokens where the objective counts them: a masked model predicts only 15%.
+        tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
+        timing = {
+            "seconds": self.elapsed_seconds(),
+            "tokens_per_second": tokens / max(seconds, 1e-9),
+        }
+        for reporter in self.reporters:
+            reporter.train(step, metrics, timing)
+
+    def _validate(self) -> None:
+        several, step = self.workers.several, self.model.step
+        stopped = not several and self.interruptions.received is not None
+        if self.state.validated_at == step or self.interrupted or stopped:
+            return
+        result = None
+        breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
+        # Breaking is innermost: a signal must not break off the swapping of weights.
+        with self._away(), self.model.ema_weights(), breaking:
+            result = dict(self.validate(self.model, step))
+        if result is not None:
+            self._judge(step, result)
+
+    def _judge(self, step: int, result: dict) -> None:
+        samples = result.pop("samples", [])
+        metrics = {name: float(value) for name, value in result.items()}
+        config, state = self.config, self.state
+        if config.best_metric not in metrics:
+            raise UserError(
+                f"best_metric {config.best_metric!r} is none of the validation's metrics "
+                f"({', '.join(metrics)})"
+            )
+        score = metrics[config.best_metric]
+        sign = 1 if config.best_mode == "max" else -1
+        better = state.best_score is None or sign * score > sign * state.best_score
+        is_best = better and not math.isnan(score)
+        if is_best:
+            state.best_score, state.best_step = score, step
+        state.rounds_without_improvement = 0 if is_best else state.rounds_without_improvement + 1
+        state.validated_at = step
+        self._metrics = metrics
+        for reporter in self.reporters:
+            reporter.validation(step, metrics, list(samples), is_best)
+
+    @contextlib.contextmanager
+    def _away(self) -> Iterator[None]:
+        """Time inside does not count for tokens a second."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._away_seconds += time.monotonic() - began
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+    """How a run ended.
+
+    Attributes:
+        step: updates done.
+        reason: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or `"callback"`.
+        best_step: step of the best checkpoint; None without validation.
+        best_score: its score.
+        elapsed_seconds: wall-clock time, earlier sessions included.
+        checkpoint: the last checkpoint.
+        best_checkpoint: None without validation.
+    """
+
+    step: int
+    reason: str
+    best_step: int | None
+    best_score: float | None
+    elapsed_seconds: float
+    checkpoint: pathlib.Path
+    best_checkpoint: pathlib.Path | None
+
+
+def train(
+    model: FitModel,
+    train_dataset_fn: Callable[[int], tf.data.Dataset],
+    config: TrainingConfig,
+    run_dir: str | os.PathLike,
+    validate: Validate | None = None,
+    vocabulary_hash: str = "",
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    on_start: Callable[[], None] | None = None,
+) -> TrainingResult:
+    """Trains with `model.fit` until the configuration says stop; resumes a run found in `run_dir`.
+
+    A Keras epoch is a round of `validate_every` updates. A resumed run equals the uninterrupted one
+    to the bit: weights, optimizer, dropout, data and `metrics.jsonl`. Progress goes to
+    `metrics.jsonl`, TensorBoard and stdout.
+
+    Args:
+        model: compiled; its network built. See `build_fit_model`.
+        train_dataset_fn: `train_dataset_fn(start)` gives the endless dataset of micro-batches
+            that begins with micro-batch number `start` (updates done times accumulation_steps).
+        run_dir: created if absent.
+        validate: `validate(model, step) -> dict` of metrics, and optionally `"samples"`, a list of
+            strings; called at the end of each round with the moving average as weights, where one
+            is kept.
+        vocabulary_hash: kept in each checkpoint; a run of another vocabulary is refused.
+        callbacks: further Keras callbacks. Their logs are full at log and round ends, else empty.
+        on_start: called once the directory is this process's alone and its newest checkpoint is
+            accepted: the moment to write other files there.
+
+    Raises:
+        UserError: no validation set for early stopping; a directory in use, unwritable, or with a
+            run of another model; data that end; a `best_metric` that no validation gives; too many
+            skipped updates.
+        Interrupted: (a SystemExit) stopped by Ctrl-C or SIGTERM, after saving.
+    """
+    run_dir = storage.as_path(run_dir)
+    if config.early_stopping_patience and validate is None:
+        raise UserError("early_stopping_patience needs a validation set")
+    if model.accumulation_steps != config.accumulation_steps:
+        raise ValueError("the model's accumulation_steps are not the configuration's")
+    model.prepare()
+    workers = Workers(model.updates.strategy)
+    alone = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()
+    with alone, workers.watched(), Interruptions() as interruptions:
+        reporters = []
+        if workers.chief:
+            progress = Progress(config.max_steps, config.max_minutes)
+            reporters = [JsonLines(run_dir), TensorBoard(run_dir), progress]
+        session = TrainingSession(
+            model, config, run_dir, vocabulary_hash, validate, reporters, workers, interruptions
+        )
+        session.restore()
+        if on_start and workers.chief:
+            on_start()
+        try:
+            for reporter in reporters:
+                reporter.start(model.step, session.state.validated_at)
+            if validate is not None and session.owes_validation():
+                session.end_round()
+            if not session.decide()[0]:
+                _fit(session, train_dataset_fn, callbacks)
+        finally:
+            for reporter in reporters:
+                reporter.finish()
+        workers.totals([0.0])  # a barrier: the chief has written
+        if session.interrupted or interruptions.received is not None:
+            print(
+                f"interrupted: step {model.step} is saved in {run_dir}; "
+                "run the same command again to go on",
+                file=sys.stderr,
+            )
+            raise Interrupted(interruptions.received or signal.SIGTERM)
+        best = session.checkpoints.best()
+        return TrainingResult(
+            step=model.step,
+            reason=session.reason_to_stop() or "callback",
+            best_step=session.state.best_step,
+            best_score=session.state.best_score,
+            elapsed_seconds=session.elapsed_seconds(),
+            checkpoint=session.checkpoints.of_step(session.saved_at),
+            best_checkpoint=session.checkpoints.of_step(best["step"]) if best else None,
+        )
+
+
+def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
+    """The updates that are left, the rest of a begun round first."""
+    model, config, step = session.model, session.config, session.model.step
+    stops = [config.log_every, config.validate_every, config.max_steps]
+    model.returns_logs = lambda step: any(step % every == 0 for every in stops)
+    model.steps_left = lambda step: min(
+        every - step % every for every in (*stops, config.save_every_steps or config.max_steps)
+    )
+    model.endless = True
+    model.calls_to_pass = step % config.validate_every
+    model.fit(
+        train_dataset_fn(step * config.accumulation_steps),
+        initial_epoch=step // config.validate_every,
+        epochs=-(-config.max_steps // config.validate_every),
+        steps_per_epoch=config.validate_every,
+        callbacks=[*callbacks, session],
+        verbose=0,
+    )
