@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 
-from experiments.recipe import Recipe
+from experiments.recipe import MAY_CHANGE, Recipe
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, catalog
 
@@ -26,7 +26,12 @@ class EpochRecipe(Recipe):
     """
 
     # Settings that may differ in a run that goes on: what they come to in updates is compared.
-    may_change: typing.ClassVar[tuple[str, ...]] = ("epochs", "warmup_fraction", "validate_epochs")
+    may_change: typing.ClassVar[tuple[str, ...]] = (
+        *MAY_CHANGE,
+        "epochs",
+        "warmup_fraction",
+        "validate_epochs",
+    )
 
     batch_size: int = 32
     epochs: float | None = 3.0

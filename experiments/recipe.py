@@ -12,6 +12,22 @@ from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.settings import Settings
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
+# How long a run lasts, how it is judged and how often it is saved may change when it goes on.
+MAY_CHANGE = tuple(
+    f"training.{name}"
+    for name in (
+        "max_steps",
+        "max_minutes",
+        "max_skipped_updates",
+        "early_stopping_patience",
+        "log_every",
+        "validate_every",
+        "save_every_steps",
+        "save_every_minutes",
+        "keep_last",
+    )
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -23,9 +39,11 @@ class Recipe:
         model_options: fields of the model's configuration that differ, as (name, value) pairs.
     """
 
-    # Name of the kind in a run's recipe.json, and what runs it.
+    # Name of the kind in a run's recipe.json, and the command that runs it.
     kind: typing.ClassVar[str] = ""
     command: typing.ClassVar[str] = ""
+    # Settings, or beginnings of their paths that end in a dot, that a resumed run may change.
+    may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
 
     model: str
     training: TrainingConfig
@@ -50,6 +68,29 @@ class Recipe:
     def follow(self, path: str) -> "Recipe":
         """The recipe with what follows from a setting that was just replaced."""
         return self
+
+    def check_metric(self, known: Iterable[str]) -> None:
+        """Refuses a `training.best_metric` that is none of a validation's metrics.
+
+        Raises:
+            UserError: it is not; the sentence lists them.
+        """
+        if self.training.best_metric not in (known := tuple(known)):
+            raise UserError(
+                f"training.best_metric is {self.training.best_metric!r}: give one of "
+                f"{', '.join(known)}"
+            )
+
+    def check_continues(self, before: "Recipe", where) -> None:
+        """Refuses to go on with a run that was started by another recipe.
+
+        Args:
+            before: the recipe of the run in the folder `where`.
+
+        Raises:
+            UserError: a setting outside of `may_change` differs; the sentence names it.
+        """
+        check_same(before, self, where, self.may_change)
 
     def to_json(self) -> str:
         """The recipe as JSON; `recipe_from_json` reads it back."""
@@ -152,23 +193,6 @@ def check_same(before: Recipe, now: Recipe, where, may_change: Iterable[str]) ->
                 f"{where} was trained with {name}={old!r}, not {new!r}: choose another folder, "
                 "or give the recipe and settings it was started with"
             )
-
-
-# What a run may be continued with otherwise: how long, how it is judged, how often it is saved.
-MAY_CHANGE = tuple(
-    f"training.{name}"
-    for name in (
-        "max_steps",
-        "max_minutes",
-        "max_skipped_updates",
-        "early_stopping_patience",
-        "log_every",
-        "validate_every",
-        "save_every_steps",
-        "save_every_minutes",
-        "keep_last",
-    )
-)
 
 
 def _differences(before, now, prefix: str = "") -> Iterator[tuple[str, object, object]]:

@@ -1,12 +1,13 @@
-"""A run's folder: what a training writes and what everything after it reads.
+"""A run's folder: written by a training, read by everything after it.
 
 RUN/recipe.json          every setting, overrides included
+RUN/model.json           the network, without weights: see `Run.write`
 RUN/data.json            the training text, as a fingerprint of its ids
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         step-00001000/ ..., best.json
 RUN/average/             averaged weights, once `translate average` has made them
 RUN/metrics.jsonl        one line a log point; RUN/tensorboard/ the same as curves
-RUN/scores/              what was evaluated; comparison/ for compare_blocks
+RUN/scores/              evaluations; comparison/ for compare_blocks
 RUN/result.json          how a fine-tuning ended
 """
 
@@ -23,6 +24,7 @@ from etils import epath
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.text.loading import load_encoder_vocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint, read_manifest
 from macaron_tf.training.state import load_network
 
@@ -39,10 +41,7 @@ class Run(abc.ABC):
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> typing.Self:
-        """Reads a run's recipe and vocabulary.
-
-        Args:
-            path: the run's folder, `gs://` included.
+        """Reads a run's recipe and vocabulary from its folder, `gs://` included.
 
         Raises:
             UserError: the folder is no run, or its files are damaged.
@@ -59,28 +58,59 @@ class Run(abc.ABC):
         recipe = recipe_from_json(cls.recipe_class, text, str(recipe_file))
         return cls(path, recipe, cls.load_vocabulary(path / "vocabulary"))
 
+    @classmethod
+    def resume(cls, path: epath.Path, recipe: Recipe) -> typing.Self | None:
+        """The run in a folder, which a training with `recipe` goes on with; None = no run yet.
+
+        Raises:
+            UserError: the run was started with other settings; the sentence names one.
+        """
+        if not (path / "recipe.json").exists():
+            return None
+        run = cls.open(path)
+        recipe.check_continues(run.recipe, path)
+        return run
+
     @staticmethod
-    @abc.abstractmethod
     def load_vocabulary(directory: epath.Path):
         """Reads the vocabulary of a run of this kind."""
+        return load_encoder_vocabulary(directory)
 
     @abc.abstractmethod
     def build_network(self) -> keras.Model:
         """The recipe's model at the vocabulary's size, in the recipe's dtype policy, built."""
 
-    def write(self, fingerprint: str, **counts: int) -> None:
-        """Writes the recipe, the vocabulary and the data's fingerprint into the folder.
+    def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
+        """Writes everything but checkpoints and metrics into the folder.
+
+        model.json lets a library that knows no recipes open the run:
+
+            {"kind": "pretraining",      the recipe's kind
+             "network": {...},           of keras.saving.serialize_keras_object, unbuilt
+             "vocabulary": "vocabulary"} the vocabulary's folder in the run's, or null
+
+        Weights are in the checkpoints, see `macaron_tf.training.checkpoints`.
 
         Args:
-            fingerprint: SHA-256 of what the run is trained on.
-            counts: what else shall be recorded beside it.
+            network: the trained one.
+            fingerprint: SHA-256 of the training data; "" = none is recorded.
+            counts: sizes to record beside it.
 
         Raises:
             UserError: the folder cannot be written.
         """
-        self.vocabulary.save(self.path / "vocabulary")
-        data = {"sha256": fingerprint, **counts}
-        storage.write_aside(self.path / "data.json", (json.dumps(data) + "\n").encode())
+        folder = None
+        if self.vocabulary is not None:
+            folder = "vocabulary"
+            self.vocabulary.save(self.path / folder)
+        if fingerprint:
+            write_json(self.path / "data.json", {"sha256": fingerprint, **counts})
+        model = {
+            "kind": self.recipe.kind,
+            "network": keras.saving.serialize_keras_object(network),
+            "vocabulary": folder,
+        }
+        write_json(self.path / "model.json", model)
         # Last: a folder with a recipe is a whole run.
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
@@ -152,5 +182,10 @@ class Run(abc.ABC):
         network = self.build_network()
         if not isinstance(checkpoint, os.PathLike):
             checkpoint = self.checkpoint(checkpoint)
-        load_network(checkpoint, network, self.vocabulary.hash)
+        load_network(checkpoint, network, self.vocabulary.hash if self.vocabulary else "")
         return network
+
+
+def write_json(path: epath.Path, value) -> None:
+    """Writes a JSON file that is never half-written."""
+    storage.write_aside(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())

@@ -13,7 +13,7 @@ from experiments.embed.run import EmbeddingRun, build_network
 from experiments.embed.scoring import EmbeddingValidation, metric_names
 from experiments.embed.sentence_encoder import SentenceEncoder, warn_cut
 from experiments.embed.start import Start, read_start
-from experiments.recipe import MAY_CHANGE, check_same, override
+from experiments.recipe import check_same, override
 from macaron_tf.data.tasks.sentences import SentenceData, SentenceSets, encode_sets
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
@@ -133,7 +133,7 @@ def train_recipe(
         path,
         validate=EmbeddingValidation(recipe, encoder, encoded[1]),
         vocabulary_hash=vocabulary.hash,
-        on_start=lambda: run.write(rows.fingerprint(), examples=len(rows)),
+        on_start=lambda: run.write(network, rows.fingerprint(), examples=len(rows)),
     )
 
 
@@ -142,6 +142,6 @@ def _open_same(path: epath.Path, recipe: EmbeddingRecipe, start: Start) -> Embed
     if not (path / "recipe.json").exists():
         return None
     opened = EmbeddingRun.open(path)
-    check_same(opened.recipe, recipe, path, (*MAY_CHANGE, *recipe.may_change))
+    check_same(opened.recipe, recipe, path, recipe.may_change)
     check_vocabulary(opened.vocabulary.hash, start.init.vocabulary, str(path))
     return opened

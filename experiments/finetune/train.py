@@ -14,24 +14,18 @@ from experiments.finetune.presets import preset
 from experiments.finetune.recipe import FinetuningRecipe
 from experiments.finetune.run import RESULT, FinetuningResult, FinetuningRun, build_network
 from experiments.finetune.validation import FinetuningValidation, metric_names
-from experiments.recipe import MAY_CHANGE, check_same, override
+from experiments.recipe import check_same, override
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.vocabulary import check_vocabulary
-from macaron_tf.training import build_fit_model, train
+from macaron_tf.training import Diverged, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
-# What they come to in updates is compared instead.
-_MAY_CHANGE = (*MAY_CHANGE, *FinetuningRecipe.may_change)
 # Decided by the command line's own arguments.
 _GIVEN = {"task": "TASK", "init": "--init", "source": "--source"}
-
-
-class Diverged(UserError):
-    """A training whose updates were NaN or infinite, too many in a row."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -149,7 +143,7 @@ def train_recipe(
 
     def start() -> None:
         (path / RESULT).unlink(missing_ok=True)
-        run.write(rows.fingerprint(), examples=len(rows))
+        run.write(network, rows.fingerprint(), examples=len(rows))
 
     try:
         trained = train(
@@ -161,11 +155,9 @@ def train_recipe(
             vocabulary_hash=vocabulary.hash,
             on_start=start,
         )
-    except UserError as error:
-        if int(model.updates.skipped_in_a_row) < recipe.training.max_skipped_updates:
-            raise
+    except Diverged:
         _write(run, _result(path, "diverged"), strategy)
-        raise Diverged(str(error)) from error
+        raise
     result = _result(path, trained.reason, trained.step, round(trained.elapsed_seconds, 1))
     _write(run, result, strategy)
     return result
@@ -185,7 +177,7 @@ def open_same(path: epath.Path, recipe: FinetuningRecipe, init: Init) -> Finetun
     if not (path / "recipe.json").exists():
         return None
     opened = FinetuningRun.open(path)
-    check_same(opened.recipe, recipe, path, _MAY_CHANGE)
+    check_same(opened.recipe, recipe, path, FinetuningRecipe.may_change)
     check_vocabulary(opened.vocabulary.hash, init.vocabulary, str(path))
     return opened
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from experiments.recipe import Recipe
+from experiments.recipe import MAY_CHANGE, Recipe
 from macaron_tf.data.corpus.writing import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
@@ -83,6 +83,7 @@ class PretrainingRecipe(Recipe):
 
     kind = "pretraining"
     command = "python -m experiments.pretrain"
+    may_change = (*MAY_CHANGE, "validation_batches")
 
     corpus: CorpusConfig
     vocabulary: VocabularyConfig = VocabularyConfig()

@@ -4,17 +4,17 @@ import argparse
 import dataclasses
 from collections.abc import Callable
 
-import keras
 import tensorflow as tf
 from etils import epath
 
 from experiments import recipes
 from experiments.pretrain.corpus import described, prepare_corpus
-from experiments.pretrain.learning import build_network, pretraining_objective
+from experiments.pretrain.learning import pretraining_objective
 from experiments.pretrain.recipe import CAUSAL, CORRUPTING, FILLING, PretrainingRecipe
 from experiments.pretrain.rows import training_rows, validation_rows
 from experiments.pretrain.run import PretrainingRun
-from experiments.recipe import MAY_CHANGE, check_same, override
+from experiments.recipe import override
+from experiments.train_run import RunData, report, train_run
 from macaron_tf.data.corpus.reading import process_seed
 from macaron_tf.data.corpus.service import check_address, service_error, through_service
 from macaron_tf.data.corpus.writing import PretrainingCorpus
@@ -24,11 +24,7 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.training import (
     FitModel,
     TrainingResult,
-    build_fit_model,
-    train,
 )
-
-_MAY_CHANGE = (*MAY_CHANGE, "validation_batches")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +61,6 @@ def run(options: argparse.Namespace) -> None:
             recipe, None, options.vocabulary, options.data_dir, options.download
         )
     result = train_recipe(recipe, path, corpus, options.devices, given)
-    print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
-    if result.best_step is not None:
-        name, score = recipe.training.best_metric, result.best_score
-        print(f"best validation {name} {score:.4f} at step {result.best_step:,}")
     command = "text_to_text" if recipe.objective in CORRUPTING else "finetune"
     steps = [f"python -m experiments.{command} train sst2 {path}-sst2 --init {path}"]
     if recipe.objective in CAUSAL:
@@ -76,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
     elif recipe.objective in FILLING:
         steps.append(f'{recipe.command} fill {path} "the [MASK] of the story"')
     steps.append(f"tensorboard --logdir {path}")
-    print("next: " + "\n      ".join(steps))
+    report(result, recipe, steps)
 
 
 def train_recipe(
@@ -109,33 +101,21 @@ def train_recipe(
     recipe = dataclasses.replace(
         recipe, corpus=corpus.config, vocabulary=described(corpus.vocabulary)
     )
-    opened = PretrainingRun.open(path) if (path / "recipe.json").exists() else None
-    if opened:
-        check_same(opened.recipe, recipe, path, _MAY_CHANGE)
-        opened.check_data(corpus.fingerprint)
-    # Weights, dropout, the order of rows and their masks all follow from the one seed.
-    seed = recipe.training.seed
-    keras.utils.set_random_seed(seed)
-    vocabulary = corpus.vocabulary
     strategy = strategy or tf.distribute.get_strategy()
-    with strategy.scope():
-        network = build_network(recipe, vocabulary.size)
-        objective = pretraining_objective(recipe, is_tpu(strategy))
-        model = build_fit_model(network, objective, recipe.training)
-    print(f"{recipe.model}: {network.count_params():,} parameters; {corpus.summary()}", flush=True)
-
-    batches = _batches(recipe, corpus, model, input_options or InputOptions())
+    workers, options = Workers(strategy), input_options or InputOptions()
     try:
-        return train(
-            model,
-            batches,
-            recipe.training,
-            path,
-            validate=PretrainingValidation(recipe, corpus),
-            vocabulary_hash=vocabulary.hash,
-            on_start=lambda: PretrainingRun(path, recipe, vocabulary).write(
-                corpus.fingerprint, rows=corpus.rows("train")
+        return train_run(
+            PretrainingRun(path, recipe, corpus.vocabulary),
+            RunData(
+                _batches(recipe, corpus, workers, options),
+                corpus.fingerprint,
+                {"rows": corpus.rows("train")},
+                per_worker=options.own_shards and workers.several,
             ),
+            pretraining_objective(recipe, is_tpu(strategy)),
+            lambda network: PretrainingValidation(recipe, corpus),
+            strategy,
+            note=f"; {corpus.summary()}",
         )
     except tf.errors.OpError as error:
         # A shard that was damaged since it was opened is named, also one that a service reads.
@@ -146,10 +126,9 @@ def train_recipe(
 
 
 def _batches(
-    recipe: PretrainingRecipe, corpus: PretrainingCorpus, model: FitModel, options: InputOptions
+    recipe: PretrainingRecipe, corpus: PretrainingCorpus, workers: Workers, options: InputOptions
 ) -> Callable[[int], tf.data.Dataset]:
     """Batches to learn from, from a micro-batch on."""
-    workers = Workers(model.updates.strategy)
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.has_memory:
         _check_in_order(recipe, workers, options)
@@ -162,7 +141,6 @@ def _batches(
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
         if recipe.masking.duplicates is None:  # a static mask is the row's own, whoever reads it
             mask_seed = process_seed(seed, workers.number)
-        model.per_worker_data = True
 
     objective = pretraining_objective(recipe)
 
@@ -218,11 +196,7 @@ def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:
         UserError: the recipe's `best_metric` is none of it.
     """
     known = pretraining_objective(recipe).metric_names
-    if recipe.training.best_metric not in known:
-        raise UserError(
-            f"training.best_metric is {recipe.training.best_metric!r}: give one of "
-            f"{', '.join(known)}"
-        )
+    recipe.check_metric(known)
     return known
 
 

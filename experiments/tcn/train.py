@@ -1,6 +1,7 @@
 """`experiments.tcn TASK`: each model and seed in turn, then the table."""
 
 import argparse
+import dataclasses
 import json
 import math
 import pathlib
@@ -8,17 +9,36 @@ import pathlib
 import keras
 
 from experiments import recipes
-from experiments.recipe import MAY_CHANGE, check_same, recipe_from_json
+from experiments.run import Run, write_json
 from experiments.tcn import report
 from experiments.tcn.recipe import SequenceRecipe
 from experiments.tcn.task_data import Source, TaskData
 from experiments.tcn.tasks import TASKS, Task
+from experiments.train_run import RunData, train_run
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import write_aside
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import TemporalModel
 from macaron_tf.objectives import SequenceObjective
-from macaron_tf.training import FitModel, build_fit_model, train
-from macaron_tf.training.state import load_network
+from macaron_tf.training import FitModel, build_fit_model
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceRun(Run):
+    """A training on one of the tasks; it has no vocabulary, at most a number of symbols."""
+
+    recipe_class = SequenceRecipe
+
+    vocab_size: int | None = None
+
+    @staticmethod
+    def load_vocabulary(directory) -> None:
+        return None
+
+    def build_network(self) -> TemporalModel:
+        config = self.recipe.model_config(self.vocab_size)
+        network = TemporalModel(config, dtype=self.recipe.training.dtype_policy)
+        network.build()
+        return network
 
 
 def run(options: argparse.Namespace) -> None:
@@ -59,43 +79,35 @@ def train_one(
     Raises:
         UserError: a run of other settings in the folder.
     """
-    file, done = path / "recipe.json", path / "result.json"
-    if file.exists():
-        theirs = recipe_from_json(SequenceRecipe, file.read_text(encoding="utf-8"), str(file))
-        check_same(theirs, recipe, path, MAY_CHANGE)
-        if done.exists() and theirs == recipe:
-            print(f"{path}: complete")
-            return json.loads(done.read_text(encoding="utf-8"))
+    done = path / "result.json"
+    run = SequenceRun(as_path(path), recipe, None, data.vocab_size)
+    if (earlier := run.resume(run.path, recipe)) and done.exists() and earlier.recipe == recipe:
+        print(f"{path}: complete")
+        return json.loads(done.read_text(encoding="utf-8"))
     keras.backend.clear_session()
-    keras.utils.set_random_seed(recipe.training.seed)
     config = recipe.model_config(data.vocab_size)
-    network = TemporalModel(config, dtype=recipe.training.dtype_policy)
-    network.build()
-    model = build_fit_model(network, SequenceObjective(task.loss), recipe.training)
     print(
         f"{path}: {mixer} of {config.parameters:,} parameters, widths {config.widths}; "
         f"{data.summary}",
         flush=True,
     )
-
-    def on_start() -> None:
-        write_aside(file, recipe.to_json().encode())
-
-    result = train(
-        model,
-        data.train,
-        recipe.training,
-        path,
-        validate=lambda model, step: measured(model, data.validation),
-        on_start=on_start,
+    result = train_run(
+        run,
+        RunData(data.train),
+        SequenceObjective(task.loss),
+        lambda network: lambda model, step: measured(model, data.validation),
+        note=None,
     )
     if result.best_checkpoint is None:
         raise UserError(
             f"{path} stopped before its first validation: raise training.max_minutes or "
             "lower training.validate_every"
         )
-    load_network(result.best_checkpoint, network, "")
-    test = measured(model, data.test)[task.metric] if data.test is not None else None
+    test = None
+    if data.test is not None:
+        network = run.load_network(result.best_checkpoint)
+        model = build_fit_model(network, SequenceObjective(task.loss), recipe.training)
+        test = measured(model, data.test)[task.metric]
     row = {
         "model": mixer,
         "seed": recipe.training.seed,
@@ -109,7 +121,7 @@ def train_one(
         "reason": result.reason,
         "run": str(path),
     }
-    write_aside(done, (json.dumps(row, indent=1) + "\n").encode())
+    write_json(done, row)
     return row
 
 

@@ -169,7 +169,7 @@ def train_recipe(
         path,
         validate=validation,
         vocabulary_hash=run.vocabulary.hash,
-        on_start=lambda: run.write(data.fingerprint(), pairs=len(data)),
+        on_start=lambda: run.write(network, data.fingerprint(), pairs=len(data)),
     )
 
 

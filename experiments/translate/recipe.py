@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from experiments.recipe import Recipe
+from experiments.recipe import MAY_CHANGE, Recipe
 from macaron_tf.data.translation.batching import BatchingConfig
 from macaron_tf.data.translation.pairs import CleaningConfig, SamplingConfig
 from macaron_tf.decoding.config import BeamSearchConfig
@@ -76,6 +76,15 @@ class TranslationRecipe(Recipe):
 
     kind = "translation"
     command = "python -m experiments.translate"
+    may_change = (
+        *MAY_CHANGE,
+        "average_last",
+        "data.test_split",
+        "data.validation_split",
+        "data.validation_lines",
+        "decoding.",
+        "metric.",
+    )
 
     data: DataConfig
     decoding: BeamSearchConfig
@@ -128,6 +137,14 @@ class TranslationRecipe(Recipe):
                     f"{name}={config.longest} or less"
                 )
         return dataclasses.replace(config, source_vocab_size=source_vocab_size)
+
+    def check_continues(self, before: "TranslationRecipe", where) -> None:
+        if before.init != self.init:
+            raise UserError(
+                f"{where} was started with --init {before.init or 'left out'}, not "
+                f"{self.init or 'without it'}: give the same command, or another folder"
+            )
+        super().check_continues(before, where)
 
     def follow(self, path: str) -> "TranslationRecipe":
         """A new `data.target_language` is also the language that BLEU tokenizes."""

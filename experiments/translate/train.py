@@ -2,15 +2,15 @@
 
 import argparse
 
-import keras
 import tensorflow as tf
 from etils import epath
 
 from experiments import recipes
-from experiments.recipe import MAY_CHANGE, check_same, override
+from experiments.recipe import override
+from experiments.train_run import RunData, report, train_run
 from experiments.translate.init import read_start
 from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun, build_network, first_stage
+from experiments.translate.run import TranslationRun, first_stage
 from experiments.translate.start import Start
 from experiments.translate.validation import METRICS, TranslationValidation
 from experiments.translate.vocabulary import train_vocabulary
@@ -19,17 +19,7 @@ from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.training import TrainingResult, build_fit_model, train
-
-_MAY_CHANGE = (
-    *MAY_CHANGE,
-    "average_last",
-    "data.test_split",
-    "data.validation_split",
-    "data.validation_lines",
-    "decoding.",
-    "metric.",
-)
+from macaron_tf.training import TrainingResult
 
 
 def run(options: argparse.Namespace) -> None:
@@ -52,16 +42,13 @@ def run(options: argparse.Namespace) -> None:
         strategy=options.devices,
         start=start,
     )
-    print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
-    if result.best_step is not None:
-        name, score = recipe.training.best_metric, result.best_score
-        print(f"best validation {name} {score:.2f} at step {result.best_step:,}")
-    print(
-        f"next: python -m experiments.translate average {path}\n"
-        f"      python -m experiments.translate evaluate {path}"
-        + (f" --data-dir {options.data_dir}" if options.data_dir else "")
-        + f"\n      tensorboard --logdir {path}"
-    )
+    where = f" --data-dir {options.data_dir}" if options.data_dir else ""
+    next_commands = [
+        f"{recipe.command} average {path}",
+        f"{recipe.command} evaluate {path}{where}",
+        f"tensorboard --logdir {path}",
+    ]
+    report(result, recipe, next_commands, "best validation {metric} {score:.2f} at step {step:,}")
 
 
 def train_recipe(
@@ -96,22 +83,12 @@ def train_recipe(
         )
     if start:
         start.check(recipe)
-    if recipe.training.best_metric not in METRICS:
-        raise UserError(
-            f"training.best_metric is {recipe.training.best_metric!r}: give one of "
-            f"{', '.join(METRICS)}"
-        )
+    recipe.check_metric(METRICS)
     languages = recipe.data.languages
     text = dict(data_dir=data_dir, download=download)
     held_out = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, **text)
-    opened = TranslationRun.open(path) if (path / "recipe.json").exists() else None
+    opened = TranslationRun.resume(path, recipe)
     if opened:
-        if opened.recipe.init != recipe.init:
-            raise UserError(
-                f"{path} was started with --init {opened.recipe.init or 'left out'}, not "
-                f"{recipe.init or 'without it'}: give the same command, or another folder"
-            )
-        check_same(opened.recipe, recipe, path, _MAY_CHANGE)
         vocabulary = opened.vocabulary
         if vocabulary_dir:
             again = (
@@ -155,28 +132,18 @@ def train_recipe(
             f"a TPU wants batches of one shape, and there are {len(data.shapes)}: "
             "--set data.batching.shapes=1"
         )
-    if opened:
-        opened.check_data(data.fingerprint())
-    # Weights, dropout and batches all follow from the one seed.
-    keras.utils.set_random_seed(recipe.training.seed)
-    with strategy.scope():
-        network = build_network(recipe, vocabulary)
-        validation = TranslationValidation(recipe, network, vocabulary, held_out)
-        objective = TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy))
-        if start and not opened:
-            start.copy_to(network, recipe)
-        stage = first_stage(recipe, network)
-        model = build_fit_model(network, objective, recipe.training, first_stage=stage)
-    begun = f", from {recipe.init}" if start else ""
-    print(f"{recipe.model}: {network.count_params():,} parameters{begun}", flush=True)
-    return train(
-        model,
-        lambda start: data.dataset(recipe.training.seed, start),
-        recipe.training,
-        path,
-        validate=validation,
-        vocabulary_hash=vocabulary.hash,
-        on_start=lambda: TranslationRun(path, recipe, vocabulary).write(
-            data.fingerprint(), pairs=len(data)
+    run = TranslationRun(path, recipe, vocabulary)
+    return train_run(
+        run,
+        RunData(
+            lambda start: data.dataset(recipe.training.seed, start),
+            data.fingerprint(),
+            {"pairs": len(data)},
         ),
+        TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy)),
+        lambda network: TranslationValidation(recipe, network, vocabulary, held_out),
+        strategy,
+        initialize=start and (lambda network: start.copy_to(network, recipe)),
+        first_stage=lambda network: first_stage(recipe, network),
+        note=f", from {recipe.init}" if start else "",
     )

@@ -22,6 +22,10 @@ from macaron_tf.training.updates import (
 )
 
 
+class Diverged(UserError):
+    """Too many updates in a row had a NaN or infinite gradient."""
+
+
 class FitModel(keras.Model):
     """A network and its objective, ready for `fit`.
 
@@ -64,7 +68,8 @@ class FitModel(keras.Model):
         endless: whether data that end are an error rather than the end of the epoch.
 
     Raises:
-        UserError: in `fit`: too many skipped updates in a row; data that end though `endless`.
+        Diverged: in `fit`: too many skipped updates in a row.
+        UserError: in `fit`: data that end though `endless`.
     """
 
     def __init__(
@@ -313,7 +318,7 @@ class FitModel(keras.Model):
         totals = self._epoch_sums.totals()
         skipped = totals.get(SKIPPED_IN_A_ROW, 0)
         if self.max_skipped_updates is not None and skipped >= self.max_skipped_updates:
-            raise UserError(
+            raise Diverged(
                 f"{skipped:.0f} updates in a row up to step {self.step} had a NaN or infinite "
                 "loss or gradient: lower learning_rate, lengthen warmup_steps or set clip_norm"
             )

@@ -53,5 +53,5 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
             "weights": weight_table(network),
         },
     )
-    run.write("")
+    run.write(network, "start")
     return str(run.path)

@@ -1,0 +1,116 @@
+"""The ceremony of training that every command's `train` shares: open, seed, build, fit, report."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from experiments.recipe import Recipe
+from experiments.run import Run
+from macaron_tf.text.vocabulary import check_vocabulary
+from macaron_tf.training import TrainingResult, build_fit_model, train
+from macaron_tf.training.checkpoints import CheckpointDirectory
+from macaron_tf.training.session import Validate
+from macaron_tf.training.updates import FirstStage, Objective
+
+
+@dataclasses.dataclass(frozen=True)
+class RunData:
+    """The training data of a run.
+
+    Attributes:
+        batches: `batches(start)` is the endless dataset from micro-batch number `start` on.
+        fingerprint: SHA-256 of the data, which a resumed run must find again; "" = not checked.
+        counts: sizes that data.json records, such as `{"pairs": 29_000}`.
+        per_worker: each worker process brings batches of its own, see `FitModel`.
+    """
+
+    batches: Callable[[int], tf.data.Dataset]
+    fingerprint: str = ""
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    per_worker: bool = False
+
+
+def train_run(
+    run: Run,
+    data: RunData,
+    objective: Objective,
+    validation: Callable[[keras.Model], Validate],
+    strategy: tf.distribute.Strategy | None = None,
+    initialize: Callable[[keras.Model], None] | None = None,
+    first_stage: Callable[[keras.Model], FirstStage | None] = lambda network: None,
+    note: str | None = "",
+) -> TrainingResult:
+    """Trains a run in its folder; the run found there is continued.
+
+    A resumed run is the uninterrupted one to the bit. Bad input leaves no folder behind: the
+    folder is made by the first write, after every check.
+
+    Args:
+        run: folder, recipe and vocabulary, as they are to be.
+        data: see its class.
+        objective: see `FitModel`.
+        validation: makes a network's validation, see
+            `macaron_tf.training.train`.
+        strategy: the devices; None = the current ones.
+        initialize: gives a built network pre-trained weights; not called where a checkpoint
+            replaces them.
+        first_stage: a network's first stage of training, if it has one.
+        note: ends the line about the model, such as ", from runs/bert"; None = no line.
+
+    Raises:
+        UserError: the folder holds a run of other settings, vocabulary or data; or see `train`.
+        Interrupted: stopped by a signal, after saving; see `train`.
+    """
+    recipe, vocabulary_hash = run.recipe, ""
+    earlier = run.resume(run.path, recipe)
+    if run.vocabulary is not None:
+        vocabulary_hash = run.vocabulary.hash
+        if earlier:
+            check_vocabulary(earlier.vocabulary.hash, run.vocabulary, str(run.path))
+    if earlier and data.fingerprint:
+        earlier.check_data(data.fingerprint)
+    # Weights, dropout, the order of batches and masks all follow from the one seed.
+    keras.utils.set_random_seed(recipe.training.seed)
+    with (strategy or tf.distribute.get_strategy()).scope():
+        network = run.build_network()
+        if initialize and CheckpointDirectory(run.path).latest() is None:
+            initialize(network)
+        validate = validation(network)
+        model = build_fit_model(
+            network, objective, recipe.training, first_stage=first_stage(network)
+        )
+    model.per_worker_data = data.per_worker
+    if note is not None:
+        print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
+    return train(
+        model,
+        data.batches,
+        recipe.training,
+        run.path,
+        validate=validate,
+        vocabulary_hash=vocabulary_hash,
+        on_start=lambda: run.write(network, data.fingerprint, **data.counts),
+    )
+
+
+def report(
+    result: TrainingResult,
+    recipe: Recipe,
+    next_commands: Sequence[str],
+    best: str = "best validation {metric} {score:.4f} at step {step:,}",
+) -> None:
+    """Says how a training ended, and what to do next.
+
+    Args:
+        result: of `train_run`.
+        recipe: names the metric.
+        next_commands: a line each.
+        best: the line about the best checkpoint.
+    """
+    print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
+    if result.best_step is not None:
+        metric, score = recipe.training.best_metric, result.best_score
+        print(best.format(metric=metric, score=score, step=result.best_step))
+    print("next: " + "\n      ".join(next_commands))
