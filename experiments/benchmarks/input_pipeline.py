@@ -109,8 +109,8 @@ class Work:
 
     def our_rows(self) -> Iterator[np.ndarray]:
         """The same rows, as a corpus is prepared."""
+        from macaron_tf.data.corpus.documents import tokenized_documents
         from macaron_tf.data.corpus.packing import pack_rows
-        from macaron_tf.data.corpus.tokenized import tokenized_documents
 
         special = (self._vocabulary.cls_id, self._vocabulary.sep_id)
         for document in tokenized_documents(self._texts, self._vocabulary, None):

@@ -12,7 +12,7 @@ class ElmoRecipe(Recipe):
     """A bidirectional language model over whole words, and the text it learns from.
 
     Attributes: those of `Recipe`, and
-        sources: texts, see `macaron_tf.data.sources.documents`; they are held in memory.
+        sources: texts, see `macaron_tf.data.sources.readers.documents`; they are held in memory.
         vocabulary_size: words that are predicted, the most frequent.
         row_length: words a row L, each sentence between two marks.
         batch_size: rows of a micro-batch.

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from experiments.array_batches import from_batches, in_turn, shuffled
 from experiments.elmo.recipe import ElmoRecipe
-from macaron_tf.data.sources.documents import documents
+from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
 from macaron_tf.text.words import (
     WordText,

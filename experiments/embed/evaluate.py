@@ -11,6 +11,7 @@ from experiments.embed.recipe import TRIPLETS
 from experiments.embed.scoring import check_scored, measure, vectors_of
 from experiments.embed.sentence_encoder import warn_cut
 from experiments.embed.start import open_encoder
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.sentences import encode_sets
 from macaron_tf.io import paths as storage
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
         source = opened.recipe.source
     if source is None and task != TRIPLETS:
         source = get_task(task).source
-    whole = bool(source) and source.startswith("tsv:") and "{split}" not in source
+    whole = bool(source) and not Source.of(source).has_splits
     split = options.split or ("all" if whole else validation_split(task))
     sets = read_sets(task, split, source, options.data_dir, options.download)
     began = time.monotonic()

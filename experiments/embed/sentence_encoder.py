@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.progress import track
 from macaron_tf.data.batches import Buckets, choose_lengths
 from macaron_tf.data.tasks.sentences import encode_sentences
 from macaron_tf.distribution.replicas import ReplicaMap
+from macaron_tf.io.progress import track
 from macaron_tf.models.siamese import SiameseEncoder
 from macaron_tf.text.loading import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows

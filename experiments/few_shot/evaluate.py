@@ -11,12 +11,12 @@ from experiments.few_shot.asking import Asker, Asking
 from experiments.few_shot.tasks import PromptTask, read_task
 from experiments.generate.opening import OpenedModel, open_model
 from experiments.kind import run_place
-from experiments.progress import track
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import score_answers
 from macaron_tf.evaluation.language import chance, majority
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import track
 
 
 def run(options: argparse.Namespace) -> None:

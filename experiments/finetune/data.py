@@ -5,10 +5,10 @@ import os
 from typing import Any
 
 from experiments.finetune.kinds import Limits, kind_of
-from experiments.progress import track
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
+from macaron_tf.io.progress import track
 from macaron_tf.text.loading import PieceVocabulary
 
 TRAIN = "train"

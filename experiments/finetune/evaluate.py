@@ -10,6 +10,7 @@ from typing import Any
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.prediction import measure
 from experiments.finetune.run import FinetuningRun
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -66,9 +67,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _default_splits(task: Task, source: str) -> list[str]:
     """The development sets; all of a file that is not cut into splits."""
-    if not source.startswith("tfds:") and "{split}" not in source:
-        return ["all"]
-    return list(task.validation_splits)
+    return list(task.validation_splits) if Source.of(source).has_splits else ["all"]
 
 
 def _digest(files: dict, examples: dict[str, Any]) -> str:

@@ -5,10 +5,10 @@ import json
 import math
 
 from experiments.generate.opening import open_model
-from macaron_tf.data.sources.files import lines_of
 from macaron_tf.decoding import TextScorer
 from macaron_tf.evaluation import perplexity
 from macaron_tf.io import paths as storage
+from macaron_tf.io.files import lines_of
 
 
 def run(options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ from experiments.command_line import (
 )
 from macaron_tf.errors import UserError, exit_on_user_error
 
-# The lines of macaron_tf.data.sources.documents.FORMS, which cannot be imported without TensorFlow.
+# The lines of macaron_tf.data.sources.names.DOCUMENTS, which cannot be imported without TensorFlow.
 _FORMS = """sources of text, in corpus.sources:
   tfds:NAME[/CONFIG][:VERSION]    a TensorFlow Datasets set with a field of text
   text:GLOB[,GLOB...]             files, plain or .gz, each a document

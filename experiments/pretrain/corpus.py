@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from experiments import recipes
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipe import override
-from macaron_tf.data.corpus.mixture import corpus_mixture
-from macaron_tf.data.corpus.writing import PretrainingCorpus, prepare
-from macaron_tf.data.sources.documents import open_source
+from macaron_tf.data.corpus.documents import corpus_mixture, open_source
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
@@ -35,7 +35,7 @@ def train_vocabulary(
 
     Args:
         recipe: names the sources, the kind and the size.
-        data_dir, download: as for `macaron_tf.data.sources.documents.documents`.
+        data_dir, download: as for `macaron_tf.data.sources.readers.documents`.
 
     Raises:
         UserError: the text cannot be read, or is too little for the size.
@@ -99,7 +99,7 @@ def prepare_corpus(
         recipe: corpus and vocabulary settings.
         out: its folder; a folder of `cache_directory()` named by the settings when None.
         vocabulary_dir: a vocabulary to use instead of training one.
-        data_dir, download: as for `macaron_tf.data.sources.documents.documents`.
+        data_dir, download: as for `macaron_tf.data.sources.readers.documents`.
 
     Raises:
         UserError: as `macaron_tf.data.corpus.writing.prepare`.

@@ -9,7 +9,7 @@ from etils import epath
 from experiments.pretrain.learning import pretraining_objective
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import PretrainingValidation, check_corpus
-from macaron_tf.data.corpus.writing import PretrainingCorpus
+from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import write_aside

@@ -3,7 +3,7 @@
 import dataclasses
 
 from experiments.recipe import MAY_CHANGE, Recipe
-from macaron_tf.data.corpus.writing import CorpusConfig
+from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import DenoisingConfig, MaskingConfig, SpanCorruptionConfig

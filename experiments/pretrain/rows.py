@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from experiments.pretrain.recipe import PretrainingRecipe
-from macaron_tf.data.corpus.reading import stream_dataset
-from macaron_tf.data.corpus.writing import PretrainingCorpus
+from macaron_tf.data.corpus.reading import PretrainingCorpus, stream_dataset
 
 
 def training_rows(

@@ -15,9 +15,8 @@ from experiments.pretrain.rows import training_rows, validation_rows
 from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
 from experiments.train_run import RunData, report, train_run
-from macaron_tf.data.corpus.reading import process_seed
-from macaron_tf.data.corpus.service import check_address, service_error, through_service
-from macaron_tf.data.corpus.writing import PretrainingCorpus
+from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed
+from macaron_tf.data.service import check_address, service_error, through_service
 from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path

@@ -9,8 +9,8 @@ from etils import epath
 
 from experiments.array_batches import from_batches
 from experiments.tcn.task_data import Source, TaskData
-from macaron_tf.data.sources.files import lines_of
 from macaron_tf.errors import UserError
+from macaron_tf.io.files import lines_of
 
 # Positions of a window, and how many of its last ones count (Bai et al.'s released code).
 WORDS, CHARACTERS = (80, 40), (400, 320)

@@ -17,7 +17,7 @@ from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.run import build_network as build_translator
 from experiments.translate.run import first_stage
 from macaron_tf.data.batches import Buckets
-from macaron_tf.data.corpus.folder import RecordFormat
+from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.models import Elmo, TemporalModel
 from macaron_tf.objectives import (
     BidirectionalLanguageObjective,

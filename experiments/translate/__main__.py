@@ -24,7 +24,7 @@ from experiments.command_line import (
 )
 from macaron_tf.errors import UserError, exit_on_user_error
 
-# The lines of macaron_tf.data.sources.pairs.FORMS, which cannot be imported without TensorFlow.
+# The lines of macaron_tf.data.sources.names.PAIRS, which cannot be imported without TensorFlow.
 _FORMS = """sources of text:
   tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets translation set, in --data-dir
   text:SOURCE_FILE,TARGET_FILE  aligned lines, plain or .gz; {split} in a name is filled in

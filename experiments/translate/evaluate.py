@@ -7,13 +7,13 @@ import json
 import re
 import time
 
-from experiments.progress import track
 from experiments.translate.run import TranslationRun
 from macaron_tf.data import read_pairs
-from macaron_tf.data.sources.pairs import has_splits
+from macaron_tf.data.sources.names import PAIRS, parse_source
 from macaron_tf.decoding import LineTranslator
 from macaron_tf.evaluation import evaluate_translations
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import track
 from macaron_tf.training.checkpoints import read_manifest
 
 
@@ -26,7 +26,8 @@ def run(options: argparse.Namespace) -> None:
         options.source_language or data.source_language,
         options.target_language or data.target_language,
     ]
-    split = options.split or (data.validation_split if has_splits(source) else "all")
+    has_splits = parse_source(source, PAIRS).has_splits
+    split = options.split or (data.validation_split if has_splits else "all")
     pairs = read_pairs(source, split, *languages, options.data_dir, options.download)
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)

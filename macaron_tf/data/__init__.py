@@ -10,14 +10,10 @@ Vocabularies of encoders: piece_vocabulary is what wordpiece, encoder_sentencepi
 have in common.
 """
 
-from macaron_tf.data.corpus.writing import (
-    CorpusConfig,
-    CorpusSource,
-    PretrainingCorpus,
-    prepare,
-)
-from macaron_tf.data.sources.documents import documents
-from macaron_tf.data.sources.pairs import read_pairs, source_fingerprint
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.data.sources.readers import documents, read_pairs, source_fingerprint
 from macaron_tf.data.tasks.classification import ClassificationData, Examples, read_examples
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.encoding import encode_pairs

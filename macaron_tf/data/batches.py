@@ -171,7 +171,7 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     return sorted({cell * multiple for cell in chosen if below[cell] > 0})
 
 
-# Passes parts on, each given with its size, and tells somebody: as `experiments.progress.track`.
+# Passes parts on, each given with its size, and tells somebody: as `macaron_tf.io.progress.track`.
 Progress = Callable[[Iterator[tuple[int, slice]], int], Iterator[slice]]
 
 

@@ -3,12 +3,15 @@
 import concurrent.futures
 import contextlib
 import fcntl
+import gzip
 import hashlib
 import os
 import pathlib
+import zlib
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
+from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -133,3 +136,31 @@ def only_writer(folder: str | os.PathLike, activity: str) -> Iterator[None]:
                 f"another process is {activity} in {folder}: wait for it or choose another folder"
             ) from error
         yield
+
+
+def lines_of(path: epath.Path) -> Iterator[str]:
+    """Lines of a plain or `.gz` file without their ends.
+
+    Only line feeds end a line: U+2028, NEL and form feeds stay inside it.
+
+    Raises:
+        UserError: the file cannot be read, is not UTF-8, or is no whole gzip file.
+    """
+    number = 0
+    try:
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(path.open("rb"))
+            if path.suffix == ".gz":
+                file = opened.enter_context(gzip.open(file))
+            for number, line in enumerate(file, start=1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield text.removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x}); "
+            "convert the file to UTF-8"
+        ) from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is not a whole gzip file: {error}; compress it again") from error
+    except storage.FILE_ERRORS as error:
+        raise UserError(f"cannot read {path}: {storage.reason(error)}; check the path") from error

@@ -8,6 +8,22 @@ import tensorflow_text
 from macaron_tf.errors import UserError
 
 SPLITTERS = ("tensorflow_text", "blingfire")
+_LONGEST = 1 << 16  # characters of a line; the sentence breakers are slow on longer ones
+
+
+def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
+    """The stripped lines of a text, none empty; one of more characters is cut at a space."""
+    lines = []
+    for line in text.split("\n"):
+        line = line.strip()
+        start = 0
+        while len(line) - start > longest:
+            space = line.rfind(" ", start + 1, start + longest + 1)
+            end = space if space > 0 else start + longest
+            lines.append(line[start:end].strip())
+            start = end + (space > 0)
+        lines.append(line[start:].strip())
+    return [line for line in lines if line]
 
 
 def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> list[list[str]]:

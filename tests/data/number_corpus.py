@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.writing import PretrainingCorpus
+from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -7,8 +7,9 @@ import shutil
 
 import pytest
 
-from macaron_tf.data.corpus import writing as pretraining_corpus
-from macaron_tf.data.corpus.writing import PretrainingCorpus, prepare
+from macaron_tf.data.corpus import writing
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
@@ -85,19 +86,16 @@ def test_a_kill_at_any_moment_leaves_the_same_bytes(
 
 
 def test_going_on_does_not_tokenize_again(texts, vocabulary, tmp_path, monkeypatch):
-    from macaron_tf.data.corpus import folder as corpus_state
-    from macaron_tf.data.corpus import writing as corpus_writer
-
     config = config_of(texts)
-    written = []
+    written, write_state = [], writing.write_state
 
     def counted(*args):
-        corpus_state.write_state(*args)
+        write_state(*args)
         written.append(args)
         if len(written) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(corpus_writer, "write_state", counted)
+    monkeypatch.setattr(writing, "write_state", counted)
     with pytest.raises(KeyboardInterrupt):
         prepare(config, vocabulary, tmp_path)
     with pytest.raises(UserError, match="is not finished: give the command"):
@@ -160,23 +158,6 @@ def test_changed_files_are_noticed(moved, tmp_path):
         again()
 
 
-def test_corpora_of_earlier_versions_open(moved, texts, tmp_path):
-    out, again = moved
-    record = json.loads((out / "corpus.json").read_text())
-    files = sorted((texts / "a").iterdir())
-    stamps = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-    record["settings"]["sources"] = [stamps]
-    (out / "corpus.json").write_text(json.dumps(record))
-    again()
-    with (tmp_path / "elsewhere" / "01.txt").open("a") as file:
-        file.write(" 1")
-    with pytest.raises(UserError, match="the files of the sources are not those"):
-        again()
-    record["settings"]["sources"] = [["0" * 64]]  # as those of translation pairs
-    (out / "corpus.json").write_text(json.dumps(record))
-    again()
-
-
 def test_damage_is_named(texts, vocabulary, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(UserError, match=r"no corpus in .*corpus\.json"):
@@ -214,9 +195,7 @@ def test_damage_is_named(texts, vocabulary, tmp_path):
 
 
 def test_an_unfinished_folder_that_is_damaged(texts, vocabulary, tmp_path, monkeypatch):
-    from macaron_tf.data.corpus import writing as corpus_writer
-
-    monkeypatch.setattr(corpus_writer, "remove_leftovers", lambda out: None)
+    monkeypatch.setattr(writing, "remove_leftovers", lambda out: None)
     prepare(config_of(texts), vocabulary, tmp_path)
     monkeypatch.undo()
     (tmp_path / "corpus.json").unlink()
@@ -243,34 +222,6 @@ def test_a_folder_that_cannot_be_written(texts, vocabulary, tmp_path):
             prepare(config_of(texts), vocabulary, tmp_path / "locked")
 
 
-def test_pairs_of_an_earlier_version_open_but_are_not_gone_on_with(texts, vocabulary, tmp_path):
-    config = config_of(texts, pairs="next_sentence")
-    whole = prepare(config, vocabulary, tmp_path)
-    index = json.loads((tmp_path / "corpus.json").read_text())
-    assert index["settings"].pop("held_out") == "documents"
-    (tmp_path / "corpus.json").write_text(json.dumps(index))
-    assert PretrainingCorpus.open(tmp_path).fingerprint == whole.fingerprint
-    with pytest.raises(UserError, match="an earlier version, which held out rows"):
-        prepare(config, vocabulary, tmp_path)
-
-
-def test_a_corpus_in_the_words_of_an_earlier_version(texts, vocabulary, tmp_path):
-    config = config_of(texts)
-    whole = prepare(config, vocabulary, tmp_path)
-    index = json.loads((tmp_path / "corpus.json").read_text())
-    recorded = index["settings"]["config"]
-    for name in ("pairs", "packing", "language_alpha"):
-        del recorded[name]
-    recorded |= {"next_sentence": False, "cross_documents": False}
-    for source in recorded["sources"]:
-        del source["language"]
-    (tmp_path / "corpus.json").write_text(json.dumps(index))
-    assert PretrainingCorpus.open(tmp_path).config == config
-    assert prepare(config, vocabulary, tmp_path).fingerprint == whole.fingerprint
-    with pytest.raises(UserError, match="has pairs 'none', not 'sentence_order'"):
-        prepare(config_of(texts, pairs="sentence_order"), vocabulary, tmp_path)
-
-
 def test_a_second_process_waits_for_its_turn(texts, vocabulary, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with (
@@ -288,5 +239,5 @@ def test_a_second_process_waits_for_its_turn(texts, vocabulary, tmp_path, monkey
     monkeypatch.setattr(
         storage, "exists", lambda path: asked.append(path) or (len(asked) > 1 and exists(path))
     )
-    monkeypatch.setattr(pretraining_corpus, "_write", None)
+    monkeypatch.setattr(writing, "_write", None)
     assert prepare(config_of(texts), vocabulary, out).fingerprint == corpus.fingerprint

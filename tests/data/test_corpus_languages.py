@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.writing import PretrainingCorpus, prepare
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests.data.number_corpus import config_of, contents, numbers_of

@@ -6,15 +6,15 @@ import io
 import numpy as np
 import pytest
 
-from macaron_tf.data.corpus import progress as corpus_progress
+from macaron_tf.data.corpus import documents as corpus_documents
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.mixture import (
+from macaron_tf.data.corpus.documents import (
     SourceSize,
     corpus_mixture,
     language_weights,
     mixed_documents,
 )
-from macaron_tf.data.sources import pairs as sources
+from macaron_tf.io import progress
 
 SOURCES = (
     CorpusSource("text:a", language="en"),
@@ -91,12 +91,14 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch):
     assert sum(not document.repeated for document in drawn) == 520  # each once at least
     assert all(abs(lines[source] / lines.total() - 1 / 3) < 0.06 for source in range(3))
     assert drawn == list(corpus_mixture(config))
-    read, read_pairs = [], sources.read_pairs
-    monkeypatch.setattr(sources, "read_pairs", lambda *args: read.append(args) or read_pairs(*args))
-    monkeypatch.setattr(corpus_progress, "_SECONDS", 0)
+    read, read_pairs = [], corpus_documents.read_pairs
+    monkeypatch.setattr(
+        corpus_documents, "read_pairs", lambda *args: read.append(args) or read_pairs(*args)
+    )
+    monkeypatch.setattr(progress, "_SECONDS", 0)
     stream = io.StringIO()
     list(corpus_mixture(config, stream=stream))
     assert len(read) == 1  # the pairs come again from memory
-    assert stream.getvalue().splitlines()[-1] == "500 documents  counting lines"
+    assert stream.getvalue().splitlines()[-1] == "520 documents  counting lines"
     few = list(corpus_mixture(config, max_documents=3))
     assert sum(not document.repeated for document in few) == 9

@@ -8,10 +8,9 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.folder import RecordFormat, Shard
-from macaron_tf.data.corpus.packing import Rows
-from macaron_tf.data.corpus.reading import process_seed
-from macaron_tf.data.corpus.writing import PretrainingCorpus, prepare
+from macaron_tf.data.corpus.packing import RecordFormat, Rows
+from macaron_tf.data.corpus.reading import PretrainingCorpus, Shard, process_seed
+from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from macaron_tf.data.sources.documents import count_documents, document_files, documents
+from macaron_tf.data.sources.readers import count_documents, document_files, documents
 from macaron_tf.errors import UserError
 
 
@@ -53,9 +53,9 @@ def test_real_sets(tfds_dir):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("novels", "unknown source of documents 'novels'"),
-        ("text:", "unknown source of documents"),
-        ("homeassistant:", "unknown source of documents"),
+        ("novels", "unknown source 'novels' of documents: give tfds"),
+        ("text:", "unknown source 'text:' of documents"),
+        ("homeassistant:", "unknown source 'homeassistant:' of documents"),
         ("tsv:pairs.tsv", "holds translation pairs: name its two languages, as in .'tsv:pairs"),
         ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
         ("tfds:glue/mrpc", "has no field 'text'.*sentence1, sentence2"),

@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from macaron_tf.data.corpus.mixture import mixed_documents
+from macaron_tf.data.corpus.documents import mixed_documents
 
 
 def reader(name: str, count: int):

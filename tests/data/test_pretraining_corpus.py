@@ -9,6 +9,7 @@ import pytest
 
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
+from macaron_tf.io import progress
 from tests.data.number_corpus import (
     config_of,
     contents,
@@ -211,9 +212,7 @@ def test_a_line_of_ten_megabytes(texts, vocabulary, tmp_path):
 
 
 def test_progress_is_shown(texts, vocabulary, tmp_path, monkeypatch):
-    from macaron_tf.data.corpus import progress as corpus_progress
-
-    monkeypatch.setattr(corpus_progress, "_SECONDS", 0)
+    monkeypatch.setattr(progress, "_SECONDS", 0)
     stream = io.StringIO()
     prepare(config_of(texts), vocabulary, tmp_path / "lines", stream=stream)
     last = stream.getvalue().splitlines()[-1]
@@ -229,9 +228,7 @@ def test_progress_is_shown(texts, vocabulary, tmp_path, monkeypatch):
 
 
 def test_progress_counts_the_rows_that_come_again(texts, vocabulary, tmp_path, monkeypatch):
-    from macaron_tf.data.corpus import progress as corpus_progress
-
-    monkeypatch.setattr(corpus_progress, "_SECONDS", 0)
+    monkeypatch.setattr(progress, "_SECONDS", 0)
     stream = io.StringIO()
     config = config_of(texts, sources=weighted(texts, 1.0, 1.0))
     corpus = prepare(config, vocabulary, tmp_path, stream=stream)

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from macaron_tf.data.corpus.tokenized import cut_lines, tokenized_documents
+from macaron_tf.data.corpus.documents import tokenized_documents
 from macaron_tf.errors import UserError
-from macaron_tf.text.sentences import split_sentences
+from macaron_tf.text.sentences import cut_lines, split_sentences
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -50,7 +50,7 @@ def lists(document):
 
 @pytest.mark.parametrize("group", [1, 20, 1 << 20])
 def test_documents_of_ids(vocabulary, monkeypatch, group):
-    monkeypatch.setattr("macaron_tf.data.corpus.tokenized._GROUP", group)
+    monkeypatch.setattr("macaron_tf.data.corpus.documents._GROUP", group)
     texts = ["one two. three.\n\ntwo", "\x00\n\u200b", "three"]
     lines = [lists(d) for d in tokenized_documents(iter(texts), vocabulary, None)]
     assert lines == [[[5, 6, 8, 7, 8], [6]], [], [[7]]]

@@ -6,8 +6,8 @@ import time
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.corpus import service
-from macaron_tf.data.corpus.service import service_error, through_service
+from macaron_tf.data import service
+from macaron_tf.data.service import service_error, through_service
 from macaron_tf.errors import UserError
 
 servers = tf.data.experimental.service

@@ -10,7 +10,7 @@ from macaron_tf.data import (
     read_pairs,
     source_fingerprint,
 )
-from macaron_tf.data.sources.documents import documents
+from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from macaron_tf.data import read_pairs, source_fingerprint
-from macaron_tf.data.sources.pairs import has_splits
+from macaron_tf.data.sources import names
 from macaron_tf.errors import UserError
 
 
@@ -35,6 +35,9 @@ def test_plain_gzip_and_split_names(files):
 
 
 def test_which_sources_have_splits():
+    def has_splits(name):
+        return names.parse_source(name, names.PAIRS).has_splits
+
     assert has_splits("tfds:multi30k") and has_splits("homeassistant")
     assert has_splits("text:{split}.en,{split}.de") and has_splits("tsv:{split}.tsv")
     assert not has_splits("text:a.en,a.de") and not has_splits("tsv:a.tsv")
@@ -73,8 +76,8 @@ def test_unequal_counts_name_both(files):
         ("tsv:{d}/nope", "train", "cannot read"),
         ("csv:{d}/train.tsv", "train", "unknown source 'csv:"),
         ("", "train", "unknown source ''"),
-        ("text:", "train", "names nothing after text"),
-        ("tfds:", "train", "names nothing after tfds"),
+        ("text:", "train", "unknown source 'text:': give tfds"),
+        ("tfds:", "train", "unknown source 'tfds:': give tfds"),
     ],
 )
 def test_errors(files, source, split, message):

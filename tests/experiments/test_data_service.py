@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from experiments.data_service import main
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.service import service_error, through_service
 from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.data.service import service_error, through_service
 from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.distribution.processes import free_ports

@@ -10,7 +10,7 @@ from experiments import compare_blocks, recipes
 from experiments.recipe import override
 from experiments.translate import __main__ as translate
 from experiments.translate.__main__ import main
-from macaron_tf.data.sources.pairs import FORMS
+from macaron_tf.data.sources.names import PAIRS
 from tests.conftest import number_pairs
 
 
@@ -121,7 +121,7 @@ def test_bad_draws_are_one_sentence(flags, tmp_path, capsys):
 
 def test_the_forms_of_sources_are_those_of_the_reader():
     lines = [tuple(line.split(None, 1)) for line in translate._FORMS.strip().split("\n")[1:]]
-    assert dict(lines) == FORMS
+    assert dict(lines) == PAIRS
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def pretraining_run(path, vocabulary):
     """A run of one checkpoint, with a next-sentence head, as `pretrain` would leave it."""
     from experiments.pretrain.recipe import PretrainingRecipe
     from experiments.pretrain.run import PretrainingRun
-    from macaron_tf.data.corpus.writing import CorpusConfig
+    from macaron_tf.data.corpus.config import CorpusConfig
     from macaron_tf.objectives import MaskedLanguageObjective
     from macaron_tf.training import TrainingConfig, build_fit_model
     from macaron_tf.training.checkpoints import CheckpointDirectory

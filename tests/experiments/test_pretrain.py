@@ -14,8 +14,8 @@ from experiments.pretrain.fill import fill
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import train_recipe
 from experiments.recipe import override
-from macaron_tf.data.corpus.writing import PretrainingCorpus
-from macaron_tf.data.sources.documents import FORMS
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.sources.names import DOCUMENTS
 from macaron_tf.text.loading import load_encoder_vocabulary
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
@@ -293,7 +293,7 @@ def test_static_shapes_give_the_same_loss(source, corpus, tmp_path):
 
 
 def test_the_help_lists_every_form_of_source():
-    assert all(form in _FORMS and text in _FORMS for form, text in FORMS.items())
+    assert all(form in _FORMS and text in _FORMS for form, text in DOCUMENTS.items())
 
 
 def test_a_sentencepiece_vocabulary_folds_case_where_asked(source, tmp_path):

@@ -1,51 +1,43 @@
-"""What a pre-training corpus is made of and how its rows are cut."""
+"""Settings of a pre-training corpus: its sources and how its rows are cut."""
 
 import dataclasses
-from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
 
 from macaron_tf.errors import UserError
+from macaron_tf.settings import Count, Fraction, Natural, OneOf, Positive, Settings
 from macaron_tf.text.sentences import SPLITTERS
 
-PAIRS = ("none", "next_sentence", "sentence_order")
 TEXT_PACKINGS = ("doc_text", "full_text", "doc_sentences", "full_sentences")
 PAIR_PACKINGS = ("segment_pair", "sentence_pair")
-_LEAST_LENGTH = 8  # three special ids and a few others; shorter rows teach nothing
 
 
 @dataclasses.dataclass(frozen=True)
-class CorpusSource:
+class CorpusSource(Settings):
     """One source of a corpus.
 
-    Args:
+    Attributes:
         source: of `documents`, or of `read_pairs` where `language` is two.
         split: its split.
-        weight: how often its documents are drawn beside those of other sources, see
+        weight: relative frequency of its documents beside those of other sources, see
             `mixed_documents`; None (for every source of a corpus) reads each document once.
         language: the code of its language; of a source of translation pairs the two codes, in the
             order of the halves; None in a corpus that does not tell languages apart.
-
-    Raises:
-        UserError: a value that cannot be.
     """
+
+    section: ClassVar[str] = "corpus.sources"
 
     source: str
     split: str = "train"
-    weight: float | None = None
+    weight: Positive | None = None
     language: str | tuple[str, str] | None = None
 
-    def __post_init__(self):
-        number = isinstance(self.weight, int | float) and 0 < self.weight < float("inf")
-        if self.weight is not None and not number:
-            raise UserError(
-                f"the weight of {self.source} is {self.weight}: it must be a number above 0"
-            )
-        if isinstance(self.language, list):  # as JSON has it
-            object.__setattr__(self, "language", tuple(self.language))
+    def check(self) -> None:
         codes = self.languages
-        two = not isinstance(self.language, tuple) or len(set(codes)) == len(codes) == 2
-        if not two or not all(isinstance(code, str) and code for code in codes):
-            raise UserError(
-                f"the language of {self.source} is {self.language!r}: give a code such as 'de' or, "
+        if not all(codes) or len(set(codes)) < len(codes):
+            raise self.error(
+                f"language={self.language!r} of {self.source} must be a code such as 'de' or, "
                 "for translation pairs, two different ones, ('en', 'de')"
             )
 
@@ -54,7 +46,7 @@ class CorpusSource:
         """Its languages: none, one, or the two of translation pairs."""
         if self.language is None:
             return ()
-        return self.language if isinstance(self.language, tuple) else (self.language,)
+        return (self.language,) if isinstance(self.language, str) else self.language
 
     @property
     def is_translation(self) -> bool:
@@ -63,19 +55,19 @@ class CorpusSource:
 
 
 @dataclasses.dataclass(frozen=True)
-class CorpusConfig:
+class CorpusConfig(Settings):
     """A corpus and its rows.
 
     Rows of translation pairs are `[CLS] a [SEP] b [SEP]`, one pair each, whatever the packing.
 
-    Args:
-        sources: where the documents come from: sources, their names alone, or tuples of what a
-            source is made of, (name, split, weight, language).
+    Attributes:
+        sources: origin of the documents: sources, their names alone, or tuples of a source's
+            fields, (name, split, weight, language).
         sequence_length: L of every row, special ids included.
         pairs: rows are two segments instead of running text: "next_sentence" (BERT's: in half of
             the rows the second one is from another document) or "sentence_order" (ALBERT's: in
             half of them the two are swapped).
-        packing: what fills a row. Of running text "doc_text" and "full_text" (as many ids as fit,
+        packing: contents of a row. Of running text "doc_text" and "full_text" (as many ids as fit,
             of one document or going on with the next) or "doc_sentences" and "full_sentences" (as
             many whole sentences as fit); of pairs "segment_pair" (as many sentences as fit) or
             "sentence_pair" (two sentences). The last four are RoBERTa's (Liu et al. 2019, table
@@ -84,56 +76,36 @@ class CorpusConfig:
             (Conneau and Lample 2019, section 3.1: 0.5), see `language_weights`; None reads each
             document once.
         validation_every: one row of running text in so many is a validation row; of pairs one
-            document, and of the first three documents two. What is held out is not trained on:
+            document, and of the first three documents two. Held-out text is not trained on:
             rows of running text share no text, and pairs are made of documents of one split.
         validation_run: rows of running text that are held out together, so that they go on from
             one to the next; of as many runs one in `validation_every`.
         rows_per_shard: rows of a file, about: it ends with a document.
         seed: decides the order of the sources and the pairs.
         sentence_splitter: of `split_sentences`, where rows are made of sentences.
-
-    Raises:
-        UserError: a value that cannot be.
     """
 
+    section: ClassVar[str] = "corpus"
+
     sources: tuple[CorpusSource, ...]
-    sequence_length: int = 128
-    pairs: str = "none"
-    packing: str | None = None
-    language_alpha: float | None = None
-    validation_every: int = 200
-    validation_run: int = 1
-    rows_per_shard: int = 8192
-    seed: int = 0
-    sentence_splitter: str = "tensorflow_text"
+    # Three special ids and a few others: shorter rows teach nothing.
+    sequence_length: Annotated[int, Ge(8)] = 128
+    pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
+    packing: Annotated[str, OneOf(TEXT_PACKINGS + PAIR_PACKINGS)] | None = None
+    language_alpha: Fraction | None = None
+    validation_every: Annotated[int, Ge(2)] = 200  # of 1 nothing is left to train on
+    validation_run: Count = 1
+    rows_per_shard: Count = 8192
+    seed: Natural = 0
+    sentence_splitter: Annotated[str, OneOf(SPLITTERS)] = "tensorflow_text"
 
     def __post_init__(self):
         given = self.sources
-        if isinstance(given, str | CorpusSource):
-            given = (given,)
+        given = (given,) if isinstance(given, str | CorpusSource) else given
         object.__setattr__(self, "sources", tuple(map(_source, given)))
-        if self.sequence_length < _LEAST_LENGTH:
-            raise UserError(
-                f"sequence_length is {self.sequence_length}: it must be {_LEAST_LENGTH} or more"
-            )
-        if self.validation_every < 2:
-            raise UserError(
-                f"validation_every is {self.validation_every}: it must be 2 or more, "
-                "or nothing is left to train on"
-            )
-        if self.validation_run < 1:
-            raise UserError(f"validation_run is {self.validation_run}: it must be 1 or more")
-        if self.rows_per_shard < 1:
-            raise UserError(f"rows_per_shard is {self.rows_per_shard}: it must be 1 or more")
-        if self.seed < 0:
-            raise UserError(f"seed is {self.seed}: it must be 0 or more")
-        _one_of("sentence_splitter", self.sentence_splitter, SPLITTERS)
-        _one_of("pairs", self.pairs, PAIRS)
-        self._check_sources()
-        self._check_packing()
-        self._check_languages()
+        super().__post_init__()
 
-    def _check_sources(self) -> None:
+    def check(self) -> None:
         if not self.sources:
             raise UserError("a corpus needs a source: give text:GLOB or tfds:NAME")
         for name, of_all in (
@@ -143,27 +115,21 @@ class CorpusConfig:
             if None in of_all and set(of_all) != {None}:
                 without = self.sources[of_all.index(None)].source
                 raise UserError(f"{without} has no {name} but others have: give all of them one")
-
-    def _check_packing(self) -> None:
-        if self.packing is not None:
-            _one_of("packing", self.packing, TEXT_PACKINGS + PAIR_PACKINGS)
-            known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
-            if self.packing not in known:
-                raise UserError(
-                    f"packing {self.packing!r} does not go with pairs {self.pairs!r}: "
-                    f"give one of {', '.join(known)}"
-                )
+        known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
+        if self.row_packing not in known:
+            raise self.error(
+                f"packing={self.packing!r} does not go with pairs={self.pairs!r}: "
+                f"give one of {', '.join(known)}"
+            )
         if self.repeats and self.crosses_documents:
             raise UserError(
                 "weights or language_alpha and packing='full_...' exclude each other: documents "
                 "that come again are packed otherwise, and validation text would be trained on"
             )
+        self._check_languages()
 
     def _check_languages(self) -> None:
-        alpha = self.language_alpha
-        if alpha is not None:
-            if type(alpha) not in (int, float) or not 0 <= alpha <= 1:
-                raise UserError(f"language_alpha is {alpha!r}: it must be a number from 0 to 1")
+        if self.language_alpha is not None:
             if not self.languages:
                 raise UserError("language_alpha needs the sources' languages: give each its own")
             if self.weights is not None:
@@ -188,7 +154,7 @@ class CorpusConfig:
 
     @property
     def row_packing(self) -> str:
-        """What fills a row, by name."""
+        """The packing, by name."""
         return self.packing or ("segment_pair" if self.paired else "doc_text")
 
     @property
@@ -203,7 +169,7 @@ class CorpusConfig:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages in the order in which sources first name them: a place is a language's id.
+        """The languages in the order in which sources first name them: a position is an id.
 
         Empty where the corpus does not tell languages apart.
         """
@@ -215,7 +181,7 @@ class CorpusConfig:
         return any(source.is_translation for source in self.sources)
 
     @property
-    def weights(self) -> Sequence[float] | None:
+    def weights(self) -> list[float] | None:
         """The sources' weights, or None where they have none."""
         weights = [source.weight for source in self.sources]
         return None if None in weights else weights
@@ -226,38 +192,15 @@ class CorpusConfig:
         return self.weights is not None or self.language_alpha is not None
 
 
-def config_from_record(record: dict) -> CorpusConfig:
-    """A configuration as a corpus's files record it, in an earlier version's words too.
-
-    Args:
-        record: its fields.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        TypeError, KeyError: it is none.
-    """
-    fields = dict(record)
-    fields["sources"] = tuple(CorpusSource(**source) for source in fields["sources"])
-    if "next_sentence" in fields:
-        fields["pairs"] = "next_sentence" if fields.pop("next_sentence") else "none"
-    if fields.pop("cross_documents", False):
-        fields["packing"] = "full_text"
-    return CorpusConfig(**fields)
-
-
-def _source(given) -> CorpusSource:
-    if isinstance(given, CorpusSource):
-        return given
-    parts = (given,) if isinstance(given, str) else given
-    if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= 4:
-        raise UserError(f"a source is {given!r}: give its name, or (name, split, weight, language)")
-    if not all(isinstance(part, str) for part in parts[:2]):
-        raise UserError(f"a source is {given!r}: its name and split must be text")
-    return CorpusSource(*parts)
-
-
-def _one_of(name: str, value, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UserError(f"{name} is {value!r}: it must be one of {', '.join(known)}")
+def _source(given: Any) -> CorpusSource:
+    """A source from its name, its fields in a tuple, or a dictionary of JSON."""
+    match given:
+        case CorpusSource():
+            return given
+        case str():
+            return CorpusSource(given)
+        case dict():
+            return CorpusSource(**given)
+        case list() | tuple() if 1 <= len(given) <= 4:
+            return CorpusSource(*given)
+    raise UserError(f"a source is {given!r}: give its name, or (name, split, weight, language)")

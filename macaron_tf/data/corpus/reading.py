@@ -1,6 +1,7 @@
-"""The order in which a corpus's rows are dealt, as TensorFlow operations alone.
+"""A prepared corpus: its files, and its rows as batches in an order that a seed decides.
 
-No Python runs while the rows are read, so that a tf.data service can do it in another process.
+The order is made of TensorFlow operations alone, so that a tf.data service can read the rows in
+another process.
 """
 
 import dataclasses
@@ -9,43 +10,101 @@ import itertools
 import json
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.folder import (
-    FORMAT,
-    INDEX,
-    SPLITS,
-    RecordFormat,
-    Shard,
-    is_whole,
-    read_index,
-)
+from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.loading import load_encoder_vocabulary
 from macaron_tf.text.vocabulary import check_vocabulary
 
+FORMAT = 1  # raise it when the files' layout or meaning changes
+INDEX = "corpus.json"  # makes a folder a finished corpus
+PROGRESS = "progress.json"  # the state of an unfinished one
+SPLITS = ("train", "validation")
+
 # Named, so that every device draws the same numbers from a seed.
 _ALGORITHM = "philox"
+# Rows shuffled among each other: 64 Ki rows of 128 two-byte ids are 17 MB, of 512 are 67 MB.
+_SHUFFLED_ROWS = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A file of records.
+
+    Attributes:
+        name: its name in the corpus's folder.
+        rows: number of its records.
+        sha256: of its bytes, hex.
+    """
+
+    name: str
+    rows: int
+    sha256: str
+
+    def is_whole(self, folder: str, record: RecordFormat, verify: bool) -> bool:
+        """Whether the file exists with its recorded size and, to `verify`, its SHA-256."""
+        path = storage.join(folder, self.name)
+        try:
+            if tf.io.gfile.stat(path).length != self.rows * record.file_bytes:
+                return False
+            return not verify or storage.file_digest(path) == self.sha256
+        except tf.errors.OpError:
+            return False
+
+
+def read_index(folder: str) -> dict[str, Any]:
+    """Reads the index of a prepared folder.
+
+    Returns:
+        {"config": CorpusConfig, "settings": dict, "shards": a tuple of shards for each split}.
+
+    Raises:
+        UserError: there is no finished corpus, or its index is damaged.
+    """
+    path = storage.join(folder, INDEX)
+    if not storage.exists(path):
+        if storage.exists(storage.join(folder, PROGRESS)):
+            raise UserError(
+                f"the corpus in {folder} is not finished: give the command that prepares it "
+                "again, and it goes on"
+            )
+        raise UserError(f"no corpus in {folder}: there is no {INDEX}; prepare one there")
+    try:
+        record = json.loads(storage.read_bytes(path))
+        if record["format"] != FORMAT:
+            raise UserError(
+                f"{path} is of format {record['format']}, not {FORMAT}: prepare the corpus again"
+            )
+        shards = record["shards"]
+        return {
+            "config": CorpusConfig(**record["settings"]["config"]),
+            "settings": record["settings"],
+            "shards": {split: tuple(Shard(**shard) for shard in shards[split]) for split in SPLITS},
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: remove it and prepare the corpus again") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class RowOrder:
-    """Shards in random order, then the rows of some shards among each other; anew each epoch.
+    """Shuffles shards, then the rows of each group of shards, anew in each epoch.
 
-    The groups of an epoch are the same number of shards each, as near as can be, so that a
-    group's number tells its shards without a look at the groups before it.
+    All groups of an epoch have the same number of shards, give or take one, so that a group's
+    number tells its shards without a look at the groups before it.
 
-    Args:
+    Attributes:
         paths: of the shards, none of them empty.
-        rows: number of records of each.
-        first_rows: number of the first row of each, which no shuffling changes.
+        rows: number of records of each shard.
+        first_rows: number of the first row of each shard, which no shuffling changes.
         shuffled_rows: greatest number of rows of a group, a single larger shard excepted.
-        seed: two numbers that decide the order; None takes the shards and rows as they lie.
+        seed: two numbers that decide the order; None keeps the order of the files.
     """
 
     paths: tuple[str, ...]
@@ -68,15 +127,15 @@ class RowOrder:
         repeat: bool,
         drop_remainder: bool,
     ) -> tf.data.Dataset:
-        """The rows from one on; of those before it at most one group is read.
+        """The rows from `start_row` on; of the rows before it at most one group is read.
 
         Args:
             start_row: number of the first row, counted from the start of epoch 0.
             batch_size: B.
-            decode: makes a tensor `(N, ...)` of N records, a group at once: its rows are shuffled
+            decode: makes a tensor `(N, ...)` of N records, a group at once: numbers are shuffled
                 and cut into batches in half the time that strings take.
             repeat: go on with the next epochs for ever, a batch across two of them included, or
-                end with the one begun.
+                end with the epoch of the first row.
             drop_remainder: leave out a last batch that is not full.
 
         Returns:
@@ -134,7 +193,7 @@ class RowOrder:
         return tf.gather(rows, order), tf.gather(row_numbers, order), epochs
 
     def _first_shard(self, group):
-        """Where a group begins in the epoch's order of shards."""
+        """Position of a group's first shard in the epoch's order."""
         return group * len(self.paths) // self.groups
 
     def _shards(self, epoch: tf.Tensor) -> tf.Tensor:
@@ -161,10 +220,6 @@ def _permutation(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     )
 
 
-# Rows shuffled among each other: 64 Ki rows of 128 two-byte ids are 17 MB, of 512 are 67 MB.
-_SHUFFLED_ROWS = 1 << 16
-
-
 class PretrainingCorpus:
     """Rows of a fixed length in shards; the same seed and step always give the same batch.
 
@@ -172,9 +227,9 @@ class PretrainingCorpus:
     the whole corpus where it has at most `shuffled_rows` rows.
 
     Args:
-        folder: where the shards lie, `gs://` included.
-        config: what the corpus was made of.
-        vocabulary: what it was cut with.
+        folder: the shards' folder, `gs://` included.
+        config: the settings it was prepared with.
+        vocabulary: the vocabulary of its ids.
         shards: of each split.
         shuffled_rows: greatest number of rows, about, that are shuffled among each other.
         whole: the corpus that this is a part of, None = itself: rows are numbered in the whole.
@@ -206,9 +261,6 @@ class PretrainingCorpus:
             verify: compare the SHA-256 of every shard, about a second a gigabyte, not the sizes
                 alone; None does so on disk, and not in a bucket.
 
-        Returns:
-            The corpus.
-
         Raises:
             UserError: no corpus, one that is not finished, a missing or damaged file, or a
                 vocabulary that is not the one it was made with.
@@ -217,11 +269,10 @@ class PretrainingCorpus:
         index = read_index(folder)
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
-        check_vocabulary(index["vocabulary"], vocabulary, storage.join(folder, INDEX))
+        check_vocabulary(index["settings"]["vocabulary"], vocabulary, storage.join(folder, INDEX))
         corpus = cls(folder, index["config"], vocabulary, index["shards"])
-        for shard in corpus.shards["train"] + corpus.shards["validation"]:
-            if not is_whole(folder, shard, corpus.record, verify):
-                raise corpus._damaged(shard)
+        if damaged := corpus._damage(verify):
+            raise damaged
         return corpus
 
     @property
@@ -241,14 +292,7 @@ class PretrainingCorpus:
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def rows(self, split: str = "train") -> int:
-        """Number of rows of a split.
-
-        Args:
-            split: "train" or "validation".
-
-        Raises:
-            UserError: no such split.
-        """
+        """Number of rows of a split; refuses one that is neither "train" nor "validation"."""
         if split not in self.shards:
             raise UserError(f"a corpus has no split {split!r}: it has {', '.join(SPLITS)}")
         return sum(shard.rows for shard in self.shards[split])
@@ -264,17 +308,13 @@ class PretrainingCorpus:
         )
 
     def shard(self, index: int, count: int) -> "PretrainingCorpus":
-        """The files that one of several training processes reads, and nobody else does.
+        """The part of the corpus that one of several training processes reads.
 
         The largest file goes to the first process, each next one to whoever has the fewest rows.
         A step's global batch is then made of the processes' own batches, the same for a seed and
         a number of processes. Each process has epochs of its own: where the files do not divide
-        evenly, the rows of one that has fewer come again sooner. Masks are drawn with
-        `process_seed`, or all processes would mask the same places.
-
-        Args:
-            index: number of the process, from 0.
-            count: number of processes.
+        evenly, the rows of a smaller part come again sooner. Masks are drawn with
+        `process_seed`, or all processes would mask the same positions.
 
         Returns:
             A corpus of some training shards and all validation shards, with its own fingerprint.
@@ -306,20 +346,15 @@ class PretrainingCorpus:
         )
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
-        """Which file made a reading fail: TensorFlow seldom says, so all are looked at.
-
-        Args:
-            error: what an iteration or a training raised.
+        """Finds the file that made a reading fail: TensorFlow seldom says, so all are examined.
 
         Returns:
-            The error to raise instead, naming the file and the mend; None where it is of another
-            kind.
+            The error to raise instead, with the file and the remedy; None where `error` has
+            another cause.
         """
-        # Sizes show all but changed bytes; those TFRecord's own checksums have found.
-        verify = "corrupted record" in error.message
-        for shard in self.shards["train"] + self.shards["validation"]:
-            if not is_whole(self.folder, shard, self.record, verify):
-                return self._damaged(shard)
+        # Sizes show all damage but changed bytes, which TFRecord's checksums have found.
+        if damaged := self._damage(verify="corrupted record" in error.message):
+            return damaged
         if self._absolute_folder() not in error.message:
             return None
         return UserError(
@@ -337,12 +372,12 @@ class PretrainingCorpus:
         drop_remainder: bool = True,
         numbered: bool = False,
     ) -> tf.data.Dataset:
-        """The batches from a global step on; of those before it at most one group is read.
+        """The batches from a global step on; of the rows before it at most one group is read.
 
         Args:
             split: "train" or "validation".
             batch_size: B.
-            seed: decides the order of each epoch; None takes the rows in the order of the files.
+            seed: decides the order of each epoch; None keeps the order of the files.
             start_step: number of the first batch.
             repeat: go on with the next epochs for ever, a batch across two of them included, or
                 end with the first one.
@@ -393,40 +428,45 @@ class PretrainingCorpus:
         return dataset.prefetch(tf.data.AUTOTUNE)
 
     def _order(self, split: str, seed: int | None) -> RowOrder:
-        shards = [shard for shard in self.shards[split] if shard.rows]
-        folder = self._absolute_folder()
+        shards, paths = self.files(split)
         whole = self.whole.shards[split]
         counts = itertools.accumulate((shard.rows for shard in whole), initial=0)
         first_rows = {shard.name: count for shard, count in zip(whole, counts, strict=False)}
         return RowOrder(
-            tuple(storage.join(folder, shard.name) for shard in shards),
+            tuple(paths),
             tuple(shard.rows for shard in shards),
             tuple(first_rows[shard.name] for shard in shards),
             self.shuffled_rows,
             None if seed is None else (seed, SPLITS.index(split)),
         )
 
+    def files(self, split: str) -> tuple[list[Shard], list[str]]:
+        """The shards of a split that have rows, and their absolute paths."""
+        shards = [shard for shard in self.shards[split] if shard.rows]
+        return shards, [storage.join(self._absolute_folder(), shard.name) for shard in shards]
+
     def _absolute_folder(self) -> str:
-        """Another process reads the files where batches come through a service."""
+        """The folder for another process, which reads the files in a data service."""
         return self.folder if storage.is_remote(self.folder) else os.path.abspath(self.folder)
 
-    def _damaged(self, shard: Shard) -> UserError:
-        return UserError(
-            f"{storage.join(self.folder, shard.name)} is missing or damaged: remove "
-            f"{storage.join(self.folder, INDEX)} and prepare the corpus again, or put it back"
-        )
+    def _damage(self, verify: bool) -> UserError | None:
+        """The error for the first damaged shard; None where all are whole."""
+        for shard in self.shards["train"] + self.shards["validation"]:
+            if not shard.is_whole(self.folder, self.record, verify):
+                return UserError(
+                    f"{storage.join(self.folder, shard.name)} is missing or damaged: remove "
+                    f"{storage.join(self.folder, INDEX)} and prepare the corpus again, or put it "
+                    "back"
+                )
+        return None
 
 
 def process_seed(seed: int, process: int) -> int:
-    """The seed of one of several training processes, for what is drawn apart in each.
-
-    Args:
-        seed: the run's.
-        process: number of the process, from 0.
+    """A seed for the draws of one of several training processes.
 
     Returns:
         63 bits from NumPy's SeedSequence, whose children do not overlap; the run's own seed for
-        process 0, so that a single process draws what it would without any numbering.
+        process 0, so that a single process draws the same numbers as without processes.
     """
     if not process:
         return seed
@@ -444,12 +484,11 @@ def stream_dataset(
     """The rows of a split as B texts side by side: row b of batch t + 1 follows row b of batch t.
 
     Text b is n = rows // B rows from row b n on, in the order of the files; the rest, fewer than B
-    rows, is left out. The batches follow from their number alone, so that a run that goes on at a
-    step reads what it would have read; of the rows before them at most one shard a text is read.
-    No Python runs while they are read.
+    rows, is left out. A batch follows from its number alone, so that a resumed run reads the same
+    batches; of the rows before them at most one shard a text is read.
 
     Args:
-        corpus: prepared; its rows are continuous text with `packing="full_text"`.
+        corpus: its rows are continuous text with `packing="full_text"`.
         split: "train" or "validation".
         batch_size: B.
         start_step: number of the first batch.
@@ -462,7 +501,7 @@ def stream_dataset(
     Raises:
         UserError: fewer rows than texts.
     """
-    shards = [shard for shard in corpus.shards[split] if shard.rows]
+    shards, paths = corpus.files(split)
     total = sum(shard.rows for shard in shards)
     length = total // batch_size
     if not length:
@@ -470,9 +509,7 @@ def stream_dataset(
             f"the split {split!r} of {corpus.folder} has {total} rows, fewer than the {batch_size} "
             "texts of a batch: prepare more text or take a smaller batch"
         )
-    folder = corpus.folder
-    folder = folder if storage.is_remote(folder) else os.path.abspath(folder)
-    paths = tf.constant([storage.join(folder, shard.name) for shard in shards])
+    paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]
     firsts = tf.constant(firsts, tf.int64)  # number of the first row of each shard
 
@@ -482,7 +519,7 @@ def stream_dataset(
         records = files.flat_map(lambda number: tf.data.TFRecordDataset(tf.gather(paths, number)))
         return records.skip(start - tf.gather(firsts, shard)).take(count)
 
-    # One batch earlier than asked for where that is the row before.
+    # Begin one batch earlier, for the rows before the first ones.
     first = max(start_step - 1, 0)
     passed = first % length if repeat else min(first, length)
 

@@ -1,43 +1,41 @@
-"""The shards of a corpus: what of a block of documents is trained on, and what is held out."""
+"""Preparation of a corpus: shards written one by one, resumed after a kill with the same bytes."""
 
 import dataclasses
 import itertools
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import tensorflow as tf
 
-from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.folder import (
-    FORMAT,
-    INDEX,
-    PreparationState,
-    RecordFormat,
-    begun_state,
-    check_settings,
-    corpus_settings,
-    read_index,
-    read_records,
-    remove_leftovers,
-    write_shard,
-    write_state,
-)
-from macaron_tf.data.corpus.mixture import MixedDocument, corpus_mixture
-from macaron_tf.data.corpus.packing import (
+from macaron_tf.data.corpus.config import CorpusConfig
+from macaron_tf.data.corpus.documents import (
     CorpusDocument,
-    Rows,
+    MixedDocument,
     blocks,
     corpus_documents,
-    pack_pairs,
-    running_rows,
+    corpus_mixture,
+    count_corpus,
+    identify_source,
+    open_source,
 )
-from macaron_tf.data.corpus.progress import CorpusProgress
-from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.sources.documents import count_source, open_source
+from macaron_tf.data.corpus.packing import RecordFormat, Rows, pack_pairs, running_rows
+from macaron_tf.data.corpus.reading import (
+    FORMAT,
+    INDEX,
+    PROGRESS,
+    SPLITS,
+    PretrainingCorpus,
+    Shard,
+    read_index,
+)
+from macaron_tf.data.sources.names import Source
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import only_writer
+from macaron_tf.io.files import only_writer, same_contents
+from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import PieceVocabulary
 
 _TOO_FEW = {
@@ -53,20 +51,121 @@ _TOO_FEW = {
 }
 
 
+def prepare(
+    config: CorpusConfig,
+    vocabulary: PieceVocabulary,
+    out: str | os.PathLike,
+    *,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    stream=None,
+) -> PretrainingCorpus:
+    """Writes a corpus as shards of rows of one length, or resumes an unfinished one.
+
+    Killed at any moment, the same call goes on after the last whole shard, reading past the
+    documents before it without tokenizing them, and ends with the same bytes. A finished corpus
+    of the same settings and sources is only opened.
+
+    A row of a document that is read again (see `mixed_documents`) is never a validation row, and
+    where it equals one of them it is left out. Pairs hold out whole documents, which are kept
+    out of the training rows whenever they are read. The halves of a translation pair that is held
+    out may stand in the running text of their languages.
+
+    Args:
+        config: sources and rows.
+        vocabulary: cuts the text; it is saved in the folder.
+        out: the folder, `gs://` included.
+        data_dir, download: see `read_pairs`.
+        stream: where the progress is shown; standard error if None.
+
+    Raises:
+        UserError: a source that cannot be read; a folder that cannot be written, that another
+            process is writing (on disk: a bucket has no locks), or that holds a corpus of other
+            settings, sources or vocabulary; no text; next-sentence pairs of fewer than four
+            documents, sentence-order pairs of fewer than two.
+    """
+    out = os.fspath(out).rstrip("/") or "/"
+    if download:
+        for source in config.sources:
+            open_source(source, data_dir, download)
+    settings = corpus_settings(config, vocabulary, data_dir)
+    # A finished corpus needs no lock: its folder may be read-only.
+    if not _finished(out, settings):
+        with only_writer(out, "preparing a corpus"):
+            # Another process may have finished it since.
+            if not _finished(out, settings):
+                _write(config, vocabulary, out, settings, data_dir, stream)
+                return PretrainingCorpus.open(out, verify=False)
+    return PretrainingCorpus.open(out)
+
+
+def _finished(out: str, settings: dict) -> bool:
+    """Whether there is a whole corpus, which is then of these settings."""
+    if not storage.exists(storage.join(out, INDEX)):
+        return False
+    check_settings(read_index(out)["settings"], settings, out)
+    remove_leftovers(out)
+    return True
+
+
+def _write(config, vocabulary, out: str, settings: dict, data_dir, stream) -> None:
+    record = RecordFormat.of(config, vocabulary.size)
+    begun = begun_state(out, settings, record)
+    if not begun.documents:
+        vocabulary.save(out)
+    mixture = corpus_mixture(config, data_dir, stream=stream)
+    writer = CorpusWriter(config, vocabulary, out, settings, record, begun)
+    with Progress("documents", count_corpus(config, data_dir), stream=stream) as progress:
+
+        def held_out() -> Iterator[MixedDocument]:
+            """The documents in the shards that validation pairs need at the end."""
+            for document in itertools.islice(mixture, begun.documents):
+                progress.advance(text="going on")
+                if document.held_out:
+                    yield document
+
+        writer.hold_out(corpus_documents(held_out(), vocabulary, config))
+        start = time.monotonic()
+        for block in blocks(corpus_documents(mixture, vocabulary, config), config):
+            writer.write(block)
+            state = writer.state
+            rate = (state.tokens - begun.tokens) / max(time.monotonic() - start, 1e-9)
+            progress.advance(
+                len(block), f"{state.rows:,} rows  {state.tokens:,} tokens  {rate:,.0f} tokens/s"
+            )
+    writer.finish()
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparationState:
+    """The state of a preparation after a shard, from which it resumes.
+
+    Attributes:
+        documents: documents in the shards.
+        counted: rows that were numbered for the choice of validation rows.
+        tokens: ids without padding.
+        train: the training shards.
+        validation: the validation rows of each of them, in files of their own; of pairs none.
+    """
+
+    documents: int = 0
+    counted: int = 0
+    tokens: int = 0
+    train: tuple[Shard, ...] = ()
+    validation: tuple[Shard, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows in the shards, training and validation."""
+        return sum(shard.rows for shard in self.train + self.validation)
+
+
 class CorpusWriter:
     """Packs blocks of documents, writes their shards and records each step.
 
     Running text is held out by the row, which goes into files of its own beside each shard, and
     all are gathered at the end. Pairs are held out by the document: those documents are kept in
     memory, in ids one in `validation_every` of the corpus, and paired among each other at the end.
-
-    Args:
-        config: what the corpus is made of.
-        vocabulary: what it is cut with.
-        out: its folder.
-        settings: recorded beside it.
-        record: its rows' format.
-        state: how far it has come.
     """
 
     def __init__(
@@ -88,23 +187,16 @@ class CorpusWriter:
         # Only documents that come again can bring a validation row into the training rows.
         self._kept_rows: set[bytes] | None = None
         if config.repeats:
-            self._kept_rows = set(read_records(out, state.validation))
+            self._kept_rows = set(_records(out, state.validation))
 
     def hold_out(self, documents: Iterable[CorpusDocument]) -> None:
-        """Keeps the documents that are held out, each once, for the pairs of the validation.
-
-        Args:
-            documents: these and others, in their order.
-        """
+        """Keeps the held-out ones of some documents, each once, for the pairs of the validation."""
         self._kept_documents += [
             document for document in documents if document.held_out and not document.repeated
         ]
 
     def write(self, block: Sequence[CorpusDocument]) -> None:
         """Writes a block's shard.
-
-        Args:
-            block: documents.
 
         Raises:
             UserError: the folder cannot be written, or too few documents to pair.
@@ -117,10 +209,10 @@ class CorpusWriter:
         else:
             rows = running_rows(block, self._config, *self._special)
             kept, held_out, counted = self._divided(block, rows)
-        train = (*state.train, write_shard(self._out, f"train-{number:05d}.tfrecord", kept))
+        train = (*state.train, _write_shard(self._out, f"train-{number:05d}.tfrecord", kept))
         validation = state.validation
         if held_out is not None:
-            part = write_shard(self._out, f"part-{number:05d}.tfrecord", held_out)
+            part = _write_shard(self._out, f"part-{number:05d}.tfrecord", held_out)
             validation = (*validation, part)
         self.state = PreparationState(
             documents=state.documents + len(block),
@@ -139,17 +231,17 @@ class CorpusWriter:
         """
         tokens = self.state.tokens
         if self._config.paired:
-            # The training shards' numbers have no second part.
+            # Seeds of training shards have one number, this one two.
             rows, held_out = self._pairs(self._kept_documents, [0, 1])
             records, tokens = iter(held_out), tokens + _tokens(rows)
         elif self.state.rows:
-            records = read_records(self._out, self.state.validation)
+            records = _records(self._out, self.state.validation)
         else:
             raise UserError("the sources hold no text that the vocabulary can cut: give others")
         validation = []
         while chunk := list(itertools.islice(records, self._config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
-            validation.append(write_shard(self._out, name, chunk))
+            validation.append(_write_shard(self._out, name, chunk))
         shards = {"train": self.state.train, "validation": validation}
         record = {
             "format": FORMAT,
@@ -158,28 +250,28 @@ class CorpusWriter:
             "tokens": tokens,
             "shards": {split: [dataclasses.asdict(s) for s in shards[split]] for split in shards},
         }
-        storage.write_aside(storage.join(self._out, INDEX), _json(record))
+        index = json.dumps(record, indent=1) + "\n"
+        storage.write_aside(storage.join(self._out, INDEX), index.encode())
         remove_leftovers(self._out)
 
     def _divided(
         self, block: Sequence[CorpusDocument], rows: Rows
     ) -> tuple[list[bytes], list[bytes], int]:
-        """Training records, validation records, and how many of them were counted for that."""
+        """Training records, validation records, and how many rows were counted to choose them."""
         records = self._encoded(block, rows)
         repeated = np.array([document.repeated for document in block])[rows.owners]
-        places = self.state.counted + np.cumsum(~repeated) - 1
-        runs = places // self._config.validation_run
+        numbers = self.state.counted + np.cumsum(~repeated) - 1
+        runs = numbers // self._config.validation_run
         chosen = ~repeated & (runs % self._config.validation_every == 0)
         held_out = [records[i] for i in np.flatnonzero(chosen)]
-        kept = [records[i] for i in np.flatnonzero(~chosen)]
-        if self._kept_rows is not None:
-            self._kept_rows.update(held_out)
-            again = repeated[~chosen]
-            kept = [
-                record
-                for record, known in zip(kept, again, strict=True)
-                if not (known and record in self._kept_rows)
-            ]
+        kept_rows = self._kept_rows
+        if kept_rows is not None:
+            kept_rows.update(held_out)
+        kept = [
+            records[i]
+            for i in np.flatnonzero(~chosen)
+            if not (repeated[i] and kept_rows and records[i] in kept_rows)
+        ]
         return kept, held_out, int((~repeated).sum())
 
     def _pairs(
@@ -209,98 +301,129 @@ def _tokens(rows: Rows) -> int:
     return int((rows.token_ids != 0).sum())
 
 
-def _json(record: dict) -> bytes:
-    return (json.dumps(record, indent=1) + "\n").encode()
+def _write_shard(folder: str, name: str, records: Sequence[bytes]) -> Shard:
+    with storage.renamed_aside(storage.join(folder, name)) as aside:
+        with tf.io.TFRecordWriter(aside) as writer:
+            for record in records:
+                writer.write(record)
+        digest = storage.file_digest(aside)
+    return Shard(name, len(records), digest)
 
 
-__all__ = ["CorpusConfig", "CorpusSource", "PretrainingCorpus", "prepare"]
+def _records(folder: str, shards: Iterable[Shard]) -> Iterator[bytes]:
+    paths = [storage.join(folder, shard.name) for shard in shards if shard.rows]
+    if paths:
+        for batch in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
+            yield from batch
 
 
-def prepare(
-    config: CorpusConfig,
-    vocabulary: PieceVocabulary,
-    out: str | os.PathLike,
-    *,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
-    stream=None,
-) -> PretrainingCorpus:
-    """Writes a corpus as shards of rows of one length, or goes on with what was begun.
-
-    Killed at any moment, the same call goes on after the last whole shard, reading past the
-    documents before it without tokenizing them, and ends with the same bytes. A finished corpus
-    of the same settings and sources is only opened.
-
-    A row of a document that is read again (see `mixed_documents`) is never a validation row, and
-    where it equals one of them it is left out. Pairs hold out whole documents, which are kept
-    out of the training rows whenever they are read. The halves of a translation pair that is held
-    out may stand in the running text of their languages.
-
-    Args:
-        config: what it is made of.
-        vocabulary: cuts the text; it is saved in the folder.
-        out: the folder, `gs://` included.
-        data_dir, download: as for `documents`.
-        stream: where the progress is shown; standard error if None.
-
-    Returns:
-        The corpus.
+def corpus_settings(
+    config: CorpusConfig, vocabulary: PieceVocabulary, data_dir: str | os.PathLike | None
+) -> dict:
+    """All that decides the bytes of a corpus, as JSON gives it back.
 
     Raises:
-        UserError: a source that cannot be read; a folder that cannot be written, that another
-            process is writing (on disk: a bucket has no locks), or that holds a corpus of other
-            settings, sources or vocabulary; no text; next-sentence pairs of fewer than four
-            documents, sentence-order pairs of fewer than two.
+        UserError: a source is missing.
     """
-    out = os.fspath(out).rstrip("/") or "/"
-    if download:
-        for source in config.sources:
-            open_source(source, data_dir, download)
-    settings = corpus_settings(config, vocabulary, data_dir)
-    # A finished corpus needs no lock: it may lie where nothing can be written.
-    if not _finished(out, settings):
-        with only_writer(out, "preparing a corpus"):
-            # Another process may have finished it since.
-            if not _finished(out, settings):
-                _write(config, vocabulary, out, settings, data_dir, stream)
-                return PretrainingCorpus.open(out, verify=False)
-    return PretrainingCorpus.open(out)
+    record = {
+        "config": dataclasses.asdict(config),
+        "vocabulary": vocabulary.hash,
+        "sources": [identify_source(source, data_dir) for source in config.sources],
+    }
+    if config.languages:
+        record["languages"] = config.languages  # a position is an id
+    return json.loads(json.dumps(record))
 
 
-def _finished(out: str, settings: dict) -> bool:
-    """Whether there is a whole corpus, which is then of these settings."""
-    if not storage.exists(storage.join(out, INDEX)):
-        return False
-    check_settings(read_index(out)["settings"], settings, out)
-    remove_leftovers(out)
-    return True
+def check_settings(found: dict, wanted: dict, out: str) -> None:
+    """Refuses to go on with a corpus of other settings.
+
+    Args:
+        found: the settings of the corpus in `out`.
+        wanted: the `corpus_settings` asked for.
+        out: the corpus's folder.
+
+    Raises:
+        UserError: they differ; the sentence names where.
+    """
+    if found["vocabulary"] != wanted["vocabulary"]:
+        raise UserError(
+            f"vocabulary mismatch: the corpus in {out} is cut with vocabulary "
+            f"{found['vocabulary'][:12]} but this one is {wanted['vocabulary'][:12]}; "
+            "take the vocabulary saved there or another folder"
+        )
+    for name, value in wanted["config"].items():
+        theirs = found["config"].get(name)
+        # Files may have been moved: their stamps tell whether they are the same.
+        moved = name == "sources" and _without_folders(theirs) == _without_folders(value)
+        if theirs != value and not moved:
+            raise UserError(
+                f"the corpus in {out} has {name} {theirs!r}, not {value!r}: "
+                "take another folder or remove that one"
+            )
+    stamps = zip(found["sources"], wanted["sources"], strict=True)
+    if not all(same_contents(known, now) for known, now in stamps):
+        raise UserError(
+            f"the files of the sources are not those that the corpus in {out} was begun with: "
+            "take another folder or remove that one"
+        )
 
 
-def _write(config, vocabulary, out: str, settings: dict, data_dir, stream) -> None:
-    record = RecordFormat.of(config, vocabulary.size)
-    state = begun_state(out, settings, record)
-    if not state.documents:
-        vocabulary.save(out)
-    mixture = corpus_mixture(config, data_dir, stream=stream)
-    writer = CorpusWriter(config, vocabulary, out, settings, record, state)
-    with CorpusProgress(_total(config, data_dir), stream) as progress:
-
-        def held_out() -> Iterator[MixedDocument]:
-            """Those of the documents in the shards that the end needs."""
-            for document in itertools.islice(mixture, state.documents):
-                progress.skipped()
-                if document.held_out:
-                    yield document
-
-        writer.hold_out(corpus_documents(held_out(), vocabulary, config))
-        for block in blocks(corpus_documents(mixture, vocabulary, config), config):
-            writer.write(block)
-            progress.written(len(block), writer.state.rows, writer.state.tokens, state.tokens)
-    writer.finish()
+def _without_folders(sources: list[dict]) -> list[dict]:
+    found = []
+    for record in sources:
+        source = Source.of(record["source"])
+        place = source.place
+        if source.kind != "tfds" and not source.is_embedded:
+            place = ",".join(name.rpartition("/")[2] for name in place.split(","))
+        found.append({**record, "source": f"{source.kind}:{place}"})
+    return found
 
 
-def _total(config: CorpusConfig, data_dir) -> int | None:
-    if config.repeats:
-        return None
-    counts = [count_source(source, data_dir) for source in config.sources]
-    return None if None in counts else sum(counts)
+def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationState:
+    """Reads the state to resume from; a new one where nothing was begun.
+
+    Raises:
+        UserError: the unfinished corpus has other settings, or is damaged.
+    """
+    path = storage.join(out, PROGRESS)
+    if not storage.exists(path):
+        return PreparationState()
+    try:
+        found = json.loads(storage.read_bytes(path))
+        kept = found["settings"]
+        state = dict(found["state"])
+        for split in SPLITS:
+            state[split] = tuple(Shard(**shard) for shard in state[split])
+        state = PreparationState(**state)
+        known = found["format"] == FORMAT
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: remove it, and the corpus begins anew") from error
+    if not known:
+        raise UserError(f"{path} is of another version: take another folder or remove that one")
+    check_settings(kept, settings, out)
+    for shard in state.train + state.validation:
+        if not shard.is_whole(out, record, verify=True):
+            raise UserError(
+                f"{storage.join(out, shard.name)} is missing or damaged: remove {path}, and the "
+                "corpus begins anew"
+            )
+    return state
+
+
+def write_state(out: str, settings: dict, state: PreparationState) -> None:
+    """Records the shards that are complete.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
+    storage.write_aside(storage.join(out, PROGRESS), (json.dumps(record) + "\n").encode())
+
+
+def remove_leftovers(out: str) -> None:
+    """Removes the files of an unfinished corpus; a kill may leave some beside a finished one."""
+    for pattern in ("part-*.tfrecord", ".tmp-*.tfrecord-*"):
+        for path in storage.matching(out, pattern):
+            storage.remove(path)
+    storage.remove(storage.join(out, PROGRESS))

@@ -1,29 +1,60 @@
-"""Prepared TensorFlow Datasets sets, found and opened without the network."""
+"""Prepared sets of TensorFlow Datasets (TFDS), found and opened without the network."""
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from etils import epath
 
+from macaron_tf.data.sources.names import parse_tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 
+_CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
 
-class PreparedSet(NamedTuple):
-    """A set on the disk.
+
+class PreparedSplit(NamedTuple):
+    """A split of a prepared set.
 
     Attributes:
+        name: NAME[/CONFIG][:VERSION].
+        split: the split, or a slice such as "train[:10%]".
         builder: TFDS's read-only builder.
-        folder: where it lies.
-        features: of its records, by name.
+        folder: the set's folder.
+        features: TFDS's description of a record's fields, by name.
     """
 
+    name: str
+    split: str
     builder: Any
     folder: epath.Path
     features: Any
+
+    def records(self) -> tf.data.Dataset:
+        """The records in their order on disk: one file after another, nothing kept in memory."""
+        config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        return self.builder.as_dataset(split=self.split, read_config=config)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turns an error of TFDS or TensorFlow into a `UserError` that names the split."""
+        try:
+            yield
+        except Exception as error:  # a bad slice, a damaged or missing record file
+            raise UserError(
+                f"tfds:{self.name}: cannot read split {self.split!r} in {self.folder} "
+                f"({_first_line(error)}): check the split or prepare the set again"
+            ) from error
+
+    def empty(self, item: str) -> UserError:
+        """The error for a split without any `item`."""
+        return UserError(
+            f"tfds:{self.name}: the split {self.split!r} holds no {item}; take a larger one"
+        )
 
 
 def open_set(
@@ -32,8 +63,8 @@ def open_set(
     data_dir: str | os.PathLike | None,
     download: bool,
     languages: tuple[str, str] | None = None,
-) -> PreparedSet:
-    """Opens a prepared set that has a split.
+) -> PreparedSplit:
+    """Opens a split of a prepared set.
 
     Args:
         name: NAME[/CONFIG][:VERSION].
@@ -42,9 +73,6 @@ def open_set(
         download: prepare the set when it is absent. Never done otherwise: with no network TFDS
             tries for minutes.
         languages: see `prepared_folder`.
-
-    Returns:
-        The set.
 
     Raises:
         UserError: no such set, configuration or split; a damaged set; no network.
@@ -55,39 +83,33 @@ def open_set(
     except UserError:
         if not download or not _has_builder(name):
             raise
-        _prepare(tfds, name, data_dir)
+        root = _data_dir(data_dir)
+        try:
+            tfds.builder(name, data_dir=str(root)).download_and_prepare()
+        except Exception as error:  # unknown name, no network, no disk: TFDS has no common class
+            raise UserError(
+                f"TFDS could not prepare {name!r} in {root} ({_first_line(error)}): "
+                "check the name and the network"
+            ) from error
         folder = prepared_folder(name, data_dir, languages)
     try:
         builder = tfds.builder_from_directory(str(folder))
         features, splits = builder.info.features, builder.info.splits
+        features = features if isinstance(features, tfds.features.FeaturesDict) else {}
     except Exception as error:  # TFDS lets through whatever its parsers raise
         raise UserError(
-            f"{folder} is not a prepared TFDS set ({first_line(error)}): prepare it again"
+            f"{folder} is not a prepared TFDS set ({_first_line(error)}): prepare it again"
         ) from error
-    # TFDS cannot itself say which half of "train[:10%]" it does not know.
+    # TFDS's own error does not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: it has {listed(splits)}")
-    return PreparedSet(builder, folder, features)
-
-
-def records_in_order(found: PreparedSet, split: str):
-    """The records of a split as a `tf.data.Dataset`, in their order on disk."""
-    # One file after another, and nothing kept.
-    config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
-    return found.builder.as_dataset(split=split, read_config=config)
+    return PreparedSplit(name, split, builder, folder, features)
 
 
 def set_files(
     name: str, data_dir: str | os.PathLike | None, languages: tuple[str, str] | None = None
 ) -> list[epath.Path]:
-    """The files of a prepared set, in the order of their names.
-
-    Args:
-        name, data_dir, languages: as for `prepared_folder`.
-
-    Raises:
-        UserError: the set is not prepared.
-    """
+    """The files of a prepared set, sorted by name; arguments and errors of `prepared_folder`."""
     folder = prepared_folder(name, data_dir, languages)
     return [path for path in sorted(folder.iterdir()) if path.is_file()]
 
@@ -95,28 +117,26 @@ def set_files(
 def prepared_folder(
     name: str, data_dir: str | os.PathLike | None, languages: tuple[str, str] | None = None
 ) -> epath.Path:
-    """Finds DATA_DIR/NAME[/CONFIG]/VERSION by itself.
+    """Finds DATA_DIR/NAME[/CONFIG]/VERSION on the disk.
 
     `tfds.builder` would ask the network for whatever is not prepared, and try for minutes.
 
     Args:
-        name, data_dir: as for `open_set`.
+        name: NAME[/CONFIG][:VERSION].
+        data_dir: TFDS's folder; its own default when None.
         languages: two whose names, joined, may stand for a configuration that is not named.
-
-    Returns:
-        The folder.
 
     Raises:
         UserError: the set is not prepared.
     """
     root = _data_dir(data_dir)
-    path, _, version = name.partition(":")
-    base, _, config = path.partition("/")
+    base, config, version = parse_tfds(name)
+    path = f"{base}/{config}" if config else base
     if not (root / base).is_dir():
         prepared = listed(_subfolders(root))
         raise UserError(
             f"no TFDS set {base!r} in {root}, which holds {prepared}: correct the name, give "
-            f"another data_dir, or {_mend(path, root)}"
+            f"another data_dir, or {_remedy(path, root)}"
         )
     folder = root / base / config
     if not config and not _versions(folder):
@@ -132,11 +152,11 @@ def prepared_folder(
     if not folder.is_dir():
         raise UserError(
             f"no configuration {config!r} of TFDS set {base!r} in {root}, which holds "
-            f"{listed(_subfolders(root / base))}: correct the name or {_mend(path, root)}"
+            f"{listed(_subfolders(root / base))}: correct the name or {_remedy(path, root)}"
         )
     versions = _versions(folder)
     if not versions:
-        raise UserError(f"TFDS set {path!r} in {root} is not prepared: {_mend(path, root)}")
+        raise UserError(f"TFDS set {path!r} in {root} is not prepared: {_remedy(path, root)}")
     if version and version not in versions:
         raise UserError(f"tfds:{path} has no version {version!r}: it has {listed(versions)}")
     return folder / (version or versions[-1])
@@ -162,12 +182,12 @@ def _data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
     return storage.as_path(named).expanduser()
 
 
-def _mend(name: str, root: epath.Path) -> str:
-    """How to come by a set."""
+def _remedy(name: str, root: epath.Path) -> str:
+    """How to get a set that is not prepared."""
     if not _has_builder(name):
         return (
             f"prepare it in that folder (--data-dir) by other means, for TFDS has no builder "
-            f"{name.partition('/')[0]!r} that could download it"
+            f"{parse_tfds(name)[0]!r} that could download it"
         )
     return (
         'prepare it with: python -c "import tensorflow_datasets as tfds; '
@@ -178,18 +198,7 @@ def _mend(name: str, root: epath.Path) -> str:
 def _has_builder(name: str) -> bool:
     """Whether the installed TFDS can make the set; the community's list would need the network."""
     known = import_tfds().list_builders(with_community_datasets=False)
-    return name.partition(":")[0].partition("/")[0] in known
-
-
-def _prepare(tfds, name: str, data_dir: str | os.PathLike | None) -> None:
-    root = _data_dir(data_dir)
-    try:
-        tfds.builder(name, data_dir=str(root)).download_and_prepare()
-    except Exception as error:  # unknown name, no network, no disk: TFDS has no common class
-        raise UserError(
-            f"TFDS could not prepare {name!r} in {root} ({first_line(error)}): "
-            "check the name and the network"
-        ) from error
+    return parse_tfds(name)[0] in known
 
 
 def import_tfds():
@@ -205,26 +214,21 @@ def import_tfds():
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in order, for a message; "nothing" where there is none."""
-    names = sorted(names)
-    return ", ".join(names) if names else "nothing"
+    """Sorted names for a message; "nothing" where there is none."""
+    return ", ".join(sorted(names)) or "nothing"
 
 
-def first_line(error: Exception) -> str:
-    """The kind of an error and the first line of what it says."""
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-
-
-_CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
 
 
 class Columns(NamedTuple):
     """A split, column by column.
 
-    Args:
+    Attributes:
         values: (N,) array of each field, texts as bytes; a nested field is named "idx/question".
-            Of sequences, see `read_sequences`.
+            Of `read_sequences`, a list of N arrays.
         class_names: names of the classes of each field that is a class label, class 0 first.
     """
 
@@ -242,18 +246,11 @@ def read_columns(
     """Reads some fields of a split, in the order of the records on disk.
 
     Args:
-        name: NAME[/CONFIG][:VERSION].
-        split: a split, or a slice of one such as "train[:10%]".
-        fields: fields to read, each of them a scalar or a dict of scalars.
-        data_dir: TFDS's folder; its own default when None.
-        download: prepare the set when it is absent. Never done otherwise: with no network TFDS
-            tries for minutes.
-
-    Returns:
-        The columns.
+        name, split, data_dir, download: see `open_set`.
+        fields: fields to read, each a scalar or a dict of scalars.
 
     Raises:
-        UserError: no such set, configuration, split or field; a damaged set; no network.
+        UserError: as `open_set`; no such field, or a split without a record.
     """
     chunks, class_names = _read(name, split, fields, data_dir, download, ragged=False)
     values = {key: np.concatenate([chunk[key] for chunk in chunks]) for key in chunks[0]}
@@ -267,18 +264,7 @@ def read_sequences(
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
 ) -> Columns:
-    """`read_columns` of fields that may be sequences, of another length in each record.
-
-    Args:
-        name, split, data_dir, download: as for `read_columns`.
-        fields: fields to read, each of them a scalar, a sequence, or a dict or sequence of such.
-
-    Returns:
-        The columns; of a sequence, a list of N arrays.
-
-    Raises:
-        UserError: as `read_columns`.
-    """
+    """`read_columns` for fields that may be sequences, of another length in each record."""
     chunks, class_names = _read(name, split, fields, data_dir, download, ragged=True)
     values = {key: [row for chunk in chunks for row in chunk[key]] for key in chunks[0]}
     return Columns(values, class_names)
@@ -287,32 +273,25 @@ def read_sequences(
 def _read(name, split, fields, data_dir, download, ragged: bool) -> tuple[list[dict], dict]:
     """Chunks of records, each a dict of columns, and the names of the fields' classes."""
     found = open_set(name, split, data_dir, download)
-    features = found.features
-    missing = [field for field in fields if field not in features]
+    missing = [field for field in fields if field not in found.features]
     if missing:
         raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(features)}"
+            f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(found.features)}"
         )
-    try:
-        records = records_in_order(found, split)
-        records = records.map(lambda record: {field: record[field] for field in fields})
+    with found.reading():
+        records = found.records().map(lambda record: {field: record[field] for field in fields})
         batches = records.ragged_batch(_CHUNK) if ragged else records.batch(_CHUNK)
         chunks = [_flat(chunk) for chunk in batches]
-    except Exception as error:  # a bad slice, a damaged or missing record file
-        raise UserError(
-            f"tfds:{name}: cannot read split {split!r} in {found.folder} ({first_line(error)}): "
-            "check the split or prepare the set again"
-        ) from error
     if not chunks:
-        raise UserError(f"tfds:{name}: the split {split!r} holds no record; take a larger one")
-    class_label = import_tfds().features.ClassLabel
-    # A sequence's classes are those of what it is a sequence of.
-    inner = {field: getattr(features[field], "feature", features[field]) for field in fields}
-    class_names = {
-        field: tuple(feature.names)
-        for field, feature in inner.items()
-        if isinstance(feature, class_label) and feature.names
-    }
+        raise found.empty("record")
+    kinds = import_tfds().features
+    class_names = {}
+    for field in fields:
+        feature = found.features[field]
+        if isinstance(feature, kinds.Sequence):
+            feature = feature.feature
+        if isinstance(feature, kinds.ClassLabel) and feature.names:
+            class_names[field] = tuple(feature.names)
     return chunks, class_names
 
 

@@ -15,11 +15,12 @@ from macaron_tf.data.batches import (
     Progress,
     in_parts,
 )
-from macaron_tf.data.sources.files import lines_of, split_path
+from macaron_tf.data.sources.names import TFDS, Source, parse_source
 from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import row_encoder
 from macaron_tf.errors import UserError
+from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -90,15 +91,10 @@ def read_examples(
     source = source or task.source
     if source is None:
         raise UserError(f"the task {task.name!r} has no data of its own: give tsv:FILE")
-    kind, _, rest = source.partition(":")
-    if kind == "tfds" and rest:
-        return _read_tfds(task, rest, split, data_dir, download)
-    if kind == "tsv" and rest:
-        return _read_tsv(task, rest, split)
-    raise UserError(
-        f"unknown source {source!r} of the task {task.name!r}: give tfds:NAME[/CONFIG][:VERSION] "
-        "or tsv:FILE"
-    )
+    parsed = parse_source(source, (TFDS, "tsv:FILE"), f"the task {task.name!r}")
+    if parsed.kind == "tfds":
+        return _read_tfds(task, parsed.place, split, data_dir, download)
+    return _read_tsv(task, parsed, split)
 
 
 def _read_tfds(task, name, split, data_dir, download) -> Examples:
@@ -141,8 +137,8 @@ def _known_labels(task: Task, labels: np.ndarray, where: str) -> np.ndarray | No
     return labels.astype(np.float32 if task.regression else np.int32)
 
 
-def _read_tsv(task: Task, name: str, split: str) -> Examples:
-    path = split_path("tsv", name, split)
+def _read_tsv(task: Task, source: Source, split: str) -> Examples:
+    path = source.path(split)
     fields = (*task.first, *task.second)
     rows = _rows(path)
     header = next(rows, (1, [""]))[1]

@@ -4,11 +4,12 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from macaron_tf.data.sources.files import lines_of, split_path
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.classification import Examples
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.errors import UserError
+from macaron_tf.io.files import lines_of
 
 # What stands for a text that says nothing (Zhao et al. 2021, section 4).
 CONTENT_FREE = ("N/A", "[MASK]", "")
@@ -164,7 +165,7 @@ def read_last_words(name: str, split: str) -> list[Prompt]:
     Raises:
         UserError: the file cannot be read, or a line is no passage.
     """
-    path = split_path("lambada", name, split)
+    path = Source("lambada", name).path(split)
     prompts = last_word_prompts([line for line in lines_of(path) if line.strip()])
     if not prompts:
         raise UserError(f"{path} is empty: give a file with a passage a line")
@@ -184,7 +185,7 @@ def read_table(name: str, split: str) -> list[Prompt]:
         UserError: the file cannot be read, lacks a column, or holds a line that does not fit;
             names the file, the line and the column.
     """
-    path = split_path("tsv", name, split)
+    path = Source("tsv", name).path(split)
     lines = enumerate(lines_of(path), start=1)
     header = next(lines, (1, ""))[1].split("\t")
     choices = [place for place, column in enumerate(header) if _CHOICE.fullmatch(column)]

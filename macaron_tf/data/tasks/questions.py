@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, Progress, in_parts
-from macaron_tf.data.sources.files import split_path
+from macaron_tf.data.sources.names import TFDS, parse_source
 from macaron_tf.data.sources.tfds import read_sequences
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import cut, window_starts
@@ -79,18 +79,14 @@ def read_questions(
         UserError: no such source, split, field; an answer that does not stand where it should, or
             is missing; names the file, the question and the field.
     """
-    source = source or task.source
-    kind, _, rest = (source or "").partition(":")
-    if kind == "tfds" and rest:
-        where, rows = f"tfds:{rest}, split {split!r}", _tfds_rows(rest, split, data_dir, download)
-    elif kind == "squad" and rest:
-        path = split_path("squad", rest, split)
-        where, rows = str(path), _file_rows(path)
+    owner = f"the task {task.name!r}"
+    parsed = parse_source(source or task.source, (TFDS, "squad:FILE"), owner)
+    if parsed.kind == "tfds":
+        where = f"{parsed}, split {split!r}"
+        rows = _tfds_rows(parsed.place, split, data_dir, download)
     else:
-        raise UserError(
-            f"unknown source {source!r} of the task {task.name!r}: give "
-            "tfds:NAME[/CONFIG][:VERSION] or squad:FILE"
-        )
+        path = parsed.path(split)
+        where, rows = str(path), _file_rows(path)
     rows = list(rows)
     if not rows:
         raise UserError(f"{where} holds no question: take a larger split or another file")

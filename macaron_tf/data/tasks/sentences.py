@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import Batch, EqualRows, choose_lengths
-from macaron_tf.data.sources.files import lines_of, split_path
+from macaron_tf.data.sources.names import parse_source
 from macaron_tf.errors import UserError
+from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -246,10 +247,7 @@ def read_triplets(source: str, split: str) -> SentenceSets:
         UserError: no such source or file, a column that is missing, a line of too few or too many
             columns, an empty text; names the file, the line and the column.
     """
-    kind, _, name = source.partition(":")
-    if kind != "tsv" or not name:
-        raise UserError(f"triplets cannot be read from {source!r}: give --source tsv:FILE")
-    path = split_path("tsv", name, split)
+    path = parse_source(source, ("tsv:FILE",), "triplets").path(split)
     lines = lines_of(path)
     header = next(lines, "").split("\t")
     wrong = [column for column in COLUMNS if header.count(column) != 1]

@@ -9,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, Progress, in_parts
-from macaron_tf.data.sources.files import lines_of, split_path
+from macaron_tf.data.sources.names import TFDS, Source, parse_source
 from macaron_tf.data.sources.tfds import read_sequences
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import cut, window_starts
 from macaron_tf.errors import UserError
+from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -64,16 +65,11 @@ def read_tagged(
         UserError: no such source, split, field; a tag that the task does not have; names the file
             and the line.
     """
-    source = source or task.source
-    kind, _, rest = (source or "").partition(":")
-    if kind == "tfds" and rest:
-        return _read_tfds(task, rest, split, data_dir, download)
-    if kind == "conll" and rest:
-        return _read_conll(task, rest, split)
-    raise UserError(
-        f"unknown source {source!r} of the task {task.name!r}: give tfds:NAME[/CONFIG][:VERSION] "
-        "or conll:FILE"
-    )
+    owner = f"the task {task.name!r}"
+    parsed = parse_source(source or task.source, (TFDS, "conll:FILE"), owner)
+    if parsed.kind == "tfds":
+        return _read_tfds(task, parsed.place, split, data_dir, download)
+    return _read_conll(task, parsed, split)
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:
@@ -112,8 +108,8 @@ def _read_tfds(task: Task, name, split, data_dir, download) -> TaggedSentences:
     return TaggedSentences(words, [_numbers(task, found) for found in tags])
 
 
-def _read_conll(task: Task, name: str, split: str) -> TaggedSentences:
-    path = split_path("conll", name, split)
+def _read_conll(task: Task, source: Source, split: str) -> TaggedSentences:
+    path = source.path(split)
     words, labels = [], []
     for sentence in _sentences(task, path):
         words.append([word for word, _ in sentence])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from macaron_tf.data.sources.pairs import read_pairs, source_fingerprint
+from macaron_tf.data.sources.readers import read_pairs, source_fingerprint
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.special_ids import EOS

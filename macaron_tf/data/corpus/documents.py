@@ -1,0 +1,414 @@
+"""The documents of a corpus: read from its sources, mixed in one order, cut into token ids."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.sources import homeassistant
+from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.readers import (
+    count_documents,
+    document_files,
+    documents,
+    pair_files,
+    parse_documents,
+    read_pairs,
+)
+from macaron_tf.errors import UserError
+from macaron_tf.io.files import content_stamps
+from macaron_tf.io.progress import Progress
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.sentences import cut_lines, split_sentences
+from macaron_tf.text.token_rows import TokenRows
+
+Text = str | tuple[str, str]  # a document, or the two halves of a translation pair
+
+# Characters that are tokenized at once: an article alone (5 KB) would leave the tokenizer waiting
+# for Python, and the ids of a megabyte are another one.
+_GROUP = 1 << 20
+
+
+def open_source(
+    source: CorpusSource,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    max_documents: int | None = None,
+) -> Iterator[Text]:
+    """Reads a source in its order.
+
+    Args:
+        source: documents or translation pairs.
+        data_dir, download: see `read_pairs`.
+        max_documents: read only the first so many.
+
+    Returns:
+        An iterator of texts, none blank, or of translation pairs, each half of one line.
+
+    Raises:
+        UserError: as `documents` and `read_pairs`; a language that is not the source's.
+    """
+    found: Iterable[Text]
+    if source.is_translation:
+        pairs = read_pairs(source.source, source.split, *source.languages, data_dir, download)
+        lines = ((" ".join(a.split()), " ".join(b.split())) for a, b in pairs)
+        found = [pair for pair in lines if all(pair)]
+        if not found:
+            raise UserError(f"{source.source} holds no pair with text on both sides: give another")
+    else:
+        parsed = parse_documents(source.source)
+        if parsed.is_embedded and source.language not in (None, parsed.place):
+            raise UserError(
+                f"{parsed} is not in {source.language!r}: give it the language {parsed.place!r}"
+            )
+        found = documents(source.source, source.split, data_dir, download)
+    return itertools.islice(found, max_documents)
+
+
+def identify_source(source: CorpusSource, data_dir: str | os.PathLike | None = None) -> list:
+    """Identifies the content of a source without reading it, as JSON values.
+
+    Returns:
+        Stamps of its files, see `content_stamps`; for the embedded corpus its SHA-256, 0 and the
+        version of its cutting.
+
+    Raises:
+        UserError: as `open_source`, for what is missing.
+    """
+    if Source.of(source.source).is_embedded:
+        return [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
+    if source.is_translation:
+        files = pair_files(source.source, source.split, *source.languages, data_dir)
+    else:
+        files = document_files(source.source, source.split, data_dir)
+    return content_stamps(files)
+
+
+def count_corpus(config: CorpusConfig, data_dir: str | os.PathLike | None = None) -> int | None:
+    """The number of a corpus's documents where it is known before reading, else None."""
+    if config.repeats or config.has_translations:
+        return None
+    counts = [count_documents(s.source, s.split, data_dir) for s in config.sources]
+    return None if None in counts else sum(counts)
+
+
+class MixedDocument(NamedTuple):
+    """A document of a mixture.
+
+    Attributes:
+        text: its text, or the two halves of a translation pair.
+        repeated: whether its source has been read to its end before.
+        held_out: whether all of it is for validation.
+        source: number of its source.
+    """
+
+    text: Text
+    repeated: bool
+    held_out: bool
+    source: int
+
+
+def mixed_documents(
+    readers: Sequence[Callable[[], Iterator[Text]]],
+    weights: Sequence[float] | None,
+    seed: int,
+    hold_out_every: int | None = None,
+) -> Iterator[MixedDocument]:
+    """Draws documents until every source has been read to its end once.
+
+    With weights, each draw takes a source with a probability proportional to its weight, and a
+    source that ends before the others do begins again: of two sources of 100 and 10,000 documents
+    and weights 1 and 4, the first is read 25 times. Without weights no document comes twice: each
+    draw takes one of the sources that have not ended, all of them equally likely.
+
+    Args:
+        readers: open the sources; each gives at least one document.
+        weights: positive numbers, or None.
+        seed: decides the order, together with the numbers of documents; their text does not.
+        hold_out_every: one document in so many is held out, at every reading; of the first three
+            documents two are, that a small mixture has two. None holds out none.
+    """
+    rng = np.random.default_rng(seed)
+    opened = [_Ahead(reader) for reader in readers]
+    unread = set(range(len(readers)))
+    count = 0  # distinct documents
+    while unread:
+        drawable = sorted(unread) if weights is None else list(range(len(readers)))
+        chances = np.ones(len(drawable)) if weights is None else np.array(weights, np.float64)
+        bounds = np.cumsum(chances) / chances.sum()
+        number = drawable[int(np.searchsorted(bounds, rng.random(), side="right"))]
+        source = opened[number]
+        text, index, repeated = source.next()
+        if not repeated:
+            if hold_out_every and (count % hold_out_every == 0 or count == 2):
+                source.held_out.add(index)
+            count += 1
+        yield MixedDocument(text, repeated, index in source.held_out, number)
+        if source.ended:
+            unread.discard(number)
+
+
+class _Ahead:
+    """A source read again and again, one document ahead: its end is known with its last one."""
+
+    def __init__(self, reader: Callable[[], Iterator[Text]]):
+        self._reader = reader
+        self._texts: Iterator[Text] = iter(())
+        self._following: Text | None = None
+        self._index = -1
+        self._readings = 0
+        self.held_out: set[int] = set()  # indices of documents
+        self.ended = True
+
+    def next(self) -> tuple[Text, int, bool]:
+        """The next document, its index in the source, and whether it came before."""
+        if self.ended:
+            self._texts, self._index = self._reader(), -1
+            self._following = next(self._texts)
+            self._readings += 1
+        text, self._following = self._following, next(self._texts, None)
+        self._index += 1
+        self.ended = self._following is None
+        return text, self._index, self._readings > 1
+
+
+class SourceSize(NamedTuple):
+    """The size of a source.
+
+    Attributes:
+        documents: number of documents, or of translation pairs.
+        lines: number of lines that are not blank; a translation pair counts as one.
+    """
+
+    documents: int
+    lines: int
+
+
+def corpus_mixture(
+    config: CorpusConfig,
+    data_dir: str | os.PathLike | None = None,
+    max_documents: int | None = None,
+    stream=None,
+) -> Iterator[MixedDocument]:
+    """Draws the documents of a corpus, with `language_alpha` after counting their lines.
+
+    Args:
+        config: the corpus.
+        data_dir: see `read_pairs`.
+        max_documents: the first so many of each source; None for all.
+        stream: where the counting shows its progress; standard error if None.
+
+    Raises:
+        UserError: a source that cannot be read.
+    """
+    readers = [_source_reader(source, data_dir, max_documents) for source in config.sources]
+    weights = config.weights
+    if config.language_alpha is not None:
+        with Progress("documents", stream=stream) as progress:
+            sizes = [_size(reader(), progress) for reader in readers]
+        weights = language_weights(config.sources, sizes, config.language_alpha)
+    every = config.validation_every if config.paired else None
+    return mixed_documents(readers, weights, config.seed, every)
+
+
+def _source_reader(source, data_dir, max_documents) -> Callable[[], Iterator[Text]]:
+    """Opens a source at each call; one that is read as a whole is kept in memory."""
+    opened = functools.partial(open_source, source, data_dir, max_documents=max_documents)
+    if not (source.is_translation or Source.of(source.source).is_embedded):
+        return opened
+    kept = functools.cache(lambda: list(opened()))
+    return lambda: iter(kept())
+
+
+def _size(texts: Iterator[Text], progress: Progress) -> SourceSize:
+    count = lines = 0
+    for text in texts:
+        count += 1
+        lines += len(cut_lines(text)) if isinstance(text, str) else 1
+        progress.advance(text="counting lines")
+    return SourceSize(count, lines)
+
+
+def language_weights(
+    sources: Sequence[CorpusSource], sizes: Sequence[SourceSize], alpha: float
+) -> list[float]:
+    """Weights for sources that draw languages with q_i = p_i^alpha / sum_j p_j^alpha.
+
+    Conneau and Lample 2019, section 3.1: p_i is a language's share of all sentences, which are
+    lines here, and q_i becomes its share of the drawn lines. A weight counts documents, so that a
+    source with long documents is drawn less often. Several sources of one language keep their
+    shares in it. The translation pairs of two languages count as a language of their own, beside
+    the monolingual text.
+
+    Args:
+        sources: with their languages.
+        sizes: one for each source.
+        alpha: from 0, all languages alike, to 1, proportional to their size.
+    """
+    lines: dict[tuple[str, ...], int] = {}
+    for source, size in zip(sources, sizes, strict=True):
+        lines[source.languages] = lines.get(source.languages, 0) + size.lines
+    total = sum(lines.values())
+    powers = {language: (count / total) ** alpha for language, count in lines.items()}
+    return [
+        powers[source.languages] * size.documents / lines[source.languages]
+        for source, size in zip(sources, sizes, strict=True)
+    ]
+
+
+def tokenized_documents(
+    texts: Iterable[Text], vocabulary: PieceVocabulary, splitter: str | None
+) -> Iterator[TokenRows]:
+    """Cuts documents into lines, lines into sentences, and sentences into ids.
+
+    Small documents are tokenized together, a large one in parts. Each half of a translation pair
+    counts as one sentence.
+
+    Args:
+        texts: documents or translation pairs.
+        vocabulary: cuts sentences into ids.
+        splitter: of `split_sentences`; a whole line counts as a sentence when None.
+
+    Yields:
+        For each document the ids of its sentences, none empty.
+    """
+    group: list[tuple[list[str], bool]] = []  # of each document: lines, whether to split them
+    characters = 0
+    for text in texts:
+        is_text = isinstance(text, str)
+        group.append((cut_lines(text) if is_text else list(text), is_text))
+        characters += len(text) if is_text else sum(map(len, text))
+        if characters >= _GROUP:
+            yield from _tokenized(group, vocabulary, splitter)
+            group, characters = [], 0
+    if group:
+        yield from _tokenized(group, vocabulary, splitter)
+
+
+def _tokenized(group, vocabulary: PieceVocabulary, splitter: str | None) -> Iterator[TokenRows]:
+    lines = [line for found, _ in group for line in found]
+    divisible = [is_text for found, is_text in group for _ in found]
+    ids, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+    sentences: list[int] = []  # number of each line's sentences
+    for part in _parts(lines):
+        split = [[line] for line in lines[part]]
+        if splitter is not None:
+            found = split_sentences(lines[part], splitter)
+            whole = zip(split, found, divisible[part], strict=True)
+            split = [cut if is_text else line for line, cut, is_text in whole]
+        sentences += map(len, split)
+        rows = vocabulary.encode_rows([sentence for found in split for sentence in found])
+        ids.append(rows.ids)
+        lengths.append(rows.lengths)
+    all_ids = np.concatenate(ids[1:] or ids)
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    ends = np.cumsum([0, *sentences])[np.cumsum([len(found) for found, _ in group])]
+    start = 0
+    for end in ends:
+        own = offsets[start : end + 1]
+        # A sentence without an id (control characters only) adds no offset.
+        yield TokenRows(all_ids[own[0] : own[-1]], np.unique(own - own[0]))
+        start = end
+
+
+def _parts(lines: list[str]) -> Iterator[slice]:
+    """Slices of lines with about `_GROUP` characters each."""
+    start = characters = 0
+    for number, line in enumerate(lines, start=1):
+        characters += len(line)
+        if characters >= _GROUP or number == len(lines):
+            yield slice(start, number)
+            start, characters = number, 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CorpusDocument:
+    """A document of ids.
+
+    Attributes:
+        sentences: its ids; of a translation pair the two halves.
+        repeated: whether it has come before.
+        held_out: whether all of it is for validation.
+        languages: ids of its language and of its second half's, which differ in a translation
+            pair only; (0, 0) in a corpus that does not tell languages apart.
+        rows: how many rows of a training shard it is worth.
+    """
+
+    sentences: TokenRows
+    repeated: bool
+    held_out: bool
+    languages: tuple[int, int]
+    rows: int
+
+    @property
+    def is_translation(self) -> bool:
+        """Whether it is a translation pair."""
+        return self.languages[0] != self.languages[1]
+
+
+def corpus_documents(
+    mixture: Iterable[MixedDocument], vocabulary: PieceVocabulary, config: CorpusConfig
+) -> Iterator[CorpusDocument]:
+    """Cuts the documents of a mixture into ids; reads the mixture some documents ahead."""
+    splitter = config.sentence_splitter if config.cuts_sentences else None
+    room = config.sequence_length - (3 if config.paired else 2)
+    known = config.languages
+    languages = [
+        (known.index(source.languages[0]), known.index(source.languages[-1])) if known else (0, 0)
+        for source in config.sources
+    ]
+    taken: collections.deque[MixedDocument] = collections.deque()  # read ahead, by the group
+
+    def texts() -> Iterator[Text]:
+        for document in mixture:
+            taken.append(document)
+            yield document.text
+
+    for sentences in tokenized_documents(texts(), vocabulary, splitter):
+        document = taken.popleft()
+        yield CorpusDocument(
+            sentences,
+            document.repeated,
+            document.held_out,
+            languages[document.source],
+            0 if document.held_out else -(-len(sentences.ids) // room),
+        )
+
+
+def blocks(
+    documents: Iterable[CorpusDocument], config: CorpusConfig
+) -> Iterator[list[CorpusDocument]]:
+    """Groups documents by the shard: each block ends with the document that fills it.
+
+    A block of pairs has a document to train on, and of next-sentence pairs two, so that one is
+    there to draw from: it is held back until its successor has them too, and takes what is left at
+    the end.
+    """
+    least = 2 if config.pairs == "next_sentence" else 1
+    held: list[CorpusDocument] = []
+    block: list[CorpusDocument] = []
+    usable = rows = 0  # of the block: documents with rows, and their rows
+    for document in documents:
+        block.append(document)
+        usable += document.rows > 0
+        rows += document.rows
+        if usable >= least and rows >= config.rows_per_shard:
+            if not config.paired:
+                yield block
+            else:
+                if held:
+                    yield held
+                held = block
+            block, usable, rows = [], 0, 0
+    if usable >= least:
+        if held:
+            yield held
+        held = []
+    if held or block:
+        yield [*held, *block]

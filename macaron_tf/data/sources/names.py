@@ -1,0 +1,112 @@
+"""Names of data sources, `KIND:PLACE`: one parser for every reader."""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from etils import epath
+
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+
+TFDS = "tfds:NAME[/CONFIG][:VERSION]"
+
+# Forms that a source of translation pairs may have, with the help text of a command.
+PAIRS = {
+    TFDS: "a TensorFlow Datasets translation set, in --data-dir",
+    "text:SOURCE_FILE,TARGET_FILE": "aligned lines, plain or .gz; {split} in a name is filled in",
+    "tsv:FILE": "two tab-separated columns; .gz and {split} as above",
+    "homeassistant[:LANG]": "the embedded default corpus, fetched with pip once",
+}
+
+# Forms that a source of documents may have.
+DOCUMENTS = {
+    TFDS: "a TensorFlow Datasets set with a field of text",
+    "text:GLOB[,GLOB...]": "files, plain or .gz, each a document",
+    "text-paragraphs:GLOB[,GLOB...]": "files whose documents are separated by blank lines",
+    "text-lines:GLOB[,GLOB...]": "files with a document a line",
+    "homeassistant:LANG": "the embedded default corpus, a part of the program a document",
+}
+
+_WHOLE = ("train", "all")  # the splits of files whose names hold no {split}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A parsed name.
+
+    Attributes:
+        kind: the word before the first colon, such as "tfds".
+        place: the rest: a set, files separated by commas, a language, or "".
+    """
+
+    kind: str
+    place: str
+
+    @classmethod
+    def of(cls, name: str) -> "Source":
+        """Splits a name of any kind at its first colon."""
+        kind, _, place = name.partition(":")
+        return cls(kind, place)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.place}"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is the embedded corpus, which is read as a whole."""
+        return self.kind == "homeassistant"
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether splits have names; files without `{split}` have only "train", equally "all"."""
+        return self.kind == "tfds" or self.is_embedded or "{split}" in self.place
+
+    def path(self, split: str) -> epath.Path:
+        """The file of a split: `{split}` in the name is filled in.
+
+        Raises:
+            UserError: a name without `{split}`, and another split than the whole file.
+        """
+        if not self.has_splits and split not in _WHOLE:
+            raise UserError(
+                f"the source '{self}' has no split {split!r}: put {{split}} in the file's name, "
+                f"where {split!r} shall stand, or ask for the split 'all'"
+            )
+        return storage.as_path(self.place.replace("{split}", split)).expanduser()
+
+    def paths(self, split: str) -> list[epath.Path]:
+        """The files, or patterns, that commas separate; see `path`."""
+        names = filter(None, self.place.split(","))
+        return [Source(self.kind, name).path(split) for name in names]
+
+
+def parse_source(source: str | None, forms: Iterable[str], owner: str = "") -> Source:
+    """Parses the name of a source.
+
+    Args:
+        source: the name; None or "" is refused.
+        forms: accepted ones, such as `"tsv:FILE"`; in `"homeassistant[:LANG]"` the place may be
+            left out.
+        owner: what asks for the source, such as "the task 'sst2'", for the message.
+
+    Raises:
+        UserError: the name has none of the forms; the sentence lists them.
+    """
+    parsed = Source.of(source or "")
+    for form in forms:
+        kind = re.match(r"[a-z-]+", form)[0]
+        if parsed.kind == kind and (parsed.place or form.startswith(f"{kind}[")):
+            return parsed
+    *others, last = forms
+    raise UserError(
+        f"unknown source {source or ''!r}{owner and f' of {owner}'}: "
+        f"give {', '.join(others)}{' or ' if others else ''}{last}"
+    )
+
+
+def parse_tfds(name: str) -> tuple[str, str, str]:
+    """NAME, CONFIG and VERSION of NAME[/CONFIG][:VERSION]; "" for one that is absent."""
+    path, _, version = name.partition(":")
+    base, _, config = path.partition("/")
+    return base, config, version

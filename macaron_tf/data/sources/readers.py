@@ -1,0 +1,323 @@
+"""Readers of translation pairs and of documents, from any source that `names` parses."""
+
+import glob
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator
+
+import tensorflow as tf
+from etils import epath
+
+from macaron_tf.data.sources import homeassistant
+from macaron_tf.data.sources.names import DOCUMENTS, PAIRS, Source, parse_source
+from macaron_tf.data.sources.tfds import PreparedSplit, import_tfds, listed, open_set, set_files
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
+from macaron_tf.io.files import lines_of, state_stamp
+
+_TEXT_FIELDS = ("text", "book_text")  # Wikipedia's and PG-19's
+_CHUNK = 32  # records a batch: a book is a megabyte, an article 5 KB
+
+
+def read_pairs(
+    source: str,
+    split: str,
+    source_lang: str,
+    target_lang: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+) -> list[tuple[str, str]]:
+    """Reads a split of a parallel corpus.
+
+    Args:
+        source: one of
+            `tfds:NAME[/CONFIG][:VERSION]`: a TFDS translation set (without CONFIG, the one of the
+                two languages), already prepared in `data_dir` unless `download`;
+            `text:SOURCE_FILE,TARGET_FILE`: aligned lines, plain or `.gz`; `{split}` in the names
+                stands for the split, as in `text:data/{split}.en,data/{split}.de`; files without
+                it have only the split "train", also called "all";
+            `tsv:FILE`: two columns, source and target; `{split}` and `.gz` as above;
+            `homeassistant[:LANG]`: the embedded default corpus, English with LANG (otherwise with
+                the other of the two languages); splits train, validation, test.
+        split: "train", "validation", "test" or another of the source's; TFDS slices
+            such as "train[:10%]" too.
+        source_lang, target_lang: language codes of the two sides.
+        data_dir: TFDS's folder; its own default when None.
+        download: lets TFDS fetch and prepare the set. Never done otherwise: with no network TFDS
+            tries for minutes.
+
+    Returns:
+        (source, target) lines in the source's order, without line ends, not cleaned.
+
+    Raises:
+        UserError: no such source, file, split or language; unequal, empty or malformed files; no
+            network. The sentence names the place and what exists.
+    """
+    parsed = parse_source(source, PAIRS)
+    languages = (source_lang, target_lang)
+    if parsed.kind == "tfds":
+        found = open_set(parsed.place, split, data_dir, download, languages)
+        return _translation_set(found, *languages)
+    if parsed.kind == "text":
+        return _aligned_lines(*_aligned_paths(parsed, split))
+    if parsed.kind == "tsv":
+        return _two_columns(parsed.path(split))
+    return homeassistant.read_homeassistant(parsed.place or None, split, *languages)
+
+
+def pair_files(
+    source: str,
+    split: str,
+    source_lang: str,
+    target_lang: str,
+    data_dir: str | os.PathLike | None = None,
+) -> list[epath.Path]:
+    """The files that `read_pairs` would read; none for the embedded corpus.
+
+    Raises:
+        UserError: as `read_pairs`; a missing text file is only named when it is read.
+    """
+    parsed = parse_source(source, PAIRS)
+    if parsed.kind == "tfds":
+        return set_files(parsed.place, data_dir, (source_lang, target_lang))
+    if parsed.kind == "text":
+        return _aligned_paths(parsed, split)
+    return [] if parsed.is_embedded else [parsed.path(split)]
+
+
+def source_fingerprint(
+    source: str,
+    split: str,
+    source_lang: str,
+    target_lang: str,
+    data_dir: str | os.PathLike | None = None,
+) -> str:
+    """Identifies what `read_pairs` would return, without reading it.
+
+    Returns:
+        SHA-256 (hex) over the specification and the name, size and time of change of each file
+        (for the embedded corpus, its own SHA-256).
+
+    Raises:
+        UserError: as `read_pairs`, for what is missing.
+    """
+    parsed = parse_source(source, PAIRS)
+    files = pair_files(source, split, source_lang, target_lang, data_dir)
+    embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.place]
+    identity = [state_stamp(path) for path in files] or embedded
+    record = json.dumps([parsed.kind, identity, split, source_lang, target_lang])
+    return hashlib.sha256(record.encode()).hexdigest()
+
+
+def _translation_set(
+    found: PreparedSplit, source_lang: str, target_lang: str
+) -> list[tuple[str, str]]:
+    for language in (source_lang, target_lang):
+        if language not in found.features:
+            raise UserError(
+                f"tfds:{found.name} has no language {language!r}: "
+                f"its records hold {listed(found.features)}"
+            )
+    with found.reading():
+        pairs = [
+            (
+                record[source_lang].decode("utf-8", "replace"),
+                record[target_lang].decode("utf-8", "replace"),
+            )
+            for record in found.records().as_numpy_iterator()
+        ]
+    if not pairs:
+        raise found.empty("pair")
+    return pairs
+
+
+def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
+    names = source.place.split(",")
+    if len(names) != 2 or not all(names):
+        raise UserError(
+            f"the source '{source}' names {len(list(filter(None, names)))} files, not 2: "
+            "give text:SOURCE_FILE,TARGET_FILE"
+        )
+    return source.paths(split)
+
+
+def _aligned_lines(source_path: epath.Path, target_path: epath.Path) -> list[tuple[str, str]]:
+    source = list(lines_of(source_path))
+    target = list(lines_of(target_path))
+    for path, lines in ((source_path, source), (target_path, target)):
+        if not lines:
+            raise UserError(f"{path} is empty: give a file with one sentence a line")
+    if len(source) != len(target):
+        raise UserError(
+            f"{source_path} has {len(source)} lines but {target_path} has {len(target)}: "
+            "line n of one must be the translation of line n of the other"
+        )
+    return list(zip(source, target, strict=True))
+
+
+def _two_columns(path: epath.Path) -> list[tuple[str, str]]:
+    pairs = []
+    for number, line in enumerate(lines_of(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise UserError(
+                f"{path}, line {number}: {len(columns)} columns, not 2; "
+                "separate source and target by one tab"
+            )
+        pairs.append((columns[0], columns[1]))
+    if not pairs:
+        raise UserError(f"{path} is empty: give a file with one pair a line")
+    return pairs
+
+
+def documents(
+    source: str,
+    split: str = "train",
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+) -> Iterator[str]:
+    """Reads the documents of a source in its order, one at a time.
+
+    Args:
+        source: one of
+            `tfds:NAME[/CONFIG][:VERSION]`: a TFDS set, already prepared in `data_dir` unless
+                `download`; its field `text`, `book_text` or the only one that holds a string;
+            `text:GLOB[,GLOB...]`: files, plain or `.gz`, in the order of their names, each a
+                document;
+            `text-paragraphs:GLOB[,GLOB...]`: the same, with a document up to each blank line;
+            `text-lines:GLOB[,GLOB...]`: the same, with a document on each line;
+            `homeassistant:LANG`: the embedded default corpus in one language, "en" included; a
+                document is the texts of a part of the program in their order. Its splits are
+                those of the translation pairs.
+            `{split}` in a glob stands for the split; files without it have only the split
+            "train", also called "all".
+        split: a split, or a slice such as "train[:10%]" of a TFDS set.
+        data_dir, download: see `read_pairs`.
+
+    Returns:
+        An iterator of documents, none blank.
+
+    Raises:
+        UserError: no such source, set, split, field or file, at once; an empty, damaged or not
+            UTF-8 file, when it is reached.
+    """
+    parsed = parse_documents(source)
+    if parsed.kind == "tfds":
+        found = open_set(parsed.place, split, data_dir, download)
+        return _tfds_documents(found, _text_field(found))
+    if parsed.is_embedded:
+        return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
+    return _file_documents(parsed.kind, _matching_files(parsed, split))
+
+
+def count_documents(
+    source: str, split: str = "train", data_dir: str | os.PathLike | None = None
+) -> int | None:
+    """The number of a source's documents where it is known before reading, else None.
+
+    It is unknown for files that hold several documents, and for the embedded corpus.
+
+    Raises:
+        UserError: as `documents`.
+    """
+    parsed = parse_documents(source)
+    if parsed.kind == "tfds":
+        found = open_set(parsed.place, split, data_dir, download=False)
+        return found.builder.info.splits[split].num_examples
+    return len(_matching_files(parsed, split)) if parsed.kind == "text" else None
+
+
+def document_files(
+    source: str, split: str = "train", data_dir: str | os.PathLike | None = None
+) -> list[epath.Path]:
+    """The files of a source in the order of its documents; none for the embedded corpus.
+
+    Raises:
+        UserError: as `documents`.
+    """
+    parsed = parse_documents(source)
+    if parsed.kind == "tfds":
+        return set_files(parsed.place, data_dir)
+    return [] if parsed.is_embedded else _matching_files(parsed, split)
+
+
+def parse_documents(source: str) -> Source:
+    """Parses the name of a source of documents.
+
+    Raises:
+        UserError: it is none; of a `tsv:` source, how to name its two languages.
+    """
+    if source.startswith("tsv:"):
+        raise UserError(
+            f"{source} holds translation pairs: name its two languages, as in "
+            f"({source!r}, 'train', None, ('en', 'de'))"
+        )
+    return parse_source(source, DOCUMENTS, "documents")
+
+
+def _matching_files(source: Source, split: str) -> list[epath.Path]:
+    """The files that the patterns match, in the patterns' order, each file once."""
+    found: dict[epath.Path, None] = {}
+    for pattern in map(str, source.paths(split)):
+        with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
+            if storage.is_remote(pattern):
+                matches = sorted(tf.io.gfile.glob(pattern))
+            else:
+                matches = sorted(glob.glob(pattern, recursive=True))
+            files = [path for path in map(storage.as_path, matches) if path.is_file()]
+        if not matches:
+            raise UserError(f"no file matches {pattern!r} of {source}: check the path")
+        found.update(dict.fromkeys(files))
+    if not found:
+        raise UserError(f"{source} names folders only: give files, as in {source.place}/*.txt")
+    return list(found)
+
+
+def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
+    for path in paths:
+        empty = True
+        for document in _cut(kind, lines_of(path)):
+            if document.strip():
+                empty = False
+                yield document
+        if empty:
+            raise UserError(f"{path} holds no text: remove it or give another file")
+
+
+def _cut(kind: str, lines: Iterator[str]) -> Iterator[str]:
+    if kind == "text-lines":
+        yield from lines
+    elif kind == "text":
+        yield "\n".join(lines)
+    else:
+        for blank, group in itertools.groupby(lines, lambda line: not line.strip()):
+            if not blank:
+                yield "\n".join(group)
+
+
+def _text_field(found: PreparedSplit) -> str:
+    text = import_tfds().features.Text
+    strings = [key for key in found.features if isinstance(found.features[key], text)]
+    named = [field for field in _TEXT_FIELDS if field in strings] or strings
+    if len(named) != 1 and named[:1] != ["text"]:
+        raise UserError(
+            f"tfds:{found.name} has no field 'text' or 'book_text' and {listed(strings)} for "
+            "strings: take a set with one field of text"
+        )
+    return named[0]
+
+
+def _tfds_documents(found: PreparedSplit, field: str) -> Iterator[str]:
+    empty = True
+    with found.reading():
+        texts = found.records().map(lambda record: record[field]).batch(_CHUNK).prefetch(1)
+        for chunk in texts.as_numpy_iterator():
+            for text in chunk:
+                document = text.decode("utf-8", "replace")
+                if document.strip():
+                    empty = False
+                    yield document
+    if empty:
+        raise found.empty("text")
