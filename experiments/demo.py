@@ -17,8 +17,6 @@ from experiments.recipe import override
 from experiments.translate.average import average_run
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
-from export.client import TranslationClient
-from export.saved_model import export
 from macaron_tf.data import read_pairs
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.evaluation import evaluate_translations
@@ -59,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     _stage(3, "export: a SavedModel that takes and gives text")
     served = path / "served"
-    print(f"wrote {export(run, served)}")
+    _command("export.saved_model", str(path), str(served))
 
     _stage(4, "serve: TensorFlow Serving's REST contract")
     _serve(served)
@@ -77,6 +75,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _stage(number: int, text: str) -> None:
     print(f"\n[{number}/4] {text}", flush=True)
+
+
+def _command(module: str, *arguments: str) -> None:
+    """Runs a command of `export`, which nothing in `experiments` imports."""
+    if subprocess.run([sys.executable, "-m", module, *arguments]).returncode:
+        raise UserError(f"python -m {module} failed: its reason stands above")
 
 
 def _score(run: TranslationRun) -> None:
@@ -108,8 +112,8 @@ def _serve(served: pathlib.Path) -> None:
                 raise UserError(f"the server did not start: read {log}")
             print(ready)
             url = next(word for word in ready.split() if word.startswith("http://"))
-            answer = TranslationClient(url, "demo").translate([SENTENCE])[0]
-            print(f"\n  asked over REST    {SENTENCE}\n  the server's answer {answer}")
+            print(f"\n  asked over REST: {SENTENCE}\n  the server's answer:", flush=True)
+            _command("export.client", "--url", url, "--name", "demo", SENTENCE)
         finally:
             alarm.cancel()
             server.terminate()

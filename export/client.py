@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = {"timeout": parsed.timeout, "batch_size": parsed.batch_size}
     if parsed.grpc:
         # Imported late: it brings TensorFlow, which takes seconds and REST does not need.
-        from export.clients import GrpcTranslationClient
+        from export.grpc_client import GrpcTranslationClient
 
         client = GrpcTranslationClient(parsed.grpc, parsed.name, parsed.version, **settings)
     else:

@@ -1,17 +1,15 @@
 """A fine-tuned run as a SavedModel, whatever the kind of its task."""
 
-import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
-from etils import epath
 
 from experiments.finetune.kinds import Limits
 from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.run import FinetuningRun
-from export.texts import checked_text
-from export.versions import write_version
+from export.module import ExportedModule, checked_text
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import row_encoder
 from macaron_tf.data.tasks.questions import encode_questions
@@ -21,13 +19,13 @@ from macaron_tf.errors import UserError
 from macaron_tf.text.loading import PieceVocabulary
 
 
-class ClassifierModule(tf.Module):
-    """What a SavedModel holds: the vocabulary and the network, as one signature.
+class ClassifierModule(ExportedModule):
+    """A classifier of one text or two.
 
     Signature `serving_default`: `text (B,)` strings, or `first (B,)` and `second (B,)` for a task
     on two texts, to `label (B,)` strings and `probabilities (B, C)` float32, the classes in the
     task's order; to `score (B,)` float32 for a regression task. A text too long is cut as in
-    training. One that is not UTF-8 is an InvalidArgumentError: a server's client gets a 400.
+    training.
 
     Args:
         network: the trained `EncoderClassifier` or `CausalClassifier`.
@@ -37,13 +35,9 @@ class ClassifierModule(tf.Module):
     """
 
     def __init__(self, network, vocabulary: PieceVocabulary, task: Task, max_length: int):
-        super().__init__(name="classifier")
-        self.network = network
-        self.vocabulary = vocabulary
+        super().__init__(network, vocabulary)
         self.task = task
         self.max_length = max_length
-        # What a SavedModel restores: variables and the tokenizer's resource.
-        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
 
     def classify(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Texts `(B,)` to the outputs of `serving_default`."""
@@ -62,28 +56,19 @@ class ClassifierModule(tf.Module):
             "probabilities": tf.nn.softmax(logits),
         }
 
-    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """The concrete functions by signature name."""
-        names = ("first", "second") if self.task.second else ("text",)
-        texts = [tf.TensorSpec((None,), tf.string, name) for name in names]
-
-        def of_one(text):
-            return self.classify(text)
-
-        def of_two(first, second):
-            return self.classify(first, second)
-
-        function = tf.function(of_two if self.task.second else of_one, autograph=False)
-        return {"serving_default": function.get_concrete_function(*texts)}
+    def functions(self):
+        if self.task.second:
+            function = lambda first, second: self.classify(first, second)  # noqa: E731
+            return {"serving_default": (function, {"first": tf.string, "second": tf.string})}
+        return {"serving_default": (lambda text: self.classify(text), {"text": tf.string})}
 
 
-class SpanReaderModule(tf.Module):
-    """What a SavedModel holds: the vocabulary, the network and the search, as one signature.
+class SpanReaderModule(ExportedModule):
+    """A reader that finds the answer to a question in a context.
 
     Signature `serving_default`: `question (B,)` and `context (B,)` strings to `answer (B,)`
-    strings, "" where there is none, `start (B,)` and `end (B,)` int64, its place in the context in
-    characters, and `probability (B,)` float32. A context of any length is read through windows. A
-    text that is not UTF-8 is an InvalidArgumentError: a server's client gets a 400.
+    strings, "" where there is none, `start (B,)` and `end (B,)` int64, its position in the context
+    in characters, and `probability (B,)` float32. A context of any length is read through windows.
 
     Args:
         network: the trained `EncoderSpanReader`.
@@ -101,13 +86,9 @@ class SpanReaderModule(tf.Module):
         limits: Limits,
         threshold: float = 0.0,
     ):
-        super().__init__(name="span_reader")
-        self.network = network
-        self.vocabulary = vocabulary
+        super().__init__(network, vocabulary)
         self.limits = limits
         self.threshold = threshold if task.unanswerable else None
-        # What a SavedModel restores: variables and the tokenizer's resource.
-        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
 
     def answer(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         """Texts `(B,)` to the outputs of `serving_default`."""
@@ -136,22 +117,16 @@ class SpanReaderModule(tf.Module):
             "probability": judged["probability"],
         }
 
-    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """The concrete functions by signature name."""
-        texts = [tf.TensorSpec((None,), tf.string, name) for name in ("question", "context")]
-        function = tf.function(
-            lambda question, context: self.answer(question, context), autograph=False
-        )
-        return {"serving_default": function.get_concrete_function(*texts)}
+    def functions(self):
+        return {"serving_default": (self.answer, {"question": tf.string, "context": tf.string})}
 
 
-class TaggerModule(tf.Module):
-    """What a SavedModel holds: the vocabulary and the network, as one signature.
+class TaggerModule(ExportedModule):
+    """A tagger of words.
 
     Signature `serving_default`: `text (B,)` strings, words with white space between, to `words
     (B, W)` and `tags (B, W)` strings, "" beyond a sentence's last word, and `probabilities (B, W)`
-    float32, of those tags. A text that is not UTF-8 is an InvalidArgumentError: a server's client
-    gets a 400.
+    float32, of those tags.
 
     Args:
         network: the trained `EncoderTagger`.
@@ -161,13 +136,9 @@ class TaggerModule(tf.Module):
     """
 
     def __init__(self, network, vocabulary: PieceVocabulary, task: Task, max_length: int):
-        super().__init__(name="tagger")
-        self.network = network
-        self.vocabulary = vocabulary
+        super().__init__(network, vocabulary)
         self.task = task
         self.max_length = max_length
-        # What a SavedModel restores: variables and the tokenizer's resource.
-        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
 
     def tag(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Texts `(B,)` to the outputs of `serving_default`."""
@@ -181,54 +152,30 @@ class TaggerModule(tf.Module):
             "probabilities": words.with_values(tf.reduce_max(found, axis=1)).to_tensor(),
         }
 
-    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """The concrete functions by signature name."""
-        function = tf.function(lambda text: self.tag(text), autograph=False)
-        text = tf.TensorSpec((None,), tf.string, "text")
-        return {"serving_default": function.get_concrete_function(text)}
+    def functions(self):
+        return {"serving_default": (self.tag, {"text": tf.string})}
 
 
-def _classifier(run: FinetuningRun, network: keras.Model, tuned: Mapping) -> tf.Module:
-    return ClassifierModule(network, run.vocabulary, run.task, run.recipe.max_length)
-
-
-def _span_reader(run: FinetuningRun, network: keras.Model, tuned: Mapping) -> tf.Module:
-    threshold = tuned.get(THRESHOLD, 0.0)
-    return SpanReaderModule(network, run.vocabulary, run.task, run.recipe.limits, threshold)
-
-
-def _tagger(run: FinetuningRun, network: keras.Model, tuned: Mapping) -> tf.Module:
-    return TaggerModule(network, run.vocabulary, run.task, run.recipe.max_length)
-
-
-_MODULES: dict[str, Callable[[FinetuningRun, keras.Model, Mapping], tf.Module]] = {
-    "classification": _classifier,
-    "spans": _span_reader,
-    "tags": _tagger,
+_MODULES: dict[str, Callable[[FinetuningRun, keras.Model, Mapping], ExportedModule]] = {
+    "classification": lambda run, network, tuned: ClassifierModule(
+        network, run.vocabulary, run.task, run.recipe.max_length
+    ),
+    "spans": lambda run, network, tuned: SpanReaderModule(
+        network, run.vocabulary, run.task, run.recipe.limits, tuned.get(THRESHOLD, 0.0)
+    ),
+    "tags": lambda run, network, tuned: TaggerModule(
+        network, run.vocabulary, run.task, run.recipe.max_length
+    ),
 }
 
 
-def export_fine_tuned(
-    run: FinetuningRun,
-    out: str | os.PathLike,
-    checkpoint: str | None = None,
-    version: int | None = None,
-) -> epath.Path:
-    """Writes a run's network as a new version in a folder.
-
-    Args:
-        run: the run.
-        out: the model's folder, `gs://` included, one subfolder a version; made when absent.
-        checkpoint: which weights, see `FinetuningRun.checkpoint`.
-        version: number of the version; by default one more than the greatest there is.
-
-    Returns:
-        The version's folder. It appears under its name only when it is whole.
+def fine_tuned_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
+    """A fine-tuned run's model and the record of its export.
 
     Raises:
-        UserError: the run has no such checkpoint or is one of choices, the version exists, or
-            `out` cannot be written.
+        UserError: the run has no such checkpoint or is one of choices.
     """
+    run = FinetuningRun.open(place)
     weights = run.checkpoint(checkpoint)
     make = _MODULES.get(run.task.kind)
     if make is None:
@@ -236,7 +183,6 @@ def export_fine_tuned(
             f"{run.path} answers {run.task.name}, whose choices no signature takes: "
             "`python -m experiments.finetune predict` answers it"
         )
-    module = make(run, run.load_network(weights), run.tuned(weights))
     record = {
         "run": run.path.name,
         "checkpoint": weights.name,
@@ -244,4 +190,4 @@ def export_fine_tuned(
         "labels": list(run.task.labels),
         "max_length": run.recipe.max_length,
     }
-    return write_version(module, run.vocabulary, record, out, version)
+    return make(run, run.load_network(weights), run.tuned(weights)), record

@@ -1,13 +1,11 @@
 """A model that writes text as a SavedModel: text in, what follows it, or its answer, out."""
 
-import os
+from typing import Any
 
 import tensorflow as tf
-from etils import epath
 
 from experiments.generate.opening import OpenedModel, open_model
-from export.texts import checked_text
-from export.versions import write_version
+from export.module import ExportedModule, checked_text
 from macaron_tf.decoding import Controls, generate, reader
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.words import spelled_in_graph
@@ -15,8 +13,8 @@ from macaron_tf.text.words import spelled_in_graph
 MAX_TOKENS = 1024
 
 
-class GeneratorModule(tf.Module):
-    """What a SavedModel holds: the vocabulary, the network and the sampler, as one signature.
+class GeneratorModule(ExportedModule):
+    """A model that continues text, or answers it, by sampling.
 
     Signature `serving_default`, all inputs `(B,)`: `text` strings; `temperature` float32, 0 for
     the likeliest tokens; `top_k` int32, 0 for no limit; `top_p` float32, 1 for no limit; `seed`
@@ -28,23 +26,26 @@ class GeneratorModule(tf.Module):
     The text of a text-to-text run is a line as `experiments.text_to_text predict` takes it, the
     task's name not before it; what it gives at temperature 0 is the greedy answer.
 
-    A text that is not UTF-8, or leaves no room to go on, is an InvalidArgumentError: a server's
-    client gets a 400.
+    A text that leaves no room to go on is an InvalidArgumentError too.
 
     Args:
         opened: the network and its vocabulary.
     """
 
     def __init__(self, opened: OpenedModel):
-        super().__init__(name="generator")
-        self.network = opened.network
-        self.vocabulary = opened.vocabulary
+        super().__init__(opened.network, opened.vocabulary)
         self.text_generator = opened.generator()
-        # What a SavedModel restores: variables and the tokenizer's resource.
-        self.tracked = [
-            *(weight.value for weight in self.network.weights),
-            *self.vocabulary.trackables(),
-        ]
+
+    def functions(self):
+        inputs = {
+            "text": tf.string,
+            "temperature": tf.float32,
+            "top_k": tf.int32,
+            "top_p": tf.float32,
+            "seed": tf.int32,
+            "max_tokens": tf.int32,
+        }
+        return {"serving_default": (self.complete, inputs)}
 
     def asked(
         self, text: tf.Tensor, max_tokens: tf.Tensor
@@ -92,44 +93,13 @@ class GeneratorModule(tf.Module):
             "tokens": found["lengths"][:, 0],
         }
 
-    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """The concrete functions by signature name."""
-        inputs = [
-            tf.TensorSpec((None,), dtype, name)
-            for name, dtype in (
-                ("text", tf.string),
-                ("temperature", tf.float32),
-                ("top_k", tf.int32),
-                ("top_p", tf.float32),
-                ("seed", tf.int32),
-                ("max_tokens", tf.int32),
-            )
-        ]
-        function = tf.function(self.complete, autograph=False)
-        return {"serving_default": function.get_concrete_function(*inputs)}
 
-
-def export_generator(
-    path: str,
-    out: str | os.PathLike,
-    checkpoint: str | None = None,
-    version: int | None = None,
-) -> epath.Path:
-    """Writes a run's model as a new version in a folder.
-
-    Args:
-        path: the run's folder.
-        out: the model's folder, `gs://` included, one subfolder a version; made when absent.
-        checkpoint: which weights, see `open_model`.
-        version: number of the version; by default one more than the greatest there is.
-
-    Returns:
-        The version's folder. It appears under its name only when it is whole.
+def generator_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
+    """A model that writes text and the record of its export.
 
     Raises:
-        UserError: the run cannot go on with a text, has no such checkpoint, the version exists, or
-            `out` cannot be written.
+        UserError: the run cannot go on with a text, or has no such checkpoint.
     """
-    opened = open_model(path, checkpoint)
+    opened = open_model(place, checkpoint)
     record = {"run": opened.name, "checkpoint": opened.checkpoint, "longest": opened.longest}
-    return write_version(GeneratorModule(opened), opened.vocabulary, record, out, version)
+    return GeneratorModule(opened), record

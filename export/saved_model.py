@@ -2,152 +2,89 @@
 
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
-takes a translation run, a fine-tuning run (see `export.fine_tuned`, `export.fine_tuned` and
-`export.fine_tuned` for their signatures), a pre-training run that goes on with texts or a run of
-`experiments.text_to_text`, which answers them (see `export.generator`), a run of
-`experiments.elmo` (see `export.word_embedder`) or of `experiments.embed` (see `export.embedder`),
-or as such `hugging-face:DIR`, the directory of a sentence-transformers model, and writes
-OUT/VERSION, the layout that TensorFlow Serving watches. A server needs tensorflow and
-tensorflow_text and nothing of this project.
+RUN is a run of `experiments.translate`, `finetune`, `embed`, `elmo`, `text_to_text`, or of
+`pretrain` where the model continues texts; or `hugging-face:DIR`, a sentence-transformers
+directory. Its signatures stand in the module's class: `export.translator`, `export.fine_tuned`,
+`export.embedders`, `export.generator`. OUT/VERSION is written, the layout that TensorFlow Serving
+watches. A server needs tensorflow and tensorflow_text and nothing of this project.
 """
 
 import argparse
 import dataclasses
 import os
 import sys
+from typing import Any
 
-import tensorflow as tf
 from etils import epath
 
 from experiments.kind import read_kind
-from experiments.translate.run import TranslationRun, source_limit
-from export.versions import write_version
-from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
+from export.module import ExportedModule, write_version
 from macaron_tf.errors import UserError, exit_on_user_error
-from macaron_tf.special_ids import EOS, PAD
-from macaron_tf.text.pair_vocabulary import PairVocabulary
-from macaron_tf.text.vocabulary import Vocabulary
 
 
-class TranslationModule(tf.Module):
-    """What a SavedModel holds: the vocabulary, the network and the search, as signatures.
-
-    Signature `serving_default`: `text (B,)` strings to `translations (B, N)` strings and `scores
-    (B, N)` float32, best first; an empty line gives an empty translation and score 0. Signature
-    `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, natural logarithms of
-    P(target | source) with its EOS, and `tokens (B,)` int32, the number of tokens they sum.
-
-    A line that is not UTF-8, or is longer than `max_tokens` pieces, is an InvalidArgumentError: a
-    server's client gets a 400 that says so, not the translation of half a line.
+def open_module(
+    place: str, checkpoint: str | None = None, **decoding
+) -> tuple[ExportedModule, dict[str, Any]]:
+    """The model that a place holds, ready to be written, and the record of its export.
 
     Args:
-        network: the trained `EncoderDecoder`.
-        vocabulary: the one it was trained with.
-        decoding: beam search settings, `n_best` included.
-        max_tokens: pieces of the longest line that is taken, see `source_limit`.
-    """
-
-    def __init__(
-        self,
-        network,
-        vocabulary: Vocabulary | PairVocabulary,
-        decoding: BeamSearchConfig,
-        max_tokens: int,
-    ):
-        super().__init__(name="translation")
-        self.network = network
-        self.vocabulary = vocabulary
-        self.decoding = decoding
-        self.max_tokens = max_tokens
-        # What a SavedModel restores: variables and the tokenizer's resource.
-        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
-
-    def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
-        """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
-        lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8", errors="strict")
-        rows = self.vocabulary.encode(lines, language)
-        fits = tf.debugging.assert_less_equal(
-            rows.row_lengths(),
-            tf.constant(self.max_tokens, tf.int64),
-            f"a line has more than {self.max_tokens} tokens: split it",
-            summarize=1,
-        )
-        with tf.control_dependencies([fits]):
-            rows = tf.identity(rows)
-        end = tf.fill([tf.shape(lines)[0], 1], EOS)
-        return tf.concat([rows, end], axis=1).to_tensor(PAD)
-
-    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The `serving_default` signature."""
-        source = self.ids(text, self.vocabulary.languages[0])
-        found = translate_ids(self.network, source, self.decoding, self.vocabulary.pieces)
-        n_best = self.decoding.n_best
-        # (B, N, T) -> (B N, T)
-        ids = tf.reshape(found["ids"], (-1, tf.shape(found["ids"])[2]))
-        # (B N,) -> (B, N)
-        translations = tf.reshape(self.vocabulary.decode(ids), (-1, n_best))
-        empty = (source[:, 0] == EOS)[:, None]  # (B, 1)
-        return {
-            "translations": tf.where(empty, "", translations),
-            "scores": tf.where(empty, 0.0, found["scores"]),
-        }
-
-    def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The `score` signature."""
-        languages = self.vocabulary.languages
-        scored = score_ids(
-            self.network, self.ids(source, languages[0]), self.ids(target, languages[1])
-        )
-        return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}
-
-    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """The concrete functions by signature name."""
-        lines = {
-            name: tf.TensorSpec((None,), tf.string, name) for name in ("text", "source", "target")
-        }
-        return {
-            # autograph off: all control flow is tf.while_loop's.
-            "serving_default": tf.function(self.translate, autograph=False).get_concrete_function(
-                lines["text"]
-            ),
-            "score": tf.function(self.score, autograph=False).get_concrete_function(
-                lines["source"], lines["target"]
-            ),
-        }
-
-
-def export(
-    run: TranslationRun,
-    out: str | os.PathLike,
-    checkpoint: str | None = None,
-    version: int | None = None,
-    **decoding,
-) -> epath.Path:
-    """Writes a run's translator as a new version in a folder.
-
-    Args:
-        run: the run.
-        out: the model's folder, `gs://` included, one subfolder a version; made when absent.
-        checkpoint: which weights, see `TranslationRun.checkpoint`.
-        version: number of the version; by default one more than the greatest there is.
-        decoding: fields of the recipe's beam search to replace, such as `n_best=4`.
-
-    Returns:
-        The version's folder. It appears under its name only when it is whole.
+        place: a run's folder, or `hugging-face:DIR`.
+        checkpoint: which weights of a run: "average", "best", "last" or a step; by default as its
+            command chooses.
+        decoding: fields of a translator's beam search to replace, such as `n_best=4`.
 
     Raises:
-        UserError: the run has no such checkpoint, the version exists, or `out` cannot be written.
+        UserError: there is no such run or checkpoint, or it cannot be exported so.
     """
+    foreign = place.startswith("hugging-face:")
+    if foreign and checkpoint:
+        raise UserError(f"--checkpoint: {place} is no run and has one set of weights")
+    kind = "embedding" if foreign else read_kind(place)
+    if kind != "translation" and decoding:
+        flag = next(iter(decoding)).replace("_", "-")
+        raise UserError(f"--{flag}: {place} is no translator, and searches nothing")
+    # Each kind's modules are imported for its own runs only.
+    if kind == "embedding":
+        from export.embedders import sentence_module
+
+        return sentence_module(place, checkpoint)
+    if kind == "elmo":
+        from export.embedders import word_module
+
+        return word_module(place, checkpoint)
+    if kind in ("pretraining", "text_to_text"):
+        from export.generator import generator_module
+
+        return generator_module(place, checkpoint)
+    if kind == "finetuning":
+        from export.fine_tuned import fine_tuned_module
+
+        return fine_tuned_module(place, checkpoint)
+    from experiments.translate.run import TranslationRun, source_limit
+    from export.translator import TranslationModule
+
+    run = TranslationRun.open(place)
     config = dataclasses.replace(run.recipe.decoding, **decoding)
     weights = run.checkpoint(checkpoint)
     network = run.load_network(weights)
-    module = TranslationModule(network, run.vocabulary, config, source_limit(network))
     record = {
         "run": run.path.name,
         "checkpoint": weights.name,
         "decoding": dataclasses.asdict(config),
     }
-    return write_version(module, run.vocabulary, record, out, version)
+    return TranslationModule(network, run.vocabulary, config, source_limit(network)), record
+
+
+def export(
+    place: str | os.PathLike,
+    out: str | os.PathLike,
+    checkpoint: str | None = None,
+    version: int | None = None,
+    **decoding,
+) -> epath.Path:
+    """Writes the model that a place holds as a new version; see `open_module`, `write_version`."""
+    module, record = open_module(str(place), checkpoint, **decoding)
+    return write_version(module, record, out, version)
 
 
 @exit_on_user_error
@@ -169,37 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     changes = {"n_best": options.n_best, "beam_size": options.beam_size}
     changes = {name: value for name, value in changes.items() if value is not None}
-    kind = "embedding" if options.run.startswith("hugging-face:") else read_kind(options.run)
-    others = ("finetuning", "embedding", "pretraining", "text_to_text", "elmo")
-    if kind in others and changes:
-        flag = next(iter(changes)).replace("_", "-")
-        raise UserError(f"--{flag}: {options.run} is no translator, and searches nothing")
-    if options.run.startswith("hugging-face:") and options.checkpoint:
-        raise UserError(f"--checkpoint: {options.run} is no run and has one set of weights")
-    # Each kind of model is only loaded for its own runs.
-    if kind == "embedding":
-        from export.embedder import export_embedder
-
-        path = export_embedder(options.run, options.out, options.checkpoint, options.version)
-    elif kind in ("pretraining", "text_to_text"):
-        from export.generator import export_generator
-
-        path = export_generator(options.run, options.out, options.checkpoint, options.version)
-    elif kind == "elmo":
-        from experiments.elmo.run import ElmoRun
-        from export.word_embedder import export_word_embedder
-
-        opened = ElmoRun.open(options.run)
-        path = export_word_embedder(opened, options.out, options.checkpoint, options.version)
-    elif kind == "finetuning":
-        from experiments.finetune.run import FinetuningRun
-        from export.fine_tuned import export_fine_tuned
-
-        run = FinetuningRun.open(options.run)
-        path = export_fine_tuned(run, options.out, options.checkpoint, options.version)
-    else:
-        run = TranslationRun.open(options.run)
-        path = export(run, options.out, options.checkpoint, options.version, **changes)
+    path = export(options.run, options.out, options.checkpoint, options.version, **changes)
     print(f"exported {path}; serve it with: python -m export.serve {options.out}")
 
 

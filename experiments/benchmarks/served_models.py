@@ -11,8 +11,8 @@ import tensorflow as tf
 from experiments.benchmarks.made_up_text import made_up_texts
 from experiments.translate.run import source_limit
 from export.fine_tuned import ClassifierModule
-from export.saved_model import TranslationModule
-from export.versions import write_version
+from export.module import write_version
+from export.translator import TranslationModule
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig
@@ -135,7 +135,7 @@ def saved_classifier(
     """
     task = Task("benchmark", first=("text",), labels=LABELS)
     module = ClassifierModule(network, vocabulary, task, max_length)
-    return _loaded(write_version(module, vocabulary, {}, folder), "probabilities")
+    return _loaded(write_version(module, {}, folder), "probabilities")
 
 
 def _loaded(path: os.PathLike, output: str) -> Answer:
@@ -191,5 +191,5 @@ def translators(
     graph = module.signatures()["serving_default"]
     return {
         IN_MEMORY: lambda lines: graph(text=tf.constant(lines))["translations"].numpy(),
-        SAVED_MODEL: _loaded(write_version(module, vocabulary, {}, folder), "translations"),
+        SAVED_MODEL: _loaded(write_version(module, {}, folder), "translations"),
     }

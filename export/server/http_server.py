@@ -1,25 +1,54 @@
-"""The HTTP connections: reading requests, answering them, and closing down in order."""
+"""The HTTP/1.1 server: h11 parses, asyncio holds the connections.
+
+One event loop serves all connections, so an idle or slow client costs no thread. Everything that a
+client controls has a limit or a time-out, and a refusal is answered before the connection closes.
+"""
 
 import asyncio
+import dataclasses
+import http.client
 import json
 import logging
 import threading
+import zlib
 from collections.abc import Awaitable, Callable
 
+import h11
+
 from export.server.config import ServerConfig
-from export.server.http_protocol import (
-    MAX_HEAD,
-    Head,
-    HttpError,
-    Response,
-    body_length,
-    read_body,
-    read_head,
-)
 
 _LOG = logging.getLogger(__name__)
-_LINGER_SECONDS = 2.0  # how long an oversized body is read and thrown away
+_MAX_HEAD = 32 * 1024  # bytes of a request's head
+_LINGER_SECONDS = 2.0  # how long the rest of a refused request is read and thrown away
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A request's method, path and headers (names in lower case)."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """An answer in JSON; `headers` are extra ones."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
 Handler = Callable[[Head, bytes], Awaitable[Response]]
+
+
+class _Refused(Exception):
+    """A request that is not read to its end; the connection closes after the answer."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
 
 
 def error_response(status: int, message: str, *headers: tuple[str, str]) -> Response:
@@ -42,7 +71,7 @@ class HttpServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
         self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task, bool] = {}  # task -> whether it is amid a request
+        self._connections: dict[asyncio.Task, _Connection] = {}
         self._stopping = False
         self.port = 0
 
@@ -74,15 +103,15 @@ class HttpServer:
 
     async def _start(self) -> None:
         self._server = await asyncio.start_server(
-            self._accept, self._config.host, self._config.rest_port, limit=MAX_HEAD, backlog=512
+            self._accept, self._config.host, self._config.rest_port, backlog=512
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self, grace_seconds: float) -> None:
         self._stopping = True
         self._server.close()
-        for task, busy in list(self._connections.items()):
-            if not busy:
+        for task, connection in list(self._connections.items()):
+            if connection.idle:
                 task.cancel()
         if self._connections:
             _, late = await asyncio.wait(list(self._connections), timeout=grace_seconds)
@@ -92,75 +121,174 @@ class HttpServer:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if len(self._connections) >= self._config.max_connections or self._stopping:
-            writer.write(error_response(503, "too many connections").encode(keep_alive=False))
-            writer.close()
-            return
-        self._connections[task] = False
+        connection = _Connection(self._config, reader, writer)
         try:
-            await self._converse(task, reader, writer)
-        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+            if len(self._connections) >= self._config.max_connections or self._stopping:
+                await connection.answer(error_response(503, "too many connections"), last=True)
+                return
+            self._connections[task] = connection
+            keep_alive = True
+            while keep_alive and not self._stopping:
+                keep_alive = await self._exchange(connection)
+        except (ConnectionError, TimeoutError, h11.ProtocolError):
             pass  # the client went away, or stopped reading
         except asyncio.CancelledError:
             pass  # shutdown of an idle connection: nobody awaits this task
         except Exception:
             _LOG.exception("a connection failed")
         finally:
-            del self._connections[task]
+            self._connections.pop(task, None)
             writer.close()
 
-    async def _converse(self, task, reader, writer) -> None:
-        keep_alive = True
-        first = True
-        while keep_alive and not self._stopping:
-            self._connections[task] = False
-            start = await self._first_byte(reader, first)
-            if not start:
-                return
-            self._connections[task] = True
-            first = refused = False
-            try:
-                head, body = await self._read(reader, writer, start)
-                response = await self._handler(head, body)
-                keep_alive = head.keep_alive and not self._stopping
-            except HttpError as error:
-                response, keep_alive = error_response(error.status, str(error)), False
-                refused = True
-            except TimeoutError:
-                response, keep_alive = error_response(408, "the request came too slowly"), False
-            writer.write(response.encode(keep_alive))
-            async with asyncio.timeout(self._config.body_timeout):
-                await writer.drain()
-            if refused:
-                await self._linger(reader, writer)
-
-    async def _first_byte(self, reader: asyncio.StreamReader, first: bool) -> bytes:
-        """Waits for a request to begin; empty when the client leaves or stays silent too long."""
+    async def _exchange(self, connection: "_Connection") -> bool:
+        """One request and its answer; whether another request may follow."""
         try:
-            async with asyncio.timeout(
-                self._config.header_timeout if first else self._config.idle_timeout
-            ):
-                return await reader.read(1)
+            request = await connection.read_request()
+            if request is None:
+                return False
+            response = await self._handler(*request)
+        except _Refused as error:
+            await connection.answer(error_response(error.status, str(error)), last=True)
+            await connection.linger()
+            return False
+        return await connection.answer(response, last=self._stopping)
+
+
+class _Connection:
+    """A client's connection: reads requests and writes answers, within limits and time-outs.
+
+    Attributes:
+        idle: whether it waits for a request to begin.
+    """
+
+    def __init__(
+        self, config: ServerConfig, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ):
+        self.idle = True
+        self._config = config
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        self._requests = 0
+
+    async def read_request(self) -> tuple[Head, bytes] | None:
+        """The next request's head and body; None where the client left or stayed silent.
+
+        Raises:
+            _Refused: 400 malformed, 408 too slow, 411 without a length, 413 too large (also once
+                unpacked), 415 another content coding than gzip, 431 a head too long.
+        """
+        config = self._config
+        self.idle = True
+        silence = config.idle_timeout if self._requests else config.header_timeout
+        self._requests += 1
+        if not self._http.trailing_data[0]:  # nothing of the next request has come yet
+            try:
+                async with asyncio.timeout(silence):
+                    data = await self._reader.read(65536)
+            except TimeoutError:
+                return None
+            if not data:
+                return None
+            self._http.receive_data(data)
+        self.idle = False
+        try:
+            async with asyncio.timeout(config.header_timeout):
+                request = await self._next_event()
+            head = _head(request)
+            length = head.headers.get("content-length", "0")
+            if len(length) > 18 or int(length) > config.max_body_bytes:
+                raise _Refused(413, f"the body exceeds {config.max_body_bytes} bytes")
+            async with asyncio.timeout(config.body_timeout):
+                body = await self._read_body()
         except TimeoutError:
-            return b""
+            raise _Refused(408, "the request came too slowly") from None
+        except h11.RemoteProtocolError as error:
+            raise _Refused(error.error_status_hint, str(error)) from None
+        return head, _unpacked(body, head, config.max_body_bytes)
 
-    async def _read(self, reader, writer, start: bytes) -> tuple[Head, bytes]:
-        async with asyncio.timeout(self._config.header_timeout):
-            head = await read_head(reader, start)
-        length = body_length(head, self._config.max_body_bytes)
-        if head.headers.get("expect", "").lower() == "100-continue":
-            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    async def _next_event(self):
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+                self._writer.write(self._http.send(go_on))
+            self._http.receive_data(await self._reader.read(65536))
+        return event
+
+    async def _read_body(self) -> bytes:
+        chunks, total, limit = [], 0, self._config.max_body_bytes
+        while isinstance(event := await self._next_event(), h11.Data):
+            chunks.append(bytes(event.data))
+            total += len(event.data)
+            if total > limit:
+                raise _Refused(413, f"the body exceeds {limit} bytes")
+        return b"".join(chunks)
+
+    async def answer(self, response: Response, last: bool) -> bool:
+        """Writes an answer; whether another request may follow.
+
+        Args:
+            response: the answer.
+            last: close the connection after it.
+        """
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(response.body))),
+            *response.headers,
+        ]
+        if last:
+            headers.append(("Connection", "close"))
+        event = h11.Response(
+            status_code=response.status,
+            headers=headers,
+            reason=http.client.responses.get(response.status, ""),
+        )
+        for part in (event, h11.Data(data=response.body), h11.EndOfMessage()):
+            self._writer.write(self._http.send(part) or b"")
         async with asyncio.timeout(self._config.body_timeout):
-            return head, await read_body(reader, head, length, self._config.max_body_bytes)
+            await self._writer.drain()
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
 
-    async def _linger(self, reader, writer) -> None:
-        """Reads on after refusing a request: closing at once would reset the connection before
-        the client, still sending, has seen the answer."""
-        if writer.can_write_eof():
-            writer.write_eof()
+    async def linger(self) -> None:
+        """Reads on after a refusal: closing at once would reset the connection before the client,
+        still sending, has seen the answer."""
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
         try:
             async with asyncio.timeout(_LINGER_SECONDS):
-                while await reader.read(65536):
+                while await self._reader.read(65536):
                     pass
         except TimeoutError:
             return
+
+
+def _head(request: h11.Request) -> Head:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+    head = Head(request.method.decode(), request.target.decode("latin-1").split("?", 1)[0], headers)
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise _Refused(400, "both Content-Length and Transfer-Encoding are given")
+    if head.method == "POST" and not {"transfer-encoding", "content-length"} & headers.keys():
+        raise _Refused(411, "a POST needs a Content-Length header")
+    return head
+
+
+def _unpacked(body: bytes, head: Head, limit: int) -> bytes:
+    """The body with its content coding undone."""
+    coding = head.headers.get("content-encoding", "identity").lower()
+    if coding == "identity":
+        return body
+    if coding != "gzip":
+        raise _Refused(415, f"content coding {coding[:40]!r} is not supported")
+    unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        body = unpacker.decompress(body, limit + 1)
+    except zlib.error:
+        raise _Refused(400, "the body is not valid gzip") from None
+    if len(body) > limit:
+        raise _Refused(413, f"the body exceeds {limit} bytes when unpacked")
+    if not unpacker.eof:
+        raise _Refused(400, "the gzip body is cut short")
+    return body

@@ -13,8 +13,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2
 from export.server import json_tensors
 from export.server.core import ServingCore, too_late
 from export.server.errors import Code, ServingError, from_exception, invalid
-from export.server.http_protocol import Head, Response
-from export.server.http_server import error_response
+from export.server.http_server import Head, Response, error_response
 
 _LOG = logging.getLogger(__name__)
 _WHICH = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"

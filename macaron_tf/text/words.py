@@ -178,6 +178,10 @@ class WordVocabulary:
         """SHA-256 of the words, which a checkpoint keeps."""
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
 
+    def trackables(self) -> list:
+        """Nothing: words are cut and numbered by stateless ops."""
+        return []
+
     def save(self, directory: str | os.PathLike) -> None:
         """Writes `words.txt`, a word a line.
 

@@ -13,7 +13,7 @@ from experiments.finetune.prediction import measure
 from experiments.finetune.presets import preset
 from experiments.finetune.run import FinetuningRun
 from experiments.recipe import override
-from export.fine_tuned import export_fine_tuned
+from export.saved_model import export
 from macaron_tf.data.tasks.classification import Examples, read_examples
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.errors import UserError
@@ -125,7 +125,7 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ca
         kept = CheckpointDirectory(tmp_path / "sst2" / "bert_tiny" / name).steps()
         assert kept == ([] if run["best_step"] is None else [run["best_step"]])
     winner = FinetuningRun.open(tmp_path / "sst2" / "bert_tiny" / "lr0.01-batch16-steps40-seed1")
-    assert (export_fine_tuned(winner, tmp_path / "served") / "saved_model.pb").is_file()
+    assert (export(winner.path, tmp_path / "served") / "saved_model.pb").is_file()
     assert main(["evaluate", str(winner.path), "--output", str(tmp_path)]) == 0
     assert f"score {scores[0]:.4f}" in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ from experiments.finetune.presets import preset
 from experiments.finetune.run import FinetuningRun
 from experiments.pretrain import __main__ as pretrain
 from experiments.recipe import override
-from export.fine_tuned import export_fine_tuned
+from export.saved_model import export
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.models import CausalChooser, CausalClassifier
@@ -86,7 +86,7 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path)
     assert main(["predict", str(run), "--input", str(given), "--output", str(out)]) == 0
     answers = [line.split("\t")[0] for line in out.read_text().splitlines()]
     assert answers == ["positive", "negative"]
-    served = tf.saved_model.load(str(export_fine_tuned(FinetuningRun.open(run), tmp_path / "out")))
+    served = tf.saved_model.load(str(export(run, tmp_path / "out")))
     said = served.signatures["serving_default"](text=tf.constant(["the film was good"]))
     assert said["label"].numpy().tolist() == [b"positive"]
 
@@ -119,7 +119,7 @@ def test_choices_are_fine_tuned(toy, tmp_path, capsys):
     assert main(["predict", str(run), "--input", str(tmp_path / "lines")]) == 2
     assert "line 1: 2 columns, not 3" in capsys.readouterr().err
     with pytest.raises(UserError, match="whose choices no signature takes"):
-        export_fine_tuned(opened, tmp_path / "out")
+        export(opened.path, tmp_path / "out")
     bert = toy_flags(toy, source, max_length=16)
     assert main(["train", "story_cloze", str(tmp_path / "bert"), *bert]) == 2
     assert "only a causal model is fine-tuned on" in capsys.readouterr().err

@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from export import client as command
-from export.clients import Candidate, GrpcTranslationClient, TranslationClient, TranslationError
+from export.clients import Candidate, TranslationClient, TranslationError
+from export.grpc_client import GrpcTranslationClient
 from macaron_tf.errors import UserError
 
 LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]

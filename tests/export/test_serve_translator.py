@@ -6,7 +6,7 @@ import pytest
 
 from experiments.translate.run import TranslationRun
 from export.client import TranslationClient, TranslationError
-from export.clients import GrpcTranslationClient
+from export.grpc_client import GrpcTranslationClient
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer

@@ -5,8 +5,8 @@ import resource
 import pytest
 import tensorflow as tf
 
+from export.module import write_version
 from export.server.folders import check_base_path
-from export.versions import write_version
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests import ram_paths
@@ -17,6 +17,7 @@ class Doubled(tf.Module):
 
     def __init__(self):
         super().__init__()
+        self.vocabulary = NoVocabulary()
         self.table = tf.Variable(tf.random.stateless_uniform([100_000], (1, 2)))
 
     def signatures(self):
@@ -37,7 +38,7 @@ class NoVocabulary:
 
 
 def write(out, version=None):
-    return write_version(Doubled(), NoVocabulary(), {"run": "toy"}, out, version)
+    return write_version(Doubled(), {"run": "toy"}, out, version)
 
 
 @pytest.mark.parametrize("where", ["disk", "bucket"])

@@ -1,0 +1,98 @@
+"""Encoders of sentences and of words as SavedModels: text in, vectors out."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from experiments.elmo.run import ElmoRun
+from experiments.embed.sentence_encoder import SentenceEncoder
+from experiments.embed.start import open_encoder
+from export.module import ExportedModule, checked_text
+from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.io.paths import as_path
+from macaron_tf.models import Elmo
+from macaron_tf.models.siamese import unit_length
+from macaron_tf.text.words import WordVocabulary, character_ids, split_words, with_ends
+
+
+class SentenceModule(ExportedModule):
+    """An encoder of sentences.
+
+    Signature `serving_default`: `text (B,)` strings to `vector (B, D)` float32 of length 1, so that
+    a dot product is the cosine. A text too long is cut as in training.
+
+    Args:
+        encoder: the network, its vocabulary and its longest row.
+    """
+
+    def __init__(self, encoder: SentenceEncoder):
+        super().__init__(encoder.network, encoder.vocabulary)
+        self.max_length = encoder.max_length
+
+    def functions(self):
+        return {"serving_default": (self.embed, {"text": tf.string})}
+
+    def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The `serving_default` signature."""
+        inputs = encode_pairs(self.vocabulary, checked_text(text), None, self.max_length)
+        vectors = self.network({"token_ids": inputs["token_ids"]}, training=False)  # (B, D)
+        return {"vector": unit_length(vectors)}
+
+
+class WordModule(ExportedModule):
+    """ELMo, an encoder of words in context.
+
+    Signature `serving_default`: `text (B,)` strings to `words (B, L)` strings, "" behind a text's
+    last, `vectors (B, L, J, 2 P)` float32, the J layers of each word and 0 behind the last, and
+    `lengths (B,)` int32.
+    """
+
+    def __init__(self, network: Elmo, vocabulary: WordVocabulary):
+        super().__init__(network, vocabulary)
+
+    def functions(self):
+        return {"serving_default": (self.embed, {"text": tf.string})}
+
+    def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The `serving_default` signature."""
+        words = split_words(checked_text(text))
+        lengths = tf.cast(words.row_lengths(), tf.int32)
+        padded = with_ends(words).to_tensor("")  # (B, L + 2)
+        characters = character_ids(padded, self.network.config.max_characters)
+        layers = tf.cast(self.network(characters, training=False), tf.float32)
+        # Without the marks of the two ends: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
+        real = tf.sequence_mask(lengths, tf.shape(padded)[1] - 2, tf.float32)[:, :, None, None]
+        vectors = layers[:, 1:-1] * real
+        return {"words": words.to_tensor(""), "vectors": vectors, "lengths": lengths}
+
+
+def sentence_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
+    """An encoder of sentences and the record of its export.
+
+    Args:
+        place: a run's folder, or `hugging-face:DIR` of a sentence-transformers directory.
+        checkpoint: which weights of a run.
+
+    Raises:
+        UserError: there is no such run, directory or checkpoint.
+    """
+    encoder, run = open_encoder(f"{place}@{checkpoint}" if checkpoint else place)
+    record = {
+        "run": as_path(place).name,
+        "checkpoint": run.checkpoint(checkpoint).name if run else None,
+        "pooling": encoder.network.pooling,
+        "max_length": encoder.max_length,
+    }
+    return SentenceModule(encoder), record
+
+
+def word_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
+    """ELMo and the record of its export.
+
+    Raises:
+        UserError: the run has no such checkpoint.
+    """
+    run = ElmoRun.open(place)
+    weights = run.checkpoint(checkpoint)
+    record = {"run": run.path.name, "checkpoint": weights.name}
+    return WordModule(run.load_network(weights), run.vocabulary), record

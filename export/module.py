@@ -1,0 +1,109 @@
+"""The base of every exported model, and how its versions are written."""
+
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from etils import epath
+
+from export.server.folders import MODEL_FILE
+from macaron_tf.errors import UserError
+from macaron_tf.io import paths
+from macaron_tf.kernels import implementation_scope
+
+
+class ExportedModule(tf.Module):
+    """A network and its vocabulary as signatures of a SavedModel: strings in, answers out.
+
+    A subclass lists its signatures in `functions`. A text that is not UTF-8 is an
+    InvalidArgumentError, which a server's client gets as a 400.
+
+    Args:
+        network: built, with its weights.
+        vocabulary: the one it was trained with.
+    """
+
+    def __init__(self, network: keras.Model, vocabulary: Any):
+        super().__init__()
+        self.network = network
+        self.vocabulary = vocabulary
+        # A SavedModel restores these: the variables and the tokenizer's resources.
+        self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
+
+    def functions(self) -> dict[str, tuple[Callable, dict[str, tf.DType]]]:
+        """By signature name, its function and the dtypes of its inputs, all `(B,)`, by name."""
+        raise NotImplementedError
+
+    def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
+        """The concrete functions by signature name."""
+        return {
+            # Without autograph: all control flow is tf.while_loop's.
+            name: tf.function(function, autograph=False).get_concrete_function(
+                *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
+            )
+            for name, (function, inputs) in self.functions().items()
+        }
+
+
+def checked_text(texts: tf.Tensor) -> tf.Tensor:
+    """The texts `(B,)`, or an InvalidArgumentError where one is not UTF-8."""
+    mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    whole = tf.debugging.Assert(
+        tf.reduce_all(tf.equal(mended, texts)), ["a text is not UTF-8: send it as UTF-8"]
+    )
+    with tf.control_dependencies([whole]):
+        return tf.identity(texts)
+
+
+def write_version(
+    module: ExportedModule,
+    record: dict[str, Any],
+    out: str | os.PathLike,
+    version: int | None = None,
+) -> epath.Path:
+    """Writes a SavedModel as a new version, with its vocabulary and a record beside it.
+
+    Args:
+        module: the model.
+        record: facts about the model, for `assets.extra/export.json`.
+        out: the model's folder, `gs://` included; made when absent.
+        version: by default one more than the greatest there is.
+
+    Returns:
+        The version's folder. It appears under its name only when it is whole; in a bucket, where
+        no folder can be renamed, its `saved_model.pb` comes last.
+
+    Raises:
+        UserError: the version exists, or `out` cannot be written.
+    """
+    out = paths.as_path(out)
+    # TensorFlow reports a full disk as one of its own errors.
+    with paths.clear_errors(f"{out} cannot be written", "choose another place"):
+        out.mkdir(parents=True, exist_ok=True)
+        versions = [int(entry.name) for entry in out.iterdir() if entry.name.isdigit()]
+        version = version if version is not None else max(versions, default=0) + 1
+        if version < 1:
+            raise UserError(f"--version {version}: give a whole number of 1 or more")
+        if version in versions:
+            raise UserError(f"--version {version} exists in {out}: give another or leave it out")
+        remote = paths.is_remote(out)
+        # Written beside its place where it can be renamed into it.
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=None if remote else out) as folder:
+            aside = pathlib.Path(folder) / str(version)
+            with implementation_scope("loop"):  # stock ops: a server has no others
+                signatures = module.signatures()
+            tf.saved_model.save(module, str(aside), signatures=signatures)
+            extra = aside / "assets.extra"
+            module.vocabulary.save(extra)
+            record = {**record, "vocabulary": module.vocabulary.hash}
+            (extra / "export.json").write_text(json.dumps(record, indent=2) + "\n")
+            if remote:
+                paths.upload(aside, out / str(version), last=MODEL_FILE)
+            else:
+                aside.rename(out / str(version))
+    return out / str(version)

@@ -1,0 +1,84 @@
+"""A translator as a SavedModel: lines in, the n best translations out."""
+
+import tensorflow as tf
+
+from export.module import ExportedModule
+from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
+from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text.vocabulary import Vocabulary
+
+
+class TranslationModule(ExportedModule):
+    """A translator, by beam search.
+
+    Signature `serving_default`: `text (B,)` strings to `translations (B, N)` strings and `scores
+    (B, N)` float32, best first; an empty line gives an empty translation and score 0. Signature
+    `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, natural logarithms of
+    P(target | source) with its EOS, and `tokens (B,)` int32, the number of tokens they sum.
+
+    A line of more than `max_tokens` pieces is an InvalidArgumentError: a server's client gets a
+    400 that says so, not the translation of half a line.
+
+    Args:
+        network: the trained `EncoderDecoder`.
+        vocabulary: the one it was trained with.
+        decoding: beam search settings, `n_best` included.
+        max_tokens: pieces of the longest line that is taken.
+    """
+
+    def __init__(
+        self,
+        network,
+        vocabulary: Vocabulary | PairVocabulary,
+        decoding: BeamSearchConfig,
+        max_tokens: int,
+    ):
+        super().__init__(network, vocabulary)
+        self.decoding = decoding
+        self.max_tokens = max_tokens
+
+    def functions(self):
+        score = {"source": tf.string, "target": tf.string}
+        return {
+            "serving_default": (self.translate, {"text": tf.string}),
+            "score": (self.score, score),
+        }
+
+    def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
+        """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
+        lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8", errors="strict")
+        rows = self.vocabulary.encode(lines, language)
+        fits = tf.debugging.assert_less_equal(
+            rows.row_lengths(),
+            tf.constant(self.max_tokens, tf.int64),
+            f"a line has more than {self.max_tokens} tokens: split it",
+            summarize=1,
+        )
+        with tf.control_dependencies([fits]):
+            rows = tf.identity(rows)
+        end = tf.fill([tf.shape(lines)[0], 1], EOS)
+        return tf.concat([rows, end], axis=1).to_tensor(PAD)
+
+    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The `serving_default` signature."""
+        source = self.ids(text, self.vocabulary.languages[0])
+        found = translate_ids(self.network, source, self.decoding, self.vocabulary.pieces)
+        n_best = self.decoding.n_best
+        # (B, N, T) -> (B N, T)
+        ids = tf.reshape(found["ids"], (-1, tf.shape(found["ids"])[2]))
+        # (B N,) -> (B, N)
+        translations = tf.reshape(self.vocabulary.decode(ids), (-1, n_best))
+        empty = (source[:, 0] == EOS)[:, None]  # (B, 1)
+        return {
+            "translations": tf.where(empty, "", translations),
+            "scores": tf.where(empty, 0.0, found["scores"]),
+        }
+
+    def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The `score` signature."""
+        languages = self.vocabulary.languages
+        scored = score_ids(
+            self.network, self.ids(source, languages[0]), self.ids(target, languages[1])
+        )
+        return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}
