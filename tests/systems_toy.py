@@ -25,6 +25,7 @@ from macaron_tf.objectives import (
     AuxiliaryLanguageObjective,
     CausalLanguageObjective,
     ClassificationObjective,
+    CosineObjective,
     DenoisingObjective,
     MaskedLanguageObjective,
     MaskingConfig,
@@ -37,7 +38,6 @@ from macaron_tf.objectives import (
     TaggingObjective,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.objectives.similarity import CosineObjective
 from tests.objectives import corruption_toy
 from tests.objectives.masking_toy import ragged_rows
 from tests.objectives.objective_toy import VOCABULARY, V, rows, tiny

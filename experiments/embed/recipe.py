@@ -7,7 +7,7 @@ from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.layers.heads import POOLINGS
 from macaron_tf.models.siamese import parse_concatenation
-from macaron_tf.objectives.similarity import (
+from macaron_tf.objectives import (
     CosineObjective,
     PairClassificationObjective,
     SimilarityObjective,

@@ -99,7 +99,7 @@ _LEARNING = {
     ),
     "replaced_tokens": Learning(
         _electra,
-        lambda recipe, skip: ReplacedTokenObjective(recipe.discriminator_weight, skip),
+        lambda recipe, skip: ReplacedTokenObjective(skip, recipe.discriminator_weight),
     ),
     "causal_language": Learning(
         lambda recipe, vocab_size: LanguageModel(
@@ -116,7 +116,7 @@ _LEARNING = {
             recipe.memory_length,
             dtype=recipe.training.dtype_policy,
         ),
-        lambda recipe, skip: PermutationObjective(recipe.partial_prediction, skip),
+        lambda recipe, skip: PermutationObjective(skip, recipe.partial_prediction),
     ),
 }
 

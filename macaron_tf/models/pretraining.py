@@ -27,7 +27,7 @@ class PretrainingEncoder(ConfiguredModel):
         embeddings: those of another encoder, to be shared; made where there are none.
 
     Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally `masked_positions
-    (B, P)`, with which `left_boundaries`, `right_boundaries` and `span_places (B, P)` may come.
+    (B, P)`, with which `left_boundaries`, `right_boundaries` and `span_positions (B, P)` may come.
     Returns a dict: `masked_language`, logits `(B, P, V)` at those positions (`(B, L, V)` at all
     without them); if asked, `sentence_pair (B, 2)`; and, of boundaries, `span_boundary (B, P, V)`.
 
@@ -93,9 +93,9 @@ class PretrainingEncoder(ConfiguredModel):
         outputs = {"masked_language": self.masked_logits(masked)}
         if self.sentence_pair:
             outputs["sentence_pair"] = self.pair_logits(hidden, training=training)
-        if self.span_boundary and "span_places" in inputs:
+        if self.span_boundary and "span_positions" in inputs:
             outputs["span_boundary"] = self.span_boundary_logits(
-                at("left_boundaries"), at("right_boundaries"), inputs["span_places"]
+                at("left_boundaries"), at("right_boundaries"), inputs["span_positions"]
             )
         return outputs
 
@@ -107,15 +107,15 @@ class PretrainingEncoder(ConfiguredModel):
         """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
         return self.masked_language(hidden, self._table())
 
-    def span_boundary_logits(self, left, right, places):
-        """Scores of every token from a span's outer boundaries `(..., D)` and `places (...,)`.
+    def span_boundary_logits(self, left, right, positions):
+        """Scores of every token from a span's outer boundaries `(..., D)` and `positions (...,)`.
 
         Raises:
             ValueError: the model has no such head.
         """
         if not self.span_boundary:
             raise ValueError("the model was made without span_boundary=True")
-        return self.span_boundary(left, right, places, self._table())
+        return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
         """Scores of 0, "as in the text", and 1: `(B, L, D) -> (B, 2)`.
@@ -132,8 +132,8 @@ class PretrainingEncoder(ConfiguredModel):
         shapes = {"masked_language": (*asked, self.config.vocab_size)}
         if self.sentence_pair:
             shapes["sentence_pair"] = (asked[0], 2)
-        if self.span_boundary and "span_places" in input_shape:
-            shapes["span_boundary"] = (*input_shape["span_places"], self.config.vocab_size)
+        if self.span_boundary and "span_positions" in input_shape:
+            shapes["span_boundary"] = (*input_shape["span_positions"], self.config.vocab_size)
         return shapes
 
     def _table(self):

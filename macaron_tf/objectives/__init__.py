@@ -1,9 +1,9 @@
 """Objectives: what is hidden, what is asked, and the loss of the answer."""
 
-from macaron_tf.objectives.base import PretrainingObjective, label_smoothed_cross_entropy
-from macaron_tf.objectives.bidirectional_language import BidirectionalLanguageObjective
+from macaron_tf.objectives.base import Objective, PretrainingObjective
 from macaron_tf.objectives.causal_language import (
     AuxiliaryLanguageObjective,
+    BidirectionalLanguageObjective,
     CausalLanguageObjective,
     SegmentLanguageObjective,
 )
@@ -18,14 +18,20 @@ from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabular
 from macaron_tf.objectives.masking.masking import mask_tokens, masked_dataset
 from macaron_tf.objectives.permutation import PermutationObjective
 from macaron_tf.objectives.replaced_tokens import ReplacedTokenObjective
-from macaron_tf.objectives.sequences import SequenceObjective
-from macaron_tf.objectives.similarity import (
+from macaron_tf.objectives.tasks import (
+    ClassificationObjective,
     CosineObjective,
     PairClassificationObjective,
+    SequenceObjective,
+    SpanObjective,
+    TaggingObjective,
     TripletObjective,
 )
-from macaron_tf.objectives.tasks import ClassificationObjective, SpanObjective, TaggingObjective
-from macaron_tf.objectives.translation import TranslationObjective, shift_right
+from macaron_tf.objectives.translation import (
+    TranslationObjective,
+    label_smoothed_cross_entropy,
+    shift_right,
+)
 
 __all__ = [
     "AuxiliaryLanguageObjective",
@@ -39,6 +45,7 @@ __all__ = [
     "MaskedLanguageObjective",
     "MaskingConfig",
     "MaskingVocabulary",
+    "Objective",
     "PairClassificationObjective",
     "PermutationObjective",
     "PretrainingObjective",

@@ -1,91 +1,56 @@
-"""What of a batch goes into an encoder."""
+"""The base of the objectives, and the inputs and sums that they share."""
 
 import abc
 import dataclasses
+from typing import ClassVar
 
 import tensorflow as tf
 
 from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.masking.masking import masked_dataset
+from macaron_tf.objectives.masking.masking import Batch, Preparation, masking_of, seeded_map
+from macaron_tf.settings import Settings
 from macaron_tf.special_ids import PAD
 
+Sums = dict[str, tf.Tensor]
 ENCODER_INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 
 
-def encoder_inputs(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """`token_ids`, and `segment_ids`, `language_ids` and `position_ids` where there are any.
-
-    All `(B, L)`.
-    """
+def encoder_inputs(batch: Batch) -> Batch:
+    """The features of `ENCODER_INPUTS` that a batch has, all `(B, L)`."""
     return {name: batch[name] for name in ENCODER_INPUTS if name in batch}
 
 
-def label_smoothed_cross_entropy(
-    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy of each row against `(1 - e) * one_hot(label) + e / V`.
+@dataclasses.dataclass(frozen=True)
+class Objective(Settings, abc.ABC):
+    """A network's loss on a batch: base of the objectives.
 
-    With `p = softmax(logits)` the loss is `nll + e * (logit[label] - mean(logits))` and its
-    gradient `p - target`. The one kernel that gives nll gives `p - one_hot` as well; writing the
-    rest of the gradient into that buffer saves five passes over the largest tensor of a training
-    step: 4,096 tokens x 10,000 words x 4 bytes = 164 MB a pass.
-
-    Args:
-        logits: `(N, V)`, any float type; the loss is computed in float32.
-        labels: `(N,)` int, from 0 to V - 1.
-        label_smoothing: e, from 0 to 1. It spreads over all V words, as in fairseq.
-
-    Returns:
-        The smoothed loss `(N,)` and the plain negative log-likelihood `(N,)` in nats, both
-        float32; gradients flow through the first only.
-
-    References: Szegedy et al. 2016, section 7.
-    """
-
-    @tf.custom_gradient
-    def smoothed(logits):
-        scores = tf.cast(logits, tf.float32)
-        nll, slope = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=scores, labels=labels)
-        label_score = tf.gather(scores, labels, batch_dims=1)
-        loss = nll + label_smoothing * (label_score - tf.reduce_mean(scores, axis=-1))
-
-        def gradient(upstream, _):
-            rows = tf.range(tf.shape(labels, out_type=labels.dtype)[0])
-            at_labels = tf.fill(tf.shape(labels), tf.constant(label_smoothing, tf.float32))
-            vocab_size = tf.cast(tf.shape(scores)[1], tf.float32)
-            back = slope - label_smoothing / vocab_size
-            back = tf.tensor_scatter_nd_add(back, tf.stack([rows, labels], axis=1), at_labels)
-            return tf.cast(back * upstream[:, None], logits.dtype)
-
-        return (loss, nll), gradient
-
-    loss, nll = smoothed(logits)
-    return loss, tf.stop_gradient(nll)
-
-
-def hits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """1 where the largest of `(..., C)` logits is at the label, `(...,)` float32."""
-    best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-    return tf.cast(best == labels, tf.float32)
-
-
-class PretrainingObjective(abc.ABC):
-    """What is learnt from rows of text alone: base of the objectives.
+    Called with the network, a batch and `training`, it returns float32 sums over the batch,
+    `loss_sum` and `weight` among them, so that micro-batches and replicas add up exactly: the loss
+    is the quotient of the two. A metric `m` is `m_sum` over `m_weight`, or over `weight`. Sums that
+    only an evaluation needs, such as `correct_sum`, are left out in training.
 
     Attributes:
         metric_names: the metrics of an evaluation, as `metrics_from_sums` names them.
-
-    Called with the network; a batch that `dataset` made; and `training`, it returns float32 sums
-    over the batch, `loss_sum` and `weight` among them.
     """
 
-    metric_names: tuple[str, ...]
+    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
 
     @abc.abstractmethod
-    def __call__(
-        self, network, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
         """Sums over a batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingObjective(Objective):
+    """Base of the objectives that learn from rows of text alone.
+
+    Attributes:
+        skip_padding: compute the scores of used positions only. The number of rows is then
+            dynamic: set False where shapes must be static (XLA, TPU); the result is the same.
+    """
+
+    skip_padding: bool = True
+    metric_names = ("loss", "nll", "perplexity", "accuracy")
 
     def dataset(
         self,
@@ -95,18 +60,95 @@ class PretrainingObjective(abc.ABC):
         seed: int,
         start_step: int = 0,
     ) -> tf.data.Dataset:
-        """Batches to learn from, out of batches of rows: masked ones, see `masked_dataset`."""
-        return masked_dataset(rows, masking, vocabulary, seed, start_step)
+        """Batches to learn from, out of batches of rows: see `preparation` and `seeded_map`."""
+        prepare = self.preparation(rows.element_spec, masking, vocabulary)
+        return seeded_map(rows, prepare, seed, start_step)
+
+    def preparation(
+        self, spec: dict[str, tf.TensorSpec], masking: MaskingConfig, vocabulary: MaskingVocabulary
+    ) -> Preparation:
+        """Makes a batch of rows, of this `spec`, one to learn from; masks it if not overridden."""
+        return masking_of(spec, masking, vocabulary)
+
+
+def correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """1 where the largest of `(..., C)` logits is at the label, `(...,)` float32."""
+    best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    return tf.cast(best == labels, tf.float32)
+
+
+def weighted_sums(losses: tf.Tensor, weights: tf.Tensor, right: tf.Tensor | None = None) -> Sums:
+    """`loss_sum` and `weight` of losses and weights `(...,)`; of `right (...,)`, `correct_sum`."""
+    sums = {"loss_sum": tf.reduce_sum(losses * weights), "weight": tf.reduce_sum(weights)}
+    return sums if right is None else {**sums, "correct_sum": tf.reduce_sum(right * weights)}
+
+
+def count_tokens(token_ids: tf.Tensor) -> tf.Tensor:
+    """The number of ids that are not padding, float32."""
+    return tf.reduce_sum(tf.cast(token_ids != PAD, tf.float32))
+
+
+def token_sums(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, token_ids: tf.Tensor, training: bool
+) -> Sums:
+    """Cross-entropy of tokens, summed.
+
+    Args:
+        logits: `(N, V)`, any float type; the loss is computed in float32.
+        labels: `(N,)` int.
+        weights: `(N,)` float32.
+        token_ids: `(B, L)`, the network's input.
+
+    Returns:
+        `loss_sum` and `nll_sum` (nats), `weight`, `input_tokens` and, outside training,
+        `correct_sum`.
+    """
+    logits = tf.cast(logits, tf.float32)
+    nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (N,)
+    sums = weighted_sums(nll, weights, None if training else correct(logits, labels))
+    return {**sums, "nll_sum": sums["loss_sum"], "input_tokens": count_tokens(token_ids)}
+
+
+def next_token_sums(
+    network,
+    hidden: tf.Tensor,
+    labels: tf.Tensor,
+    token_ids: tf.Tensor,
+    skip_padding: bool,
+    training: bool,
+) -> Sums:
+    """`token_sums` of a language model that has a label at every position.
+
+    Args:
+        network: has `logits`.
+        hidden: `(B, T, D)`, its hidden states.
+        labels: `(B, T)` int, the token to be predicted at each, PAD where there is none.
+    """
+    hidden, labels = flat_rows(hidden, labels, skip_padding)
+    weights = tf.cast(labels != PAD, tf.float32)
+    return token_sums(network.logits(hidden), labels, weights, token_ids, training)
+
+
+def flat_rows(
+    hidden: tf.Tensor, labels: tf.Tensor, skip_padding: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """`(B, T, D)` and `(B, T)` to `(N, D)` and `(N,)`, N = B T, or only labels that are not PAD."""
+    hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
+    labels = tf.reshape(labels, (-1,))
+    if skip_padding:
+        used = tf.where(labels != PAD)[:, 0]
+        hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
+    return hidden, labels
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedPlaces:
-    """The masked positions of a batch, one after the other: N of them.
+class MaskedPositions:
+    """The N masked positions of a batch, one after the other.
 
     Attributes:
-        used: `(N,)` int32, which of the B P there are; None = all, padding included.
+        used: `(N,)` int32, indices among the B P positions; None = all, padding included.
         length: L.
-        weights: `(N,)` float32, 0 where there is nothing masked.
+        weights: `(N,)` float32, 0 at unused positions.
     """
 
     used: tf.Tensor | None
@@ -114,12 +156,11 @@ class MaskedPlaces:
     weights: tf.Tensor
 
     @classmethod
-    def of(cls, batch: dict[str, tf.Tensor], skip_padding: bool) -> "MaskedPlaces":
-        """Those of `mask_tokens`'s batch.
+    def of(cls, batch: Batch, skip_padding: bool) -> "MaskedPositions":
+        """The positions of a batch with `masked_weights (B, P)`, see `mask_tokens`.
 
         Args:
-            batch: with `masked_weights (B, P)`.
-            skip_padding: leave out what is not masked; N is then dynamic.
+            skip_padding: leave out unused positions; N is then dynamic.
         """
         weights = tf.reshape(batch["masked_weights"], (-1,))  # (B, P) -> (B P,)
         used = None
@@ -129,72 +170,15 @@ class MaskedPlaces:
         return cls(used, tf.shape(batch["token_ids"])[1], weights)
 
     def flat(self, values: tf.Tensor) -> tf.Tensor:
-        """`(B, P) -> (N,)`."""
-        values = tf.reshape(values, (-1,))
+        """`(B, P, ...) -> (N, ...)`."""
+        values = tf.reshape(values, (-1, *values.shape[2:]))
         return values if self.used is None else tf.gather(values, self.used)
 
-    def tokens(self, columns: tf.Tensor) -> tf.Tensor:
-        """Columns `(B, P)` of their rows as places `(N,)` in a batch laid out as `(B L,)`."""
+    def flat_columns(self, columns: tf.Tensor) -> tf.Tensor:
+        """Columns `(B, P)` of their rows as indices `(N,)` into a batch laid out as `(B L,)`."""
         return self.flat(columns + self.length * tf.range(tf.shape(columns)[0])[:, None])
 
     def vectors(self, hidden: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-        """What `hidden (B, L, D)` has at columns `(B, P)`: `(N, D)`."""
+        """`hidden (B, L, D)` at columns `(B, P)`: `(N, D)`."""
         # (B, L, D) -> (B L, D) -> (N, D)
-        return tf.gather(tf.reshape(hidden, (-1, hidden.shape[-1])), self.tokens(columns))
-
-
-def token_sums(
-    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, real: tf.Tensor, training: bool
-) -> dict[str, tf.Tensor]:
-    """Cross-entropy of tokens, summed.
-
-    Args:
-        logits: `(N, V)`, any float type; the loss is computed in float32.
-        labels: `(N,)` int.
-        weights: `(N,)` float32.
-        real: `(B, L)` bool, False where the input is padding.
-        training: leave out what only an evaluation wants to know.
-
-    Returns:
-        Float32 `loss_sum` and `nll_sum` (nats), `weight`, `input_tokens` and, outside training,
-        `correct_sum`.
-    """
-    logits = tf.cast(logits, tf.float32)
-    nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (N,)
-    nll_sum = tf.reduce_sum(nll * weights)
-    sums = {
-        "loss_sum": nll_sum,
-        "weight": tf.reduce_sum(weights),
-        "nll_sum": nll_sum,
-        "input_tokens": tf.reduce_sum(tf.cast(real, tf.float32)),
-    }
-    if not training:
-        sums["correct_sum"] = tf.reduce_sum(hits(logits, labels) * weights)
-    return sums
-
-
-def next_token_sums(
-    network,
-    hidden: tf.Tensor,
-    labels: tf.Tensor,
-    real: tf.Tensor,
-    skip_padding: bool,
-    training: bool,
-) -> dict[str, tf.Tensor]:
-    """`token_sums` of a language model that has a label at every position.
-
-    Args:
-        network: with `logits`.
-        hidden: `(B, T, D)`, its hidden states.
-        labels: `(B, T)` int, the token to be predicted at each, PAD where there is none.
-        real, training: as of `token_sums`.
-        skip_padding: as in `MaskedLanguageObjective`.
-    """
-    # (B, T, D) -> (N, D) and (B, T) -> (N,), N = B T
-    hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
-    labels = tf.reshape(labels, (-1,))
-    if skip_padding:
-        used = tf.where(labels != PAD)[:, 0]
-        hidden, labels = tf.gather(hidden, used), tf.gather(labels, used)
-    weights = tf.cast(labels != PAD, tf.float32)
-    return token_sums(network.logits(hidden), labels, weights, real=real, training=training)
+        return tf.gather(tf.reshape(hidden, (-1, hidden.shape[-1])), self.flat_columns(columns))

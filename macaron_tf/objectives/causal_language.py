@@ -1,12 +1,26 @@
-"""What a causal language model learns: the next token at every position."""
+"""Language models' objectives: the next token, with a memory, in both directions, or beside a task.
 
+The next token given those before it is GPT's, with a memory Transformer-XL's, in both directions
+ELMo's, and beside a task's loss that of GPT's fine-tuning.
+"""
+
+import math
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from macaron_tf.objectives.base import PretrainingObjective, encoder_inputs, next_token_sums
-from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabulary
+from macaron_tf.objectives.base import (
+    Batch,
+    Objective,
+    PretrainingObjective,
+    Sums,
+    correct,
+    encoder_inputs,
+    next_token_sums,
+)
+from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.tasks import ClassificationObjective
+from macaron_tf.settings import Natural, NonNegative
 from macaron_tf.special_ids import PAD
 
 
@@ -14,43 +28,26 @@ from macaron_tf.special_ids import PAD
 class CausalLanguageObjective(PretrainingObjective):
     """Cross-entropy of each real token given those before it in its row; the first is given.
 
-    Attributes:
-        skip_padding: as in `MaskedLanguageObjective`.
-
-    Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`; `training`. Returns
-    float32 sums over the batch: `loss_sum` and `nll_sum` (nats), `weight` (the number of tokens
-    predicted), `input_tokens` and, outside training, `correct_sum`.
+    Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`. Returns `token_sums`
+    over the predicted tokens.
 
     Raises:
-        ValueError: (when called) the network is not causal: it would see what it is to predict.
+        ValueError: (when called) the network is not causal: it would see the tokens to predict.
 
     References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
     """
 
-    skip_padding: bool = True
-    metric_names = ("loss", "nll", "perplexity", "accuracy")
+    def preparation(self, spec, masking, vocabulary):
+        """Rows stay as they are: nothing is masked."""
+        return lambda batch, seed: batch
 
-    def dataset(
-        self,
-        rows: tf.data.Dataset,
-        masking: MaskingConfig,
-        vocabulary: MaskingVocabulary,
-        seed: int,
-        start_step: int = 0,
-    ) -> tf.data.Dataset:
-        """The rows as they are: nothing is masked."""
-        return rows
-
-    def __call__(
-        self, network, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
         if not network.config.causal:
             raise ValueError("causal language modelling needs a network with causal=True")
-        token_ids = batch["token_ids"]
+        ids = batch["token_ids"]
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
-        real = token_ids != PAD
         return next_token_sums(
-            network, hidden[:, :-1], token_ids[:, 1:], real, self.skip_padding, training
+            network, hidden[:, :-1], ids[:, 1:], ids, self.skip_padding, training
         )
 
 
@@ -58,35 +55,21 @@ class CausalLanguageObjective(PretrainingObjective):
 class SegmentLanguageObjective(PretrainingObjective):
     """Cross-entropy of each token given those before it, in its segment and in the memory.
 
-    Attributes:
-        skip_padding: as in `MaskedLanguageObjective`.
-
-    Call arguments: `network`, a `SegmentLanguageModel` with `memories`, of which it uses the one
-    for training or the one for evaluation; `batch` of this objective's `dataset`, whose rows go
-    on from batch to batch; `training`. Returns float32 sums over the batch as
-    `CausalLanguageObjective`.
+    Call arguments: `network`, a `SegmentLanguageModel` with `memories`, one for training and one
+    for evaluation; `batch` of this objective's `dataset`, whose rows go on from batch to batch.
+    Returns `token_sums`.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.2.
     """
 
-    skip_padding: bool = True
-    metric_names = ("loss", "nll", "perplexity", "accuracy")
-
-    def dataset(
-        self,
-        rows: tf.data.Dataset,
-        masking: MaskingConfig,
-        vocabulary: MaskingVocabulary,
-        seed: int,
-        start_step: int = 0,
-    ) -> tf.data.Dataset:
+    def preparation(self, spec, masking, vocabulary):
         """Segments of `stream_dataset`'s rows: `labels (B, L - 2)`, and the token before each.
 
         Rows lose their [CLS] and their last column, a [SEP] in all but the last row of a shard.
         The [SEP]s between documents stay, and a text begins behind a [CLS].
         """
 
-        def segment(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        def segment(batch: Batch, seed) -> Batch:
             labels, previous = batch["token_ids"][:, 1:-1], batch["previous_ids"]
             # The last row of a shard may end in padding, behind a [SEP].
             real = tf.reduce_sum(tf.cast(previous != PAD, tf.int32), axis=-1)  # (B,)
@@ -96,17 +79,16 @@ class SegmentLanguageObjective(PretrainingObjective):
             token_ids = tf.concat([before[:, None], labels[:, :-1]], axis=1)
             return {"token_ids": token_ids, "labels": labels, "starts": batch["starts"]}
 
-        return rows.map(segment, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return segment
 
-    def __call__(
-        self, network, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
         memory = network.memories["training" if training else "evaluation"]
         past = memory.read(batch["starts"])
         hidden, past = network.with_past(encoder_inputs(batch), past, training=training)
         memory.write(past)
-        real = batch["token_ids"] != PAD
-        return next_token_sums(network, hidden, batch["labels"], real, self.skip_padding, training)
+        return next_token_sums(
+            network, hidden, batch["labels"], batch["token_ids"], self.skip_padding, training
+        )
 
 
 @dataclass(frozen=True)
@@ -115,31 +97,21 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
 
     An example's L1 is the mean over its rows, each the mean cross-entropy of the row's tokens given
     those before them, as in the paper's released code (its text has sums). The first token is
-    given, and the last, which the answer is read from, is no text.
+    given, and the last, which the answer is read from, is not part of the text.
 
     Attributes:
-        num_classes: as of `ClassificationObjective`; of a `CausalChooser` the choices, R.
+        num_classes: see `ClassificationObjective`; for a `CausalChooser` the choices, R.
         language_weight: lambda; 0 leaves L1 out.
 
     Call arguments: as there, but `network` is a `CausalReader`. Returns the same sums and, with
     L1, its `language_loss_sum` (nats) over the examples, before lambda.
 
-    Raises:
-        ValueError: as there; the weight is below 0.
-
     References: Radford et al. 2018 (GPT), eq. 5.
     """
 
-    language_weight: float = 0.5
+    language_weight: NonNegative = 0.5
 
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.language_weight >= 0:
-            raise ValueError(f"language_weight={self.language_weight!r} must be 0 or more")
-
-    def __call__(
-        self, network, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
         logits, token_ids, hidden = network.read(encoder_inputs(batch), training=training)
         sums = self.sums(logits, batch, training)
         if self.language_weight:
@@ -162,3 +134,121 @@ def _language_loss(language_model, token_ids: tf.Tensor, hidden: tf.Tensor) -> t
     used = tf.pad(tf.cast(labels[:, :, 1:] != PAD, tf.float32), [[0, 0], [0, 0], [0, 1]])
     count = tf.maximum(tf.reduce_sum(used, axis=2), 1.0)  # (B, R)
     return tf.reduce_mean(tf.reduce_sum(nll * used, axis=2) / count, axis=1)
+
+
+@dataclass(frozen=True)
+class BidirectionalLanguageObjective(Objective):
+    """Cross-entropy of each word given the words before it, and of each given those after it.
+
+    Attributes:
+        samples: in training score a word against so many others, drawn by frequency, instead of
+            all; 0 = all. The vocabulary must then be in order of frequency. A batch decides its
+            draws: a resumed run has those of an uninterrupted one.
+
+    Call arguments: `network`, an `Elmo`; `batch` of `characters (B, L, C)` and `words (B, L)`, the
+    words' numbers in the vocabulary, -1 at padding. Returns `loss_sum` and `nll_sum` (nats) over
+    both directions, `weight`, the number of words predicted, `forward_sum`, `backward_sum` with
+    `forward_weight` and `backward_weight`, and, outside training, `correct_sum`.
+
+    References: Peters et al. 2018 (ELMo), section 3.1; sampling: Jean et al. 2015.
+    """
+
+    samples: Natural = 0
+    metric_names = ("loss", "perplexity", "forward", "backward", "accuracy")
+
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
+        forward, backward = network.hidden_states(batch["characters"], training=training)
+        words = batch["words"]
+        sums = {"loss_sum": 0.0, "weight": 0.0, "correct_sum": 0.0}
+        numbers = tf.range(1, tf.size(words) + 1)
+        seed = [tf.reduce_sum(words), tf.reduce_sum(tf.reshape(words, (-1,)) * numbers)]
+        seeds = draws.split(tf.stack(seed), 2)
+        # Position k of the forward model answers for k + 1, of the backward one for k - 1.
+        for name, hidden, answers, given, seed in (
+            ("forward", forward[:, :-1], words[:, 1:], words[:, :-1], seeds[0]),
+            ("backward", backward[:, 1:], words[:, :-1], words[:, 1:], seeds[1]),
+        ):
+            # (B, L - 1, P) -> (N, P) and (B, L - 1) -> (N,), N = B (L - 1)
+            hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
+            weights = tf.cast((answers >= 0) & (given >= 0), tf.float32)
+            weights, answers = tf.reshape(weights, (-1,)), tf.reshape(answers, (-1,))
+            answers = tf.maximum(answers, 0)
+            samples = self.samples if training else 0
+            losses, right = _losses(network, hidden, answers, samples, seed)
+            sums[f"{name}_sum"] = tf.reduce_sum(losses * weights)
+            sums[f"{name}_weight"] = tf.reduce_sum(weights)
+            sums["loss_sum"] += sums[f"{name}_sum"]
+            sums["weight"] += sums[f"{name}_weight"]
+            sums["correct_sum"] += tf.reduce_sum(right * weights)
+        if training:
+            del sums["correct_sum"]
+        return {**sums, "nll_sum": sums["loss_sum"]}
+
+
+def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cross-entropy `(N,)` and `correct (N,)`, which samples cannot tell: 0."""
+    if samples:
+        output = network.output_layer
+        kernel, bias = tf.convert_to_tensor(output.kernel), tf.convert_to_tensor(output.bias)
+        draw = log_uniform(seed, samples, bias.shape[0])
+        losses = sampled_cross_entropy(tf.cast(hidden, tf.float32), kernel, bias, answers, draw)
+        return losses, tf.zeros_like(losses)
+    scores = tf.cast(network.scores(hidden), tf.float32)  # (N, V)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(answers, scores)
+    return losses, correct(scores, answers)
+
+
+def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
+    """Draws classes with replacement, class k with probability ln((k + 2) / (k + 1)) / ln(V + 1).
+
+    It is near the frequency of the k-th word of a vocabulary in order of frequency (Zipf).
+
+    Args:
+        seed: `(2,)` int.
+        count: draws S.
+        classes: V.
+
+    Returns:
+        The classes, `(S,)` int32.
+    """
+    uniform = draws.uniform(seed, 1, count)[0]
+    # The inverse of the distribution function ln(k + 2) / ln(V + 1).
+    drawn = tf.cast(tf.exp(uniform * math.log(classes + 1)), tf.int32) - 1
+    return tf.minimum(drawn, classes - 1)  # float32 may round up to V
+
+
+def log_probability(classes: tf.Tensor, count: int) -> tf.Tensor:
+    """ln of the probability that `log_uniform` draws each of some of `count` classes."""
+    k = tf.cast(classes, tf.float32)
+    return tf.math.log(tf.math.log1p(1.0 / (k + 1.0)) / math.log(count + 1))
+
+
+def sampled_cross_entropy(
+    hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, draw: tf.Tensor
+) -> tf.Tensor:
+    """Cross-entropy of each label against drawn classes instead of all: a sampled softmax.
+
+    The sum over all classes is estimated: the label's own part is known, and each draw of another
+    class counts 1 / (S P) of that class's part, since S draws hit it S P times on average. With
+    more draws the loss tends to the whole softmax's. All shapes are static: XLA lacks an op of
+    TensorFlow's own sampled loss.
+
+    Args:
+        hidden: `(N, D)`.
+        kernel: `(D, V)`, the classes in order of frequency.
+        bias: `(V,)`.
+        labels: `(N,)` int.
+        draw: the classes drawn, `(S,)`, by `log_uniform`.
+
+    Returns:
+        `(N,)` float32, nats.
+
+    References: Bengio and Senecal 2008, "Adaptive Importance Sampling to Accelerate Training of a
+    Neural Probabilistic Language Model"; Jean et al. 2015, section 3.
+    """
+    own = tf.reduce_sum(hidden * tf.gather(tf.transpose(kernel), labels), axis=-1)  # (N,)
+    own += tf.gather(bias, labels)
+    others = hidden @ tf.gather(kernel, draw, axis=1) + tf.gather(bias, draw)  # (N, S)
+    others -= log_probability(draw, bias.shape[0]) + math.log(draw.shape[0])
+    others = tf.where(labels[:, None] == draw, others.dtype.min, others)
+    return tf.reduce_logsumexp(tf.concat([own[:, None], others], axis=1), axis=1) - own

@@ -1,20 +1,22 @@
-"""Learning from corrupted text: what T5's and BART's objectives have in common."""
+"""Learning from corrupted text: the base of T5's and BART's, and T5's spans."""
 
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 import tensorflow as tf
+from annotated_types import Ge, Gt, Lt
 
 from macaron_tf.errors import UserError
-from macaron_tf.objectives.base import PretrainingObjective
+from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens
-from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabulary
-from macaron_tf.objectives.masking.masking import map_numbered
+from macaron_tf.objectives.masking.config import MaskingVocabulary
+from macaron_tf.objectives.masking.masking import static_length
 from macaron_tf.objectives.translation import TranslationObjective
+from macaron_tf.settings import Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 # Text (B, R) and a seed to source (B, S) and target (B, T), all ending in EOS.
@@ -22,7 +24,7 @@ Corruption = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class CorruptionVocabulary(MaskingVocabulary, Protocol):
-    """What corruption asks of a vocabulary besides what masking does.
+    """What corruption needs from a vocabulary besides what masking does.
 
     Attributes:
         size: V, rows of an embedding table; ids from there on are free for sentinels.
@@ -44,36 +46,16 @@ class CorruptionObjective(PretrainingObjective):
     Rows are read without [CLS] and their last [SEP]; source and target end in EOS, as those of a
     translation do, and the decoder begins with BOS. A row without text gives neither.
 
-    Attributes:
-        skip_padding: as in `TranslationObjective`.
-
-    Called with an `EncoderDecoder`; a batch of `source (B, S)` and `target (B, T)`; and
-    `training`, it returns the sums of a `TranslationObjective` without smoothing.
+    Called with an `EncoderDecoder` and a batch of `source (B, S)` and `target (B, T)`, it returns
+    the sums of a `TranslationObjective` without smoothing.
     """
-
-    skip_padding: bool = True
-    metric_names = ("loss", "nll", "perplexity", "accuracy")
 
     @abc.abstractmethod
     def corruption(self, vocabulary: CorruptionVocabulary, length: int) -> Corruption:
-        """What is done to texts of at most R = `length` tokens, in-graph and of static shapes."""
+        """The corruption of texts of at most R = `length` tokens, in-graph, of static shapes."""
 
-    def dataset(
-        self,
-        rows: tf.data.Dataset,
-        masking: MaskingConfig,
-        vocabulary: CorruptionVocabulary,
-        seed: int,
-        start_step: int = 0,
-    ) -> tf.data.Dataset:
-        """Pairs out of batches of rows: batch number i is corrupted by the seed (`seed`, i).
-
-        Args:
-            rows: of batches with `token_ids (B, L)`, `[CLS] text [SEP]`, L static.
-            masking: not asked.
-            vocabulary: of the ids.
-            seed: decides the corruption, with the number of the batch.
-            start_step: number of the first batch; micro-batches count singly.
+    def preparation(self, spec, masking, vocabulary):
+        """Makes rows `[CLS] text [SEP]` pairs of source and target.
 
         Raises:
             UserError: the vocabulary's [CLS] and [SEP] have other ids than BOS and EOS.
@@ -85,23 +67,17 @@ class CorruptionObjective(PretrainingObjective):
                 f"{vocabulary.sep_id}, an encoder-decoder needs {BOS} and {EOS}: train a "
                 "vocabulary here, without --vocabulary"
             )
-        length = rows.element_spec["token_ids"].shape[1]
-        if length is None:
-            raise ValueError("token_ids has no static length: corruption needs one")
-        corrupted = self.corruption(vocabulary, length - 2)
+        corrupted = self.corruption(vocabulary, static_length(spec["token_ids"]) - 2)
 
-        def pair(number, batch):
-            one = tf.stack([tf.constant(seed, tf.int64), number])  # (2,)
-            source, target = corrupted(text_of(batch["token_ids"]), one)
+        def pair(batch: Batch, seed: tf.Tensor) -> Batch:
+            source, target = corrupted(text_of(batch["token_ids"]), seed)
             return {"source": source, "target": target}
 
-        return map_numbered(rows, pair, start_step)
+        return pair
 
-    def __call__(
-        self, network, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
-        learnt = TranslationObjective(label_smoothing=0.0, skip_padding=self.skip_padding)
-        return learnt(network, batch, training)
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
+        translation = TranslationObjective(label_smoothing=0.0, skip_padding=self.skip_padding)
+        return translation(network, batch, training)
 
 
 def text_of(token_ids: tf.Tensor) -> tf.Tensor:
@@ -116,16 +92,17 @@ def lengths_of(text: tf.Tensor) -> tf.Tensor:
 
 
 def packed(ids: tf.Tensor, keep: tf.Tensor, room: int) -> tf.Tensor:
-    """Those of each row that are kept, side by side from the left.
+    """The kept ids of each row, packed to the left.
 
     Args:
-        ids: `(B, R)` int. keep: `(B, R)` bool, at most `room` of them True in a row.
-        room: columns of the result, which is filled up with PAD.
+        ids: `(B, R)` int.
+        keep: `(B, R)` bool, at most `room` of them True in a row.
+        room: columns of the result, filled up with PAD.
     """
     rows = tf.shape(ids)[0]
-    places = tf.cumsum(tf.cast(keep, tf.int32), axis=-1) - 1 + room * tf.range(rows)[:, None]
-    # (B, R) -> (B R,) -> (B room,); what is not kept has no place
-    flat = tf.reshape(tf.where(keep, places, -1), [-1])
+    columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1) - 1 + room * tf.range(rows)[:, None]
+    # (B, R) -> (B R,) -> (B room,); segment -1 is dropped
+    flat = tf.reshape(tf.where(keep, columns, -1), [-1])
     kept = tf.math.unsorted_segment_sum(tf.reshape(ids, [-1]), flat, rows * room)
     return tf.reshape(kept, [rows, room])
 
@@ -135,8 +112,8 @@ def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
 
     Args:
         ids: `(B, R)` int, packed to the left.
-        real: `(B,)` bool, False where a row shall stay empty.
-        room: columns of the result, R + 1 or those that all texts fit into with their EOS.
+        real: `(B,)` bool, False where a row stays empty.
+        room: columns of the result, R + 1 or enough for all texts and their EOS.
     """
     ids = tf.pad(ids, [[0, 0], [0, 1]])
     columns = tf.range(ids.shape[1])
@@ -146,31 +123,27 @@ def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
 
 # The ids above a vocabulary's rows: V + 0 for the first span of a text, V + 1, ...
 SENTINELS = 100
-# What they add to an embedding table, whose rows are a multiple of 8.
+# Rows that they add to an embedding table, whose rows are a multiple of 8.
 SENTINEL_ROWS = -(-SENTINELS // 8) * 8
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanCorruptionConfig:
+class SpanCorruptionConfig(Settings):
     """How much of a text is hidden, in how long spans.
 
-    Args:
-        rate: part of the tokens. mean_span: tokens of a span on average.
+    Attributes:
+        rate: part of the tokens.
+        mean_span: mean length of a span, in tokens.
 
     Raises:
-        UserError: a field is out of its range; the sentence names the field.
+        SettingError: a field is out of its range; the sentence names the field.
 
     References: Raffel et al. 2020 (T5), section 3.1.4 and its released code.
     """
 
-    rate: float = 0.15
-    mean_span: float = 3.0
-
-    def __post_init__(self):
-        if type(self.rate) is not float or not 0 < self.rate < 1:
-            raise UserError(f"corruption: rate must lie between 0 and 1, not {self.rate!r}")
-        if type(self.mean_span) not in (int, float) or not 1 <= self.mean_span < float("inf"):
-            raise UserError(f"corruption: mean_span must be 1 or more, not {self.mean_span!r}")
+    section: ClassVar[str] = "corruption"
+    rate: Annotated[float, Gt(0), Lt(1)] = 0.15
+    mean_span: Annotated[float, Ge(1)] = 3.0
 
     def counts(self, tokens: int) -> tuple[int, int]:
         """Hidden tokens and spans of a text of n tokens; none of a text of one token."""
@@ -180,7 +153,7 @@ class SpanCorruptionConfig:
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """S and T, what sources and targets of texts of at most n tokens fit into, with EOS."""
+        """S and T, room for sources and targets of texts of at most n tokens, with EOS."""
         each = [(n, *self.counts(n)) for n in range(tokens + 1)]
         return (
             max(n - hidden + spans + 1 for n, hidden, spans in each),
@@ -198,15 +171,14 @@ class SpanCorruptionConfig:
 def hidden_spans(
     text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig = SpanCorruptionConfig()
 ) -> tf.Tensor:
-    """Which tokens are hidden: `(B, R)` bool.
+    """Draws the hidden tokens: `(B, R)` bool.
 
-    Hidden tokens and the others are cut into as many parts each, every way of cutting being as
-    likely, and laid in turn: first a part that is seen, last one that is hidden.
+    Hidden tokens and the others are each cut into as many parts as there are spans, all cuts
+    equally likely, and the parts alternate: first a seen one, last a hidden one.
 
     Args:
         text: `(B, R)` int, R static, padding at the end.
         seed: `(2,)` or `(B, 2)` int.
-        config: how many tokens and spans.
 
     References: Raffel et al. 2020 (T5), its released code, `random_spans_noise_mask`.
     """
@@ -231,7 +203,8 @@ def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room
     """A text with a sentinel for each run of hidden tokens, and EOS.
 
     Args:
-        text: `(B, R)` int. hidden: `(B, R)` bool; False where there is padding.
+        text: `(B, R)` int.
+        hidden: `(B, R)` bool, False at padding.
         first_sentinel: id of the first; the next run's is one more.
         room: columns of the result.
 
@@ -251,9 +224,9 @@ def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room
 class SpanCorruptionObjective(CorruptionObjective):
     """T5's: the source has a sentinel for each hidden span, the target one before each.
 
-    Sentinels are ids above the vocabulary's, so the network has `SENTINEL_ROWS` rows more than it.
+    Sentinels are ids above the vocabulary's, for which the network has `SENTINEL_ROWS` more rows.
 
-    Attributes: that of `CorruptionObjective`, and
+    Attributes:
         config: how much is hidden.
 
     References: Raffel et al. 2020 (T5), section 3.1.4; as in its code, no sentinel ends a target.
@@ -277,7 +250,7 @@ class SpanCorruptionObjective(CorruptionObjective):
 
         def corrupted(text, seed):
             hidden = hidden_spans(text, seed, self.config)
-            # A row that hides nothing has nothing to be asked for, nor to be read.
+            # A row that hides nothing gives neither source nor target.
             seen = ~hidden & (text != PAD) & tf.reduce_any(hidden, axis=-1, keepdims=True)
             return (
                 with_sentinels(text, hidden, vocabulary.size, source_room),
@@ -290,15 +263,15 @@ class SpanCorruptionObjective(CorruptionObjective):
 def _random_parts(
     items: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor, most_items: int, most_parts: int
 ) -> tf.Tensor:
-    """Sizes of so many parts of so many items, none empty: `(B, most_parts)` int32.
+    """Cuts items `(B,)` into parts `(B,)`, none empty, at random: sizes `(B, most_parts)` int32.
 
-    Every way of cutting is as likely: the cuts are a uniform choice of the places between items.
+    All ways are equally likely: the cuts are a uniform choice of the gaps between items.
     """
     rows, columns = tf.shape(items)[0], tf.range(most_items)
     between = columns < items[:, None] - 1  # (B, most_items)
     cuts = tf.cast(choose_tokens(between, tf.maximum(parts - 1, 0), seed) > 0, tf.int32)
     part = tf.cumsum(cuts, axis=-1, exclusive=True)
-    # (B, most_items) -> (B most_items,), a part being counted apart in each row
+    # (B, most_items) -> (B most_items,), parts numbered separately in each row
     segments = tf.reshape(part + most_parts * tf.range(rows)[:, None], [-1])
     ones = tf.reshape(tf.cast(columns < items[:, None], tf.int32), [-1])
     sizes = tf.math.unsorted_segment_sum(ones, segments, rows * most_parts)

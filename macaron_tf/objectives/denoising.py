@@ -1,12 +1,13 @@
-"""BART's objective: the whole text, from what noise has left of it."""
+"""Denoising (BART): the whole text from a noised one."""
 
 import dataclasses
 import math
+from typing import Annotated, ClassVar
 
 import numpy as np
 import tensorflow as tf
+from annotated_types import Gt, Le
 
-from macaron_tf.errors import UserError
 from macaron_tf.objectives.corruption import (
     Corruption,
     CorruptionObjective,
@@ -17,10 +18,11 @@ from macaron_tf.objectives.corruption import (
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens, words_of
+from macaron_tf.settings import Fraction, Settings
 from macaron_tf.special_ids import PAD
 
-# Draws beyond the budget, which spans of no word do not spend: all of 16 are such at mean 3 in
-# one of e^48 rows, whose budget is then not spent.
+# Draws beyond the budget, for spans of no word, which do not spend it. That all 16 are such has
+# probability e^-48 at mean 3; the budget of such a row is not spent.
 _SPARE = 16
 
 
@@ -37,17 +39,17 @@ def poisson_limits(mean: float) -> np.ndarray:
 def draw_spans(
     budget: tf.Tensor, seed: tf.Tensor, mean: float, most: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Spans until their words are the budget; what exceeds it is cut off the last one.
+    """Draws spans until their words fill the budget; the last one is cut to fit.
 
     Args:
         budget: `(B,)` int32, words, at most `most`.
         seed: `(2,)` or `(B, 2)` int.
-        mean: of the Poisson law of the lengths.
+        mean: of the lengths' Poisson distribution.
         most: the greatest budget.
 
     Returns:
-        Lengths `(B, M)` int32, and which are drawn `(B, M)` bool, the first ones of a row; lengths
-        of 0 among them.
+        Lengths `(B, M)` int32, some of them 0, and `(B, M)` bool, True for the drawn ones, the
+        first of a row.
     """
     room = most + _SPARE
     uniform = draws.uniform(seed, tf.shape(budget)[0], room)  # (B, M)
@@ -70,19 +72,20 @@ def infill(
 ) -> tf.Tensor:
     """Hides ceil(rate W) of a text's W words in spans, each behind one mask.
 
-    Lengths are drawn from a Poisson law until the budget is spent; a span of no word is a mask
-    more. Every order of the spans among the words that are left is as likely: no two overlap, so
-    that each keeps its length and its mask. (The released code draws places of spans that may
-    overlap, whose masks then melt into one, and hides fewer words than the budget.)
+    Lengths are Poisson draws until the budget is spent; a span of no word inserts a mask. All
+    orders of the spans among the remaining words are equally likely: no two overlap, so that each
+    keeps its length and its mask. (The released code draws positions of spans that may overlap,
+    whose masks then merge, and hides fewer words than the budget.)
 
-    A text never grows beyond R tokens: spans of no word for which there is no room are left out,
-    which happens to texts of a few words only.
+    A text never grows beyond R tokens: spans of no word without room are left out, which happens to
+    texts of a few words only.
 
     Args:
         text: `(B, R)` int, R static, padding at the end.
         starts: `(B, R)` bool, True where a token begins a word.
         seed: `(2,)` or `(B, 2)` int.
-        rate: part of the words. mean: words of a span. mask_id: id of the mask.
+        rate: part of the words.
+        mean: words of a span.
 
     Returns:
         `(B, R)`, packed to the left.
@@ -90,7 +93,7 @@ def infill(
     References: Lewis et al. 2020 (BART), section 2.2.
     """
     rows, room = tf.shape(text)[0], text.shape[1]
-    of_lengths, of_order, of_places = draws.split(seed, 3)
+    of_lengths, of_order, of_positions = draws.split(seed, 3)
     columns = tf.range(room)
     _, sizes = words_of(text != PAD, starts)  # (B, R), tokens of word 0, 1, ...
     words = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=-1)  # (B,)
@@ -103,24 +106,24 @@ def infill(
     spare = room - lengths_of(text) + hidden - spans
     drawn &= (inserts == 0) | (tf.cumsum(inserts, axis=-1) <= spare[:, None])
     masks = tf.reduce_sum(tf.cast(drawn, tf.int32), axis=-1)
-    # The last one drawn is the one that was cut: in random order it may stand anywhere.
+    # The span drawn last may be cut: shuffled, it may stand anywhere.
     order = draws.uniform(of_order, rows, drawn.shape[1])
     order = tf.argsort(tf.where(drawn, order, 2.0), axis=-1)
     lengths = tf.gather(lengths, order, batch_dims=1)
 
-    # What is left of the text is a row of slots: a word each, or a mask.
+    # The infilled text is a row of slots: a word each, or a mask.
     slots = words - hidden + masks  # (B,)
-    masked = choose_tokens(columns < slots[:, None], masks, of_places) > 0  # (B, R)
+    masked = choose_tokens(columns < slots[:, None], masks, of_positions) > 0  # (B, R)
     before = tf.cumsum(tf.cast(masked, tf.int32), axis=-1, exclusive=True)  # masks
     at = tf.minimum(before, lengths.shape[1] - 1)
     length = tf.where(masked, tf.gather(lengths, at, batch_dims=1), 0)
-    word = columns - before + tf.cumsum(length, axis=-1, exclusive=True)  # of a slot that has one
+    word = columns - before + tf.cumsum(length, axis=-1, exclusive=True)  # of a slot with a word
     word = tf.minimum(word, room - 1)
     size = tf.where(masked, 1, tf.gather(sizes, word, batch_dims=1))
     size = tf.where(columns < slots[:, None], size, 0)  # (B, R), tokens of a slot
     ends = tf.cumsum(size, axis=-1)
 
-    # From slots to tokens: which slot each column is in, and where in it.
+    # From slots to tokens: the slot of each column, and the offset in it.
     wide = tf.broadcast_to(columns, tf.shape(text))
     slot = tf.minimum(tf.searchsorted(ends, wide, side="right"), room - 1)  # (B, R)
 
@@ -135,15 +138,11 @@ def infill(
 
 
 def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The sentences of each text in random order, every order being as likely.
+    """The sentences of each text `(B, R)` in random order, uniformly.
 
     Args:
-        text: `(B, R)` int, R static, padding at the end.
+        text: R static, padding at the end.
         stops: `(B, R)` bool, full stops: a sentence ends with one, or with several in a row.
-        seed: `(2,)` or `(B, 2)` int.
-
-    Returns:
-        `(B, R)`.
     """
     more = tf.pad(stops[:, 1:], [[0, 0], [0, 1]])
     ends = tf.cast(stops & ~more, tf.int32)
@@ -154,15 +153,7 @@ def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.
 
 
 def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Each text from one of its tokens on, drawn uniformly, and then what was before it.
-
-    Args:
-        text: `(B, R)` int, R static, padding at the end.
-        seed: `(2,)` or `(B, 2)` int.
-
-    Returns:
-        `(B, R)`.
-    """
+    """Rotates each text `(B, R)`, padding at its end, to begin at a uniformly drawn token."""
     tokens = lengths_of(text)[:, None]  # (B, 1)
     columns = tf.range(text.shape[1])
     uniform = draws.uniform(seed, tf.shape(text)[0], 1)
@@ -172,13 +163,13 @@ def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def replace_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, mask_id: int) -> tf.Tensor:
-    """ceil(rate n) of n tokens, any of them, each behind a mask: `(B, R) -> (B, R)`."""
+    """Replaces ceil(rate n) of n tokens, chosen uniformly, by masks: `(B, R) -> (B, R)`."""
     chosen = _some(text, seed, rate)
     return tf.where(chosen, tf.constant(mask_id, text.dtype), text)
 
 
 def delete_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
-    """Texts without ceil(rate n) of their n tokens, any of them: `(B, R) -> (B, R)`."""
+    """Removes ceil(rate n) of n tokens, chosen uniformly: `(B, R) -> (B, R)`."""
     return packed(text, (text != PAD) & ~_some(text, seed, rate), text.shape[1])
 
 
@@ -190,42 +181,36 @@ def _some(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class DenoisingConfig:
+class DenoisingConfig(Settings):
     """How much of each noise; the defaults are those that BART was trained with.
 
-    Args:
-        infilling: part of the words that spans of them take away, each behind one mask.
-        mean_span: words of a span on average, by Poisson's law.
+    Attributes:
+        infilling: part of the words that is hidden in spans, each behind one mask.
+        mean_span: mean of the Poisson-distributed lengths of spans, in words.
         shuffling: part of the texts whose sentences are put in random order.
         rotation: part of the texts that begin at a random token.
-        masking, deletion: part of the tokens, one by one, that give way to a mask or to nothing.
+        masking: part of the tokens that is replaced by a mask, one by one.
+        deletion: part of the tokens that is removed, one by one.
 
     Raises:
-        UserError: a field is out of its range; the sentence names the field.
+        SettingError: a field is out of its range; the sentence names the field.
 
     References: Lewis et al. 2020 (BART), section 2.2 and figure 2.
     """
 
-    infilling: float = 0.3
-    mean_span: float = 3.0
-    shuffling: float = 1.0
-    rotation: float = 0.0
-    masking: float = 0.0
-    deletion: float = 0.0
+    section: ClassVar[str] = "denoising"
+    infilling: Fraction = 0.3
+    mean_span: Annotated[float, Gt(0), Le(50)] = 3.0
+    shuffling: Fraction = 1.0
+    rotation: Fraction = 0.0
+    masking: Fraction = 0.0
+    deletion: Fraction = 0.0
 
-    def __post_init__(self):
+    def check(self):
         shares = ("infilling", "shuffling", "rotation", "masking", "deletion")
-        for name in shares:
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 <= value <= 1:
-                raise UserError(f"denoising: {name} must be a number from 0 to 1, not {value!r}")
         if not any(getattr(self, name) for name in shares):
-            raise UserError(
-                f"denoising: one of {', '.join(shares)} must be above 0, or there is no noise"
-            )
-        if type(self.mean_span) not in (int, float) or not 0 < self.mean_span <= 50:
-            raise UserError(
-                f"denoising: mean_span must be above 0 and at most 50, not {self.mean_span!r}"
+            raise self.error(
+                f"infilling, {', '.join(shares[1:])}: one must be above 0, or there is no noise"
             )
 
 
@@ -233,10 +218,10 @@ class DenoisingConfig:
 class DenoisingObjective(CorruptionObjective):
     """BART's: the source is the noised text, the target the text.
 
-    Sentences and texts are moved first, then tokens masked and deleted, and last are spans filled
-    in. Sentences end with full stops, words where the vocabulary says.
+    Sentences and texts are moved first, then tokens masked and deleted, and spans infilled last.
+    Sentences end with full stops, words where the vocabulary says.
 
-    Attributes: that of `CorruptionObjective`, and
+    Attributes:
         config: how much of each noise.
 
     References: Lewis et al. 2020 (BART), section 2.2.
@@ -253,8 +238,8 @@ class DenoisingObjective(CorruptionObjective):
 
         def corrupted(text, seed):
             rows = tf.shape(text)[0]
-            shuffling, rotation, which, masking, deletion, infilling = draws.split(seed, 6)
-            moved = draws.uniform(which, rows, 2)  # (B, 2)
+            shuffling, rotation, moving, masking, deletion, infilling = draws.split(seed, 6)
+            moved = draws.uniform(moving, rows, 2)  # (B, 2)
             noised = text
             if noise.shuffling:
                 shuffled = shuffle_sentences(noised, tf.gather(stops, noised), shuffling)

@@ -1,143 +1,275 @@
-"""What a classifier learns: one label, or one number, for each row."""
+"""Task objectives: classes, spans, tags, sequences' answers, and sentence vectors.
 
+A row of padding has weight 0, and its label may be anything. `label (B, ...)` is replaced by 0
+there, since a loss of NaN stays NaN when multiplied by 0.
+"""
+
+import abc
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import tensorflow as tf
+from annotated_types import Ge
 
-from macaron_tf.checks import check_count
-from macaron_tf.objectives.base import encoder_inputs, hits
-from macaron_tf.special_ids import PAD
+from macaron_tf.models.siamese import SiameseEncoder, unit_length
+from macaron_tf.objectives.base import (
+    Batch,
+    Objective,
+    Sums,
+    correct,
+    count_tokens,
+    encoder_inputs,
+    weighted_sums,
+)
+from macaron_tf.settings import Count, Positive
+
+
+def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Of `(...,)` labels and `(..., C)` logits: `(...,)` nats."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+def _labels_where(real: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return tf.where(real, labels, tf.zeros_like(labels))
+
+
+def _check_scores(name: str, asked: int, scored: int) -> None:
+    if asked != scored:
+        raise ValueError(f"{name}={asked}, but the network scores {scored}")
+
+
+class TaskObjective(Objective):
+    """Base of the objectives of an encoder's answers, and of which of them are right.
+
+    Call arguments: `network`, from `encoder_inputs` to logits; `batch` of these inputs, `label` and
+    `weight (B,)` float32. Returns `loss_sum`, `weight`, `input_tokens` and, outside training, of
+    classes, `correct_sum`.
+    """
+
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
+        logits = network(encoder_inputs(batch), training=training)
+        return self.sums(logits, batch, training)
+
+    def sums(self, logits: tf.Tensor, batch: Batch, training: bool) -> Sums:
+        """The returned sums, of the network's logits."""
+        losses, weights, right = self.answers(tf.cast(logits, tf.float32), batch)
+        sums = weighted_sums(losses, weights, None if training else right)
+        return {**sums, "input_tokens": count_tokens(batch["token_ids"])}
+
+    @abc.abstractmethod
+    def answers(
+        self, logits: tf.Tensor, batch: Batch
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """Losses, weights, and 1 where an answer is right, all `(B,)` or `(B, L)` float32."""
 
 
 @dataclass(frozen=True)
-class ClassificationObjective:
+class ClassificationObjective(TaskObjective):
     """Cross-entropy of a class, or the squared error of a number.
 
     Attributes:
         num_classes: C; 1 for a number.
 
-    Call arguments: `network`, an `EncoderClassifier`; `batch` of `token_ids (B, L)`, optionally
-    `segment_ids (B, L)`, `label (B,)` (int32 from 0 to C - 1; float32 for a number) and
-    `weight (B,)` float32, 0 in rows of padding, whose label may be anything; `training`. Returns
-    float32 sums over the batch: `loss_sum`, `weight`, `input_tokens`, and, of classes and
-    outside training, `correct_sum`.
+    Call arguments: `network`, an `EncoderClassifier` or `CausalReader`; `label (B,)`, int32 from 0
+    to C - 1, or float32 for a number.
 
     Raises:
-        ValueError: num_classes is below 1; (when called) the network has another number.
+        ValueError: (when called) the network has another number of classes.
     """
 
-    num_classes: int
+    num_classes: Count
 
-    def __post_init__(self):
-        check_count("num_classes", self.num_classes)
-
-    def __call__(
-        self, network, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
-        logits = network(encoder_inputs(batch), training=training)  # (B, C)
-        return self.sums(logits, batch, training)
-
-    def sums(
-        self, logits: tf.Tensor, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
-        """What a call returns, of the network's logits `(B, C)`."""
-        if logits.shape[-1] != self.num_classes:
-            raise ValueError(
-                f"num_classes={self.num_classes}, but the network scores {logits.shape[-1]}"
-            )
-        logits, weights = tf.cast(logits, tf.float32), batch["weight"]
-        # A loss of NaN stays NaN when multiplied by 0.
-        labels = tf.where(weights > 0, batch["label"], tf.zeros_like(batch["label"]))
+    def answers(self, logits, batch):
+        _check_scores("num_classes", self.num_classes, logits.shape[-1])
+        weights = batch["weight"]
+        labels = _labels_where(weights > 0, batch["label"])
         if self.num_classes == 1:
-            loss = tf.square(logits[:, 0] - labels)  # (B,)
-        else:
-            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (B,)
-        real = tf.cast(batch["token_ids"] != PAD, tf.float32)  # (B, L)
-        sums = {
-            "loss_sum": tf.reduce_sum(loss * weights),
-            "weight": tf.reduce_sum(weights),
-            "input_tokens": tf.reduce_sum(real),
-        }
-        if self.num_classes > 1 and not training:
-            sums["correct_sum"] = tf.reduce_sum(hits(logits, labels) * weights)
-        return sums
+            return tf.square(logits[:, 0] - labels), weights, None
+        return _cross_entropy(labels, logits), weights, correct(logits, labels)
 
 
-@dataclass(frozen=True)
-class SpanObjective:
+class SpanObjective(TaskObjective):
     """The mean of two cross-entropies over the positions: of the start and of the end.
 
-    Call arguments: `network`, an `EncoderSpanReader`; `batch` of `token_ids (B, L)`, `segment_ids
-    (B, L)`, `label (B, 2)` int32 (first and last position, 0 and 0 for no answer) and `weight
-    (B,)` float32, 0 in rows of padding, whose label may be anything; `training`. Returns float32
-    sums over the batch: `loss_sum`, `weight`, `input_tokens`, and, outside training,
-    `correct_sum`, the rows whose likeliest start and end are both right.
+    Call arguments: `network`, an `EncoderSpanReader`; `label (B, 2)` int32, first and last
+    position, 0 and 0 for no answer. A row counts as correct if its likeliest start and end are.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and its released code.
     """
 
-    def __call__(
-        self, network, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
-        logits = network(encoder_inputs(batch), training=training)  # (B, 2, L)
-        logits, weights = tf.cast(logits, tf.float32), batch["weight"]
-        # A label out of range gives a loss of NaN, which stays NaN when multiplied by 0.
-        labels = tf.where(weights[:, None] > 0, batch["label"], tf.zeros_like(batch["label"]))
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (B, 2)
-        real = tf.cast(batch["token_ids"] != PAD, tf.float32)  # (B, L)
-        sums = {
-            "loss_sum": tf.reduce_sum(tf.reduce_mean(losses, axis=1) * weights),
-            "weight": tf.reduce_sum(weights),
-            "input_tokens": tf.reduce_sum(real),
-        }
-        if not training:
-            both = tf.reduce_prod(hits(logits, labels), axis=1)  # (B, 2) -> (B,)
-            sums["correct_sum"] = tf.reduce_sum(both * weights)
-        return sums
+    def answers(self, logits, batch):
+        weights = batch["weight"]
+        labels = _labels_where(weights[:, None] > 0, batch["label"])
+        losses = tf.reduce_mean(_cross_entropy(labels, logits), axis=1)  # (B, 2) -> (B,)
+        return losses, weights, tf.reduce_prod(correct(logits, labels), axis=1)
 
 
 @dataclass(frozen=True)
-class TaggingObjective:
+class TaggingObjective(TaskObjective):
     """Cross-entropy of the words' tags; a batch's loss is the mean over its words.
 
     Attributes:
         num_tags: C.
 
-    Call arguments: `network`, an `EncoderTagger`; `batch` of `token_ids (B, L)`, optionally
-    `segment_ids (B, L)`, `label (B, L)` int32 (a tag's number plus 1, from 1 to C, at the first
-    piece of a word; 0 elsewhere) and `weight (B,)` float32, 0 in rows of padding, whose labels may
-    be anything; `training`. Returns float32 sums over the batch: `loss_sum`, `weight` (the words),
-    `input_tokens`, and, outside training, `correct_sum`.
+    Call arguments: `network`, an `EncoderTagger`; `label (B, L)` int32, a tag's number plus 1, from
+    1 to C, at the first piece of a word and 0 elsewhere. The sums are over words.
 
     Raises:
-        ValueError: num_tags is below 1; (when called) the network has another number.
+        ValueError: (when called) the network has another number of tags.
 
     References: Devlin et al. 2018 (BERT), section 5.3.
     """
 
-    num_tags: int
+    num_tags: Count
 
-    def __post_init__(self):
-        check_count("num_tags", self.num_tags)
-
-    def __call__(
-        self, network, batch: dict[str, tf.Tensor], training: bool
-    ) -> dict[str, tf.Tensor]:
-        logits = network(encoder_inputs(batch), training=training)  # (B, L, C)
-        if logits.shape[-1] != self.num_tags:
-            raise ValueError(f"num_tags={self.num_tags}, but the network scores {logits.shape[-1]}")
-        logits = tf.cast(logits, tf.float32)
+    def answers(self, logits, batch):
+        _check_scores("num_tags", self.num_tags, logits.shape[-1])
         words = (batch["label"] > 0) & (batch["weight"][:, None] > 0)  # (B, L)
-        # A label out of range gives a loss of NaN, which stays NaN when multiplied by 0.
-        tags = tf.where(words, batch["label"] - 1, tf.zeros_like(batch["label"]))  # (B, L)
-        weights = tf.cast(words, tf.float32)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tags, logits)  # (B, L)
-        real = tf.cast(batch["token_ids"] != PAD, tf.float32)  # (B, L)
-        sums = {
-            "loss_sum": tf.reduce_sum(losses * weights),
-            "weight": tf.reduce_sum(weights),
-            "input_tokens": tf.reduce_sum(real),
-        }
-        if not training:
-            sums["correct_sum"] = tf.reduce_sum(hits(logits, tags) * weights)
-        return sums
+        tags = _labels_where(words, batch["label"] - 1)  # (B, L)
+        return _cross_entropy(tags, logits), tf.cast(words, tf.float32), correct(logits, tags)
+
+
+@dataclass(frozen=True)
+class SequenceObjective(Objective):
+    """The mean loss over a batch's answers, one a position or one a sequence.
+
+    Attributes:
+        loss: `"bernoulli"`, the negative log-likelihood (nats) of O keys, each pressed or not,
+            summed over the keys, so that an answer is a frame; `"classes"`, cross-entropy; or
+            `"squared_error"`, its mean over the O numbers.
+        skip_padding: leave out answers of weight 0 before the scores are computed; the shapes are
+            then dynamic.
+
+    Call arguments: `network`, a `TemporalModel` or `WordTagger`; `batch` of `inputs`; `targets`,
+    `(..., O)` of floats or `(...,)` of classes; and `weight (...,)` float32, 0 where there is no
+    answer; `...` is `(B, L)`, or `(B,)` where the network answers at the last position only.
+    Returns `loss_sum`, `weight` and, of classes, `nll_sum` and, outside training, `correct_sum`.
+
+    References: Bai et al. 2018, section 4.
+    """
+
+    loss: Literal["bernoulli", "classes", "squared_error"]
+    skip_padding: bool = True
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Perplexity and accuracy are of classes."""
+        return ("loss", "perplexity", "accuracy") if self.loss == "classes" else ("loss",)
+
+    def __call__(self, network, batch: Batch, training: bool) -> Sums:
+        hidden = network.hidden_states(batch["inputs"], training=training)  # (..., D)
+        rank = len(batch["weight"].shape)
+        # (..., D) -> (N, D); (...,) -> (N,); (..., O) or (...,) -> (N, O) or (N,)
+        hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))
+        weights = tf.reshape(batch["weight"], (-1,))
+        targets = batch["targets"]
+        targets = tf.reshape(targets, (-1, *targets.shape[rank:]))
+        if self.skip_padding:
+            used = tf.where(weights > 0)[:, 0]
+            hidden, weights, targets = (tf.gather(x, used) for x in (hidden, weights, targets))
+        scores = tf.cast(network.scores(hidden), tf.float32)  # (N, O)
+        if self.loss == "squared_error":
+            return weighted_sums(tf.reduce_mean(tf.square(scores - targets), axis=-1), weights)
+        if self.loss == "bernoulli":
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=scores)
+            return weighted_sums(tf.reduce_sum(losses, axis=-1), weights)
+        right = None if training else correct(scores, targets)
+        sums = weighted_sums(_cross_entropy(targets, scores), weights, right)
+        return {**sums, "nll_sum": sums["loss_sum"]}
+
+
+class SimilarityObjective(Objective):
+    """Base of the objectives of sentence vectors.
+
+    Call arguments: `network`, a `SiameseEncoder`; `batch` of `token_ids (B, S, L)`, S sentences an
+    example, `weight (B,)` float32 and, but for triplets, `label (B,)`. Returns `loss_sum`, `weight`
+    and `input_tokens`. `loss` computes the same from given vectors.
+
+    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
+    """
+
+    sentences = 2  # S
+
+    def __call__(self, network: SiameseEncoder, batch: Batch, training: bool) -> Sums:
+        vectors = network(encoder_inputs(batch), training=training)  # (B, S, D)
+        if vectors.shape[1] != self.sentences:
+            raise ValueError(f"{vectors.shape[1]} sentences an example, not {self.sentences}")
+        weights, labels = batch["weight"], batch.get("label")
+        if labels is not None:
+            labels = _labels_where(weights > 0, labels)
+        loss = self.loss(network, vectors, labels, training)  # (B,)
+        sums = weighted_sums(loss, weights)
+        return {**sums, "input_tokens": count_tokens(batch["token_ids"])}
+
+    @abc.abstractmethod
+    def loss(
+        self,
+        network: SiameseEncoder,
+        vectors: tf.Tensor,
+        labels: tf.Tensor | None,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """Vectors `(B, S, D)` and labels `(B,)` to losses `(B,)` float32."""
+
+
+@dataclass(frozen=True)
+class PairClassificationObjective(SimilarityObjective):
+    """Cross-entropy of a pair's class: `softmax(W (u, v, |u - v|))`, or other features of the two.
+
+    Attributes:
+        num_classes: C, the network's, 2 or more.
+
+    Raises:
+        ValueError: (when called) the network has another number of classes.
+    """
+
+    num_classes: Annotated[int, Ge(2)]
+
+    def loss(self, network, vectors, labels, training=False):
+        _check_scores("num_classes", self.num_classes, network.num_classes)
+        logits = network.pair_logits(vectors[:, 0], vectors[:, 1], training=training)  # (B, C)
+        return _cross_entropy(labels, tf.cast(logits, tf.float32))
+
+
+@dataclass(frozen=True)
+class CosineObjective(SimilarityObjective):
+    """Squared error of a pair's cosine against its score, scaled to [0, 1].
+
+    Attributes:
+        low, high: the scores that become 0 and 1; 0 and 5 of STS-B.
+    """
+
+    low: float = 0.0
+    high: float = 5.0
+
+    def check(self):
+        if not self.low < self.high:
+            raise self.error(f"low={self.low!r} must be below high={self.high!r}")
+
+    def loss(self, network, vectors, labels, training=False):
+        units = unit_length(vectors)  # (B, 2, D)
+        cosine = tf.reduce_sum(units[:, 0] * units[:, 1], axis=-1)  # (B,)
+        return tf.square(cosine - (labels - self.low) / (self.high - self.low))
+
+
+@dataclass(frozen=True)
+class TripletObjective(SimilarityObjective):
+    """`max(|a - p| - |a - n| + margin, 0)`: an anchor is nearer to its positive than its negative.
+
+    Attributes:
+        margin: by how much, in Euclidean distance.
+    """
+
+    sentences = 3
+    margin: Positive = 1.0
+
+    def loss(self, network, vectors, labels=None, training=False):
+        anchor, positive, negative = tf.unstack(vectors, axis=1)  # 3 of (B, D)
+        gap = _distance(anchor, positive) - _distance(anchor, negative)  # (B,)
+        return tf.maximum(gap + self.margin, 0.0)
+
+
+def _distance(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Euclidean: `(B, D)` and `(B, D)` to `(B,)`; the gradient between equal vectors is 0."""
+    # The slope of a root at 0 is infinite, and in a row of padding all three vectors are equal.
+    return tf.sqrt(tf.maximum(tf.reduce_sum(tf.square(a - b), axis=-1), 1e-12))

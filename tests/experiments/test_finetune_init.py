@@ -33,7 +33,7 @@ def pretraining_run(path, vocabulary):
     )
     run = PretrainingRun(path, recipe, vocabulary)
     network = run.build_network()
-    model = build_fit_model(network, MaskedLanguageObjective(True), recipe.training)
+    model = build_fit_model(network, MaskedLanguageObjective(sentence_pair=True), recipe.training)
     model.prepare()
     CheckpointDirectory(path).save(
         1,

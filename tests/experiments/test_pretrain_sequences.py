@@ -70,7 +70,7 @@ def test_runs_resumes_and_validates(recipe, block, source, corpus, tmp_path, cap
         ("t5_tiny", "model=bert_tiny", "model: bert_tiny is no encoder-decoder"),
         ("bert_tiny", "model=t5_tiny", "model: t5_tiny is no encoder"),
         ("bart_tiny", "corpus.sequence_length=512", "model.max_length is 256, less than"),
-        ("t5_tiny", "corruption.rate=0.0", "corruption: rate must lie between 0 and 1"),
+        ("t5_tiny", "corruption.rate=0.0", "corruption.rate=0.0 must be a number above 0"),
     ],
 )
 def test_wrong_settings_are_named(recipe, setting, reason, tmp_path, capsys):

@@ -10,7 +10,7 @@ SPANS = {
     "masked_positions": AT,
     "left_boundaries": np.array([[0, 3, 5], [0, 1, 1]]),
     "right_boundaries": np.array([[2, 5, 6], [1, 3, 3]]),
-    "span_places": np.array([[0, 0, 0], [0, 1, 2]]),
+    "span_positions": np.array([[0, 0, 0], [0, 1, 2]]),
 }
 
 
@@ -56,7 +56,7 @@ def test_spans_are_scored_from_what_is_around_them():
         np.take_along_axis(hidden, SPANS[name][..., None], axis=1)
         for name in ("left_boundaries", "right_boundaries")
     ]
-    expected = model.span_boundary_logits(*around, SPANS["span_places"])
+    expected = model.span_boundary_logits(*around, SPANS["span_positions"])
     np.testing.assert_allclose(numpy_of(outputs["span_boundary"]), numpy_of(expected), atol=1e-5)
     shapes = {name: value.shape for name, value in inputs.items()}
     assert {name: tuple(value.shape) for name, value in outputs.items()} == (

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 UNK, CLS, SEP, MASK = 1, 2, 3, 4
+CHOICES = ("tokens", "whole_words", "ngrams", "spans")
 SPECIAL = (0, UNK, CLS, SEP, MASK)
 
 

@@ -53,5 +53,5 @@ def test_the_losses_are_the_papers(symmetric, choices, language_weight):
 
 
 def test_a_negative_weight_is_refused():
-    with pytest.raises(ValueError, match="language_weight=-1 must be 0 or more"):
+    with pytest.raises(ValueError, match="language_weight=-1 must be a number of at least 0"):
         AuxiliaryLanguageObjective(2, -1)

@@ -193,7 +193,7 @@ def test_sums_are_those_of_the_target_and_training_lowers_the_loss():
 
 
 def test_bad_shares_are_named():
-    with pytest.raises(UserError, match="rotation must be a number from 0 to 1, not 2"):
+    with pytest.raises(UserError, match="rotation=2 must be a number of at least 0 and at most 1"):
         DenoisingConfig(rotation=2)
     with pytest.raises(UserError, match="or there is no noise"):
         DenoisingConfig(infilling=0, shuffling=0)

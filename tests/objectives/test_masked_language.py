@@ -88,7 +88,9 @@ def expected_sums(batch, hidden, masked_logits, pair_logits):
 @pytest.mark.parametrize("skip", [True, False])
 def test_sums_are_those_of_numpy(skip):
     batch, network = batch_of([20, 9, 1, None, 15]), ToyNetwork(5, 24)
-    sums = MaskedLanguageObjective(True, skip)(network, batch, training=False)
+    sums = MaskedLanguageObjective(sentence_pair=True, skip_padding=skip)(
+        network, batch, training=False
+    )
     expected = expected_sums(
         batch, network.hidden.numpy(), network.masked_logits, network.pair_logits
     )
@@ -127,7 +129,9 @@ def test_only_masked_positions_reach_the_projection_and_the_gradient():
 
 
 def test_a_batch_without_masked_tokens_counts_nothing():
-    sums = MaskedLanguageObjective(True)(ToyNetwork(2, 24), batch_of([None, None]), training=False)
+    sums = MaskedLanguageObjective(sentence_pair=True)(
+        ToyNetwork(2, 24), batch_of([None, None]), training=False
+    )
     assert {float(value) for value in sums.values()} == {0.0}
 
 
@@ -144,14 +148,14 @@ def network():
 
 def test_the_pretraining_encoder_learns_by_it(network):
     batch = batch_of([20, 9, 1, 15])
-    sums = MaskedLanguageObjective(True)(network, batch, training=False)
+    sums = MaskedLanguageObjective(sentence_pair=True)(network, batch, training=False)
     hidden = network.hidden_states(batch, training=False).numpy()
     expected = expected_sums(
         batch, hidden, network.masked_logits, lambda hidden: network.pair_logits(hidden)
     )
     assert {name: float(value) for name, value in sums.items()} == pytest.approx(expected, rel=1e-4)
     with tf.GradientTape() as tape:
-        sums = MaskedLanguageObjective(True)(network, batch, training=True)
+        sums = MaskedLanguageObjective(sentence_pair=True)(network, batch, training=True)
     variables = [variable.value for variable in network.trainable_variables]
     assert all(gradient is not None for gradient in tape.gradient(sums["loss_sum"], variables))
 
@@ -211,7 +215,9 @@ def test_uneven_micro_batches_equal_the_batch_that_joins_them(network):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
     # The next sentence's mean weights each micro-batch by its masked tokens.
-    sums = [MaskedLanguageObjective(True)(network, part, training=True) for part in parts]
+    sums = [
+        MaskedLanguageObjective(sentence_pair=True)(network, part, training=True) for part in parts
+    ]
     weights = [float(one["weight"]) for one in sums]
     assert weights[0] > 2 * weights[1]
     means = [float(one["pair_loss_sum"] / one["pair_loss_weight"]) for one in sums]
@@ -225,7 +231,7 @@ def test_fits_on_a_masked_dataset_in_one_trace(network):
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(2, drop_remainder=True).repeat()
     dataset = masked_dataset(dataset, MaskingConfig(), ToyVocabulary(), seed=0)
     before = network.get_weights()
-    model = FitModel(network, MaskedLanguageObjective(True), accumulation_steps=2)
+    model = FitModel(network, MaskedLanguageObjective(sentence_pair=True), accumulation_steps=2)
     model.compile(keras.optimizers.Adam(1e-2))
     history = model.fit(dataset, steps_per_epoch=8, epochs=2, verbose=0).history
     network.set_weights(before)

@@ -4,8 +4,14 @@ import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.objectives import MaskingConfig, mask_tokens, masked_dataset
-from macaron_tf.objectives.masking.config import CHOICES
-from tests.objectives.masking_toy import MASK, SPECIAL, ToyVocabulary, full_rows, ragged_rows
+from tests.objectives.masking_toy import (
+    CHOICES,
+    MASK,
+    SPECIAL,
+    ToyVocabulary,
+    full_rows,
+    ragged_rows,
+)
 
 SEED = (3, 7)
 VOCABULARY = ToyVocabulary()
@@ -184,7 +190,7 @@ def test_a_span_has_one_fate_and_random_pieces_of_its_own():
     assert real.sum() > 100_000
     rows, columns = np.nonzero(real)[0], batch["masked_positions"][real]
     now, before = batch["token_ids"][rows, columns], original[rows, columns]
-    firsts = np.flatnonzero(batch["span_places"][real] == 0)
+    firsts = np.flatnonzero(batch["span_positions"][real] == 0)
 
     def of_spans(tokens):
         """Per span: whether all of its tokens are such, and whether any is."""
@@ -210,7 +216,7 @@ def test_spans_say_what_is_around_them():
     where = chosen(batch)
     for row in range(40):
         count = int(batch["masked_weights"][row].sum())
-        for name in ("left_boundaries", "right_boundaries", "span_places"):
+        for name in ("left_boundaries", "right_boundaries", "span_positions"):
             assert batch[name].dtype == np.int32 and not batch[name][row, count:].any()
         for place in range(count):
             left, right = (
@@ -219,7 +225,8 @@ def test_spans_say_what_is_around_them():
             )
             assert where[row, left + 1 : right].all() and not where[row, [left, right]].any()
             assert (
-                batch["masked_positions"][row, place] == left + 1 + batch["span_places"][row, place]
+                batch["masked_positions"][row, place]
+                == left + 1 + batch["span_positions"][row, place]
             )
 
 

@@ -29,7 +29,7 @@ def test_rounding_errors_mask_no_token_more():
         ({"rate": float("nan")}, "rate"),
         ({"mask": -0.1}, "mask"),
         ({"random": "0.1"}, "random"),
-        ({"mask": 0.9, "random": 0.2}, "mask and random"),
+        ({"mask": 0.9, "random": 0.2}, r"mask=0.9 and masking\.random=0.2 must"),
         ({"choice": "words"}, "choice"),
         ({"fate": "word"}, "fate"),
         ({"round_up": 1}, "round_up"),
@@ -38,7 +38,7 @@ def test_rounding_errors_mask_no_token_more():
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(settings, field):
-    with pytest.raises(UserError, match=f"masking: {field} "):
+    with pytest.raises(UserError, match=rf"^masking\.{field}"):
         MaskingConfig(**settings)
 
 

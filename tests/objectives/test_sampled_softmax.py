@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.objectives.bidirectional_language import (
+from macaron_tf.objectives.causal_language import (
     log_probability,
     log_uniform,
     sampled_cross_entropy,

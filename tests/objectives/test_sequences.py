@@ -57,7 +57,7 @@ def test_one_answer_a_sequence_is_a_mean_square_of_its_numbers():
 
 
 def test_an_unknown_loss_is_refused():
-    with pytest.raises(ValueError, match="loss='hinge' is not one of"):
+    with pytest.raises(ValueError, match="loss='hinge' must be one of"):
         SequenceObjective("hinge")
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.siamese import SiameseEncoder
-from macaron_tf.objectives.similarity import (
+from macaron_tf.objectives import (
     CosineObjective,
     PairClassificationObjective,
     TripletObjective,

@@ -108,9 +108,11 @@ def test_a_resumed_run_corrupts_as_one_that_never_stopped():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(UserError, match="corruption: rate must lie between 0 and 1"):
+    with pytest.raises(
+        UserError, match=r"corruption\.rate=1.0 must be a number above 0 and below 1"
+    ):
         SpanCorruptionConfig(rate=1.0)
-    with pytest.raises(UserError, match="mean_span must be 1 or more"):
+    with pytest.raises(UserError, match="mean_span=.* must be a number of at least 1"):
         SpanCorruptionConfig(mean_span=0.5)
     long = SpanCorruptionObjective(config=SpanCorruptionConfig(mean_span=1))
     with pytest.raises(UserError, match=f"there are {SENTINELS} sentinels"):

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.objectives import MaskingConfig, masked_dataset
-from macaron_tf.objectives.masking.config import CHOICES
-from tests.objectives.masking_toy import ToyVocabulary, full_rows
+from tests.objectives.masking_toy import CHOICES, ToyVocabulary, full_rows
 from tests.objectives.test_masking import chosen, masked
 
 VOCABULARY = ToyVocabulary()

@@ -1,1 +1,1 @@
-"""Which tokens are masked, and what takes their place."""
+"""Masking: the choice of tokens, and their replacement."""

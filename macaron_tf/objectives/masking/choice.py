@@ -1,4 +1,4 @@
-"""Random numbers for the rows of a batch, from one seed for all rows or one for each."""
+"""Random choices of tokens, words and spans, by one seed for all rows or one for each."""
 
 import numpy as np
 import tensorflow as tf
@@ -8,7 +8,7 @@ _ALGORITHM = "philox"
 
 
 def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Seeds for `count` purposes, each of the shape of the one given, `(2,)` or `(B, 2)`."""
+    """Independent seeds of the given seed's shape, `(2,)` or `(B, 2)`."""
     seed = tf.convert_to_tensor(seed)
     if seed.shape.rank == 1:
         return tf.unstack(tf.random.split(seed, count, alg=_ALGORITHM))
@@ -17,7 +17,7 @@ def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
 
 
 def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
-    """The seed of round `number` of a loop, `(2,)` or `(B, 2)` as the one given."""
+    """The seed of round `number` of a loop, of the given seed's shape, `(2,)` or `(B, 2)`."""
     seed = tf.convert_to_tensor(seed)
     if seed.shape.rank == 1:
         return tf.random.experimental.stateless_fold_in(seed, number, _ALGORITHM)
@@ -33,7 +33,7 @@ def uniform(
     """Uniform numbers in [0, 1), or whole ones from 0 on.
 
     Args:
-        seed: `(2,)`, or `(B, 2)`: a row's numbers are then the same in whatever batch it comes.
+        seed: `(2,)`, or `(B, 2)`: a row's numbers are then the same in any batch.
         rows: B.
         columns: N.
         below: whole numbers less than this; None = float32 in [0, 1).
@@ -56,13 +56,13 @@ def uniform(
 def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """A uniform sample of each row's maskable tokens, without replacement.
 
-    Columns are drawn one by one, repeats and columns that are not maskable being passed over until
-    a row has its number: every set of that size is as likely. It takes a fifth of the time of
+    Columns are drawn one by one, skipping repeats and columns that are not maskable, until a row
+    has its number: all sets of that size are equally likely. It takes a fifth of the time of
     sorting a random number for each token.
 
     Args:
         maskable: `(B, L)` bool, L static.
-        counts: `(B,)` int32, how many to choose; no more than there are.
+        counts: `(B,)` int32, how many to choose, at most the number of maskable ones.
         seed: `(2,)` or `(B, 2)` int.
 
     Returns:
@@ -70,7 +70,7 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
     """
     rows, length = tf.unstack(tf.shape(maskable))
     number_drawn = max(8, maskable.shape[1] // 4)  # a round; at 15% one nearly always suffices
-    # Columns are drawn up to each row's last maskable one: padding would only be passed over.
+    # Columns are drawn up to each row's last maskable one: padding would only be skipped.
     span = tf.reduce_max(tf.where(maskable, tf.range(length) + 1, 0), axis=-1, keepdims=True)
     span = tf.cast(span, tf.float32)  # (B, 1)
     starts = length * tf.range(rows)[:, None]  # (B, 1), of the rows among the B L tokens
@@ -82,14 +82,14 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
         orders = tf.broadcast_to(order, [rows, number_drawn])
         first = tf.minimum(first, tf.math.unsorted_segment_min(orders, drawn, rows * length))
         new = tf.cast(tf.gather(first, drawn) == order, tf.int32)  # (B, N)
-        # One row of unknown number added to one is not known to be one: a loop minds.
+        # Restore the static shape; tf.while_loop requires it.
         new = tf.ensure_shape(new, [counts.shape[0], number_drawn])
         needed = tf.cumsum(new, axis=-1, exclusive=True) < missing[:, None]
         used += tf.reduce_sum(tf.cast(needed, tf.int32), axis=-1)
         missing -= tf.minimum(missing, tf.reduce_sum(new, axis=-1))
         return number + 1, missing, used, first
 
-    # (B L,): in which draw a token came first; one that is not maskable is never new.
+    # (B L,): the number of a token's first draw; one that is not maskable is never new.
     first = tf.reshape(tf.where(maskable, tf.int32.max, -1), [-1])
     _, _, used, first = tf.while_loop(
         lambda number, missing, used, first: tf.reduce_any(missing > 0),
@@ -103,10 +103,10 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
 def choose_words(
     maskable: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
-    """Whole words in random order, a word that would exceed the row's count being passed over.
+    """Whole words in random order, skipping words that would exceed the row's count.
 
-    The rule of BERT's released code. It fills the count wherever a word of the size that is left
-    exists; where all words are longer than that, the row keeps fewer, or none.
+    The rule of BERT's released code. It fills the count if a word of the remaining size exists;
+    if all words are longer, the row keeps fewer tokens, or none.
 
     Args:
         maskable: `(B, L)` bool, L static. A word never reaches across a token that is not.
@@ -126,10 +126,10 @@ def choose_words(
 
 
 def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The words of each row: which one each token is in, and how many tokens each has.
+    """The word of each token, and the number of tokens in each word.
 
     Args:
-        maskable: `(B, L)` bool. A token that is not is a word of size 0 by itself.
+        maskable: `(B, L)` bool. Any other token is a word of size 0 by itself.
         starts: `(B, L)` bool, True where a token begins a word.
 
     Returns:
@@ -140,7 +140,7 @@ def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
     words = tf.cumsum(begins, axis=-1) - 1  # (B, L)
-    # (B, L) -> (B L,), a word being counted apart in each row, -> (B, L)
+    # (B, L) -> (B L,), words numbered separately in each row, -> (B, L)
     segments = tf.reshape(words + length * tf.range(rows)[:, None], [-1])
     ones = tf.reshape(tf.cast(maskable, tf.int32), [-1])
     sizes = tf.math.unsorted_segment_sum(ones, segments, rows * length)
@@ -155,10 +155,10 @@ def _random_order(eligible: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Takes words one by one, passing over what no longer fits: `(B, L)` sizes to `(B, L)` bool.
+    """Takes words in order, skipping those that no longer fit: `(B, L)` sizes to `(B, L)` bool.
 
-    Not word by word: a round takes the longest prefix that fits, then drops every word larger
-    than what is left, which can never fit again. A row of 512 tokens needs two or three rounds.
+    A round takes the longest prefix that fits, then drops every word larger than the remaining
+    count, which can never fit again. A row of 512 tokens needs two or three rounds.
     """
 
     def round_(taken, open_, left):
@@ -186,7 +186,7 @@ def ngram_lengths(longest: int = 3) -> np.ndarray:
 
 
 def span_lengths(longest: int = 10, p: float = 0.2) -> np.ndarray:
-    """A geometric law cut off at `longest` words and brought back to 1: `(N,)` float64.
+    """A geometric distribution cut off at `longest` words and normalized: `(N,)` float64.
 
     With the defaults the mean is 3.8.
 
@@ -206,25 +206,25 @@ def choose_spans(
 ) -> tf.Tensor:
     """Runs of whole words, one after the other, until a row's count is spent.
 
-    Each draws its length, then its place, uniformly among all words from which so many are free.
-    What would exceed the count is cut off after the last whole word that fits, as in ALBERT's
-    released code (SpanBERT's also cuts within the word). Where no word has so many free ones after
-    it, the next lengths are shorter: no two runs overlap, and none crosses a token that is not
-    maskable.
+    Each draws its length, then its first word, uniformly among all words from which so many are
+    free. A run that would exceed the count is cut off after the last whole word that fits, as in
+    ALBERT's released code (SpanBERT's also cuts within the word). If no word has so many free ones
+    after it, the next lengths are shorter: no two runs overlap, and none crosses a token that is
+    not maskable.
 
     Args:
         maskable: `(B, L)` bool, L static.
         starts: `(B, L)` bool, True where a token begins a word.
-        counts: `(B,)` int32, the greatest number of tokens to choose; fewer where the words that
-            are left are longer than what is left of it.
+        counts: `(B,)` int32, the greatest number of tokens to choose; fewer are chosen if the
+            remaining words are longer than the remaining count.
         seed: `(2,)` or `(B, 2)` int.
         lengths: `(N,)`, probabilities of 1 to N words.
-        apart: keep a word free between two runs, so that the tokens next to each are there to be
-            seen. SpanBERT's released code joins runs that touch, for the same end; the lengths
-            would then no longer follow their law.
+        apart: keep a word free between two runs, so that the tokens next to each are visible.
+            SpanBERT's released code joins runs that touch instead, after which the lengths no
+            longer follow their distribution.
 
     Returns:
-        `(B, L)` int32: 0 where a token is left alone, else a number, one for each run.
+        `(B, L)` int32: 0 at tokens that are not chosen, else a number, one for each run.
     """
     rows, length = tf.shape(maskable)[0], maskable.shape[1]
     words, sizes = words_of(maskable, starts)  # (B, L) each
@@ -234,7 +234,7 @@ def choose_spans(
     # A round takes a word at least, or lowers the greatest length, so there are at most L + N.
     most = length + len(lengths)
     draw = tf.transpose(uniform(seed, rows, 2 * most))  # (2 (L + N), B)
-    for_length, for_place = draw[:most, :, None], draw[most:]  # (L + N, B, 1), (L + N, B)
+    for_length, for_first = draw[:most, :, None], draw[most:]  # (L + N, B, 1), (L + N, B)
 
     def round_(number, left, longest, free, runs):
         drawn = 1 + tf.reduce_sum(tf.cast(for_length[number] >= limits, tf.int32), axis=-1)
@@ -244,12 +244,12 @@ def choose_spans(
         ends = tf.minimum(order + drawn[:, None], length)
         ahead = tf.gather(free_before, ends, batch_dims=1) - free_before[:, :-1]
         fits = (ahead == drawn[:, None]) & free & (sizes <= left[:, None])
-        places = tf.cumsum(tf.cast(fits, tf.int32), axis=-1)
-        found = places[:, -1]
-        at = tf.cast(for_place[number] * tf.cast(found, tf.float32), tf.int32)  # (B,)
-        # The word of place number `at`; L where there is none.
-        first = tf.reduce_sum(tf.cast(places <= at[:, None], tf.int32), axis=-1)
-        # (B, N): tokens of the first 1, 2, ... words, of which whole ones are taken
+        numbers = tf.cumsum(tf.cast(fits, tf.int32), axis=-1)
+        found = numbers[:, -1]
+        at = tf.cast(for_first[number] * tf.cast(found, tf.float32), tf.int32)  # (B,)
+        # The first word that fits after `at` others; L where there is none.
+        first = tf.reduce_sum(tf.cast(numbers <= at[:, None], tf.int32), axis=-1)
+        # (B, N): tokens of the first 1, 2, ... words; only whole words are taken
         ends = tf.minimum(first[:, None] + tf.range(1, len(lengths) + 1), length)
         tokens = tf.gather(before, ends, batch_dims=1)
         tokens -= tf.gather(before, first[:, None], batch_dims=1)
@@ -276,21 +276,21 @@ def choose_spans(
 def outer_boundaries(
     runs: tf.Tensor, columns: tf.Tensor, real: tf.Tensor, length: int
 ) -> dict[str, tf.Tensor]:
-    """Where the runs of masked positions begin and end.
+    """The columns around the runs of masked positions.
 
     Args:
-        runs: `(B, P)` int32, which run of its row each position is in, from 0 on.
+        runs: `(B, P)` int32, the run of its row that each position is in, from 0 on.
         columns: `(B, P)` int32, the positions, ascending.
         real: `(B, P)` bool.
         length: L.
 
     Returns:
         `left_boundaries` and `right_boundaries (B, P)` int32, the columns next to the run on either
-        side (the row's first or last one where it has no more), and `span_places (B, P)` int32,
-        from 0 on, within the run; all 0 where a position is not real.
+        side (the row's first or last one where it has no more), and `span_positions (B, P)`
+        int32, from 0 on, within the run; all 0 where a position is not real.
     """
     rows, room = tf.shape(runs)[0], runs.shape[1]
-    # (B, P) -> (B P,), a run being counted apart in each row
+    # (B, P) -> (B P,), runs numbered separately in each row
     segments = tf.reshape(runs + room * tf.range(rows)[:, None], [-1])
 
     def of_run(reduce, columns):
@@ -302,11 +302,11 @@ def outer_boundaries(
     boundaries = {
         "left_boundaries": tf.maximum(first - 1, 0),
         "right_boundaries": tf.minimum(last + 1, length - 1),
-        "span_places": columns - first,
+        "span_positions": columns - first,
     }
     return {name: tf.where(real, values, 0) for name, values in boundaries.items()}
 
 
 def _before(counts: tf.Tensor) -> tf.Tensor:
-    """The sum of what is before each column, and of all: `(B, L) -> (B, L + 1)`."""
+    """The sum before each column, and the sum of all: `(B, L) -> (B, L + 1)`."""
     return tf.pad(tf.cumsum(counts, axis=-1), [[0, 0], [1, 0]])

@@ -1,6 +1,7 @@
-"""Masked tokens: some are hidden, exchanged or left, and all of those are asked for."""
+"""Masked tokens: some are hidden, replaced or left alone, and all of them are predicted."""
 
 import functools
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -17,36 +18,35 @@ from macaron_tf.objectives.masking.choice import (
 from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabulary
 from macaron_tf.special_ids import PAD
 
+Batch = dict[str, tf.Tensor]
+# A batch and its seed, `(2,)` int64, to the batch that is learned from.
+Preparation = Callable[[Batch, tf.Tensor], Batch]
+
 
 def mask_tokens(
-    batch: dict[str, tf.Tensor],
-    seed: tf.Tensor,
-    config: MaskingConfig,
-    vocabulary: MaskingVocabulary,
-) -> dict[str, tf.Tensor]:
+    batch: Batch, seed: tf.Tensor, config: MaskingConfig, vocabulary: MaskingVocabulary
+) -> Batch:
     """Masks a batch: the same seed masks the same tokens, on every device.
 
     In a row of n ordinary tokens exactly `max(1, round(rate n))` are masked (of whole words, as
     many as these fill). BERT's released code takes the rate of all tokens, [CLS] and [SEP]
-    included: at 15% of at most 3 of those, one token more at times.
+    included: at 15% and at most 3 of these, one token more at times.
 
     Random pieces are uniform over the ordinary ones. BERT draws from the whole vocabulary; special
     ids are left out here, since a drawn [PAD] would hide its own position from the attention.
 
     Args:
         batch: `token_ids (B, L)` int, L static, and anything else, which is passed on.
-        seed: `(2,)` int; or `(B, 2)`, one for each row, whose masks then follow from it alone.
-        config: how much, and what in its place.
-        vocabulary: of the ids.
+        seed: `(2,)` int; or `(B, 2)`, one for each row, whose masks then depend on it alone.
 
     Returns:
         The batch with `token_ids` replaced, and `masked_positions (B, P)` int32 in ascending
-        order, `masked_labels (B, P)`, the ids that stood there, and `masked_weights (B, P)`
-        float32, 0 with position and label 0 where a row has fewer than P. With spans also
-        `left_boundaries`, `right_boundaries` and `span_places (B, P)` int32 of `outer_boundaries`.
-        Where the batch has `pair_label`, also `pair_weights (B,)` float32: masked tokens of the
-        batch for each of its rows, 0 for one that is all padding. Each row then knows its weight
-        in the batch's loss, also where replicas share the batch.
+        order, `masked_labels (B, P)`, the original ids there, and `masked_weights (B, P)`
+        float32; all three are 0 at unused positions, where a row has fewer than P. With spans also
+        `left_boundaries`, `right_boundaries` and `span_positions (B, P)` int32 of
+        `outer_boundaries`. If the batch has `pair_label`, also `pair_weights (B,)` float32: masked
+        tokens of the batch for each of its rows, 0 for one that is all padding. Each row then knows
+        its weight in the batch's loss, also where replicas share the batch.
 
     Raises:
         ValueError: L is not static.
@@ -55,33 +55,30 @@ def mask_tokens(
     `MaskingConfig`.
     """
     token_ids = batch["token_ids"]
-    length = token_ids.shape[1]
-    if length is None:
-        raise ValueError("token_ids has no static length: masking needs one for its own shapes")
-    special = sorted({PAD, vocabulary.mask_id, *vocabulary.special_ids})
+    length = static_length(token_ids)
     which, fate, pieces = draws.split(seed, 3)
 
-    maskable = functools.reduce(tf.logical_and, [token_ids != one for one in special])  # (B, L)
+    maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
     ordinary_tokens = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=-1)  # (B,)
     counts = tf.gather(tf.constant(config.counts(length)), ordinary_tokens)
     chosen = _chosen(config, vocabulary, token_ids, maskable, counts, which)  # (B, L)
 
-    places, real = _places(chosen > 0, config.positions(length))  # (B, P)
-    labels = tf.where(real, tf.gather(tf.reshape(token_ids, [-1]), places), 0)
-    runs = _runs(tf.gather(tf.reshape(chosen, [-1]), places))  # (B, P)
-    rows, room = tf.shape(places)[0], places.shape[1]
+    flat, real = _flat_positions(chosen > 0, config.positions(length))  # (B, P)
+    labels = tf.where(real, tf.gather(tf.reshape(token_ids, [-1]), flat), 0)
+    runs = _runs(tf.gather(tf.reshape(chosen, [-1]), flat))  # (B, P)
+    rows, room = tf.shape(flat)[0], flat.shape[1]
     drawn = draws.uniform(fate, rows, room)  # (B, P), in [0, 1)
     if config.fate == "span":
         drawn = tf.gather(drawn, runs, batch_dims=1)
-    ordinary = np.setdiff1d(np.arange(vocabulary.pieces), special)
+    ordinary = np.setdiff1d(np.arange(vocabulary.pieces), _special_ids(vocabulary))
     random_pieces = tf.gather(
         tf.constant(ordinary, token_ids.dtype), draws.uniform(pieces, rows, room, len(ordinary))
     )
     replaced = tf.where(drawn < config.mask + config.random, random_pieces, labels)
     replaced = tf.where(drawn < config.mask, vocabulary.mask_id, replaced)
     change = tf.where(real, replaced - labels, 0)
-    changes = tf.math.unsorted_segment_sum(change, places, tf.size(token_ids))
-    columns = tf.where(real, places % length, 0)
+    changes = tf.math.unsorted_segment_sum(change, flat, tf.size(token_ids))
+    columns = tf.where(real, flat % length, 0)
 
     more = {}
     if config.choice == "spans":
@@ -100,6 +97,33 @@ def mask_tokens(
     }
 
 
+def masking_of(
+    names: Mapping[str, object], config: MaskingConfig, vocabulary: MaskingVocabulary
+) -> Preparation:
+    """Masks a batch by its seed; static masks of row r in epoch e by r and e mod K instead.
+
+    Args:
+        names: of a batch's features. For static masks, `config.duplicates` = K of them, it has
+            `row_number` and `epoch (B,)` int, which are removed.
+
+    Raises:
+        ValueError: static masks of rows without number or epoch.
+    """
+    missing = {"row_number", "epoch"} - set(names)
+    if config.duplicates and missing:
+        raise ValueError(f"static masks need {' and '.join(sorted(missing))} in every batch")
+
+    def masked(batch, seed):
+        if config.duplicates:
+            batch = dict(batch)
+            row, epoch = (tf.cast(batch.pop(name), tf.int64) for name in ("row_number", "epoch"))
+            copy = row * config.duplicates + epoch % config.duplicates  # (B,)
+            seed = tf.stack([tf.fill(tf.shape(copy), seed[0]), copy], axis=1)  # (B, 2)
+        return mask_tokens(batch, seed, config, vocabulary)
+
+    return masked
+
+
 def masked_dataset(
     dataset: tf.data.Dataset,
     config: MaskingConfig,
@@ -107,46 +131,46 @@ def masked_dataset(
     seed: int,
     start_step: int = 0,
 ) -> tf.data.Dataset:
-    """Masks every batch of a dataset: batch number i with the seed (`seed`, i).
+    """Masks every batch of a dataset, see `masking_of` and `seeded_map`."""
+    masked = masking_of(dataset.element_spec, config, vocabulary)
+    return seeded_map(dataset, masked, seed, start_step)
 
-    Text that comes again is masked anew, and a run that goes on at batch `start_step` masks as
-    one that never stopped. A validation set starts at 0 each time and so keeps its masks. With
-    `config.duplicates`, K of them, row r is masked in epoch e by `seed`, r and e mod K instead.
+
+def seeded_map(
+    dataset: tf.data.Dataset, prepare: Preparation, seed: int, start_step: int = 0
+) -> tf.data.Dataset:
+    """Prepares batch number i with the seed (`seed`, i), in order.
+
+    Text that is repeated is masked anew, and a run resumed at batch `start_step` masks as one that
+    never stopped. A validation set starts at 0 each time and so keeps its masks.
 
     Args:
-        dataset: of batches with `token_ids (B, L)`, L static; for static masks also `row_number`
-            and `epoch (B,)` int, which are taken out.
-        config, vocabulary: as for `mask_tokens`.
-        seed: decides the masks, with the number of the batch.
+        dataset: of batches with `token_ids (B, L)`, L static.
         start_step: number of the dataset's first batch; micro-batches count singly.
-
-    Returns:
-        Dataset of `mask_tokens`'s batches, of static shapes where the given ones are.
-
-    Raises:
-        ValueError: static masks are wanted of rows without number or epoch.
     """
 
-    def masked(index, batch):
-        seeds = tf.stack([tf.constant(seed, tf.int64), index])  # (2,)
-        if config.duplicates:
-            batch = dict(batch)
-            row, epoch = (tf.cast(batch.pop(name), tf.int64) for name in ("row_number", "epoch"))
-            copy = row * config.duplicates + epoch % config.duplicates  # (B,)
-            seeds = tf.stack([tf.fill(tf.shape(copy), seeds[0]), copy], axis=1)  # (B, 2)
-        return mask_tokens(batch, seeds, config, vocabulary)
+    def prepared(number, batch):
+        return prepare(batch, tf.stack([tf.constant(seed, tf.int64), number]))
 
-    if config.duplicates:
-        missing = {"row_number", "epoch"} - set(dataset.element_spec)
-        if missing:
-            raise ValueError(f"static masks need {' and '.join(sorted(missing))} in every batch")
-    return map_numbered(dataset, masked, start_step)
-
-
-def map_numbered(dataset: tf.data.Dataset, function, start_step: int = 0) -> tf.data.Dataset:
-    """`function(number, batch)` of every batch, in order; the first one's number is given."""
     numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(start_step), dataset)
-    return numbered.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return numbered.map(prepared, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
+    """L of `(B, L)`; raises a ValueError where it is not static."""
+    if token_ids.shape[1] is None:
+        raise ValueError("token_ids has no static length, which the shapes here depend on")
+    return token_ids.shape[1]
+
+
+def _special_ids(vocabulary: MaskingVocabulary) -> list[int]:
+    return sorted({PAD, vocabulary.mask_id, *vocabulary.special_ids})
+
+
+def maskable_tokens(token_ids: tf.Tensor, vocabulary: MaskingVocabulary) -> tf.Tensor:
+    """Whether each token is an ordinary one: `(B, L)` bool."""
+    special = _special_ids(vocabulary)
+    return functools.reduce(tf.logical_and, [token_ids != one for one in special])
 
 
 def _chosen(
@@ -157,7 +181,7 @@ def _chosen(
     counts: tf.Tensor,
     seed: tf.Tensor,
 ) -> tf.Tensor:
-    """What the configuration chooses: `(B, L)` int32, as `mask_choice` says."""
+    """The configuration's choice: `(B, L)` int32, equal numbers for tokens chosen together."""
     if config.choice == "tokens":
         return choose_tokens(maskable, counts, seed)
     starts = tf.gather(tf.constant(vocabulary.word_starts()), token_ids)  # (B, L)
@@ -168,20 +192,20 @@ def _chosen(
     return choose_spans(maskable, starts, counts, seed, span_lengths(), apart=True)
 
 
-def _places(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where each row is True, ascending, among all B L tokens: `(B, P)` int32, and which are real.
+def _flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Positions of each row's True among all B L tokens, ascending, and which of them are real.
 
-    Those that are not real are any place.
+    Both `(B, P)`. Entries past a row's count are arbitrary.
     """
     counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
     columns = tf.range(room)
     found = tf.cast(tf.where(tf.reshape(masked, [-1]))[:, 0], tf.int32)
     firsts = tf.cumsum(counts, exclusive=True)[:, None]  # (B, 1)
-    places = tf.gather(tf.pad(found, [[0, room]]), firsts + columns)
-    return places, columns < counts[:, None]
+    flat = tf.gather(tf.pad(found, [[0, room]]), firsts + columns)
+    return flat, columns < counts[:, None]
 
 
 def _runs(chosen: tf.Tensor) -> tf.Tensor:
-    """Which run of equal numbers of its row each place is in, from 0 on: `(B, P)` int32."""
+    """The run of equal numbers in its row that each position is in, from 0 on: `(B, P)` int32."""
     other = tf.cast(chosen[:, 1:] != chosen[:, :-1], tf.int32)
     return tf.pad(tf.cumsum(other, axis=-1), [[0, 0], [1, 0]])
