@@ -9,8 +9,8 @@ from macaron_tf.layers.heads import POOLINGS
 from macaron_tf.models.siamese import parse_concatenation
 from macaron_tf.objectives import (
     CosineObjective,
+    Objective,
     PairClassificationObjective,
-    SimilarityObjective,
     TripletObjective,
 )
 from macaron_tf.training.config import TrainingConfig
@@ -78,7 +78,7 @@ class EmbeddingRecipe(EpochRecipe):
         """Classes of the softmax; 0 for the other objectives."""
         return self.described.num_classes if self.objective == "softmax" else 0
 
-    def make_objective(self) -> SimilarityObjective:
+    def make_objective(self) -> Objective:
         """What the run learns by."""
         if self.objective == "softmax":
             return PairClassificationObjective(self.num_classes)
