@@ -11,7 +11,7 @@ from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.run import FinetuningRun
 from export.module import ExportedModule, checked_text
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import row_encoder
+from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.data.tasks.questions import encode_questions
 from macaron_tf.data.tasks.tags import encode_words, word_probabilities
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
@@ -43,8 +43,8 @@ class ClassifierModule(ExportedModule):
         """Texts `(B,)` to the outputs of `serving_default`."""
         first = checked_text(first)
         second = None if second is None else checked_text(second)
-        encode = row_encoder(self.network.config.causal)
-        inputs = encode(self.vocabulary, first, second, self.max_length)
+        causal = self.network.config.causal
+        inputs = encode_pairs(self.vocabulary, first, second, self.max_length, causal)
         logits = tf.cast(self.network(inputs, training=False), tf.float32)  # (B, C)
         if self.task.regression:
             scores = logits[:, 0]  # (B,)

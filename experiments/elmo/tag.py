@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.array_batches import from_batches, in_turn, shuffled
 from experiments.elmo.run import ElmoRun
 from experiments.studies import cell, write
+from macaron_tf.data.batches import ArrayBatches, in_parts
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
 from macaron_tf.evaluation.reading import score_tags
@@ -71,13 +71,13 @@ class Sentences:
 
     def dataset(self, seed: int, start: int) -> tf.data.Dataset:
         """Endless batches of sentences of like length."""
-        numbers = functools.partial(shuffled, len(self.examples), _BATCH, seed, start, self.lengths)
         shapes = {
             "inputs": ("int32", (None, None, self.characters.shape[1])),
             "targets": ("int32", (None, None)),
             "weight": ("float32", (None, None)),
         }
-        return from_batches(lambda: map(self.batch, numbers()), shapes)
+        batches = ArrayBatches(len(self.examples), _BATCH, self.batch, shapes, self.lengths)
+        return batches.dataset(seed, start)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -186,8 +186,8 @@ def entities(task: Task, model: FitModel, judged: Sentences) -> dict[str, float]
     # Sentences of like length together, then back in their order.
     order = np.argsort(judged.lengths, kind="stable")
     found: dict[int, list[str]] = {}
-    for places in in_turn(len(order), 4 * _BATCH):
-        numbers = order[places]
+    for part in in_parts(len(order), 4 * _BATCH):
+        numbers = order[part]
         tags = scores(tf.constant(judged.batch(numbers)["inputs"])).numpy()  # (B, L)
         for row, number in enumerate(numbers):
             count = len(judged.examples.words[number])

@@ -1,14 +1,13 @@
 """The text of an ELMo: rows of words, each with its characters and its number."""
 
 import dataclasses
-import functools
 import itertools
 
 import numpy as np
 import tensorflow as tf
 
-from experiments.array_batches import from_batches, in_turn, shuffled
 from experiments.elmo.recipe import ElmoRecipe
+from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
 from macaron_tf.text.words import (
@@ -54,15 +53,13 @@ class Rows:
             ids = self.ids[numbers]
             return {"characters": self.characters[ids], "words": self.text.targets(ids)}
 
-        count, (length, places) = len(self.ids), (self.ids.shape[1], self.characters.shape[1])
-        if seed is None:
-            numbers = functools.partial(in_turn, count, size)
-        else:
-            numbers = functools.partial(shuffled, count, size, seed, start)
-        return from_batches(
-            lambda: map(batch, numbers()),
-            {"characters": ("int32", (None, length, places)), "words": ("int32", (None, length))},
-        )
+        length, places = self.ids.shape[1], self.characters.shape[1]
+        shapes = {
+            "characters": ("int32", (None, length, places)),
+            "words": ("int32", (None, length)),
+        }
+        batches = ArrayBatches(len(self.ids), size, batch, shapes)
+        return batches.evaluation_dataset() if seed is None else batches.dataset(seed, start)
 
 
 def read_rows(

@@ -3,9 +3,8 @@
 import os
 
 from experiments.embed.recipe import TRIPLETS
-from macaron_tf.data.tasks.classification import read_examples
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.sentences import SentenceSets, read_triplets
+from macaron_tf.data.tasks.reading import SentenceSets, read_examples, read_triplets
 from macaron_tf.errors import UserError
 
 TRAIN = "train"

@@ -13,7 +13,7 @@ from experiments.embed.sentence_encoder import warn_cut
 from experiments.embed.start import open_encoder
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.sentences import encode_sets
+from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.io import paths as storage
 
 

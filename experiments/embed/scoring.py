@@ -6,7 +6,7 @@ import tensorflow as tf
 from experiments.embed.recipe import TRIPLETS, EmbeddingRecipe, pair_task
 from experiments.embed.sentence_encoder import SentenceEncoder
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.sentences import EncodedSentences
+from macaron_tf.data.tasks.encoding import EncodedSentences
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.evaluation.similarity import similarity_metrics, triplet_accuracy

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import Buckets, choose_lengths
-from macaron_tf.data.tasks.sentences import encode_sentences
+from macaron_tf.data.tasks.encoding import encode_sentences
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.io.progress import track
 from macaron_tf.models.siamese import SiameseEncoder

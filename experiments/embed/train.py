@@ -14,7 +14,9 @@ from experiments.embed.scoring import EmbeddingValidation, metric_names
 from experiments.embed.sentence_encoder import SentenceEncoder, warn_cut
 from experiments.embed.start import Start, read_start
 from experiments.recipe import check_same, override
-from macaron_tf.data.tasks.sentences import SentenceData, SentenceSets, encode_sets
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.encoding import encode_sets
+from macaron_tf.data.tasks.reading import SentenceSets
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
@@ -112,7 +114,7 @@ def train_recipe(
     encoded = [encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)]
     for sets in encoded:
         warn_cut(sets.cut, len(sets.rows.lengths), recipe.max_length)
-    rows = SentenceData(encoded[0], recipe.batch_size, shapes=1 if is_tpu(strategy) else 4)
+    rows = ExampleBatches(encoded[0], recipe.batch_size, shapes=1 if is_tpu(strategy) else 4)
     print(f"{recipe.task}: {rows.summary()}", flush=True)
     if opened:
         opened.check_data(rows.fingerprint())

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from macaron_tf.data.tasks.classification import read_examples
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.prompts import (
     CONTENT_FREE,
@@ -20,6 +19,7 @@ from macaron_tf.data.tasks.prompts import (
     read_table,
 )
 from macaron_tf.data.tasks.questions import read_questions
+from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import score
 from macaron_tf.evaluation.glue import accuracy

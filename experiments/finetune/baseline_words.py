@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from macaron_tf.data.tasks.classification import Examples
 from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.reading import Examples
 from macaron_tf.errors import UserError
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from experiments.finetune.run import FinetuningRun
-from macaron_tf.data.tasks.classification import read_examples
+from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import write_submission
 

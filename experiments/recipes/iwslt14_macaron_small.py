@@ -16,7 +16,7 @@ Measured: not run to the end here. The full set needs a GPU or TPU.
 """
 
 from experiments.translate.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data.translation.pairs import CleaningConfig
+from macaron_tf.data.translation import CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.text.normalization import NormalizationConfig

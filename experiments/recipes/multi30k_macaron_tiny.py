@@ -13,8 +13,7 @@ Measured: experiments/results/multi30k.md.
 """
 
 from experiments.translate.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data.translation.batching import BatchingConfig
-from macaron_tf.data.translation.pairs import CleaningConfig
+from macaron_tf.data.translation import BatchingConfig, CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.text.normalization import NormalizationConfig

@@ -15,8 +15,7 @@ Measured: not run to the end here. It needs several GPUs or a TPU.
 """
 
 from experiments.translate.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data.translation.batching import BatchingConfig
-from macaron_tf.data.translation.pairs import CleaningConfig
+from macaron_tf.data.translation import BatchingConfig, CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.text.normalization import NormalizationConfig

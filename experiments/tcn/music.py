@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.array_batches import from_batches, in_turn, shuffled
 from experiments.tcn.task_data import Source, TaskData
+from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.errors import UserError
 
 KEYS = 88
@@ -27,23 +27,18 @@ def music(source: Source, size: int, seed: int) -> TaskData:
     """
     train, validation, test = read_pieces(source.data)
     lengths = [len(piece) for piece in train]
-
-    own = functools.partial(padded, train)
-
-    def batches(start: int):
-        return from_batches(
-            lambda: map(own, shuffled(len(train), size, seed, start, lengths)), _SHAPES
-        )
+    batches = ArrayBatches(len(train), size, functools.partial(padded, train), _SHAPES, lengths)
 
     def once(pieces: Sequence[np.ndarray]):
-        own = functools.partial(padded, sorted(pieces, key=len))
-        return from_batches(lambda: map(own, in_turn(len(pieces), _EVALUATED)), _SHAPES)
+        gather = functools.partial(padded, sorted(pieces, key=len))
+        return ArrayBatches(len(pieces), _EVALUATED, gather, _SHAPES).evaluation_dataset()
 
     summary = (
         f"{len(train)} pieces of {sum(lengths):,} frames, {len(validation)} to validate, "
         f"{len(test)} to test"
     )
-    return TaskData(batches, once(validation), once(test) if test else None, summary)
+    train_from = functools.partial(batches.dataset, seed)
+    return TaskData(train_from, once(validation), once(test) if test else None, summary)
 
 
 def read_pieces(path: str | None) -> tuple[list[np.ndarray], ...]:

@@ -2,13 +2,13 @@
 
 import collections
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
 
-from experiments.array_batches import from_batches
 from experiments.tcn.task_data import Source, TaskData
+from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 
@@ -49,22 +49,17 @@ def _task(source: Source, size: int, window: tuple[int, int], cut, unit: str) ->
             )
         ids[split] = np.array([number[symbol] for symbol in found], "int32")
 
-    def batches(start: int):
-        return from_batches(
-            functools.partial(windows, ids["train"], size, window, start, True), _SHAPES
-        )
+    train = functools.partial(windows(ids["train"], size, window).dataset, 0)
 
     def once(split: str):
-        return from_batches(functools.partial(windows, ids[split], _STREAMS, window), _SHAPES)
+        return windows(ids[split], _STREAMS, window).evaluation_dataset()
 
     test = once("test") if len(ids["test"]) else None
     summary = f"{len(ids['train']):,} {unit}, {len(ids['valid']):,} to validate"
-    return TaskData(batches, once("valid"), test, summary, len(vocabulary))
+    return TaskData(train, once("valid"), test, summary, len(vocabulary))
 
 
-def windows(
-    ids: np.ndarray, streams: int, window: tuple[int, int], start: int = 0, repeat: bool = False
-) -> Iterator[dict[str, np.ndarray]]:
+def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatches:
     """A text as parallel streams, read window by window; each overlaps with the one before.
 
     Args:
@@ -72,11 +67,10 @@ def windows(
         streams: B, parts of the text that are read side by side.
         window: positions L, and how many of its last ones count. What comes before them was
             answered in the window before, and is there to be seen.
-        start: the first window.
-        repeat: begin again at the end.
 
-    Yields:
-        `inputs`, `targets` (the next ids) and `weight (B, L)`, 1 where the answer counts.
+    Returns:
+        Batches of `inputs`, `targets` (the next ids) and `weight (B, L)`, 1 where the answer
+        counts, always in the text's order.
     """
     length, counted = window
     streams = max(1, min(streams, (len(ids) - 1) // length))
@@ -84,16 +78,16 @@ def windows(
     inputs = ids[: streams * whole].reshape(streams, whole)  # (B S,) -> (B, S)
     targets = ids[1 : streams * whole + 1].reshape(streams, whole)
     ends = [*range(min(length, whole), whole, counted), whole]
-    while True:
-        for end in ends[start % len(ends) :]:
-            place = slice(max(end - length, 0), end)
-            weight = np.zeros(inputs[:, place].shape, "float32")
-            before = next((e for e in reversed(ends) if e < end), 0)
-            weight[:, before - end :] = 1.0
-            yield {"inputs": inputs[:, place], "targets": targets[:, place], "weight": weight}
-        if not repeat:
-            return
-        start = 0
+
+    def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        (number,) = numbers
+        end, before = ends[number], ends[number - 1] if number else 0
+        place = slice(max(end - length, 0), end)
+        weight = np.zeros(inputs[:, place].shape, "float32")
+        weight[:, before - end :] = 1.0
+        return {"inputs": inputs[:, place], "targets": targets[:, place], "weight": weight}
+
+    return ArrayBatches(len(ends), 1, gather, _SHAPES, shuffle=False)
 
 
 def _symbols(source: Source, split: str, cut) -> Sequence[str]:

@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from experiments.array_batches import from_batches, in_turn, shuffled
 from experiments.tcn.task_data import Source, TaskData
+from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.tfds import read_columns
 
 PIXELS = 28 * 28
@@ -36,17 +36,17 @@ def _task(source: Source, size: int, seed: int, permutation: np.ndarray) -> Task
         weight = np.ones(len(numbers), "float32")
         return {"inputs": inputs.astype("float32"), "targets": digits[numbers], "weight": weight}
 
-    def batches(start: int):
-        own = functools.partial(batch, pixels[~held], digits[~held])
-        count = int((~held).sum())
-        return from_batches(lambda: map(own, shuffled(count, size, seed, start)), _SHAPES)
+    def batches(pixels, digits, size: int) -> ArrayBatches:
+        return ArrayBatches(len(digits), size, functools.partial(batch, pixels, digits), _SHAPES)
 
-    def once(pixels, digits):
-        own = functools.partial(batch, pixels, digits)
-        return from_batches(lambda: map(own, in_turn(len(digits), _EVALUATED)), _SHAPES)
+    train = functools.partial(batches(pixels[~held], digits[~held], size).dataset, seed)
+    validation, test_set = (
+        batches(*images, _EVALUATED).evaluation_dataset()
+        for images in ((pixels[held], digits[held]), test)
+    )
 
     summary = f"{(~held).sum():,} images, {held.sum():,} to validate, {len(test[1]):,} to test"
-    return TaskData(batches, once(pixels[held], digits[held]), once(*test), summary)
+    return TaskData(train, validation, test_set, summary)
 
 
 def in_order(source: Source, size: int, seed: int) -> TaskData:

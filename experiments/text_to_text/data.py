@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from experiments.text_to_text.recipe import PREFIXES, TextRecipe
 from macaron_tf.data import read_pairs
-from macaron_tf.data.tasks.classification import Examples, read_examples
 from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.data.tasks.text_tasks import answer_text, as_texts, read_answer, read_answers
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import evaluate_translations, glue

@@ -4,7 +4,7 @@ import dataclasses
 
 from experiments.recipe import Recipe
 from macaron_tf.data.tasks.definitions import TASKS
-from macaron_tf.data.translation.batching import BatchingConfig
+from macaron_tf.data.translation import BatchingConfig
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoderConfig, catalog
@@ -23,7 +23,7 @@ class TextRecipe(Recipe):
     Attributes: those of `Recipe`, and
         task: of GLUE or SuperGLUE, by its name; or `"summarization"` or `"translation"`.
         source: where its examples come from, see
-            `macaron_tf.data.tasks.classification.read_examples`; of
+            `macaron_tf.data.tasks.reading.read_examples`; of
             the last two pairs of texts, see `macaron_tf.data.read_pairs`.
         fields: of these two: what the source calls a text and what it becomes: languages, or
             fields of a record.

@@ -3,8 +3,7 @@
 import dataclasses
 
 from experiments.recipe import MAY_CHANGE, Recipe
-from macaron_tf.data.translation.batching import BatchingConfig
-from macaron_tf.data.translation.pairs import CleaningConfig, SamplingConfig
+from macaron_tf.data.translation import BatchingConfig, BpeDropoutConfig, CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric
@@ -41,7 +40,7 @@ class DataConfig:
     normalization: NormalizationConfig = NormalizationConfig()
     cleaning: CleaningConfig = CleaningConfig()
     batching: BatchingConfig = BatchingConfig()
-    sampling: SamplingConfig = SamplingConfig()
+    sampling: BpeDropoutConfig = BpeDropoutConfig()
     validation_lines: int | None = None
 
     def __post_init__(self):

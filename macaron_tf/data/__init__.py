@@ -1,26 +1,27 @@
 """From text to batches of token ids.
 
-Translation: sources, cleaning, normalization, vocabulary, bucketing, batching.
-Pre-training: documents (corpus_sources), tokenized_documents, packing (pair_packing), then the
-files of a corpus: corpus_blocks, corpus_writer, corpus_files, corpus_reading; pretraining_corpus
-prepares it.
-Fine-tuning: tasks, task_data, then classification_data, question_data and question_windows,
-tagging_data and tagging_windows, sentence_data; example_batches makes their batches.
-Vocabularies of encoders: piece_vocabulary is what wordpiece, encoder_sentencepiece and byte_pairs
-have in common.
+`sources` read text, `corpus` packs and stores it for pre-training, `translation` cleans and
+tokenizes pairs, `tasks` reads and encodes examples for fine-tuning, and `batches` deals what is
+encoded into batches of a few static shapes. `service` takes batches from another process.
 """
 
+from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.readers import documents, read_pairs, source_fingerprint
-from macaron_tf.data.tasks.classification import ClassificationData, Examples, read_examples
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.data.tasks.questions import Questions, read_questions
+from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
-from macaron_tf.data.translation.batching import BatchingConfig, TranslationData
-from macaron_tf.data.translation.pairs import CleaningConfig, SamplingConfig, clean_pairs
+from macaron_tf.data.translation import (
+    BatchingConfig,
+    BpeDropoutConfig,
+    CleaningConfig,
+    TranslationData,
+    clean_pairs,
+)
 from macaron_tf.io.files import cache_directory
 from macaron_tf.io.paths import write_aside
 from macaron_tf.text.loading import (
@@ -39,16 +40,16 @@ from macaron_tf.text.vocabulary import (
 __all__ = [
     "TASKS",
     "BatchingConfig",
+    "BpeDropoutConfig",
     "BytePairVocabulary",
-    "ClassificationData",
     "CleaningConfig",
     "CorpusConfig",
     "CorpusSource",
+    "ExampleBatches",
     "Examples",
     "NormalizationConfig",
     "PretrainingCorpus",
     "Questions",
-    "SamplingConfig",
     "SentencePieceEncoderVocabulary",
     "TaggedSentences",
     "Task",

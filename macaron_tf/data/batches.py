@@ -1,35 +1,53 @@
-"""Which static shapes a corpus is batched in, and which rows go into which batch."""
+"""Batches of encoded examples in a few static shapes, from any step on."""
 
+import abc
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.tasks.encoding import CLS_SEGMENT
 from macaron_tf.errors import UserError
 from macaron_tf.text.token_rows import TokenRows
 
+CLS_SEGMENT = 2  # of a [CLS] that ends a row: neither text's (Yang et al. 2019, section 2.5)
+_POOL = 16  # batches whose arrays are sorted by length together
 
-class Batch(NamedTuple):
-    """The rows of a batch and the length they are padded to.
+# Passes parts on, each given with its size, and shows progress: as `macaron_tf.io.progress.track`.
+Progress = Callable[[Iterator[tuple[int, slice]], int], Iterator[slice]]
+
+
+def in_parts(total: int, size: int, progress: Progress | None = None) -> Iterator[slice]:
+    """Slices of at most `size` examples, which are tokenized one after the other.
 
     Args:
-        rows: (B,) int64 row numbers; -1 stands for a row of padding.
-        length: L.
+        progress: is given pairs of a part's size and the part, and the total.
+    """
+    parts = (
+        (min(size, total - begin), slice(begin, begin + size)) for begin in range(0, total, size)
+    )
+    yield from progress(parts, total) if progress else (part for _, part in parts)
+
+
+class Batch(NamedTuple):
+    """The examples of a batch and the length they are padded to.
+
+    Attributes:
+        rows: (B,) int64 numbers of examples; -1 stands for padding.
+        length: L; 0 where the examples' own lengths decide.
     """
 
     rows: np.ndarray
-    length: int
+    length: int = 0
 
 
 class Buckets:
-    """A handful of lengths; each with as many rows as the token budget allows.
+    """A few lengths, each with as many rows as the token budget allows.
 
     Args:
-        lengths: lengths of the buckets, ascending.
+        lengths: lengths of the buckets.
         max_tokens: budget of a batch: its rows times its length, on one side (fairseq counts so).
         row_multiple: rows are rounded down to a multiple of this where there are that many.
 
@@ -37,7 +55,7 @@ class Buckets:
         UserError: the longest bucket does not fit into the budget.
     """
 
-    def __init__(self, lengths: Sequence[int], max_tokens: int, row_multiple: int = 8):
+    def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
         self.lengths = tuple(sorted({int(length) for length in lengths}))
         if max_tokens < self.lengths[-1]:
             raise UserError(
@@ -47,32 +65,25 @@ class Buckets:
         rows = [max_tokens // length for length in self.lengths]
         self.rows = tuple(n - n % row_multiple if n >= row_multiple else n for n in rows)
 
+    @classmethod
+    def of_rows(cls, lengths: Sequence[int], rows: int) -> "Buckets":
+        """Buckets of equally many rows: the papers' batch size counts examples, not tokens."""
+        buckets = cls(lengths, rows * max(lengths))
+        buckets.rows = (rows,) * len(buckets.lengths)
+        return buckets
+
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """(B, L) of each bucket."""
         return tuple(zip(self.rows, self.lengths, strict=True))
 
-    def of(self, lengths: np.ndarray) -> np.ndarray:
-        """The bucket of each row.
-
-        Args:
-            lengths: (rows,) lengths, none above the longest bucket.
-
-        Returns:
-            (rows,) int64 numbers of buckets.
-        """
+    def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
+        """The number of each row's bucket, (N,) int64; no length is above the longest bucket."""
         return np.searchsorted(np.asarray(self.lengths), lengths)
 
     def steps(self, lengths: np.ndarray) -> int:
-        """Number of batches that `plan` makes.
-
-        Args:
-            lengths: (rows,) lengths.
-
-        Returns:
-            The number; it depends on no seed.
-        """
-        counts = np.bincount(self.of(lengths), minlength=len(self.lengths))
+        """Number of batches that `plan` makes of rows of these lengths, whatever its order."""
+        counts = np.bincount(self.bucket_of(lengths), minlength=len(self.lengths))
         steps, carried = 0, 0
         for count, rows in zip(counts.tolist(), self.rows, strict=True):
             full, carried = divmod(count + carried, rows)
@@ -87,11 +98,8 @@ class Buckets:
         rows of padding.
 
         Args:
-            lengths: (rows,) lengths.
+            lengths: (N,) lengths of the rows.
             rng: shuffles rows within their bucket, and batches; None = ascending lengths.
-
-        Returns:
-            The batches of an epoch.
         """
         lengths = np.asarray(lengths)
         order = rng.permutation(len(lengths)) if rng else np.argsort(lengths, kind="stable")
@@ -102,7 +110,7 @@ class Buckets:
 
     def _deal(self, order, lengths, rng) -> Iterator[Batch]:
         # A stable sort by bucket keeps the shuffled order within each bucket.
-        buckets = self.of(lengths[order])
+        buckets = self.bucket_of(lengths[order])
         by_bucket = order[np.argsort(buckets, kind="stable")]
         ends = np.cumsum(np.bincount(buckets, minlength=len(self.lengths)))
         carried = order[:0]
@@ -119,22 +127,9 @@ class Buckets:
             carried = members[full:]
         if len(carried):
             # They may all be short: the smallest bucket that holds them has room enough.
-            bucket = int(self.of(lengths[carried].max()))
+            bucket = int(self.bucket_of(lengths[carried].max()))
             filling = np.full(self.rows[bucket] - len(carried), -1, carried.dtype)
             yield Batch(np.concatenate([carried, filling]), self.lengths[bucket])
-
-
-class EqualRows(Buckets):
-    """Buckets of equal numbers of rows: the papers' batch size counts examples, not tokens.
-
-    Args:
-        lengths: lengths of the buckets.
-        rows: of each batch.
-    """
-
-    def __init__(self, lengths: Sequence[int], rows: int):
-        super().__init__(lengths, max_tokens=rows * max(lengths))
-        self.rows = (rows,) * len(self.lengths)
 
 
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
@@ -144,7 +139,7 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     give 0.878 real tokens in a padded one, 8 single lengths 0.876; not worth the trouble.
 
     Args:
-        lengths: (rows,) the greater of a pair's two lengths; at least one row.
+        lengths: (N,) lengths of rows, of a pair its longer side; at least one row.
         count: greatest number of lengths.
         multiple: every length is a multiple of it.
 
@@ -171,44 +166,248 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     return sorted({cell * multiple for cell in chosen if below[cell] > 0})
 
 
-# Passes parts on, each given with its size, and tells somebody: as `macaron_tf.io.progress.track`.
-Progress = Callable[[Iterator[tuple[int, slice]], int], Iterator[slice]]
+class Batches(abc.ABC):
+    """Examples dealt into batches; the same seed and step always give the same batch.
+
+    The order of an epoch follows from the seed and the epoch's number by NumPy's generator, and
+    the batches that are skipped are never gathered: a run resumes at any step at once. NumPy
+    gathers them too, from ids that may be mapped from disk, and tf.data prefetches.
+
+    Attributes:
+        steps_per_epoch: batches of an epoch.
+    """
+
+    steps_per_epoch: int
+
+    @abc.abstractmethod
+    def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
+        """The batches of an epoch in a drawn order; for None every example once, in order."""
+
+    @abc.abstractmethod
+    def gather(self, batch: Batch) -> dict[str, np.ndarray]:
+        """The arrays of a batch."""
+
+    @property
+    @abc.abstractmethod
+    def element_spec(self) -> dict[str, tf.TensorSpec]:
+        """Specification of every batch."""
+
+    def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
+        """The batches from a global step on, as NumPy arrays.
+
+        Args:
+            seed: decides the order, together with the epoch.
+            start_step: number of the first batch, counted from the start of epoch 0.
+            repeat: go on with the next epochs for ever, or end with the epoch begun.
+        """
+        epoch, offset = divmod(start_step, self.steps_per_epoch)
+        while True:
+            yield from map(self.gather, self.plan(np.random.default_rng([seed, epoch]))[offset:])
+            if not repeat:
+                return
+            epoch, offset = epoch + 1, 0
+
+    def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
+        """`batches` as a tf.data.Dataset, prefetched, of known cardinality."""
+        left = self.steps_per_epoch - start_step % self.steps_per_epoch
+        return _dataset(
+            lambda: self.batches(seed, start_step, repeat),
+            self.element_spec,
+            tf.data.INFINITE_CARDINALITY if repeat else left,
+        )
+
+    def evaluation_dataset(self) -> tf.data.Dataset:
+        """Every example once, in the order of `plan(None)`."""
+        plan = self.plan(None)
+        return _dataset(lambda: map(self.gather, plan), self.element_spec, len(plan))
 
 
-def in_parts(total: int, size: int, progress: Progress | None = None) -> Iterator[slice]:
-    """Cuts examples into parts that are tokenized one after the other.
+def _dataset(make: Callable[[], Iterator], spec: dict, cardinality: int) -> tf.data.Dataset:
+    dataset = tf.data.Dataset.from_generator(make, output_signature=spec)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+class ArrayBatches(Batches):
+    """Batches of examples that a function gathers: images, pieces of music, windows of a text.
 
     Args:
-        total: number of examples.
-        size: greatest number of a part.
-        progress: is given pairs of a part's size and the part, and the total.
-
-    Yields:
-        The parts.
+        count: number of examples, N.
+        size: examples of a batch, B; those left over in a shuffled epoch are left out.
+        gather: numbers of examples (B,) to the arrays of a batch.
+        shapes: (dtype, shape) of each array.
+        lengths: (N,) lengths of examples; the batches of a shuffled epoch then hold similar ones.
+        shuffle: False = every epoch in the examples' order.
     """
-    parts = (
-        (min(size, total - begin), slice(begin, begin + size)) for begin in range(0, total, size)
-    )
-    yield from progress(parts, total) if progress else (part for _, part in parts)
+
+    def __init__(
+        self,
+        count: int,
+        size: int,
+        gather: Callable[[np.ndarray], dict[str, np.ndarray]],
+        shapes: Mapping[str, tuple],
+        lengths: Sequence[int] | None = None,
+        shuffle: bool = True,
+    ):
+        self.count = count
+        self.size = min(size, count)
+        self.lengths = None if lengths is None else np.asarray(lengths)
+        self.shuffle = shuffle
+        self.steps_per_epoch = count // self.size if shuffle else -(-count // self.size)
+        self._gather, self._shapes = gather, shapes
+
+    def plan(self, rng: np.random.Generator | None) -> list[Batch]:
+        if rng is None or not self.shuffle:
+            numbers = np.arange(self.count)
+            return [Batch(numbers[part]) for part in in_parts(self.count, self.size)]
+        order = rng.permutation(self.count)
+        if self.lengths is not None:
+            pools = np.split(order, range(_POOL * self.size, self.count, _POOL * self.size))
+            order = np.concatenate([pool[np.argsort(self.lengths[pool])] for pool in pools])
+        # (N,) -> (N / B, B)
+        batches = order[: self.steps_per_epoch * self.size].reshape(-1, self.size)
+        return [Batch(rows) for rows in rng.permutation(batches)]
+
+    def gather(self, batch: Batch) -> dict[str, np.ndarray]:
+        return self._gather(batch.rows)
+
+    @property
+    def element_spec(self) -> dict[str, tf.TensorSpec]:
+        return {name: tf.TensorSpec(shape, dtype) for name, (dtype, shape) in self._shapes.items()}
+
+
+class BucketBatches(Batches):
+    """Batches of rows of ids, of about one length each and padded to it.
+
+    An epoch holds every example once, and one batch at most is filled up with rows of padding.
+
+    Args:
+        row_lengths: (N,) the longest row of each example.
+        buckets: static lengths to the buckets of these lengths.
+        shapes: greatest number of static lengths.
+        length_multiple: lengths are multiples of this, or `longest` itself.
+        lengths: the static lengths, instead of the best ones for these rows; give a training
+            set's `lengths` to its validation set to share its shapes. A longer row adds one.
+        longest: greatest static length; None = any.
+
+    Attributes:
+        rows_per_example: rows of a batch's arrays that an example takes up.
+    """
+
+    rows_per_example: int
+
+    def __init__(
+        self,
+        row_lengths: np.ndarray,
+        buckets: Callable[[list[int]], Buckets],
+        *,
+        shapes: int,
+        length_multiple: int,
+        lengths: Sequence[int] | None = None,
+        longest: int | None = None,
+    ):
+        self.row_lengths = row_lengths
+        best = choose_lengths(row_lengths, shapes, length_multiple)
+        if longest is not None:
+            # A table of 100 learned positions has none for a batch of 104.
+            best = [min(length, longest) for length in best]
+        if lengths is not None:
+            best = [*lengths, *([best[-1]] if best[-1] > max(lengths) else [])]
+        self.buckets = buckets(best)
+        self.steps_per_epoch = self.buckets.steps(row_lengths)
+
+    @property
+    @abc.abstractmethod
+    def token_rows(self) -> Sequence[TokenRows]:
+        """The ids of all rows."""
+
+    @property
+    def extra_arrays(self) -> Sequence[np.ndarray | None]:
+        """Arrays that a model is trained on besides the ids, for `fingerprint`."""
+        return ()
+
+    def example_index(self, rows: np.ndarray) -> np.ndarray:
+        """The number by which a batch's example is known outside; -1 for padding."""
+        return rows
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self.row_lengths)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The static lengths, ascending."""
+        return self.buckets.lengths
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """(B, L) of every batch that can occur, shortest first."""
+        return self.buckets.shapes
+
+    def plan(self, rng: np.random.Generator | None) -> list[Batch]:
+        return self.buckets.plan(self.row_lengths, rng)
+
+    def evaluation_dataset(self) -> tf.data.Dataset:
+        """Every example once, in ascending order of length, with "index" (B,) int32 besides.
+
+        The index is an example's number among all, -1 in rows of padding.
+        """
+
+        def batches() -> Iterator[dict]:
+            for batch in self.plan(None):
+                index = self.example_index(batch.rows).astype(np.int32)
+                yield {**self.gather(batch), "index": index}
+
+        spec = self.element_spec
+        size = next(iter(spec.values())).shape[:1]
+        spec["index"] = tf.TensorSpec(size, tf.int32, "index")
+        return _dataset(batches, spec, self.steps_per_epoch)
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over ids, lengths and labels: what a model is trained on, to the id."""
+        digest = hashlib.sha256()
+        arrays = [array for rows in self.token_rows for array in (rows.offsets, rows.ids)]
+        for array in (*arrays, *self.extra_arrays):
+            if array is not None:
+                digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
+
+    def padding_efficiency(self) -> float:
+        """Real tokens in a padded one over an epoch."""
+        plan = self.plan(np.random.default_rng(0))
+        padded = sum(len(batch.rows) * batch.length for batch in plan) * self.rows_per_example
+        return sum(int(rows.offsets[-1]) for rows in self.token_rows) / padded
+
+    def summary(self) -> str:
+        """One line for the log: examples, steps, real tokens in a padded one, shapes."""
+        shapes = " ".join("x".join(map(str, shape)) for shape in self.shapes)
+        return (
+            f"{len(self):,} examples, {self.steps_per_epoch:,} steps an epoch, "
+            f"{self.padding_efficiency():.1%} of the padded tokens real, shapes {shapes}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedExamples:
-    """Tokenized examples, N of R rows each; R is 1 but where choices are compared.
+    """Tokenized examples, N of R rows each; R is 1 but where choices or sentences are compared.
 
-    Args:
+    Attributes:
         rows: ids with their special ones, without padding; those of example n are n R to
             n R + R - 1.
         boundaries: (N R,) int64: where segment 1 begins; the row's length in a row of one text.
+            None where batches have no segments.
         labels: (N,) int32 classes or float32 scores; (N, 2) int32 positions; `TokenRows` of a
             label for each id; or None.
         max_length: what no row exceeds.
         count: R.
         cls_last: whether a row's last id is [CLS], of segment 2.
+        needs_labels: whether there is nothing to learn from without labels.
     """
 
+    needs_labels: ClassVar[bool] = True
+
     rows: TokenRows
-    boundaries: np.ndarray
+    boundaries: np.ndarray | None
     labels: np.ndarray | TokenRows | None
     max_length: int
     count: int = dataclasses.field(default=1, kw_only=True)
@@ -219,41 +418,41 @@ class EncodedExamples:
         """(N,) int64: the longest row of each example."""
         return self.rows.lengths.reshape(-1, self.count).max(axis=1)  # (N R,) -> (N, R) -> (N,)
 
-    def row_shape(self, size: int, length: int | None) -> list[int | None]:
+    def row_shape(self, size: int, length: int | None) -> tuple[int | None, ...]:
         """(B, L), or (B, R, L) of several rows an example."""
-        return [size, length] if self.count == 1 else [size, self.count, length]
+        return (size, length) if self.count == 1 else (size, self.count, length)
 
-    def padded(self, examples: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and segments of examples (B,), of which -1 gives padding, as `row_shape` says."""
+    def padded(self, examples: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        """The ids, and segments where there are any, of examples (B,); -1 gives padding."""
         own = examples[:, None] * self.count + np.arange(self.count)  # (B, R)
         own = np.where(examples[:, None] < 0, -1, own).reshape(-1)  # (B, R) -> (B R,)
-        token_ids = self.rows.padded(own, length)  # (B R, L)
-        second = np.arange(length) >= self.boundaries[own][:, None]  # (B R, L)
-        segment_ids = (second & (token_ids != 0)).astype(np.int32)
-        if self.cls_last:
-            ends = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
-            segment_ids[np.arange(length) == ends - 1] = CLS_SEGMENT
-        # (B R, L) -> (B, L) or (B, R, L)
         shape = self.row_shape(len(examples), length)
-        return token_ids.reshape(shape), segment_ids.reshape(shape)
+        token_ids = self.rows.padded(own, length)  # (B R, L)
+        inputs = {"token_ids": token_ids.reshape(shape)}  # (B R, L) -> (B, L) or (B, R, L)
+        if self.boundaries is not None:
+            second = np.arange(length) >= self.boundaries[own][:, None]  # (B R, L)
+            segment_ids = (second & (token_ids != 0)).astype(np.int32)
+            if self.cls_last:
+                ends = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
+                segment_ids[np.arange(length) == ends - 1] = CLS_SEGMENT
+            inputs["segment_ids"] = segment_ids.reshape(shape)
+        return inputs
 
 
-class ExampleBatches:
-    """Tokenized rows, dealt into batches; the same seed and step always give the same batch.
+class ExampleBatches(BucketBatches):
+    """Batches of `batch_size` tokenized examples: an epoch is ceil(N / batch_size) steps.
 
-    Every batch has `batch_size` rows of about one length: an epoch is ceil(N / batch_size) steps,
-    and the one batch that is not full is filled up with rows of weight 0.
+    A batch is {"token_ids" and, of examples with segments, "segment_ids": (B, L) or (B, R, L)
+    int32, "weight": (B,) float32, "label": as the encoded ones', (B,) int32 or float32, (B, 2)
+    int32 or (B, L) int32}; label and weight are 0 in rows of padding.
 
     Args:
-        encoded: the rows; other batch sizes may share them.
-        batch_size: B, rows of a batch.
-        shapes: greatest number of static lengths.
-        length_multiple: lengths are multiples of this, or `max_length` itself.
-        lengths: the static lengths, instead of the best ones for these rows; give a training
-            set's `lengths` to its validation set to share its shapes. A longer row adds one.
+        encoded: the examples; other batch sizes may share them.
+        batch_size: B, examples of a batch.
+        shapes, length_multiple, lengths: as for `BucketBatches`.
 
     Raises:
-        UserError: a number below 1.
+        UserError: a batch size below 1; for batches to learn from, examples without labels.
     """
 
     def __init__(
@@ -265,125 +464,61 @@ class ExampleBatches:
         length_multiple: int = 8,
         lengths: Sequence[int] | None = None,
     ):
-        sizes = {"batch_size": batch_size, "shapes": shapes, "length_multiple": length_multiple}
-        for name, value in sizes.items():
-            if value < 1:
-                raise UserError(f"{name} is {value}: it must be 1 or more")
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size} must be a whole number of at least 1")
         self.encoded = encoded
         self.batch_size = batch_size
-        self.row_lengths = encoded.lengths
-        best = choose_lengths(self.row_lengths, shapes, length_multiple)
-        # A table of 100 learned positions has none for a batch of 104.
-        best = [min(length, encoded.max_length) for length in best]
-        if lengths is not None:
-            best = [*lengths, *([best[-1]] if best[-1] > max(lengths) else [])]
-        self.buckets = EqualRows(best, batch_size)
-        self.steps_per_epoch = self.buckets.steps(self.row_lengths)
-
-    def __len__(self) -> int:
-        """Number of examples."""
-        return len(self.row_lengths)
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(B, L) of every batch that can occur, shortest first."""
-        return self.buckets.shapes
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The static lengths, ascending."""
-        return self.buckets.lengths
-
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) over ids, boundaries and labels: what a model is trained on, to the id."""
-        digest = hashlib.sha256()
-        rows, labels = self.encoded.rows, self.encoded.labels
-        labels = labels.ids if isinstance(labels, TokenRows) else labels
-        for array in (rows.offsets, rows.ids, self.encoded.boundaries, labels):
-            if array is not None:
-                digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()
-
-    def summary(self) -> str:
-        """One line for the log: rows, steps, shapes, real tokens in a padded one."""
-        shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
-        plan = self.buckets.plan(self.row_lengths, np.random.default_rng(0))
-        padded = sum(len(batch.rows) * batch.length for batch in plan) * self.encoded.count
-        real = self.encoded.rows.lengths.sum() / padded
-        return (
-            f"{len(self):,} examples, {self.steps_per_epoch:,} steps an epoch, "
-            f"{real:.1%} of the padded tokens real, shapes {shapes}"
+        self.rows_per_example = encoded.count
+        super().__init__(
+            encoded.lengths,
+            lambda chosen: Buckets.of_rows(chosen, batch_size),
+            shapes=shapes,
+            length_multiple=length_multiple,
+            lengths=lengths,
+            longest=encoded.max_length,
         )
 
-    def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
-        """The batches from a global step on; the skipped ones cost nothing.
+    @property
+    def token_rows(self) -> Sequence[TokenRows]:
+        return (self.encoded.rows,)
 
-        Args:
-            seed: decides the order, together with the epoch.
-            start_step: number of the first batch, counted from the start of epoch 0.
-            repeat: go on with the next epochs for ever, or end with the epoch begun.
+    @property
+    def extra_arrays(self) -> Sequence[np.ndarray | None]:
+        labels = self.encoded.labels
+        labels = labels.ids if isinstance(labels, TokenRows) else labels
+        return (self.encoded.boundaries, labels)
 
-        Yields:
-            {"token_ids" and "segment_ids": (B, L) or (B, R, L) int32, "label": as the encoded
-            ones', (B,) int32 or float32, (B, 2) int32 or (B, L) int32, and "weight": (B,)
-            float32; label and weight are 0 in rows of padding}.
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """(B, L) or (B, R, L) of every batch that can occur, shortest first."""
+        return tuple(self.encoded.row_shape(*shape) for shape in self.buckets.shapes)
 
-        Raises:
-            UserError: the examples have no labels.
-        """
-        self._require_labels()
-        epoch, offset = divmod(start_step, self.steps_per_epoch)
-        while True:
-            plan = self.buckets.plan(self.row_lengths, np.random.default_rng([seed, epoch]))
-            for batch in plan[offset:]:
-                yield self._gather(batch)
-            if not repeat:
-                return
-            epoch, offset = epoch + 1, 0
+    @property
+    def element_spec(self) -> dict[str, tf.TensorSpec]:
+        size, labels = self.batch_size, self.encoded.labels
+        length = self.lengths[0] if len(self.lengths) == 1 else None
+        row = (self.encoded.row_shape(size, length), tf.int32)
+        specs = {"token_ids": row, "segment_ids": row, "weight": ((size,), tf.float32)}
+        if self.encoded.boundaries is None:
+            del specs["segment_ids"]
+        if isinstance(labels, TokenRows):
+            specs["label"] = row
+        elif labels is not None:
+            specs["label"] = ((size, *labels.shape[1:]), labels.dtype)
+        return {name: tf.TensorSpec(*spec, name=name) for name, spec in specs.items()}
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
-        """`batches` as a tf.data.Dataset, prefetched.
-
-        Args:
-            seed, start_step, repeat: as for `batches`.
-
-        Returns:
-            Dataset of what `batches` yields; L is None in its specification where there are
-            several lengths, its cardinality is known.
-
-        Raises:
-            UserError: the examples have no labels.
-        """
-        self._require_labels()
-        left = self.steps_per_epoch - start_step % self.steps_per_epoch
-        return self._dataset(
-            lambda: self.batches(seed, start_step, repeat),
-            tf.data.INFINITE_CARDINALITY if repeat else left,
-        )
-
-    def evaluation_dataset(self) -> tf.data.Dataset:
-        """Every row once, in ascending order of length.
-
-        Returns:
-            Dataset of what `batches` yields (without "label" where the examples have none) and
-            "index" (B,) int32, a row's place among the rows, -1 in rows of padding.
-        """
-
-        def batches() -> Iterator[dict]:
-            for batch in self.buckets.plan(self.row_lengths, None):
-                yield {**self._gather(batch), "index": batch.rows.astype(np.int32)}
-
-        return self._dataset(batches, self.steps_per_epoch, index=True)
+        if self.encoded.needs_labels and self.encoded.labels is None:
+            raise UserError(
+                "these examples have no labels to learn from: train on a split that has them"
+            )
+        return super().dataset(seed, start_step, repeat)
 
     def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Labels of some rows, as a batch holds them.
+        """Labels of examples as a batch of length L holds them: (B,), (B, 2) or (B, L).
 
         Args:
-            rows: (B,) int64 numbers of rows, -1 for one of padding.
-            length: L, of labels of each id.
-
-        Returns:
-            (B,), (B, 2) or (B, L); 0 for padding.
+            rows: (B,) int64 numbers of examples; -1 is padding, whose label is 0.
         """
         labels = self.encoded.labels
         if isinstance(labels, TokenRows):
@@ -392,40 +527,9 @@ class ExampleBatches:
         found[rows < 0] = 0
         return found
 
-    def _require_labels(self) -> None:
-        if self.encoded.labels is None:
-            raise UserError(
-                "these examples have no labels to learn from: train on a split that has them"
-            )
-
-    def _gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        rows = batch.rows
-        token_ids, segment_ids = self.encoded.padded(rows, batch.length)
-        gathered = {
-            "token_ids": token_ids,
-            "segment_ids": segment_ids,
-            "weight": (rows >= 0).astype(np.float32),
-        }
+    def gather(self, batch: Batch) -> dict[str, np.ndarray]:
+        arrays = self.encoded.padded(*batch)
+        arrays["weight"] = (batch.rows >= 0).astype(np.float32)
         if self.encoded.labels is not None:
-            gathered["label"] = self.labels(rows, batch.length)
-        return gathered
-
-    def _dataset(self, generator, cardinality: int, index: bool = False) -> tf.data.Dataset:
-        size, labels = self.batch_size, self.encoded.labels
-        length = self.lengths[0] if len(self.lengths) == 1 else None
-        shape = self.encoded.row_shape(size, length)
-        signature = {
-            "token_ids": tf.TensorSpec(shape, tf.int32, name="token_ids"),
-            "segment_ids": tf.TensorSpec(shape, tf.int32, name="segment_ids"),
-            "weight": tf.TensorSpec([size], tf.float32, name="weight"),
-        }
-        if isinstance(labels, TokenRows):
-            signature["label"] = tf.TensorSpec([size, length], tf.int32, name="label")
-        elif labels is not None:
-            shape = [size, *labels.shape[1:]]
-            signature["label"] = tf.TensorSpec(shape, labels.dtype, name="label")
-        if index:
-            signature["index"] = tf.TensorSpec([size], tf.int32, name="index")
-        dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
-        return dataset.prefetch(tf.data.AUTOTUNE)
+            arrays["label"] = self.labels(*batch)
+        return arrays

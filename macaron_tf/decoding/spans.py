@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from macaron_tf.data.tasks.questions import WindowPlaces
+from macaron_tf.data.tasks.questions import WindowPositions
 
 # Below any score: positions that cannot be an answer's score -1e9, two of them -2e9.
 IMPOSSIBLE = -1e8
@@ -46,19 +46,19 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
     }
 
 
-def best_answers(spans: dict[str, tf.Tensor], places: WindowPlaces) -> dict[str, tf.Tensor]:
+def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dict[str, tf.Tensor]:
     """The best answer of each question, over its windows.
 
     Args:
         spans: of M windows, see `best_spans`.
-        places: where the windows are.
+        positions: of the windows.
 
     Returns:
         Of each of N questions, all (N,): int64 "start" and "end", `context[start:end]` in
         characters, 0 and 0 where no span is possible; float32 "score", "null" (that of the window
         which least believes in no answer, as BERT's released code has it) and "log_total".
     """
-    question = places.question
+    question = positions.question
     score = tf.math.segment_max(spans["score"], question)  # (N,)
     windows = tf.range(tf.size(question, tf.int64), dtype=tf.int64)
     is_best = spans["score"] >= tf.gather(score, question)
@@ -66,7 +66,7 @@ def best_answers(spans: dict[str, tf.Tensor], places: WindowPlaces) -> dict[str,
     # Scores of NaN are no best ones; they are looked for elsewhere.
     best = tf.minimum(best, tf.size(question, tf.int64) - 1)
     possible = score > IMPOSSIBLE
-    shift = tf.gather(places.first_piece - places.boundary, best)  # (N,)
+    shift = tf.gather(positions.first_piece - positions.boundary, best)  # (N,)
 
     def character(positions: tf.Tensor, pieces: tf.RaggedTensor) -> tf.Tensor:
         index = pieces.row_starts() + tf.gather(positions, best) + shift
@@ -77,8 +77,8 @@ def best_answers(spans: dict[str, tf.Tensor], places: WindowPlaces) -> dict[str,
     top = tf.math.segment_max(spans["log_total"], question)  # (N,)
     rest = tf.exp(spans["log_total"] - tf.gather(top, question))
     return {
-        "start": character(spans["start"], places.starts),
-        "end": character(spans["end"], places.ends),
+        "start": character(spans["start"], positions.starts),
+        "end": character(spans["end"], positions.ends),
         "score": score,
         "null": tf.math.segment_min(spans["null"], question),
         "log_total": top + tf.math.log(tf.math.segment_sum(rest, question)),

@@ -295,7 +295,7 @@ class CausalClassifier(CausalReader):
         num_classes: C; 1 for regression.
         symmetric: read two texts in both orders and add the vectors, for neither comes first.
 
-    Call arguments: a dict of `token_ids (B, L)`, rows of `encode_causal`, and, where `symmetric`,
+    Call arguments: a dict of `token_ids (B, L)`, rows of `encode_pairs`, and, where `symmetric`,
     `segment_ids (B, L)`. Returns logits `(B, C)`.
 
     References: Radford et al. 2018 (GPT), figure 1.
@@ -342,7 +342,7 @@ class CausalChooser(CausalReader):
         config, head_dropout: as of `CausalReader`.
 
     Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
-    `encode_causal`. Returns logits `(B, R)`, whose softmax is over the choices.
+    `encode_pairs`. Returns logits `(B, R)`, whose softmax is over the choices.
 
     References: Radford et al. 2018 (GPT), figure 1.
     """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.tasks.questions import WindowPlaces
+from macaron_tf.data.tasks.questions import WindowPositions
 from macaron_tf.decoding.spans import IMPOSSIBLE, best_answers, best_spans, decided
 
 
@@ -50,7 +50,7 @@ def test_no_span_is_impossible_to_miss():
 def places():
     """Three questions: two windows, an empty context, one window."""
     pieces = tf.ragged.constant([[0, 2, 4, 6, 8, 10, 12], [], [1, 5, 9]], dtype=tf.int64)
-    return WindowPlaces(
+    return WindowPositions(
         question=tf.constant([0, 0, 1, 2], tf.int64),
         boundary=tf.constant([3, 3, 3, 2], tf.int64),
         first_piece=tf.constant([0, 3, 0, 0], tf.int64),

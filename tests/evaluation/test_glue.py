@@ -5,8 +5,8 @@ import warnings
 import numpy as np
 import pytest
 
-from macaron_tf.data.tasks.classification import read_examples
 from macaron_tf.data.tasks.definitions import TASKS, Task
+from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide, exact_match, matthews, pearson, score, spearman
 

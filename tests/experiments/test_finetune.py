@@ -14,8 +14,8 @@ from experiments.finetune.presets import preset
 from experiments.finetune.run import FinetuningRun
 from experiments.recipe import override
 from export.saved_model import export
-from macaron_tf.data.tasks.classification import Examples, read_examples
 from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines

@@ -9,7 +9,6 @@ import pytest
 import scipy.io
 
 from experiments import recipes
-from experiments.array_batches import shuffled
 from experiments.tcn import penn_treebank, report, synthetic
 from experiments.tcn.__main__ import main
 from experiments.tcn.music import music
@@ -96,18 +95,6 @@ def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
         assert other.model_config().parameters == pytest.approx(tcn, rel=0.02)
 
 
-def test_order_goes_on_from_any_batch_and_lengths_are_alike():
-    whole = list(itertools.islice(shuffled(10, 3, seed=1), 7))
-    np.testing.assert_array_equal(
-        list(itertools.islice(shuffled(10, 3, seed=1, start=4), 3)), whole[4:]
-    )
-    assert len(set(np.concatenate(whole[:3]))) == 9  # an epoch, each once
-    assert not np.array_equal(whole[:3], whole[3:6])
-    lengths = np.random.default_rng(0).permutation(64)
-    spread = [np.ptp(lengths[b]) for b in itertools.islice(shuffled(64, 4, 1, 0, lengths), 16)]
-    assert max(spread) == 3
-
-
 def test_music_is_padded_and_answered_by_the_next_frame(tunes):
     data = music(Source(tunes), 4, seed=1)
     batch = next(iter(data.train(0)))
@@ -157,14 +144,15 @@ def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(task):
 def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
     ids = np.arange(2 * 23 + 1, dtype="int32")
     seen = []
-    for batch in penn_treebank.windows(ids, 2, (8, 5)):
+    windows = penn_treebank.windows(ids, 2, (8, 5))
+    for batch in windows.evaluation_dataset().as_numpy_iterator():
         np.testing.assert_array_equal(batch["targets"], batch["inputs"] + 1)
         assert batch["inputs"].shape[1] == 8
         seen += [batch["targets"][batch["weight"] > 0]]
     assert sorted(np.concatenate(seen)) == list(range(1, 47))
-    endless = penn_treebank.windows(ids, 2, (8, 5), repeat=True)
+    endless = windows.batches()
     whole = list(itertools.islice(endless, 10))
-    later = next(penn_treebank.windows(ids, 2, (8, 5), start=7, repeat=True))
+    later = next(windows.batches(start_step=7))
     np.testing.assert_array_equal(later["inputs"], whole[7]["inputs"])
 
 

@@ -49,7 +49,7 @@ class Limits:
         max_length: greatest length of a row, special ids included.
         spans: for questions.
         causal: whether the model is causal, which reads what is classified otherwise, see
-            `encode_causal`.
+            `encode_pairs`.
     """
 
     max_length: int

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from experiments.finetune.kinds.base import Limits, SpanLimits
 from experiments.finetune.kinds.classification import Classification
-from macaron_tf.data.tasks.choices import Choices, encode_choices, read_choices
+from macaron_tf.data.tasks.encoding import encode_choices
+from macaron_tf.data.tasks.reading import Choices, read_choices
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import score
 from macaron_tf.models import CausalChooser

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from experiments.finetune.baseline_words import bag_of_words
 from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind
-from macaron_tf.data.tasks.classification import Examples, encode_examples, read_examples
+from macaron_tf.data.tasks.encoding import encode_examples
+from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.models import CausalClassifier, EncoderClassifier

@@ -1,18 +1,18 @@
-"""What each task asks: its texts, its classes, its metrics, its server's files."""
+"""The tasks: the texts, classes, metrics and submission files of each."""
 
 import dataclasses
+from typing import Literal
 
-from macaron_tf.checks import check_choice
 from macaron_tf.errors import UserError
+from macaron_tf.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
 class SubmissionFile:
     """A file that a benchmark's server expects.
 
-    Args:
-        name: its exact name.
-        source: where its examples come from, as for `read_examples`.
+    Attributes:
+        source: the source of its examples, as for `read_examples`.
         split: the split of that source.
     """
 
@@ -22,11 +22,11 @@ class SubmissionFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(Settings):
     """A task on one text or two.
 
-    Args:
-        name: what commands call it.
+    Attributes:
+        name: its name on command lines.
         first: fields of a record that make up the first text, joined by a space; the question, or
             the words of a sentence.
         second: fields of the second text, such as a question's context; none for a task on one
@@ -35,10 +35,10 @@ class Task:
             the first.
         metrics: the papers' metrics; their mean is the main score.
         more_metrics: others worth reporting.
-        kind: what is asked: `"classification"` (or regression) of a text or two, `"spans"`, an
+        kind: `"classification"` (or regression) of a text or two, `"spans"`, an
             answer to a question that stands in a context, `"tags"`, a class for each word, or
             `"choice"`, which of the `second` fields goes with the first text.
-        source: where its examples come from, as for `read_examples`, `read_questions` or
+        source: the source of its examples, as for `read_examples`, `read_questions` or
             `read_tagged`; None = always named.
         validation_splits: the development sets, the one that decides first.
         score_range: least and greatest score of a regression task; None = any.
@@ -46,9 +46,6 @@ class Task:
         symmetric: whether the order of the two texts means nothing.
         submissions: the files of its test sets.
         server_labels: how the server spells the classes; empty = by their numbers.
-
-    Raises:
-        ValueError: no such kind.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
@@ -60,7 +57,7 @@ class Task:
     labels: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy",)
     more_metrics: tuple[str, ...] = ()
-    kind: str = "classification"
+    kind: Literal["classification", "spans", "tags", "choice"] = "classification"
     source: str | None = None
     validation_splits: tuple[str, ...] = ("validation",)
     score_range: tuple[float, float] | None = None
@@ -68,9 +65,6 @@ class Task:
     symmetric: bool = False
     submissions: tuple[SubmissionFile, ...] = ()
     server_labels: tuple[str, ...] = ()
-
-    def __post_init__(self):
-        check_choice("kind", self.kind, ("classification", "spans", "tags", "choice"))
 
     @property
     def num_classes(self) -> int:
@@ -256,13 +250,7 @@ TASKS = {
 
 
 def get_task(name: str) -> Task:
-    """A task of GLUE or SuperGLUE, SQuAD, CoNLL-2003, or of choices.
-
-    Args:
-        name: one of `TASKS`.
-
-    Returns:
-        The task.
+    """The task of this name among `TASKS`.
 
     Raises:
         UserError: no such task.

@@ -1,67 +1,48 @@
-"""Rows that are too long for a model, seen through windows that overlap."""
+"""Texts as rows of ids: one text or two, choices, sentences, and windows over long rows."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
+import numpy as np
 import tensorflow as tf
+import tensorflow_text
 
+from macaron_tf.data.batches import CLS_SEGMENT, EncodedExamples, Progress, in_parts
+from macaron_tf.data.tasks.reading import Choices, Examples, SentenceSets
 from macaron_tf.errors import UserError
 from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.token_rows import TokenRows
 
-
-def window_starts(lengths: tf.Tensor, rooms: tf.Tensor, stride: int) -> tf.RaggedTensor:
-    """Where the windows over some rows begin: one every `stride` ids, until the last id is seen.
-
-    Args:
-        lengths: (B,) int64, ids of each row.
-        rooms: (B,) int64, ids that a window on each row holds, 1 or more.
-        stride: ids between two windows' beginnings; no more than the room is taken, so that no id
-            is lost.
-
-    Returns:
-        (B, None) int64; at least one window a row.
-    """
-    steps = tf.minimum(tf.constant(stride, tf.int64), rooms)
-    hidden = tf.maximum(lengths - rooms, 0)  # (B,): ids that the first window does not see
-    numbers = tf.ragged.range(1 + (hidden + steps - 1) // steps)  # (B, None)
-    return numbers.with_values(numbers.values * tf.gather(steps, numbers.value_rowids()))
-
-
-def cut(
-    rows: tf.RaggedTensor, numbers: tf.Tensor, starts: tf.Tensor, lengths: tf.Tensor
-) -> tf.RaggedTensor:
-    """The ids that windows show.
-
-    Args:
-        rows: (B, None).
-        numbers: (M,) the row of each window.
-        starts, lengths: (M,) int64, in that row.
-
-    Returns:
-        (M, None).
-    """
-    begins = tf.gather(rows.row_starts(), numbers) + starts
-    places = tf.ragged.range(begins, begins + lengths)  # (M, None)
-    return places.with_values(tf.gather(rows.values, places.values))
-
-
-CLS_SEGMENT = 2  # of a [CLS] that ends a row: neither text's (Yang et al. 2019, section 2.5)
+CHUNK = 1024  # examples tokenized at once: at 512 ids a row, 2 MB of ids
 
 
 def encode_pairs(
-    vocabulary: PieceVocabulary, first: tf.Tensor, second: tf.Tensor | None, max_length: int
+    vocabulary: PieceVocabulary,
+    first: tf.Tensor,
+    second: tf.Tensor | None,
+    max_length: int,
+    causal: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, with `pair_separators` between.
 
-    Of a vocabulary with `cls_last` to `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`.
+    A vocabulary with `cls_last` gives `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`. A causal model
+    reads `start a extract` or `start a delimiter b extract`, where only the last position has seen
+    all of a text and its token stands nowhere else (Radford et al. 2018, figure 1): start and
+    delimiter are [CLS] and [SEP], which begin a row and end a document in pre-training, and the
+    token to extract from is [MASK], which a language model has not met.
 
     Where a row is too long, the longer text loses its last token, again and again, until it fits;
     of two texts of equal length the second one (Devlin et al. 2019, `_truncate_seq_pair`).
 
+    The segments are put together here: `keras_hub.layers.MultiSegmentPacker` fills every row up to
+    one fixed length, where batches have a few shorter ones, and knows no [CLS] at the end.
+
     Args:
-        vocabulary: an encoder vocabulary.
         first: (B,) string tensor.
         second: (B,) string tensor; None for tasks on one text.
         max_length: greatest L, special ids included.
+        causal: whether the rows are a causal model's.
 
     Returns:
         {"token_ids": (B, L) int32, filled up with 0 (PAD); "segment_ids": (B, L) int32, 1 in
@@ -70,90 +51,187 @@ def encode_pairs(
     Raises:
         UserError: `max_length` leaves no room for a token of each text.
     """
-    texts = 1 if second is None else 2
-    specials = 2 if second is None else 2 + vocabulary.pair_separators
-    if max_length < specials + texts:
+    texts = [vocabulary.encode(tf.convert_to_tensor(first))]  # of (B, None)
+    specials = 2
+    if second is not None:
+        texts.append(vocabulary.encode(tf.convert_to_tensor(second)))
+        specials += vocabulary.pair_separators
+    if max_length < specials + len(texts):
         raise UserError(
-            f"max_length is {max_length}: {texts} text(s) need at least {specials + texts}"
+            f"max_length={max_length} is too small: {len(texts)} text(s) need at least "
+            f"{specials + len(texts)}"
         )
-    a = vocabulary.encode(tf.convert_to_tensor(first))  # (B, None)
-    cls, sep = (
-        tf.fill([a.nrows(), 1], tf.constant(i, tf.int32))  # (B, 1)
-        for i in (vocabulary.cls_id, vocabulary.sep_id)
-    )
-    room = max_length - specials
-    if second is None:
-        texts = [tf.concat([a[:, :room], sep], axis=1)]  # of (B, None)
-    else:
-        b = vocabulary.encode(tf.convert_to_tensor(second))  # (B, None)
-        keep_a, keep_b = kept_lengths(a.row_lengths(), b.row_lengths(), room)
-        between = [sep] * vocabulary.pair_separators
-        texts = [
-            tf.concat([_heads(a, keep_a), *between], axis=1),
-            tf.concat([_heads(b, keep_b), sep], axis=1),
-        ]
-    parts = [(row, number) for number, row in enumerate(texts)]
+    a, *b = tensorflow_text.RoundRobinTrimmer(max_length - specials).trim(texts)
+
+    def column(number: int) -> tf.Tensor:
+        return tf.fill([a.nrows(), 1], tf.constant(number, tf.int32))  # (B, 1)
+
+    cls, sep = column(vocabulary.cls_id), column(vocabulary.sep_id)
+    parts = [(a, 0), (sep, 0)]  # of (ids, segment)
+    for text in b:
+        parts += [(sep, 0)] * (vocabulary.pair_separators - 1) + [(text, 1), (sep, 1)]
     parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
-    segments = [tf.ones_like(row) * number for row, number in parts]
+    if causal:
+        parts[-1] = (column(vocabulary.mask_id), parts[-1][1])
+    segments = [tf.ones_like(ids) * segment for ids, segment in parts]
     return {
-        "token_ids": tf.concat([row for row, _ in parts], axis=1).to_tensor(),  # (B, L)
+        "token_ids": tf.concat([ids for ids, _ in parts], axis=1).to_tensor(),  # (B, L)
         "segment_ids": tf.concat(segments, axis=1).to_tensor(),
     }
 
 
-def kept_lengths(first: tf.Tensor, second: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """How many tokens of each text stay: the closed form of trimming the longer one step by step.
+def pack_rows(parts: Sequence[np.ndarray], vocabulary_size: int) -> TokenRows:
+    """Padded rows, of (M, L) each with an L of its own, without their padding.
 
-    `tensorflow_text.ShrinkLongestTrimmer` goes those steps, one token at a time, which a text of
-    ten megabytes does not forgive, and takes from the first of two equal texts.
-
-    Args:
-        first, second: (B,) integer lengths.
-        room: tokens that fit, of both texts together.
-
-    Returns:
-        (B,) and (B,) lengths.
+    PAD is 0 and stands only at the end of a row.
     """
-    # A text of at most half the room is never the longer one of a row that is too long.
-    keep_first = tf.minimum(first, tf.maximum(room - second, (room + 1) // 2))
-    return keep_first, tf.minimum(second, room - keep_first)
+    lengths = np.concatenate([(part != 0).sum(axis=1) for part in parts])
+    dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
+    ids = np.concatenate([part[part != 0] for part in parts]).astype(dtype)
+    return TokenRows(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
-def _heads(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """(B, None): the first `lengths[i]` values of row i."""
-    places = tf.ragged.range(rows.row_lengths())
-    kept = places.values < tf.gather(tf.cast(lengths, places.dtype), rows.value_rowids())
-    return tf.ragged.boolean_mask(rows, rows.with_values(kept))
-
-
-def encode_causal(
-    vocabulary: PieceVocabulary, first: tf.Tensor, second: tf.Tensor | None, max_length: int
-) -> dict[str, tf.Tensor]:
-    """Texts to `start a extract` or `start a delimiter b extract`, else as `encode_pairs`.
-
-    Only the last position has seen all of a text; its token stands nowhere else. Start and
-    delimiter are [CLS] and [SEP], which begin a row and end a document in pre-training, and the
-    token to extract from is [MASK], which a language model has not met: as new as the paper's.
+def encode_examples(
+    vocabulary: PieceVocabulary,
+    examples: Examples,
+    max_length: int,
+    progress: Progress | None = None,
+    causal: bool = False,
+) -> EncodedExamples:
+    """Tokenizes a split once, by `encode_pairs`.
 
     Args:
-        vocabulary, first, second, max_length: as there.
-
-    Returns:
-        As there.
+        progress: see `in_parts`.
 
     Raises:
-        UserError: as there.
-
-    References: Radford et al. 2018 (GPT), figure 1 and section 3.3.
+        UserError: no example, or `max_length` is too small.
     """
-    encoded = encode_pairs(vocabulary, first, second, max_length)
-    token_ids = encoded["token_ids"]  # (B, L)
-    lengths = tf.reduce_sum(tf.cast(token_ids != vocabulary.pad_id, tf.int32), axis=1)  # (B,)
-    last = tf.range(tf.shape(token_ids)[1]) == lengths[:, None] - 1  # (B, L)
-    extract = tf.constant(vocabulary.mask_id, token_ids.dtype)
-    return {**encoded, "token_ids": tf.where(last, extract, token_ids)}
+    if not len(examples):
+        raise UserError("no example to encode: take a larger split")
+    rows, boundaries = [], []
+    for part in in_parts(len(examples), CHUNK, progress):
+        first, second = (
+            None if texts is None else tf.constant(texts[part])
+            for texts in (examples.first, examples.second)
+        )
+        encoded = encode_pairs(vocabulary, first, second, max_length, causal)
+        token_ids, segment_ids = (encoded[name].numpy() for name in ("token_ids", "segment_ids"))
+        rows.append(token_ids)  # (B, L)
+        boundaries.append((token_ids != 0).sum(axis=1) - (segment_ids != 0).sum(axis=1))  # (B,)
+    return EncodedExamples(
+        pack_rows(rows, vocabulary.size),
+        np.concatenate(boundaries).astype(np.int64),
+        examples.labels,
+        max_length,
+        cls_last=vocabulary.cls_last,
+    )
 
 
-def row_encoder(causal: bool) -> Callable[..., dict[str, tf.Tensor]]:
-    """What makes the rows of a causal model, or of one that sees both sides."""
-    return encode_causal if causal else encode_pairs
+def encode_choices(
+    vocabulary: PieceVocabulary,
+    examples: Choices,
+    max_length: int,
+    progress: Progress | None = None,
+    causal: bool = False,
+) -> EncodedExamples:
+    """`encode_examples` of R rows an example: its context with each choice."""
+    count = len(examples.choices)
+    pairs = Examples(
+        [context for context in examples.contexts for _ in range(count)],
+        [text for texts in zip(*examples.choices, strict=True) for text in texts],
+        None,
+        np.arange(count * len(examples)),
+        None,
+    )
+    encoded = encode_examples(vocabulary, pairs, max_length, progress, causal)
+    return dataclasses.replace(encoded, labels=examples.labels, count=count)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedSentences(EncodedExamples):
+    """Tokenized sets of S sentences each; batches have no segments, and labels may be absent.
+
+    Attributes:
+        cut: number of sentences that were longer than `max_length`.
+    """
+
+    needs_labels: ClassVar[bool] = False
+
+    cut: int
+
+
+def encode_sentences(
+    vocabulary: PieceVocabulary, texts: Sequence[str], max_length: int
+) -> tuple[TokenRows, int]:
+    """Texts to rows `[CLS] text [SEP]`, as `encode_pairs` makes them; a long one is cut.
+
+    Args:
+        texts: N texts; an empty one gives a row of the two special ids.
+        max_length: greatest length of a row, special ids included.
+
+    Returns:
+        The N rows, and how many of them were cut.
+
+    Raises:
+        UserError: `max_length` leaves no room for a token.
+    """
+    room = max_length - 2
+    if room < 1:
+        raise UserError(f"max_length={max_length} is too small: a sentence needs at least 3")
+    rows = vocabulary.encode_rows(texts)
+    within = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], rows.lengths)
+    kept = np.minimum(rows.lengths, room)  # (N,)
+    ends = np.cumsum(kept)
+    # Of each row's first id, and of the one after its last: (N, 2) -> (2 N,)
+    positions = np.stack([ends - kept, ends], axis=1).reshape(-1)
+    special = np.tile([vocabulary.cls_id, vocabulary.sep_id], len(kept))
+    ids = np.insert(rows.ids[within < room], positions, special)
+    offsets = np.concatenate([[0], np.cumsum(kept + 2)]).astype(np.int64)
+    return TokenRows(ids, offsets), int(np.sum(rows.lengths > room))
+
+
+def encode_sets(
+    vocabulary: PieceVocabulary, sets: SentenceSets, max_length: int
+) -> EncodedSentences:
+    """Tokenizes a split of sentence sets by `encode_sentences`.
+
+    Raises:
+        UserError: there is no example, or no room for a token.
+    """
+    if not len(sets):
+        raise UserError("no example to encode: take a larger split")
+    texts = [text for example in zip(*sets.sentences, strict=True) for text in example]
+    rows, cut = encode_sentences(vocabulary, texts, max_length)
+    return EncodedSentences(rows, None, sets.labels, max_length, cut, count=len(sets.sentences))
+
+
+class Windows(NamedTuple):
+    """M overlapping windows over B rows that are too long for a model.
+
+    Attributes:
+        ids: (M, None), the ids that each window shows.
+        starts: (B, None) int64 ragged, of M values: each window's first id, counted in its row.
+    """
+
+    ids: tf.RaggedTensor
+    starts: tf.RaggedTensor
+
+
+def windows_over(rows: tf.RaggedTensor, rooms: tf.Tensor, stride: int) -> Windows:
+    """Windows that begin every `stride` ids until the last id is seen; at least one a row.
+
+    Args:
+        rows: (B, None).
+        rooms: (B,) int64, ids that a window on each row holds, 1 or more.
+        stride: ids between two windows' beginnings; at most the room, so that no id is lost.
+    """
+    lengths = rows.row_lengths()
+    steps = tf.minimum(tf.constant(stride, tf.int64), rooms)
+    hidden = tf.maximum(lengths - rooms, 0)  # (B,): ids that the first window does not see
+    numbers = tf.ragged.range(1 + (hidden + steps - 1) // steps)  # (B, None)
+    row = numbers.value_rowids()  # (M,)
+    starts = numbers.with_values(numbers.values * tf.gather(steps, row))
+    shown = tf.minimum(tf.gather(rooms, row), tf.gather(lengths, row) - starts.values)  # (M,)
+    first = tf.gather(rows.row_starts(), row) + starts.values
+    positions = tf.ragged.range(first, first + shown)  # (M, None), among all ids
+    return Windows(positions.with_values(tf.gather(rows.values, positions.values)), starts)

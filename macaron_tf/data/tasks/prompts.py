@@ -1,17 +1,17 @@
-"""Examples of tasks asked in words, for a language model that is not fine-tuned."""
+"""Prompts: examples of tasks as questions in words, for a language model that is not fine-tuned."""
 
 import dataclasses
 import re
 from collections.abc import Sequence
 
 from macaron_tf.data.sources.names import Source
-from macaron_tf.data.tasks.classification import Examples
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.questions import Questions
+from macaron_tf.data.tasks.reading import Examples, Table
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 
-# What stands for a text that says nothing (Zhao et al. 2021, section 4).
+# Texts that say nothing (Zhao et al. 2021, section 4).
 CONTENT_FREE = ("N/A", "[MASK]", "")
 
 
@@ -24,8 +24,8 @@ class Prompt:
         answers: the right answers, one or more.
         choices: all answers to choose from, the same number for every example of a task; none
             where the answer is free.
-        label: place of the right choice; None where the answer is free.
-        bare_query: what is asked without examples before it, where that differs.
+        label: number of the right choice, from 0; None where the answer is free.
+        bare_query: the query without examples before it, where that differs.
     """
 
     query: str
@@ -37,11 +37,11 @@ class Prompt:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """How a classification task is asked.
+    """A classification task as a question in words.
 
     Attributes:
-        text: with {first}, and {second} for a task on two texts, where these stand.
-        words: what each class is called, class 0 first.
+        text: with {first}, and {second} for a task on two texts.
+        words: the word of each class, class 0 first.
 
     Raises:
         UserError: `text` does not say {first}, or has other places than these two.
@@ -88,11 +88,6 @@ TEMPLATES = {
 def classification_prompts(task: Task, examples: Examples, template: Template) -> list[Prompt]:
     """The examples of a classification task as prompts.
 
-    Args:
-        task: with classes.
-        examples: a split of it, with labels.
-        template: how it is asked.
-
     Raises:
         UserError: a task without classes, a template with another number of words than classes,
             or examples without labels.
@@ -137,7 +132,7 @@ def question_prompts(questions: Questions) -> list[Prompt]:
 def last_word_prompts(lines: Sequence[str]) -> list[Prompt]:
     """LAMBADA (Paperno et al. 2016): a passage without its last word.
 
-    With examples before it the passage is a gap to be filled, so that they tell that one word is
+    With examples before it the passage is a gap to be filled: the examples show that one word is
     wanted (Brown et al. 2020, section 3.1.1).
 
     Raises:
@@ -156,11 +151,10 @@ _CHOICE = re.compile(r"choice\d+")
 
 
 def read_last_words(name: str, split: str) -> list[Prompt]:
-    """LAMBADA's file: a passage a line, whose last word is to be found.
+    """`last_word_prompts` of a file with a passage a line.
 
     Args:
         name: plain or `.gz`; `{split}` in it stands for the split.
-        split: the split.
 
     Raises:
         UserError: the file cannot be read, or a line is no passage.
@@ -173,38 +167,25 @@ def read_last_words(name: str, split: str) -> list[Prompt]:
 
 
 def read_table(name: str, split: str) -> list[Prompt]:
-    """Questions in a tab-separated table.
+    """Questions in a `Table` with the columns `question` and `answer`.
 
-    Args:
-        name: plain or `.gz`, with a header. Columns: `question`, `answer`, and of a choice among n
-            `choice1` to `choicen`, where `answer` is the number of the right one; without those it
-            is the answer itself. `{split}` in the name stands for the split.
-        split: the split.
+    A question with a choice among n has columns `choice1` to `choicen` besides, and `answer` is the
+    number of the right one.
 
     Raises:
-        UserError: the file cannot be read, lacks a column, or holds a line that does not fit;
-            names the file, the line and the column.
+        UserError: as `Table.rows`; an answer that is no number of a choice.
     """
-    path = Source("tsv", name).path(split)
-    lines = enumerate(lines_of(path), start=1)
-    header = next(lines, (1, ""))[1].split("\t")
-    choices = [place for place, column in enumerate(header) if _CHOICE.fullmatch(column)]
-    if not {"question", "answer"} <= set(header) or len(choices) == 1:
+    table = Table(Source("tsv", name), split)
+    choices = [column for column in table.header if _CHOICE.fullmatch(column)]
+    if len(choices) == 1:
         raise UserError(
-            f"{path}, line 1: the columns are {', '.join(map(repr, header))}; give question, "
-            "answer and, for a choice, choice1, choice2 and so on"
+            f"{table.path}, line 1: one choice alone, {choices[0]!r}; give choice1, choice2 and so "
+            "on, or none"
         )
     prompts = []
-    for number, line in lines:
-        row = line.split("\t")
-        where = f"{path}, line {number}"
-        if len(row) != len(header):
-            raise UserError(f"{where}: {len(row)} columns, not the header's {len(header)}")
-        query = f"Question: {row[header.index('question')].strip()}\nAnswer:"
-        answer = row[header.index("answer")].strip()
-        options = tuple(row[place].strip() for place in choices)
-        if not answer or not all(options):
-            raise UserError(f"{where}: an answer or a choice is empty; fill it in")
+    for where, row in table.rows(("question", "answer", *choices), may_be_empty=("question",)):
+        question, answer, *options = map(str.strip, row)
+        query = f"Question: {question}\nAnswer:"
         if not choices:
             prompts.append(Prompt(query, (answer,)))
             continue
@@ -213,7 +194,5 @@ def read_table(name: str, split: str) -> list[Prompt]:
                 f"{where}: the answer {answer[:40]!r} is no number of a choice, 1 to {len(options)}"
             )
         label = int(answer) - 1
-        prompts.append(Prompt(query, (options[label],), options, label))
-    if not prompts:
-        raise UserError(f"{path} holds no question below its header: give some")
+        prompts.append(Prompt(query, (options[label],), tuple(options), label))
     return prompts

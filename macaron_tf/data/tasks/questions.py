@@ -3,25 +3,22 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, Progress, in_parts
-from macaron_tf.data.sources.names import TFDS, parse_source
 from macaron_tf.data.sources.tfds import read_sequences
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import cut, window_starts
+from macaron_tf.data.tasks.encoding import CHUNK, pack_rows, windows_over
+from macaron_tf.data.tasks.reading import decoded, may_be_unlabelled, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.offsets import LocatedPieces
 from macaron_tf.text.token_rows import TokenRows
-
-# Only what is to be predicted may come without answers.
-_MAYBE_UNLABELLED = ("test", "all")
 
 
 class Answer(NamedTuple):
@@ -35,9 +32,8 @@ class Answer(NamedTuple):
 class Questions:
     """A split of a question answering task, N examples in the source's order.
 
-    Args:
+    Attributes:
         ids: the source's name of each question.
-        questions: the questions.
         contexts: the text that each is about.
         labels: the right answers of each question, none where there is no answer; None where they
             are kept secret.
@@ -63,9 +59,7 @@ def read_questions(
     """Reads a split of a task of spans.
 
     Args:
-        task: what to read.
-        split: as for `read_examples`.
-        data_dir, download: TFDS's folder, and whether TFDS may fetch the set.
+        split, data_dir, download: as for `read_examples`.
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of SQuAD's fields;
             `squad:FILE`: SQuAD's JSON of version 1.1 or 2.0; `{split}` in the name stands for the
@@ -79,8 +73,7 @@ def read_questions(
         UserError: no such source, split, field; an answer that does not stand where it should, or
             is missing; names the file, the question and the field.
     """
-    owner = f"the task {task.name!r}"
-    parsed = parse_source(source or task.source, (TFDS, "squad:FILE"), owner)
+    parsed = parse_task_source(task, source, "squad:FILE")
     if parsed.kind == "tfds":
         where = f"{parsed}, split {split!r}"
         rows = _tfds_rows(parsed.place, split, data_dir, download)
@@ -90,7 +83,7 @@ def read_questions(
     rows = list(rows)
     if not rows:
         raise UserError(f"{where} holds no question: take a larger split or another file")
-    secret = split.startswith(_MAYBE_UNLABELLED) and all(row.answers is None for row in rows)
+    secret = may_be_unlabelled(split) and all(row.answers is None for row in rows)
     for row in rows:
         if not secret:
             _check_answers(task, row, where)
@@ -127,14 +120,10 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
 def _tfds_rows(name, split, data_dir, download) -> Iterator[_Row]:
     fields = ("id", "question", "context")
     values = read_sequences(name, split, (*fields, "answers"), data_dir, download).values
-    columns = (*fields, "answers/text", "answers/answer_start")
-    for *named, texts, starts in zip(*(values[column] for column in columns), strict=True):
-        answers = [Answer(_decoded(t), int(start)) for t, start in zip(texts, starts, strict=True)]
-        yield _Row(*map(_decoded, named), answers)
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
+    columns = [decoded(values[field]) for field in fields]
+    answers = zip(values["answers/text"], values["answers/answer_start"], strict=True)
+    for *named, (texts, starts) in zip(*columns, answers, strict=True):
+        yield _Row(*named, list(map(Answer, decoded(texts), starts.tolist())))
 
 
 def _file_rows(path) -> Iterator[_Row]:
@@ -178,11 +167,8 @@ def _text(record, name: str, where: str) -> str:
     return _field(record, name, str, where).encode("utf-8", "replace").decode("utf-8")
 
 
-_CHUNK = 1024  # questions tokenized at once: a context is some 800 characters
-
-
-class WindowPlaces(NamedTuple):
-    """What leads from M windows back to the contexts of N questions.
+class WindowPositions(NamedTuple):
+    """The way from M windows back to the contexts of N questions.
 
     Attributes:
         question: (M,) int64, ascending: the question of each window.
@@ -206,11 +192,11 @@ def encode_questions(
     max_length: int,
     stride: int,
     max_question: int,
-) -> tuple[dict[str, tf.Tensor], WindowPlaces]:
+) -> tuple[dict[str, tf.Tensor], WindowPositions]:
     """Texts to windows `[CLS] question [SEP] context [SEP]`, several where a context is long.
 
     Args:
-        vocabulary: an encoder vocabulary that knows where its pieces lie.
+        vocabulary: one that knows where its pieces lie.
         questions, contexts: (N,) string tensors.
         max_length: greatest L, special ids included.
         stride: context pieces between the beginnings of two windows.
@@ -218,7 +204,7 @@ def encode_questions(
 
     Returns:
         {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, 1 in
-        `context [SEP]`}, and the places.
+        `context [SEP]`}, and the positions.
 
     Raises:
         UserError: `max_length` leaves no room for the context, or the vocabulary does not know.
@@ -228,7 +214,7 @@ def encode_questions(
     specials = 2 + vocabulary.pair_separators
     if max_length < max_question + specials + 1:
         raise UserError(
-            f"max_length is {max_length}: a question of {max_question} tokens needs "
+            f"max_length={max_length} is too small: a question of {max_question} tokens needs "
             f"{max_question + specials + 1} or more; lower max_question or raise max_length"
         )
     asked = vocabulary.encode(questions)[:, :max_question]  # (N, None)
@@ -236,25 +222,24 @@ def encode_questions(
     distinct, number = tf.unique(contexts)
     found = vocabulary.encode_with_offsets(distinct)
     located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
-    lengths = located.ids.row_lengths()  # (N,)
-    rooms = max_length - specials - asked.row_lengths()  # (N,)
-    begins = window_starts(lengths, rooms, stride)  # (N, None)
-    question, first = begins.value_rowids(), begins.values  # (M,)
-    seen = tf.minimum(tf.gather(rooms, question), tf.gather(lengths, question) - first)
+    windows = windows_over(located.ids, max_length - specials - asked.row_lengths(), stride)
+    question = windows.starts.value_rowids()  # (M,)
     cls, sep = (
-        tf.fill([tf.size(first), 1], tf.constant(i, tf.int32))  # (M, 1)
+        tf.fill([tf.size(question), 1], tf.constant(i, tf.int32))  # (M, 1)
         for i in (vocabulary.cls_id, vocabulary.sep_id)
     )
     between = [sep] * vocabulary.pair_separators
     head = tf.concat([cls, tf.gather(asked, question), *between], axis=1)  # (M, None)
-    tail = tf.concat([cut(located.ids, question, first, seen), sep], axis=1)  # (M, None)
+    tail = tf.concat([windows.ids, sep], axis=1)  # (M, None)
     segments = tf.concat([tf.zeros_like(head), tf.ones_like(tail)], axis=1)
     inputs = {
         "token_ids": tf.concat([head, tail], axis=1).to_tensor(),  # (M, L)
         "segment_ids": segments.to_tensor(),
     }
-    boundary = head.row_lengths()
-    return inputs, WindowPlaces(question, boundary, first, located.starts, located.ends)
+    positions = WindowPositions(
+        question, head.row_lengths(), windows.starts.values, located.starts, located.ends
+    )
+    return inputs, positions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -262,10 +247,9 @@ class EncodedQuestions(EncodedExamples):
     """Tokenized questions: M rows, a window each, labelled with the answer's first and last
     position, or with [CLS], 0, where a window does not hold the answer.
 
-    Args:
-        rows, boundaries, labels, max_length: see `EncodedExamples`.
+    Attributes:
         question: (M,) int64: the question of each window.
-        first_piece: (M,) int64: see `WindowPlaces`.
+        first_piece: (M,) int64: see `WindowPositions`.
         starts, ends: where the pieces of each question's context lie.
     """
 
@@ -274,14 +258,14 @@ class EncodedQuestions(EncodedExamples):
     starts: TokenRows
     ends: TokenRows
 
-    def places(self) -> WindowPlaces:
-        """As tensors."""
+    def positions(self) -> WindowPositions:
+        """The windows' positions as tensors."""
         starts, ends = (
             tf.RaggedTensor.from_row_splits(tf.constant(rows.ids, tf.int64), rows.offsets)
             for rows in (self.starts, self.ends)
         )
         windows = (self.question, self.boundaries, self.first_piece)
-        return WindowPlaces(*map(tf.constant, windows), starts, ends)
+        return WindowPositions(*map(tf.constant, windows), starts, ends)
 
 
 def encode_question_examples(
@@ -293,11 +277,9 @@ def encode_question_examples(
     max_question: int,
     progress: Progress | None = None,
 ) -> EncodedQuestions:
-    """Tokenizes a split once; of several right answers the first is the label.
+    """Tokenizes a split once by `encode_questions`; the first of the right answers is the label.
 
     Args:
-        vocabulary, max_length, stride, max_question: as for `encode_questions`.
-        examples: a split.
         progress: see `in_parts`.
 
     Returns:
@@ -308,45 +290,34 @@ def encode_question_examples(
     """
     if not len(examples):
         raise UserError("no question to encode: take a larger split")
-    rows: list[np.ndarray] = []
-    windows: dict[str, list[np.ndarray]] = {"question": [], "boundary": [], "first_piece": []}
-    places: dict[str, list[np.ndarray]] = {"starts": [], "ends": []}
-    for part in in_parts(len(examples), _CHUNK, progress):
+    rows, positions = [], []
+    for part in in_parts(len(examples), CHUNK, progress):
         texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))
         inputs, found = encode_questions(
             vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
         )
-        token_ids = inputs["token_ids"].numpy()  # (M, L)
-        lengths = (token_ids != 0).sum(axis=1)  # (M,): PAD is 0 and stands only at the end
-        rows += [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
-        windows["question"].append(found.question.numpy() + part.start)
-        for name in ("boundary", "first_piece"):
-            windows[name].append(getattr(found, name).numpy())
-        for name, of_chunk in places.items():
-            of_chunk += np.split(
-                getattr(found, name).values.numpy().astype(np.int32),
-                getattr(found, name).row_splits.numpy()[1:-1],
-            )
-    question, boundary, first_piece = map(np.concatenate, windows.values())
-    starts, ends = map(_packed, places.values())
+        rows.append(inputs["token_ids"].numpy())  # (M, L)
+        positions.append(found._replace(question=found.question + part.start))
+    question, boundary, first_piece, starts, ends = zip(*positions, strict=True)
+    question = np.concatenate(question)  # (M,)
     encoded = EncodedQuestions(
-        TokenRows.from_lists(rows, vocabulary.size),
-        boundary,
+        pack_rows(rows, vocabulary.size),
+        np.concatenate(boundary),
         None,
         max_length,
         question,
-        first_piece,
-        starts,
-        ends,
+        np.concatenate(first_piece),
+        _character_rows(starts),
+        _character_rows(ends),
     )
     if examples.labels is None:
         return encoded
     return dataclasses.replace(encoded, labels=_labels(encoded, examples))
 
 
-def _packed(rows: list[np.ndarray]) -> TokenRows:
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    return TokenRows(np.concatenate(rows), offsets)
+def _character_rows(parts: Sequence[tf.RaggedTensor]) -> TokenRows:
+    rows = tf.concat(parts, axis=0)  # (N, None)
+    return TokenRows(rows.values.numpy().astype(np.int32), rows.row_splits.numpy())
 
 
 def _labels(encoded: EncodedQuestions, examples: Questions) -> np.ndarray:

@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, Progress, in_parts
-from macaron_tf.data.sources.names import TFDS, Source, parse_source
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import read_sequences
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import cut, window_starts
+from macaron_tf.data.tasks.encoding import CHUNK, pack_rows, windows_over
+from macaron_tf.data.tasks.reading import decoded, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
@@ -26,8 +27,7 @@ _DOCUMENT = "-DOCSTART-"
 class TaggedSentences:
     """A split of a tagging task, N sentences in the source's order.
 
-    Args:
-        words: the words of each sentence.
+    Attributes:
         labels: of each sentence, (words,) int32 numbers of tags; None where they are not known.
     """
 
@@ -49,24 +49,18 @@ def read_tagged(
     """Reads a split of a task of tags; the tags become IOB2, whichever kind of IOB they are in.
 
     Args:
-        task: what to read.
-        split: as for `read_examples`.
-        data_dir, download: TFDS's folder, and whether TFDS may fetch the set.
+        split, data_dir, download: as for `read_examples`.
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
             `conll:FILE`: a word a line, in the first of several columns (with tabs or spaces
                 between), its tag in the last; an empty line ends a sentence. `{split}` in the name
                 stands for the split; without it there are "train" and, equally, "all".
 
-    Returns:
-        The sentences.
-
     Raises:
         UserError: no such source, split, field; a tag that the task does not have; names the file
             and the line.
     """
-    owner = f"the task {task.name!r}"
-    parsed = parse_source(source or task.source, (TFDS, "conll:FILE"), owner)
+    parsed = parse_task_source(task, source, "conll:FILE")
     if parsed.kind == "tfds":
         return _read_tfds(task, parsed.place, split, data_dir, download)
     return _read_conll(task, parsed, split)
@@ -77,13 +71,7 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
 
     In IOB1, as CoNLL's own files are, B- is only written between two entities of a type: 267
     entities of TensorFlow Datasets' copy of the training set begin with I- still, which a scorer
-    of IOB2 would not see.
-
-    Args:
-        tags: in IOB1, IOB2 or a mixture.
-
-    Returns:
-        The same entities in IOB2.
+    of IOB2 would not see. Here IOB1, IOB2 and mixtures become IOB2.
     """
     found, before = [], "O"
     for tag in tags:
@@ -101,9 +89,7 @@ def _read_tfds(task: Task, name, split, data_dir, download) -> TaggedSentences:
             f"tfds:{name} has the tags {', '.join(names) or 'none'}, the task {task.name!r} "
             f"{', '.join(task.labels)}: take a set with the task's tags"
         )
-    words = [
-        [word.decode("utf-8", "replace") for word in words] for words in columns.values[_WORDS]
-    ]
+    words = [decoded(words) for words in columns.values[_WORDS]]
     tags = [[names[tag] for tag in tags] for tags in columns.values[_TAGS]]
     return TaggedSentences(words, [_numbers(task, found) for found in tags])
 
@@ -149,11 +135,8 @@ def _numbers(task: Task, tags: Sequence[str]) -> np.ndarray:
     return np.array([task.labels.index(tag) for tag in as_iob2(tags)], np.int32)
 
 
-_CHUNK = 1024  # sentences tokenized at once
-
-
-class WordPlaces(NamedTuple):
-    """Where the first piece of each of W words stands.
+class WordPositions(NamedTuple):
+    """The first piece of each of W words.
 
     Attributes:
         rows, columns: (W,) int64: its window and its position there; -1 of a word that the
@@ -166,68 +149,65 @@ class WordPlaces(NamedTuple):
 
 def encode_words(
     vocabulary: PieceVocabulary, words: tf.RaggedTensor, max_length: int
-) -> tuple[dict[str, tf.Tensor], WordPlaces]:
+) -> tuple[dict[str, tf.Tensor], WordPositions]:
     """Sentences to windows `[CLS] pieces [SEP]`, which overlap by half where there are several.
 
     Each word is seen in the window whose middle its first piece is nearest to.
 
     Args:
-        vocabulary: an encoder vocabulary.
         words: (N, None) strings.
         max_length: greatest L, special ids included.
 
     Returns:
         {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, all 0},
-        and the places of the words, in order.
+        and the positions of the words, in order.
 
     Raises:
         UserError: `max_length` leaves no room for a piece.
     """
     room = max_length - 2
     if room < 1:
-        raise UserError(f"max_length is {max_length}: a sentence needs 3 or more")
+        raise UserError(f"max_length={max_length} is too small: a sentence needs 3 or more")
     # With the space that a byte-level vocabulary tells the beginning of a word by.
     pieces = vocabulary.encode(tf.strings.join([" ", words.values]))  # (W, None)
     sentences = tf.RaggedTensor.from_row_splits(
         pieces.values, tf.gather(pieces.row_splits, words.row_splits)
     )  # (N, None)
-    lengths, stride = sentences.row_lengths(), max(room // 2, 1)
-    begins = window_starts(lengths, tf.fill(tf.shape(lengths), tf.constant(room, tf.int64)), stride)
-    sentence, first = begins.value_rowids(), begins.values  # (M,)
-    seen = tf.minimum(tf.gather(lengths, sentence) - first, room)
+    stride = max(room // 2, 1)
+    rooms = tf.fill([sentences.nrows()], tf.constant(room, tf.int64))  # (N,)
+    windows = windows_over(sentences, rooms, stride)
     cls, sep = (
-        tf.fill([tf.size(first), 1], tf.constant(i, tf.int32))  # (M, 1)
+        tf.fill([windows.ids.nrows(), 1], tf.constant(i, tf.int32))  # (M, 1)
         for i in (vocabulary.cls_id, vocabulary.sep_id)
     )
-    token_ids = tf.concat([cls, cut(sentences, sentence, first, seen), sep], axis=1).to_tensor()
+    token_ids = tf.concat([cls, windows.ids, sep], axis=1).to_tensor()  # (M, L)
     owner = words.value_rowids()  # (W,)
-    place = pieces.row_starts() - tf.gather(sentences.row_starts(), owner)  # (W,)
-    window = (place - room // 2 + stride // 2) // stride
-    window = tf.clip_by_value(window, 0, tf.gather(begins.row_lengths(), owner) - 1)
+    piece = pieces.row_starts() - tf.gather(sentences.row_starts(), owner)  # (W,), in the sentence
+    window = (piece - room // 2 + stride // 2) // stride
+    window = tf.clip_by_value(window, 0, tf.gather(windows.starts.row_lengths(), owner) - 1)
     has_piece = pieces.row_lengths() > 0
-    places = WordPlaces(
-        tf.where(has_piece, tf.gather(begins.row_starts(), owner) + window, -1),
-        tf.where(has_piece, 1 + place - window * stride, -1),
+    positions = WordPositions(
+        tf.where(has_piece, tf.gather(windows.starts.row_starts(), owner) + window, -1),
+        tf.where(has_piece, 1 + piece - window * stride, -1),
     )
-    return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids)}, places
+    return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids)}, positions
 
 
-def word_probabilities(logits: tf.Tensor, places: WordPlaces) -> tf.Tensor:
-    """What a tagger says of each word; a word without a piece has the first tag, "O".
+def word_probabilities(logits: tf.Tensor, positions: WordPositions) -> tf.Tensor:
+    """A tagger's probabilities of the tags of each word, (W, C) float32.
+
+    A word without a piece has the first tag, "O".
 
     Args:
         logits: (M, L, C).
-        places: of W words.
-
-    Returns:
-        (W, C) float32.
+        positions: of W words.
     """
-    found = places.rows >= 0
+    has_piece = positions.rows >= 0
     # A sentence of such words alone has a window all the same: position 0 is always there.
-    index = tf.stack([tf.maximum(places.rows, 0), tf.maximum(places.columns, 0)], axis=1)  # (W, 2)
-    spoken = tf.nn.softmax(tf.cast(tf.gather_nd(logits, index), tf.float32))  # (W, C)
-    outside = tf.one_hot(tf.zeros_like(places.rows), tf.shape(logits)[-1])  # (W, C)
-    return tf.where(found[:, None], spoken, outside)
+    index = tf.maximum(tf.stack(positions, axis=1), 0)  # (W, 2)
+    seen = tf.nn.softmax(tf.cast(tf.gather_nd(logits, index), tf.float32))  # (W, C)
+    outside = tf.one_hot(tf.zeros_like(positions.rows), tf.shape(logits)[-1])  # (W, C)
+    return tf.where(has_piece[:, None], seen, outside)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -235,9 +215,8 @@ class EncodedTaggedSentences(EncodedExamples):
     """Tokenized sentences: M rows, a window each; the label of a word's first piece in its window
     is the tag's number plus 1, that of all other ids 0.
 
-    Args:
-        rows, boundaries, labels, max_length: see `EncodedExamples`.
-        word_rows, word_columns: (W,) int64: see `WordPlaces`.
+    Attributes:
+        word_rows, word_columns: (W,) int64: see `WordPositions`.
         splits: (N + 1,) int64: sentence i has the words `splits[i]` to `splits[i + 1]`.
     """
 
@@ -245,9 +224,9 @@ class EncodedTaggedSentences(EncodedExamples):
     word_columns: np.ndarray
     splits: np.ndarray
 
-    def places(self) -> WordPlaces:
-        """As tensors."""
-        return WordPlaces(tf.constant(self.word_rows), tf.constant(self.word_columns))
+    def positions(self) -> WordPositions:
+        """The words' positions as tensors."""
+        return WordPositions(tf.constant(self.word_rows), tf.constant(self.word_columns))
 
 
 def encode_tagged(
@@ -256,11 +235,9 @@ def encode_tagged(
     max_length: int,
     progress: Progress | None = None,
 ) -> EncodedTaggedSentences:
-    """Tokenizes a split once.
+    """Tokenizes a split once by `encode_words`.
 
     Args:
-        vocabulary, max_length: as for `encode_words`.
-        examples: a split.
         progress: see `in_parts`.
 
     Returns:
@@ -271,27 +248,26 @@ def encode_tagged(
     """
     if not len(examples):
         raise UserError("no sentence to encode: take a larger split")
-    rows: list[np.ndarray] = []
-    word_rows, word_columns = [], []
-    for part in in_parts(len(examples), _CHUNK, progress):
+    rows, word_rows, word_columns, windows = [], [], [], 0
+    for part in in_parts(len(examples), CHUNK, progress):
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)
-        inputs, places = encode_words(vocabulary, words, max_length)
-        token_ids = inputs["token_ids"].numpy()  # (M, L)
-        lengths = (token_ids != 0).sum(axis=1)  # (M,): PAD is 0 and stands only at the end
-        found = places.rows.numpy()
-        word_rows.append(np.where(found < 0, found, found + len(rows)))
-        word_columns.append(places.columns.numpy())
-        rows += [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
-    packed = TokenRows.from_lists(rows, vocabulary.size)
-    at, columns = np.concatenate(word_rows), np.concatenate(word_columns)
+        inputs, positions = encode_words(vocabulary, words, max_length)
+        found = positions.rows.numpy()
+        word_rows.append(np.where(found < 0, found, found + windows))
+        word_columns.append(positions.columns.numpy())
+        rows.append(inputs["token_ids"].numpy())  # (M, L)
+        windows += len(rows[-1])
+    packed = pack_rows(rows, vocabulary.size)
+    row, column = np.concatenate(word_rows), np.concatenate(word_columns)  # (W,)
     labels = None
     if examples.labels is not None:
-        found = at >= 0
+        found = row >= 0
         tags = np.zeros_like(packed.ids, np.uint16)
-        numbers = np.concatenate(examples.labels)
-        tags[packed.offsets[at[found]] + columns[found]] = 1 + numbers[found]
+        tags[packed.offsets[row[found]] + column[found]] = (
+            1 + np.concatenate(examples.labels)[found]
+        )
         labels = TokenRows(tags, packed.offsets)
     splits = np.concatenate([[0], np.cumsum([len(words) for words in examples.words])])
     return EncodedTaggedSentences(
-        packed, packed.lengths, labels, max_length, at, columns, splits.astype(np.int64)
+        packed, packed.lengths, labels, max_length, row, column, splits.astype(np.int64)
     )

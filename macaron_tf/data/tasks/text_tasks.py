@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.tasks.classification import Examples
 from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.reading import Examples
 
-# What Python's `split` takes for white space.
+# White space as Python's `split` knows it.
 _WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]+"
 _STEP = 0.2  # of a score: STS-B becomes a choice among 26 words
 
@@ -19,10 +19,6 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
 
     The source names the task and its fields, "mrpc sentence1: ... sentence2: ..."; the target is
     the class's name, or a score to the nearest 0.2, such as "3.8".
-
-    Args:
-        task: of classification or regression.
-        examples: of the task.
 
     References: Raffel et al. 2020 (T5), section 2.4 and appendix D.
     """
@@ -62,10 +58,10 @@ def answer_text(task: Task, label: float) -> str:
 
 
 def read_answer(task: Task, text: str) -> int | float | None:
-    """The class or score that a text says; None where it says none.
+    """The class or score that a text names; None where it names none.
 
-    Spaces, case and marks do not count: vocabularies cut "not_equivalent" and put it together
-    again as they can.
+    Spaces, case and punctuation do not count: a vocabulary may not give back "not_equivalent" as it
+    was.
     """
     if task.regression:
         number = "".join(text.split())
@@ -75,15 +71,12 @@ def read_answer(task: Task, text: str) -> int | float | None:
 
 
 def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
-    """What texts say, to be scored: `(N,)`. A text that says no class has a wrong one.
+    """The classes or scores `(N,)` that texts name, for metrics.
+
+    A text that names no class counts as a wrong class, one that is no number as the least score.
 
     Args:
-        task: the task.
-        texts: answers.
         labels: `(N,)`, the right ones.
-
-    Returns:
-        Classes, or scores; of a regression's text that is no number the least score.
     """
     found = [read_answer(task, text) for text in texts]
     if task.regression:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.tasks.classification import Examples
 from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.data.tasks.reading import Examples
 from macaron_tf.data.tasks.text_tasks import (
     answer_text,
     as_texts,

@@ -63,7 +63,7 @@ def test_questions_and_tags():
     assert TASKS["squad2"].unanswerable and not TASKS["squad"].unanswerable
     labels = TASKS["conll2003"].labels
     assert labels[:3] == ("O", "B-PER", "I-PER") and labels[-1] == "I-MISC" and len(labels) == 9
-    with pytest.raises(ValueError, match="kind='span' is not one of"):
+    with pytest.raises(ValueError, match="kind='span' must be one of"):
         Task("mine", first=("question",), kind="span")
 
 

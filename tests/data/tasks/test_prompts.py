@@ -3,7 +3,6 @@ import gzip
 import numpy as np
 import pytest
 
-from macaron_tf.data.tasks.classification import Examples
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.prompts import (
     TEMPLATES,
@@ -15,6 +14,7 @@ from macaron_tf.data.tasks.prompts import (
     read_table,
 )
 from macaron_tf.data.tasks.questions import Answer, Questions
+from macaron_tf.data.tasks.reading import Examples
 from macaron_tf.errors import UserError
 
 
@@ -83,11 +83,11 @@ def test_tables_of_choices_and_of_answers(tmp_path):
     [prompt] = read_table(str(file), "all")
     assert prompt.answers == ("blue",) and not prompt.choices
     for text, words in (
-        ("question\tchoice1\tchoice2\n", "line 1: the columns"),
-        ("question\tchoice1\tanswer\n", "line 1: the columns"),
-        ("question\tanswer\n", "no question"),
+        ("question\tchoice1\tchoice2\n", "line 1: no column named 'answer'"),
+        ("question\tchoice1\tanswer\n", "line 1: one choice alone"),
+        ("question\tanswer\n", "no example"),
         ("question\tanswer\na\n", "line 2: 1 columns"),
-        ("question\tanswer\na\t \n", "line 2: an answer"),
+        ("question\tanswer\na\t \n", "line 2: the text in column 'answer'"),
         ("question\tchoice1\tchoice2\tanswer\na\tb\tc\t3\n", "1 to 2"),
     ):
         file.write_text(text)

@@ -1,4 +1,4 @@
-"""From pairs to tf.data batches: determinism, exact resumption, the cache, the errors."""
+"""Sentence pairs: which are kept, the epochs of their batches, the cache, the errors."""
 
 import itertools
 
@@ -7,13 +7,14 @@ import pytest
 
 from macaron_tf.data import (
     BatchingConfig,
+    BpeDropoutConfig,
     CleaningConfig,
     NormalizationConfig,
-    SamplingConfig,
     TranslationData,
     Vocabulary,
+    clean_pairs,
+    translation,
 )
-from macaron_tf.data.translation import pairs as tokenization
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import EOS
 
@@ -23,6 +24,39 @@ SMALL = BatchingConfig(max_tokens=200, shapes=5)
 @pytest.fixture(scope="module")
 def data(toy_pairs, toy_vocabulary):
     return TranslationData.from_pairs(toy_pairs, toy_vocabulary, batching=SMALL)
+
+
+PAIRS = [
+    ("a b c", "x y z"),
+    ("", "x"),
+    ("a", " \t "),
+    ("a", "x"),
+    ("a b c d", "x y"),
+    ("a b c", "x y z"),
+    ("a b c d e f", "u v w x y z"),
+]
+
+
+def test_each_reason_of_removal_is_counted():
+    config = CleaningConfig(min_length=2, max_length=5, max_ratio=1.5, deduplicate=True)
+    kept, removed = clean_pairs(PAIRS, config)
+    assert kept.tolist() == [0]
+    assert removed == {"empty": 2, "too short": 1, "too long": 1, "ratio": 1, "duplicate": 1}
+    kept, removed = clean_pairs(PAIRS, CleaningConfig())
+    assert kept.tolist() == [0, 3, 4, 5, 6]
+    assert sum(removed.values()) == removed["empty"] == 2
+    # The ratio itself is kept.
+    kept, _ = clean_pairs([("a b c", "x y"), ("a b", "x y z")], CleaningConfig(max_ratio=1.5))
+    assert kept.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"min_length": 0}, {"min_length": 9, "max_length": 8}, {"max_ratio": 0.5}, {"max_tokens": 1}],
+)
+def test_impossible_limits(limits):
+    with pytest.raises(UserError, match=next(iter(limits))):
+        CleaningConfig(**limits)
 
 
 def equal(a, b):
@@ -53,31 +87,12 @@ def test_an_epoch_holds_each_pair_once(data, toy_pairs, toy_vocabulary):
     assert data.target_tokens == sum(len(pair[1]) for pair in expected)
 
 
-def test_seed_and_epoch_decide_the_order(data):
-    def first(**options):
-        return next(data.batches(**options))
-
-    assert equal(first(seed=1), first(seed=1))
-    assert not equal(first(seed=1), first(seed=2))
-    assert not equal(first(seed=1), first(seed=1, start_step=data.steps_per_epoch))
-
-
-@pytest.mark.parametrize("start", [0, 1, 17, 40, 95])
-def test_start_step_equals_skipping(data, start):
-    whole = list(itertools.islice(data.batches(seed=5), start + 4))
-    started = list(data.dataset(seed=5, start_step=start).take(4).as_numpy_iterator())
-    assert all(equal(a, b) for a, b in zip(whole[start:], started, strict=True))
-
-
 def test_dataset_specification(data):
     dataset = data.dataset(repeat=False)
     assert {name: spec.shape.as_list() for name, spec in dataset.element_spec.items()} == {
         "source": [None, None],
         "target": [None, None],
     }
-    assert len(dataset) == data.steps_per_epoch == len(list(dataset))
-    assert data.dataset().cardinality() < 0
-    assert len(data.dataset(start_step=2, repeat=False)) == data.steps_per_epoch - 2
     shapes = {batch["source"].shape for batch in dataset.as_numpy_iterator()}
     assert shapes <= set(data.shapes) and 1 < len(data.shapes) <= 5
     assert all(rows * length <= 200 for rows, length in data.shapes)
@@ -137,34 +152,34 @@ def test_too_few_tokens_a_batch(toy_pairs, toy_vocabulary):
         TranslationData.from_pairs(
             toy_pairs, toy_vocabulary, batching=BatchingConfig(max_tokens=10)
         )
-    with pytest.raises(UserError, match="max_tokens is 0"):
+    with pytest.raises(UserError, match="batching.max_tokens=0"):
         BatchingConfig(max_tokens=0)
 
 
 def test_bpe_dropout_copies(toy_pairs, toy_vocabulary, tmp_path):
     write(tmp_path, toy_pairs)
     source = f"tsv:{tmp_path}/all.tsv"
-    sampling = SamplingConfig(dropout=0.2, copies=3)
+    sampling = BpeDropoutConfig(dropout=0.2, copies=3)
 
     def build(seed=0):
         return TranslationData.build(
             source,
             "train",
             toy_vocabulary,
-            sampling=SamplingConfig(0.2, 3, seed),
+            sampling=BpeDropoutConfig(0.2, 3, seed),
             cache_dir=tmp_path / f"cache{seed}",
         )
 
     data = build()
     assert len(data) == 900
     assert np.bincount(data.tokens.indices).tolist() == [3] * 300
-    again = tokenization.tokenize(
+    again = translation.tokenize(
         toy_pairs, toy_vocabulary, CleaningConfig(), ("en", "de"), sampling
     )
     assert np.array_equal(again.source.ids, data.tokens.source.ids)
     assert not np.array_equal(build(1).tokens.source.offsets, data.tokens.source.offsets)
-    with pytest.raises(UserError, match="3 copies"):
-        SamplingConfig(copies=3)
+    with pytest.raises(UserError, match="sampling.copies=3"):
+        BpeDropoutConfig(copies=3)
 
 
 def write(folder, pairs):
@@ -176,13 +191,13 @@ def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
     """`TranslationData.build` on a file; `build.read` counts how often the file is read."""
     write(tmp_path, toy_pairs)
     counter = [0]
-    real = tokenization.read_pairs
+    real = translation.read_pairs
 
     def counted_read(*args, **options):
         counter[0] += 1
         return real(*args, **options)
 
-    monkeypatch.setattr(tokenization, "read_pairs", counted_read)
+    monkeypatch.setattr(translation, "read_pairs", counted_read)
 
     def run(vocabulary=toy_vocabulary, **options):
         data = TranslationData.build(

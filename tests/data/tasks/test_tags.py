@@ -129,10 +129,10 @@ def test_batches_carry_a_label_for_each_id(vocabulary):
 
 def test_a_word_without_a_piece_is_outside(vocabulary):
     words = tf.ragged.constant([["a", "\u200b"], ["\u200b"]])
-    inputs, places = encode_words(vocabulary, words, 8)
+    inputs, positions = encode_words(vocabulary, words, 8)
     assert inputs["token_ids"].shape == (2, 3)
     logits = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
-    found = word_probabilities(tf.constant(logits), places).numpy()
+    found = word_probabilities(tf.constant(logits), positions).numpy()
     np.testing.assert_allclose(
         found[0], np.exp(logits[0, 1]) / np.exp(logits[0, 1]).sum(), rtol=1e-5
     )
@@ -140,7 +140,7 @@ def test_a_word_without_a_piece_is_outside(vocabulary):
 
 
 def test_bad_settings(vocabulary):
-    with pytest.raises(UserError, match="max_length is 2"):
+    with pytest.raises(UserError, match="max_length=2"):
         encode_tagged(vocabulary, TaggedSentences([["a"]], None), 2)
     with pytest.raises(UserError, match="no sentence"):
         encode_tagged(vocabulary, TaggedSentences([], None), 8)

@@ -1,4 +1,4 @@
-"""Examples of a task, from TFDS and from tables."""
+"""Examples of a task, from TFDS and from tables; triplets of sentences."""
 
 import gzip
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from macaron_tf.data.sources.tfds import read_columns
-from macaron_tf.data.tasks.classification import read_examples
 from macaron_tf.data.tasks.definitions import TASKS, Task
+from macaron_tf.data.tasks.reading import read_examples, read_triplets
 from macaron_tf.errors import UserError
 
 SENTIMENT = Task("sentiment", first=("text",), labels=("bad", "good"))
@@ -219,3 +219,36 @@ def test_a_line_of_ten_megabytes(table):
     with pytest.raises(UserError, match="no column named 'text'") as caught:
         read_examples(SENTIMENT, "train", source=table(long, long))
     assert len(str(caught.value)) < 500
+
+
+def test_triplets_are_read_by_their_columns(table):
+    source = table("id\tnegative\tanchor\tpositive", "1\tc\ta a\tb\r", "2\tf\td\te e")
+    sets = read_triplets(source.replace("table", "{split}"), "table")
+    assert sets.sentences == (["a a", "d"], ["b", "e e"], ["c", "f"]) and sets.labels is None
+    assert len(sets) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "line 1: no column named 'anchor'"),
+        (b"anchor\tpositive\tnegative\tanchor\n", "line 1: 2 column named 'anchor'"),
+        (b"anchor\tpositive\tnegative\n", "holds no example"),
+        (b"anchor\tpositive\tnegative\na\tb\n", "line 2: 2 columns, not the header's 3"),
+        (b"anchor\tpositive\tnegative\na\t \tc\n", "line 2: the text in column 'positive'"),
+        (b"anchor\tpositive\tnegative\na\tb\tcaf\xe9\n", "line 2: not UTF-8"),
+    ],
+)
+def test_a_bad_table_of_triplets_is_one_sentence(tmp_path, content, words):
+    file = tmp_path / "bad.tsv"
+    file.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_triplets(f"tsv:{file}", "train")
+    assert str(file) in str(caught.value) and words in str(caught.value)
+
+
+def test_triplets_of_another_source_are_refused(tmp_path):
+    with pytest.raises(UserError, match="of triplets: give tsv:FILE"):
+        read_triplets("tfds:glue/stsb", "train")
+    with pytest.raises(UserError, match="has no split 'validation'"):
+        read_triplets(f"tsv:{tmp_path}/a.tsv", "validation")

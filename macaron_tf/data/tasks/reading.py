@@ -1,0 +1,327 @@
+"""Examples of tasks on one text or more: from TensorFlow Datasets, or from tables."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from macaron_tf.data.sources.names import TFDS, Source, parse_source
+from macaron_tf.data.sources.tfds import read_columns
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.errors import UserError
+from macaron_tf.io.files import lines_of
+
+_LABEL, _INDEX = "label", "idx"
+
+
+def may_be_unlabelled(split: str) -> bool:
+    """Whether a split may come without answers: one that is to be predicted, by its name.
+
+    A label column that is misspelt in the training file must not pass for a file without labels.
+    """
+    return split.startswith(("test", "all"))
+
+
+def parse_task_source(task: Task, source: str | None, file_form: str) -> Source:
+    """A task's source, its own where None is given: of TFDS, or of `file_form`.
+
+    Raises:
+        UserError: the task has no data of its own, or the source is of another form.
+    """
+    source = source or task.source
+    if source is None:
+        raise UserError(f"the task {task.name!r} has no data of its own: give {file_form}")
+    return parse_source(source, (TFDS, file_form), f"the task {task.name!r}")
+
+
+def decoded(texts: Sequence[bytes]) -> list[str]:
+    """Texts of TFDS's records."""
+    return [text.decode("utf-8", "replace") for text in texts]
+
+
+class Table:
+    """A tab-separated table under a header, plain or `.gz`, without quoting.
+
+    Args:
+        source: `tsv:FILE`; `{split}` in it stands for the split; without it there are "train" and,
+            equally, "all".
+
+    Attributes:
+        header: names of the columns.
+
+    Raises:
+        UserError: no such split, or the file cannot be read.
+    """
+
+    def __init__(self, source: Source, split: str):
+        self.path, self.split = source.path(split), split
+        self._lines = enumerate(lines_of(self.path), start=1)
+        self.header = next(self._lines, (1, ""))[1].split("\t")
+
+    def rows(
+        self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
+    ) -> Iterator[tuple[str, list[str]]]:
+        """The place of each line, for errors, and its texts in these columns.
+
+        Raises:
+            UserError: a column that is missing or there twice, a line of too few or too many
+                columns, an empty text, or no line; names the file, the line and the column.
+        """
+        for column in columns:
+            if self.header.count(column) != 1:
+                found = ", ".join(repr(name[:40]) for name in self.header[:20])
+                raise UserError(
+                    f"{self.path}, line 1: {self.header.count(column) or 'no'} column named "
+                    f"{column!r} among {found}; give one of each of {', '.join(columns)}, with "
+                    "tabs between"
+                )
+        positions = [self.header.index(column) for column in columns]
+        where = None
+        for number, line in self._lines:
+            cells, where = line.split("\t"), f"{self.path}, line {number}"
+            if len(cells) != len(self.header):
+                raise UserError(
+                    f"{where}: {len(cells)} columns, not the header's {len(self.header)}; "
+                    "separate columns by one tab, and take tabs and line ends out of texts"
+                )
+            texts = [cells[position] for position in positions]
+            for column, text in zip(columns, texts, strict=True):
+                if not text.strip() and column not in may_be_empty:
+                    raise UserError(
+                        f"{where}: the text in column {column!r} is empty; "
+                        "fill it in or take the line out"
+                    )
+            yield where, texts
+        if where is None:
+            raise UserError(
+                f"{self.path} holds no example: give a header and a line for each example"
+            )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Examples:
+    """A split of a task, N examples in the source's order.
+
+    Attributes:
+        first: the first text of each.
+        second: the second text of each; None for a task on one text.
+        labels: (N,) int32 classes, or float32 scores of a regression task; None where the answers
+            are kept secret.
+        indices: (N,) int64, the benchmark's number of each, which its server asks for.
+        groups: (N, 2) int64, the paragraph and the question of each, for a task whose examples are
+            judged together by question; None otherwise.
+    """
+
+    first: list[str]
+    second: list[str] | None
+    labels: np.ndarray | None
+    indices: np.ndarray
+    groups: np.ndarray | None
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.first)
+
+
+def read_examples(
+    task: Task,
+    split: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    source: str | None = None,
+) -> Examples:
+    """Reads a split of a task.
+
+    Args:
+        split: "train", "validation", "test" or another of the source's; TFDS slices such as
+            "train[:10%]" too.
+        data_dir: TFDS's folder; its own default when None.
+        download: lets TFDS fetch and prepare the set.
+        source: instead of the task's own, one of
+            `tfds:NAME[/CONFIG][:VERSION]`: records with the task's fields, `label` (-1 = secret)
+                and `idx`;
+            `tsv:FILE`: a `Table` with the task's fields and `label`, a class by its name or number,
+                or a score; other columns are not read. The label column may be absent where the
+                split's name begins with "test" or "all".
+
+    Returns:
+        The examples. Records of TFDS may hold empty texts (some of MultiRC's answers are empty);
+        a file of one's own may not.
+
+    Raises:
+        UserError: no such source, split, column; a label outside the set, a score that is no
+            number, an empty text, a line of too few or too many columns; names the file, the line
+            and the column.
+    """
+    parsed = parse_task_source(task, source, "tsv:FILE")
+    if parsed.kind == "tfds":
+        return _read_tfds(task, parsed.place, split, data_dir, download)
+    return _read_table(task, Table(parsed, split))
+
+
+def _read_tfds(task, name, split, data_dir, download) -> Examples:
+    fields = (*task.first, *task.second)
+    columns = read_columns(name, split, (*fields, _LABEL, _INDEX), data_dir, download)
+    names = columns.class_names.get(_LABEL, task.labels)
+    if names != task.labels:
+        raise UserError(
+            f"tfds:{name} has the classes {', '.join(names) or 'none'}, the task {task.name!r} "
+            f"{', '.join(task.labels) or 'none'}: take a set with the task's classes, in that order"
+        )
+    values = columns.values
+    texts = {field: decoded(values[field]) for field in fields}
+    indices, groups = f"{_INDEX}/answer" if task.grouped else _INDEX, None
+    if task.grouped:
+        groups = np.stack([values[f"{_INDEX}/paragraph"], values[f"{_INDEX}/question"]], axis=1)
+        groups = groups.astype(np.int64)  # (N, 2)
+    labels = values[_LABEL]
+    if np.all(labels == -1):  # a test set whose answers are secret
+        return _joined(task, texts, None, values[indices].astype(np.int64), groups)
+    for number, label in enumerate(labels.tolist()):
+        if not _is_allowed(task, label):
+            raise UserError(
+                f"tfds:{name}, split {split!r}, record {number}: the label is {label}, not "
+                f"{_allowed(task)}; prepare the set again"
+            )
+    labels = labels.astype(np.float32 if task.regression else np.int32)
+    return _joined(task, texts, labels, values[indices].astype(np.int64), groups)
+
+
+def _read_table(task: Task, table: Table) -> Examples:
+    fields = (*task.first, *task.second)
+    labelled = _LABEL in table.header or not may_be_unlabelled(table.split)
+    rows = []
+    for where, row in table.rows((*fields, _LABEL) if labelled else fields, (_LABEL,)):
+        if labelled:
+            row[-1] = _parse_label(task, row[-1], where)
+        rows.append(row)
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    texts = dict(zip(fields, columns[: len(fields)], strict=True))
+    labels = None
+    if labelled:
+        labels = np.array(columns[-1], np.float32 if task.regression else np.int32)
+    groups = _groups_by_text(task, texts) if task.grouped else None
+    return _joined(task, texts, labels, np.arange(len(rows), dtype=np.int64), groups)
+
+
+def _parse_label(task: Task, text: str, where: str) -> int | float:
+    text = text.strip()
+    if task.regression:
+        try:
+            label = float(text)
+        except ValueError:
+            label = math.nan
+    elif text in task.labels:
+        label = task.labels.index(text)
+    else:
+        label = int(text) if text.isdecimal() else -1
+    if _is_allowed(task, label):
+        return label
+    raise UserError(
+        f"{where}: {text[:40]!r} in column {_LABEL!r} is not {_allowed(task)}; "
+        "correct it or take the line out"
+    )
+
+
+def _is_allowed(task: Task, label: float) -> bool:
+    if not task.regression:
+        return 0 <= label < task.num_classes
+    low, high = task.score_range or (-math.inf, math.inf)
+    return math.isfinite(label) and low <= label <= high
+
+
+def _allowed(task: Task) -> str:
+    if not task.regression:
+        return f"one of the classes {', '.join(task.labels)} (or their numbers from 0)"
+    if task.score_range is None:
+        return "a finite number"
+    return "a number from {:g} to {:g}".format(*task.score_range)
+
+
+def _groups_by_text(task: Task, texts: dict[str, list[str]]) -> np.ndarray:
+    """(N, 2) int64: in a table, equal texts are the same paragraph, or the same question to it."""
+    paragraphs, questions, groups = {}, {}, []
+    for pair in zip(texts[task.first[0]], texts[task.second[0]], strict=True):
+        paragraph = paragraphs.setdefault(pair[0], len(paragraphs))
+        groups.append((paragraph, questions.setdefault(pair, len(questions))))
+    return np.array(groups, np.int64)
+
+
+def _joined(task, texts, labels, indices, groups) -> Examples:
+    """The examples, whose fields of one text are joined by a space."""
+    first, second = (
+        [" ".join(parts) for parts in zip(*(texts[field] for field in fields), strict=True)]
+        for fields in (task.first, task.second)
+    )
+    return Examples(first, second if task.second else None, labels, indices, groups)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choices:
+    """A split of a task of choices, N examples in the source's order.
+
+    Attributes:
+        contexts: N texts.
+        choices: R lists of N texts, the first choice of every example first.
+        labels: (N,) int32, which one is right; None where that is kept secret.
+    """
+
+    contexts: list[str]
+    choices: tuple[list[str], ...]
+    labels: np.ndarray | None
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.contexts)
+
+
+def read_choices(
+    task: Task,
+    split: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    source: str | None = None,
+) -> Choices:
+    """`read_examples` of a task of kind "choice", whose `second` fields are the choices."""
+    # Of each choice a task on two texts, so that sources and their errors are the same.
+    found = [
+        read_examples(
+            dataclasses.replace(task, kind="classification", second=(field,)),
+            split,
+            data_dir,
+            download,
+            source,
+        )
+        for field in task.second
+    ]
+    return Choices(found[0].first, tuple(part.second for part in found), found[0].labels)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SentenceSets:
+    """A split of N examples of S sentences that are compared.
+
+    Attributes:
+        sentences: S lists of N texts: of pairs 2, of triplets anchors, positives and negatives.
+        labels: (N,) int32 classes or float32 scores; None where the order of a triplet says all.
+    """
+
+    sentences: tuple[list[str], ...]
+    labels: np.ndarray | None
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.sentences[0])
+
+
+def read_triplets(source: str, split: str) -> SentenceSets:
+    """Reads triplets from `tsv:FILE`, a `Table` with columns `anchor`, `positive` and `negative`.
+
+    Raises:
+        UserError: no such source or file, or as `Table.rows`.
+    """
+    table = Table(parse_source(source, ("tsv:FILE",), "triplets"), split)
+    rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
+    return SentenceSets(tuple(map(list, zip(*rows, strict=True))), None)

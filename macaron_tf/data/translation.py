@@ -1,0 +1,320 @@
+"""Sentence pairs: cleaned, tokenized, cached, and dealt into batches of a few static shapes."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+import numpy as np
+import tensorflow as tf
+from annotated_types import Ge
+
+from macaron_tf.data.batches import Batch, BucketBatches, Buckets
+from macaron_tf.data.sources.readers import read_pairs, source_fingerprint
+from macaron_tf.errors import UserError
+from macaron_tf.io.files import cache_directory
+from macaron_tf.settings import Count, Fraction, Settings
+from macaron_tf.special_ids import EOS
+from macaron_tf.text.token_rows import FORMAT, TokenizedPairs, TokenRows, load_tokens, save_tokens
+from macaron_tf.text.vocabulary import Vocabulary, sample_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class CleaningConfig(Settings):
+    """Limits of a training pair. Words are what white space separates.
+
+    Attributes:
+        min_length: least number of words on each side.
+        max_length: greatest number of words on each side; None = no limit.
+        max_ratio: greatest ratio of the two numbers of words; None = no limit.
+        deduplicate: keep the first of equal pairs only.
+        max_tokens: greatest number of pieces on each side, EOS included: the longest row of a
+            batch, hence never without a limit.
+    """
+
+    section: ClassVar[str] = "cleaning"
+
+    min_length: Count = 1
+    max_length: Count | None = 175
+    max_ratio: Annotated[float, Ge(1)] | None = None
+    deduplicate: bool = False
+    max_tokens: Annotated[int, Ge(2)] = 256
+
+    def check(self) -> None:
+        if self.max_length is not None and self.max_length < self.min_length:
+            raise self.error(
+                f"max_length={self.max_length} is less than min_length {self.min_length}: raise it"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class BpeDropoutConfig(Settings):
+    """BPE-dropout for training: each pair occurs `copies` times, cut differently each time.
+
+    One epoch of the batches is then `copies` passes over the pairs.
+
+    Attributes:
+        dropout: probability that a merge is left out; 0 = no sampling.
+        copies: number of samples of each pair.
+        seed: decides the samples.
+    """
+
+    section: ClassVar[str] = "sampling"
+
+    dropout: Fraction = 0.0
+    copies: Count = 1
+    seed: int = 0
+
+    def check(self) -> None:
+        if self.copies > 1 and not self.dropout:
+            raise self.error(f"copies={self.copies} needs a dropout above 0: or use 1 copy")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchingConfig(Settings):
+    """The shapes of batches.
+
+    Attributes:
+        max_tokens: rows times padded length of a batch, on one side.
+        shapes: greatest number of static shapes.
+        length_multiple: padded lengths are multiples of this. On Multi30k 8 shapes give 0.876 real
+            tokens in a padded one with 2, 0.856 with 4, 0.770 with 8 (what a TPU wants).
+        row_multiple: rows are rounded down to a multiple of this: 8 lets up to 8 replicas share a
+            batch and suits the tiles of accelerators.
+    """
+
+    section: ClassVar[str] = "batching"
+
+    max_tokens: Count = 4096
+    shapes: Count = 8
+    length_multiple: Count = 2
+    row_multiple: Count = 8
+
+
+def clean_pairs(
+    pairs: Sequence[tuple[str, str]], config: CleaningConfig
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Chooses the (source, target) lines within the limits on words.
+
+    Returns:
+        Indices of the kept pairs, int64, ascending; and the number of removed pairs by reason:
+        "empty", "too short", "too long", "ratio", "duplicate" (the first that applies).
+    """
+    counts = dict.fromkeys(("empty", "too short", "too long", "ratio", "duplicate"), 0)
+    kept = []
+    seen: set[tuple[str, str]] = set()
+    for index, pair in enumerate(pairs):
+        words = [len(side.split()) for side in pair]
+        least, most = min(words), max(words)
+        if least == 0:
+            counts["empty"] += 1
+        elif least < config.min_length:
+            counts["too short"] += 1
+        elif config.max_length is not None and most > config.max_length:
+            counts["too long"] += 1
+        elif config.max_ratio is not None and most > config.max_ratio * least:
+            counts["ratio"] += 1
+        elif config.deduplicate and pair in seen:
+            counts["duplicate"] += 1
+        else:
+            if config.deduplicate:
+                seen.add(pair)
+            kept.append(index)
+    return np.asarray(kept, np.int64), counts
+
+
+def tokenize(
+    pairs: Sequence[tuple[str, str]],
+    vocabulary: Vocabulary,
+    cleaning: CleaningConfig,
+    languages: Sequence[str],
+    sampling: BpeDropoutConfig,
+) -> TokenizedPairs:
+    """Cleans (source, target) lines and cuts them into ids + EOS.
+
+    Returns:
+        The rows; `removed` has the reasons of `clean_pairs` and "no token", "too many tokens"
+        (of all copies, where there are several).
+    """
+    indices, removed = clean_pairs(pairs, cleaning)
+    sides = []
+    for side, language in enumerate(languages[:2]):
+        lines = [pairs[i][side] for i in indices]
+        rows = []
+        for copy in range(sampling.copies):
+            if sampling.dropout:
+                # A stream of its own for each side and copy.
+                state = np.random.SeedSequence([sampling.seed, side, copy]).generate_state(1)
+                rows += sample_lines(vocabulary, lines, sampling.dropout, int(state[0]), language)
+            else:
+                rows += vocabulary.encode_lines(lines, language)
+        sides.append(TokenRows.from_lists([[*row, EOS] for row in rows], vocabulary.size))
+    indices = np.tile(indices, sampling.copies)
+    least = np.minimum(sides[0].lengths, sides[1].lengths)
+    most = np.maximum(sides[0].lengths, sides[1].lengths)
+    empty, long = least < 2, most > cleaning.max_tokens  # an EOS alone is no sentence
+    removed["no token"] = int(empty.sum())
+    removed["too many tokens"] = int((long & ~empty).sum())
+    kept = np.flatnonzero(~empty & ~long)
+    source, target = (side.taken(kept) for side in sides)
+    return TokenizedPairs(source, target, indices[kept], removed)
+
+
+def _counted(removed: dict[str, int]) -> str:
+    """The numbers of removed pairs in words, such as "removed: 3 empty, 1 ratio"."""
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in removed.items() if count)
+    return f"removed: {reasons}" if reasons else "none removed"
+
+
+class TranslationData(BucketBatches):
+    """A tokenized split in batches of as many rows as the budget of tokens allows.
+
+    A batch is {"source": (B, L) int32, "target": (B, L) int32}, each row ids + EOS; that of an
+    evaluation has "index" besides, a pair's number among the pairs before cleaning.
+
+    Args:
+        tokens: the rows.
+        lengths: see `BucketBatches`.
+
+    Raises:
+        UserError: no row at all, or a row longer than the tokens of a batch.
+    """
+
+    rows_per_example = 2
+
+    def __init__(
+        self,
+        tokens: TokenizedPairs,
+        batching: BatchingConfig | None = None,
+        lengths: Sequence[int] | None = None,
+    ):
+        batching = batching or BatchingConfig()
+        self.tokens = tokens
+        self.batching = batching
+        if not len(tokens.indices):
+            raise UserError(f"no pair to batch: {_counted(tokens.removed)}")
+        super().__init__(
+            # A pair's padded length is that of its longer side.
+            np.maximum(tokens.source.lengths, tokens.target.lengths),
+            lambda chosen: Buckets(chosen, batching.max_tokens, batching.row_multiple),
+            shapes=batching.shapes,
+            length_multiple=batching.length_multiple,
+            lengths=lengths,
+        )
+
+    @classmethod
+    def build(
+        cls,
+        source: str,
+        split: str,
+        vocabulary: Vocabulary,
+        *,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        cleaning: CleaningConfig | None = None,
+        batching: BatchingConfig | None = None,
+        sampling: BpeDropoutConfig | None = None,
+        data_dir: str | os.PathLike | None = None,
+        cache_dir: str | os.PathLike | None = None,
+        download: bool = False,
+    ) -> "TranslationData":
+        """Reads, cleans and tokenizes a split, or takes it from the cache, memory-mapped.
+
+        A damaged cache is made anew.
+
+        Args:
+            source, split, data_dir, download: as for `read_pairs`.
+            source_lang, target_lang: languages; the vocabulary's when None.
+            sampling: BPE-dropout, for training; none when None.
+            cache_dir: where tokenized splits are kept; `tokens` in `cache_directory()` when None.
+
+        Raises:
+            UserError: as `read_pairs`; no pair is left; the cache cannot be written.
+        """
+        cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
+        languages = source_lang or vocabulary.languages[0], target_lang or vocabulary.languages[1]
+        place = (source, split, *languages, data_dir)
+        root = pathlib.Path(cache_dir) if cache_dir else cache_directory() / "tokens"
+
+        def folder() -> pathlib.Path:
+            # The vocabulary's hash covers the normalization.
+            settings = [dataclasses.asdict(cleaning), dataclasses.asdict(sampling)]
+            record = [FORMAT, source_fingerprint(*place), vocabulary.hash, settings]
+            return root / hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+        try:
+            tokens = load_tokens(folder())
+        except UserError:
+            if not download:
+                raise
+            tokens = None
+        if tokens is None:
+            pairs = read_pairs(*place, download=download)
+            tokens = tokenize(pairs, vocabulary, cleaning, languages, sampling)
+            if not len(tokens.indices):
+                raise UserError(
+                    f"no pair of {source}, split {split!r}, is left after cleaning "
+                    f"({_counted(tokens.removed)}): check the languages or loosen the limits"
+                )
+            save_tokens(folder(), tokens)
+            # Mapped again, a large corpus leaves the memory.
+            tokens = load_tokens(folder()) or tokens
+        return cls(tokens, batching)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        pairs: Sequence[tuple[str, str]],
+        vocabulary: Vocabulary,
+        *,
+        cleaning: CleaningConfig | None = None,
+        batching: BatchingConfig | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> "TranslationData":
+        """Cleans and tokenizes lines in the vocabulary's languages, without a cache.
+
+        Raises:
+            UserError: no pair is left.
+        """
+        cleaning = cleaning or CleaningConfig()
+        tokens = tokenize(pairs, vocabulary, cleaning, vocabulary.languages, BpeDropoutConfig())
+        return cls(tokens, batching, lengths)
+
+    @property
+    def token_rows(self) -> Sequence[TokenRows]:
+        return (self.tokens.source, self.tokens.target)
+
+    @property
+    def source_tokens(self) -> int:
+        """Tokens of the source side, EOS included."""
+        return int(self.tokens.source.offsets[-1])
+
+    @property
+    def target_tokens(self) -> int:
+        """Tokens of the target side, EOS included: those that a loss counts in an epoch."""
+        return int(self.tokens.target.offsets[-1])
+
+    @property
+    def element_spec(self) -> dict[str, tf.TensorSpec]:
+        shape = self.shapes[0] if len(self.shapes) == 1 else (None, None)
+        return {name: tf.TensorSpec(shape, tf.int32, name) for name in ("source", "target")}
+
+    def summary(self) -> str:
+        """One line for the log: pairs, removed ones, tokens, steps, efficiency, shapes."""
+        examples, rest = super().summary().split(" examples, ")
+        return (
+            f"{examples} pairs ({_counted(self.tokens.removed)}), {self.source_tokens:,} source "
+            f"and {self.target_tokens:,} target tokens, {rest}"
+        )
+
+    def example_index(self, rows: np.ndarray) -> np.ndarray:
+        return np.where(rows < 0, -1, self.tokens.indices[rows])
+
+    def gather(self, batch: Batch) -> dict[str, np.ndarray]:
+        return {
+            "source": self.tokens.source.padded(*batch),
+            "target": self.tokens.target.padded(*batch),
+        }

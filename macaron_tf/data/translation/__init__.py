@@ -1,1 +1,0 @@
-"""Sentence pairs, tokenized and batched."""

@@ -1,0 +1,244 @@
+"""Rows of ids: the layout, the trimming, the graph, choices, sentences, windows."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.encoding import (
+    encode_choices,
+    encode_examples,
+    encode_pairs,
+    encode_sentences,
+    windows_over,
+)
+from macaron_tf.data.tasks.reading import Examples, read_choices
+from macaron_tf.errors import UserError
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.data.word_vocabulary import WordVocabulary
+
+CLS, SEP, EXTRACT = 2, 3, 4
+A, B, C, D, E = range(5, 10)
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return WordVocabulary("abcde")
+
+
+def encoded(vocabulary, first, second, max_length, causal=False):
+    second = None if second is None else tf.constant(second)
+    rows = encode_pairs(vocabulary, tf.constant(first), second, max_length, causal)
+    assert rows["token_ids"].dtype == rows["segment_ids"].dtype == tf.int32
+    return rows["token_ids"].numpy().tolist(), rows["segment_ids"].numpy().tolist()
+
+
+def test_one_text(vocabulary):
+    ids, segments = encoded(vocabulary, ["a b c d", "e ?", ""], None, 5)
+    assert ids == [[CLS, A, B, C, SEP], [CLS, E, 1, SEP, 0], [CLS, SEP, 0, 0, 0]]
+    assert not np.any(segments)
+
+
+def test_two_texts(vocabulary):
+    ids, segments = encoded(vocabulary, ["a b", "c", ""], ["c d e", "d", ""], 16)
+    assert ids == [
+        [CLS, A, B, SEP, C, D, E, SEP],
+        [CLS, C, SEP, D, SEP, 0, 0, 0],
+        [CLS, SEP, SEP, 0, 0, 0, 0, 0],
+    ]
+    assert segments == [
+        [0, 0, 0, 0, 1, 1, 1, 1],
+        [0, 0, 0, 1, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0, 0, 0, 0],
+    ]
+
+
+def test_two_separators_as_roberta():
+    vocabulary = WordVocabulary("abcde")
+    vocabulary.pair_separators = 2
+    ids, segments = encoded(vocabulary, ["a b c", "a"], ["d e", "b"], 8)
+    assert ids == [[CLS, A, B, SEP, SEP, D, E, SEP], [CLS, A, SEP, SEP, B, SEP, 0, 0]]
+    assert segments == [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1, 0, 0]]
+    assert encoded(vocabulary, ["a"], None, 8)[0] == [[CLS, A, SEP]]
+    with pytest.raises(UserError, match="need at least 6"):
+        encoded(vocabulary, ["a"], ["b"], 5)
+
+
+def test_a_row_that_ends_with_cls_as_xlnet_s():
+    vocabulary = WordVocabulary("abcde")
+    vocabulary.cls_last = True
+    ids, segments = encoded(vocabulary, ["a b c", "a"], ["d e", "b"], 7)
+    assert ids == [[A, B, SEP, D, E, SEP, CLS], [A, SEP, B, SEP, CLS, 0, 0]]
+    assert segments == [[0, 0, 0, 1, 1, 1, 2], [0, 0, 1, 1, 2, 0, 0]]
+    ids, segments = encoded(vocabulary, ["a b c", ""], None, 4)
+    assert (ids, segments) == ([[A, B, SEP, CLS], [SEP, CLS, 0, 0]], [[0, 0, 0, 2], [0, 2, 0, 0]])
+
+
+def test_start_delimiter_and_extract_of_a_causal_model(vocabulary):
+    one, _ = encoded(vocabulary, ["a b", "c"], None, 8, causal=True)
+    assert one == [[CLS, A, B, EXTRACT], [CLS, C, EXTRACT, 0]]
+    ids, segments = encoded(vocabulary, ["a b", ""], ["c", "d e"], 8, causal=True)
+    assert ids == [[CLS, A, B, SEP, C, EXTRACT], [CLS, SEP, D, E, EXTRACT, 0]]
+    assert segments == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 0]]
+    cut, _ = encoded(vocabulary, ["a b c d e"], None, 5, causal=True)
+    assert cut == [[CLS, A, B, C, EXTRACT]]
+
+
+def test_the_longer_text_is_trimmed_first(vocabulary):
+    first, second = ["a b c d e", "a", "a b c d e"], ["a", "a b c d e", "e d c b a"]
+    ids, segments = encoded(vocabulary, first, second, 8)
+    assert ids == [
+        [CLS, A, B, C, D, SEP, A, SEP],
+        [CLS, A, SEP, A, B, C, D, SEP],
+        [CLS, A, B, C, SEP, E, D, SEP],
+    ]
+    assert np.sum(segments, axis=1).tolist() == [2, 5, 3]
+
+
+@pytest.mark.parametrize("room", [2, 3, 7, 8])
+def test_kept_lengths_equal_trimming_step_by_step(vocabulary, room):
+    def trimmed(a, b):
+        while a + b > room:
+            a, b = (a - 1, b) if a > b else (a, b - 1)
+        return a, b
+
+    pairs = [(a, b) for a in range(15) for b in range(15)]
+    first, second = (["a " * count for count in side] for side in zip(*pairs, strict=True))
+    ids, segments = map(np.array, encoded(vocabulary, first, second, room + 3))
+    kept = (ids == A)[..., None] & (segments[..., None] == [0, 1])  # (N, L, 2)
+    assert kept.sum(axis=1).tolist() == [list(trimmed(a, b)) for a, b in pairs]
+
+
+def test_the_same_in_a_graph(vocabulary):
+    text = tf.TensorSpec([None], tf.string)
+    graph = tf.function(
+        lambda a, b: encode_pairs(vocabulary, a, b, 9), input_signature=(text, text)
+    )
+    first, second = ["a b c d e a b", "e"], ["a b", "a b c d"]
+    eager = encode_pairs(vocabulary, tf.constant(first), tf.constant(second), 9)
+    for name, rows in graph(first, second).items():
+        assert np.array_equal(rows, eager[name])
+    assert graph([], [])["token_ids"].shape[0] == 0
+
+
+def test_a_text_of_ten_megabytes(vocabulary):
+    ids, _ = encoded(vocabulary, ["a " + "wonderful " * 1_000_000, "b"], ["c", "d"], 7)
+    assert ids == [[CLS, A, 1, 1, SEP, C, SEP], [CLS, B, SEP, D, SEP, 0, 0]]
+
+
+def test_no_room(vocabulary):
+    assert encoded(vocabulary, ["a b"], None, 3)[0] == [[CLS, A, SEP]]
+    assert encoded(vocabulary, ["a b"], ["c d"], 5)[0] == [[CLS, A, SEP, C, SEP]]
+    with pytest.raises(UserError, match="max_length=2"):
+        encoded(vocabulary, ["a"], None, 2)
+    with pytest.raises(UserError, match="max_length=4"):
+        encoded(vocabulary, ["a"], ["b"], 4)
+    empty = Examples([], None, None, np.array([], np.int64), None)
+    with pytest.raises(UserError, match="no example"):
+        encode_examples(vocabulary, empty, 8)
+
+
+def test_progress_is_told(vocabulary):
+    told = []
+
+    def progress(parts, total):
+        for size, part in parts:
+            told.append((size, total))
+            yield part
+
+    texts = [" ".join("abcde"[: 1 + i % 5]) for i in range(1218)]
+    many = Examples(texts, texts[::-1], None, np.arange(1218), None)
+    found = encode_examples(vocabulary, many, 8, progress)
+    assert told == [(1024, 1218), (194, 1218)]
+    whole, _ = encoded(vocabulary, texts, texts[::-1], 8)
+    assert found.rows.padded(np.arange(1218), 8).tolist() == whole
+    again = encode_examples(vocabulary, dataclasses.replace(many, second=None), 8)
+    assert (again.boundaries == again.rows.lengths).all()
+
+
+def write(path, lines):
+    header = ["context\tending1\tending2\tlabel"]
+    path.write_text("".join(f"{line}\n" for line in header + lines))
+    return f"tsv:{path}"
+
+
+def test_each_choice_is_a_row_of_its_context(vocabulary, tmp_path):
+    task = get_task("story_cloze")
+    source = write(tmp_path / "all.tsv", ["a b\tc\td e\t2", "c\ta\tb\t1", "e\td d d\ta\t1"])
+    found = read_choices(task, "train", source=source)
+    assert (found.contexts, found.choices) == (["a b", "c", "e"], (["c", "a", "d d d"],
+                                                                  ["d e", "b", "a"]))  # fmt: skip
+    assert found.labels.tolist() == [1, 0, 0]
+    rows = encode_choices(vocabulary, found, 16, causal=True)
+    assert rows.count == 2 and rows.lengths.tolist() == [7, 5, 7]
+    data = ExampleBatches(rows, 2, shapes=1, length_multiple=1)
+    assert (len(data), data.steps_per_epoch) == (3, 2)
+    seen = {}
+    for batch in data.evaluation_dataset().as_numpy_iterator():
+        assert batch["token_ids"].shape == batch["segment_ids"].shape == (2, 2, 7)
+        for number, ids, label in zip(
+            batch["index"], batch["token_ids"], batch["label"], strict=True
+        ):
+            seen[int(number)] = ([list(row[row != 0]) for row in ids], int(label))
+    assert seen.pop(-1) == ([[], []], 0)
+    assert seen == {
+        0: ([[CLS, A, B, SEP, C, EXTRACT], [CLS, A, B, SEP, D, E, EXTRACT]], 1),
+        1: ([[CLS, C, SEP, A, EXTRACT], [CLS, C, SEP, B, EXTRACT]], 0),
+        2: ([[CLS, E, SEP, D, D, D, EXTRACT], [CLS, E, SEP, A, EXTRACT]], 0),
+    }
+    assert "real" in data.summary() and np.isfinite(data.row_lengths).all()
+
+
+def test_a_wrong_table_of_choices_is_named(tmp_path):
+    task = get_task("story_cloze")
+    with pytest.raises(UserError, match="the task 'story_cloze' has no data of its own"):
+        read_choices(task, "train")
+    source = write(tmp_path / "all.tsv", ["a b\tc\td e\t3"])
+    with pytest.raises(UserError, match="line 2: '3' in column 'label' is not one of the classes"):
+        read_choices(task, "train", source=source)
+
+
+def test_rows_of_sentences_are_those_of_training_and_serving():
+    vocabulary, length = WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefgh")), 12
+    rng = np.random.default_rng(5)
+    lines = [" ".join(rng.choice(list("abcdefgh"), rng.integers(1, 20))) for _ in range(30)]
+    cut_lines = sum(len(line.split()) > length - 2 for line in lines)
+    lines += ["", " ", "unknown word", "\ud800"]
+    rows, cut = encode_sentences(vocabulary, lines, length)
+    raw = [line.encode("utf-8", "surrogatepass") for line in lines]
+    expected = encode_pairs(vocabulary, tf.constant(raw), None, length)["token_ids"].numpy()
+    np.testing.assert_array_equal(rows.padded(np.arange(len(lines)), length), expected)
+    assert cut == cut_lines > 0
+    assert rows.lengths.max() == length and rows.lengths[30] == 2
+    assert encode_sentences(vocabulary, [], length)[0].lengths.shape == (0,)
+    with pytest.raises(UserError, match="at least 3"):
+        encode_sentences(vocabulary, lines, 2)
+
+
+def test_windows_see_every_id():
+    rng = np.random.default_rng(0)
+    lengths = [0, 1, 7, 8, 9, *rng.integers(0, 60, 40)]
+    rooms = tf.constant([8, 8, 8, 8, 8, *rng.integers(1, 20, 40)], tf.int64)
+    rows = tf.ragged.range(lengths)
+    for stride in (1, 3, 8, 50):
+        windows = windows_over(rows, rooms, stride)
+        shown = iter(windows.ids.to_list())
+        for starts, length, room in zip(
+            windows.starts.to_list(), lengths, rooms.numpy(), strict=True
+        ):
+            step = min(stride, room)
+            # The released code's loop.
+            expected, start = [], 0
+            while not expected or start < length:
+                expected.append(start)
+                if start + room >= length:
+                    break
+                start += step
+            assert starts == expected
+            seen = [next(shown) for _ in starts]
+            assert seen == [list(range(s, min(s + room, length))) for s in starts]
+            assert set().union(*seen) == set(range(length))
+        assert next(shown, None) is None

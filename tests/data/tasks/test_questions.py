@@ -1,0 +1,185 @@
+"""SQuAD's questions: read from files and TFDS, and as windows over contexts."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.questions import (
+    Answer,
+    Questions,
+    encode_question_examples,
+    encode_questions,
+    read_questions,
+)
+from macaron_tf.errors import UserError
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+
+SQUAD, SQUAD2 = get_task("squad"), get_task("squad2")
+
+
+def write(path, *questions, context="a \U0001f600 cafe\u0301 in Rome"):
+    paragraphs = [{"context": context, "qas": list(questions)}]
+    path.write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
+    return f"squad:{path}"
+
+
+def question(name="q1", *answers, **more):
+    found = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": "Where?", "answers": found, **more}
+
+
+def test_places_count_characters(tmp_path):
+    answers = [("Rome", 13), ("cafe\u0301", 4)]
+    source = write(
+        tmp_path / "a.json", question("q1", *answers), question("q2", is_impossible=True)
+    )
+    found = read_questions(SQUAD2, "train", source=source)
+    assert found.ids == ["q1", "q2"] and len(found) == 2
+    assert found.labels == [(Answer("Rome", 13), Answer("cafe\u0301", 4)), ()]
+    assert all(context == "a \U0001f600 cafe\u0301 in Rome" for context in found.contexts)
+    with pytest.raises(UserError, match="'q2' has no answer.*the task squad2"):
+        read_questions(SQUAD, "train", source=source)
+
+
+@pytest.mark.parametrize("start", [-4, 0, 12, 14, 400])
+def test_a_wrong_place_is_refused(start, tmp_path):
+    source = write(tmp_path / "a.json", question("q1", ("Rome", start)))
+    with pytest.raises(UserError, match=f"a.json, question 'q1': the answer 'Rome'.* {start} of"):
+        read_questions(SQUAD, "train", source=source)
+
+
+def test_answers_may_be_secret_in_a_test_set(tmp_path):
+    one = question()
+    del one["answers"]
+    write(tmp_path / "test.json", one)
+    source = f"squad:{tmp_path}/{{split}}.json"
+    assert read_questions(SQUAD, "test", source=source).labels is None
+    write(tmp_path / "train.json", one)
+    with pytest.raises(UserError, match="'answers' is missing"):
+        read_questions(SQUAD, "train", source=source)
+
+
+def test_half_a_character_keeps_the_others_places(tmp_path):
+    source = write(tmp_path / "a.json", question("q1", ("Rome", 4)), context="x\ud83d, Rome")
+    found = read_questions(SQUAD, "train", source=source)
+    assert found.contexts == ["x?, Rome"]
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "a.json"
+    for text, words in (
+        ("{", "is not JSON"),
+        ("[1]", "'data' is not a list"),
+        ('{"data": [3]}', r"data\[0\]: the field 'paragraphs'"),
+        ('{"data": []}', "holds no question"),
+        ("\udcff", "is not JSON"),
+    ):
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(UserError, match=words):
+            read_questions(SQUAD, "train", source=f"squad:{path}")
+    with pytest.raises(UserError, match="unknown source 'tsv:a'"):
+        read_questions(SQUAD, "train", source="tsv:a")
+    with pytest.raises(UserError, match="cannot read"):
+        read_questions(SQUAD, "train", source=f"squad:{tmp_path}/none.json")
+
+
+def test_tfds(tfds_dir):
+    found = read_questions(SQUAD, "validation", tfds_dir)
+    assert len(found) == 138 and all(len(answers) >= 1 for answers in found.labels)
+    text, start = found.labels[0][0]
+    assert found.contexts[0][start : start + len(text)] == text
+    with pytest.raises(UserError, match="no field 'id'"):
+        read_questions(SQUAD, "train", tfds_dir, source="tfds:glue/rte")
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return WordPieceVocabulary([*SPECIAL_PIECES, *LETTERS, *(f"##{x}" for x in LETTERS)])
+
+
+def test_rows_and_labels(vocabulary):
+    examples = Questions(
+        ["1", "2", "3", "4"],
+        ["ab c d", "a", "a", "b"],
+        ["e f gh i j k", "", "l M n", "o \u200b p"],
+        [(Answer("h i", 5),), (), (Answer("M", 2),), (Answer("\u200b", 2),)],
+    )
+    encoded = encode_question_examples(vocabulary, examples, max_length=9, stride=2, max_question=2)
+    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+
+    def ids(text):
+        return [vocabulary.words.index(piece) for piece in text.split()]
+
+    rows = [
+        encoded.rows.ids[a:b].tolist()
+        for a, b in zip(encoded.rows.offsets, encoded.rows.offsets[1:], strict=False)
+    ]
+    question = [cls, *ids("a ##b"), sep]
+    assert rows[:3] == [
+        [*question, *ids("e f g ##h"), sep],
+        [*question, *ids("g ##h i j"), sep],
+        [*question, *ids("i j k"), sep],
+    ]
+    assert rows[3] == [cls, *ids("a"), sep, sep]
+    assert encoded.question.tolist() == [0, 0, 0, 1, 2, 3]
+    # "h i" is whole in the second window only; a text of no piece is no answer.
+    assert encoded.labels.tolist() == [[0, 0], [5, 6], [0, 0], [0, 0], [4, 4], [0, 0]]
+    assert encoded.labels.dtype == np.int32
+    positions = encoded.positions()
+    again = encode_questions(
+        vocabulary,
+        tf.constant(examples.questions),
+        tf.constant(examples.contexts),
+        max_length=9,
+        stride=2,
+        max_question=2,
+    )[1]
+    for one, other in zip(positions, again, strict=True):
+        one, other = (
+            x.to_list() if isinstance(x, tf.RaggedTensor) else x.numpy().tolist()
+            for x in (one, other)
+        )
+        assert one == other
+
+
+def test_batches_carry_two_positions(vocabulary):
+    texts = ["a b c d e f g"] * 5
+    answers = [(Answer("c d", 4),)] * 5
+    examples = Questions(list("12345"), ["q"] * 5, texts, answers)
+    encoded = encode_question_examples(
+        vocabulary, examples, max_length=16, stride=8, max_question=4
+    )
+    data = ExampleBatches(encoded, 4)
+    batches = list(data.dataset(repeat=False).as_numpy_iterator())
+    assert [batch["label"].shape for batch in batches] == [(4, 2), (4, 2)]
+    labels = np.concatenate([batch["label"][batch["weight"] > 0] for batch in batches])
+    assert labels.tolist() == [[5, 6]] * 5
+    assert batches[0]["label"][batches[0]["weight"] == 0].tolist() in ([], [[0, 0]] * 3)
+    other = encode_question_examples(
+        vocabulary,
+        Questions(list("12345"), ["q"] * 5, texts, [()] * 5),
+        max_length=16,
+        stride=8,
+        max_question=4,
+    )
+    assert ExampleBatches(other, 4).fingerprint() != data.fingerprint()
+
+
+def test_no_room_is_refused(vocabulary):
+    with pytest.raises(
+        UserError, match="max_length=7 is too small: a question of 4 tokens needs 8"
+    ):
+        encode_question_examples(
+            vocabulary, Questions(["1"], ["a"], ["b"], None), max_length=7, stride=2, max_question=4
+        )
+    with pytest.raises(UserError, match="no question to encode"):
+        encode_question_examples(
+            vocabulary, Questions([], [], [], None), max_length=8, stride=2, max_question=4
+        )

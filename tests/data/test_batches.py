@@ -1,0 +1,327 @@
+"""Batches: the best lengths, each example once, any step on, of examples, sentences and arrays."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.batches import ArrayBatches, Buckets, ExampleBatches, choose_lengths
+from macaron_tf.data.tasks.definitions import TASKS
+from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
+from macaron_tf.data.tasks.reading import Examples, SentenceSets, read_examples
+from macaron_tf.data.translation import BatchingConfig, TranslationData
+from macaron_tf.errors import UserError
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+
+LENGTHS = np.minimum(2 + np.random.default_rng(0).poisson(9, 5000) * 2, 60)
+COUNT, LENGTH, ROWS = 203, 24, 8  # 203 = 25 x 8 + 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("multiple", [1, 2, 4])
+def test_lengths_are_optimal(count, multiple):
+    lengths = np.random.default_rng(1).integers(2, 14, 40)
+    chosen = choose_lengths(lengths, count, multiple)
+
+    def cost(boundaries):
+        return sum(min(b for b in boundaries if b >= length) for length in lengths)
+
+    longest = -(-int(lengths.max()) // multiple) * multiple
+    shorter = range(multiple, longest, multiple)
+    best = min(cost((*some, longest)) for some in itertools.combinations(shorter, count - 1))
+    assert cost(chosen) == best
+    assert chosen[-1] == longest and len(chosen) <= count
+
+
+def test_more_lengths_than_needed():
+    assert choose_lengths(np.array([3, 3, 8]), 8, 4) == [4, 8]
+    assert choose_lengths(np.array([5]), 8, 2) == [6]
+
+
+def test_rows_fill_the_budget():
+    buckets = Buckets([12, 30, 1000, 4096], 4096)
+    assert buckets.shapes == ((336, 12), (136, 30), (4, 1000), (1, 4096))
+    with pytest.raises(UserError, match="a batch of 50 tokens cannot hold a row of 51"):
+        Buckets([10, 51], 50)
+
+
+@pytest.mark.parametrize("rng", [None, np.random.default_rng(0)])
+@pytest.mark.parametrize("rows", [1, 7, 300, 5000])
+def test_each_row_once_in_static_shapes(rng, rows):
+    lengths = LENGTHS[:rows]
+    buckets = Buckets(choose_lengths(LENGTHS, 6, 2), 512)
+    plan = buckets.plan(lengths, rng)
+    assert len(plan) == buckets.steps(lengths)
+    dealt = np.concatenate([batch.rows for batch in plan])
+    assert np.array_equal(np.sort(dealt[dealt >= 0]), np.arange(rows))
+    assert {(len(batch.rows), batch.length) for batch in plan} <= set(buckets.shapes)
+    assert sum(bool((batch.rows < 0).any()) for batch in plan) <= 1
+    for batch in plan:
+        assert lengths[batch.rows[batch.rows >= 0]].max() <= batch.length
+
+
+def test_little_padding():
+    buckets = Buckets(choose_lengths(LENGTHS, 8, 2), 512)
+    plan = buckets.plan(LENGTHS, np.random.default_rng(0))
+    assert LENGTHS.sum() / sum(len(b.rows) * b.length for b in plan) > 0.9
+
+
+def test_without_a_seed_lengths_ascend():
+    plan = Buckets([10, 30, 60], 512).plan(LENGTHS, None)
+    rows = np.concatenate([batch.rows for batch in plan])
+    assert (np.diff(LENGTHS[rows[rows >= 0]]) >= 0).all()
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefgh"))
+
+
+@pytest.fixture(scope="module")
+def examples():
+    """Pairs of 1 to 20 words."""
+    rng = np.random.default_rng(0)
+
+    def texts():
+        return [" ".join(rng.choice(list("abcdefgh"), rng.integers(1, 21))) for _ in range(COUNT)]
+
+    labels = rng.integers(0, 2, COUNT).astype(np.int32)
+    return Examples(texts(), texts(), labels, np.arange(COUNT) * 10, None)
+
+
+@pytest.fixture(scope="module")
+def encode(vocabulary):
+    return lambda examples, length=LENGTH: encode_examples(vocabulary, examples, length)
+
+
+@pytest.fixture(scope="module")
+def data(examples, encode):
+    return ExampleBatches(encode(examples), ROWS)
+
+
+@pytest.fixture(scope="module")
+def sentences(examples, vocabulary):
+    sets = SentenceSets((examples.first, examples.second), examples.labels.astype(np.float32))
+    return ExampleBatches(encode_sets(vocabulary, sets, LENGTH), ROWS)
+
+
+@pytest.fixture(scope="module")
+def pairs(toy_pairs, toy_vocabulary):
+    return TranslationData.from_pairs(toy_pairs, toy_vocabulary, batching=BatchingConfig(200, 5))
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    lengths = np.random.default_rng(0).permutation(COUNT)
+    return ArrayBatches(COUNT, ROWS, lambda rows: {"x": rows}, {"x": ("int64", (None,))}, lengths)
+
+
+@pytest.fixture(params=["data", "sentences", "pairs", "arrays"])
+def batches(request):
+    """Every kind of batches."""
+    return request.getfixturevalue(request.param)
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("start", [0, 1, 24, 26, 95])
+def test_start_step_equals_skipping(batches, start):
+    whole = list(itertools.islice(batches.batches(5), start + 4))
+    started = list(batches.dataset(5, start).take(4).as_numpy_iterator())
+    assert all(equal(a, b) for a, b in zip(whole[start:], started, strict=True))
+
+
+def test_seed_and_epoch_decide_the_order(batches):
+    first = next(batches.batches(1))
+    assert equal(first, next(batches.batches(1)))
+    assert not equal(first, next(batches.batches(2)))
+    assert not equal(first, next(batches.batches(1, start_step=batches.steps_per_epoch)))
+
+
+def test_the_dataset_knows_its_size_and_specification(batches):
+    steps = batches.steps_per_epoch
+    dataset = batches.dataset(repeat=False)
+    assert len(dataset) == steps == len(list(dataset))
+    assert len(batches.dataset(start_step=steps + 1, repeat=False)) == steps - 1
+    assert batches.dataset().cardinality() == tf.data.INFINITE_CARDINALITY
+    evaluation = batches.evaluation_dataset()
+    assert len(evaluation) == len(list(evaluation))
+    for batch in dataset:
+        for name, spec in dataset.element_spec.items():
+            assert spec.is_compatible_with(batch[name]) and spec.dtype == batch[name].dtype
+
+
+def test_arrays_leave_out_the_rest_of_an_epoch(arrays):
+    def numbers(batches, start=0, count=25):
+        return [b["x"] for b in itertools.islice(batches.batches(1, start), count)]
+
+    assert arrays.steps_per_epoch == 25 and len(set(np.concatenate(numbers(arrays)))) == 200
+    free = ArrayBatches(10, 3, arrays._gather, arrays._shapes)
+    assert free.steps_per_epoch == 3 and len(set(np.concatenate(numbers(free, 0, 3)))) == 9
+    sizes = [len(batch["x"]) for batch in free.evaluation_dataset()]
+    assert sizes == [3, 3, 3, 1]
+    ordered = ArrayBatches(10, 3, arrays._gather, arrays._shapes, shuffle=False)
+    assert [rows.tolist() for rows in numbers(ordered, 3, 2)] == [[9], [0, 1, 2]]
+    # Those of 16 batches are sorted by length together.
+    lengths = np.random.default_rng(0).permutation(64)
+    alike = ArrayBatches(64, 4, arrays._gather, arrays._shapes, lengths)
+    assert max(np.ptp(lengths[rows]) for rows in numbers(alike, 0, 16)) == 3
+
+
+def rows(batches):
+    """(ids, segments, label) of the rows that count, without padding; others hold zeros."""
+    found = []
+    for batch in batches:
+        for ids, segments, label, weight in zip(
+            batch["token_ids"], batch["segment_ids"], batch["label"], batch["weight"], strict=True
+        ):
+            if weight:
+                length = np.count_nonzero(ids)
+                found.append((tuple(ids[:length]), tuple(segments[:length]), label))
+            else:
+                assert not ids.any() and not segments.any() and label == 0
+    return found
+
+
+def expected(examples, vocabulary):
+    second = None if examples.second is None else tf.constant(examples.second)
+    encoded = encode_pairs(vocabulary, tf.constant(examples.first), second, LENGTH)
+    rest = {"label": examples.labels, "weight": np.ones(len(examples))}
+    return rows([{name: ids.numpy() for name, ids in encoded.items()} | rest])
+
+
+def test_an_epoch_holds_each_example_once(data, examples, vocabulary):
+    assert len(data) == COUNT and data.steps_per_epoch == 26
+    for epoch in range(2):
+        batches = itertools.islice(data.batches(3, epoch * 26), 26)
+        assert sorted(rows(batches)) == sorted(expected(examples, vocabulary))
+    other = ExampleBatches(data.encoded, 32)
+    assert other.encoded is data.encoded and other.steps_per_epoch == 7
+    assert sorted(rows(itertools.islice(other.batches(), 7))) == sorted(
+        expected(examples, vocabulary)
+    )
+
+
+def test_an_epoch_holds_each_set_of_sentences_once(sentences, examples, vocabulary):
+    columns = []
+    for texts in (examples.first, examples.second):
+        ids = encode_pairs(vocabulary, tf.constant(texts), None, LENGTH)["token_ids"].numpy()
+        columns.append([tuple(row[row != 0]) for row in ids])
+    found = []
+    for batch in itertools.islice(sentences.batches(3, 26), 26):
+        assert set(batch) == {"token_ids", "weight", "label"}
+        assert batch["token_ids"].shape in sentences.shapes
+        for ids, weight, label in zip(
+            batch["token_ids"], batch["weight"], batch["label"], strict=True
+        ):
+            if weight:
+                found.append((*(tuple(row[row != 0]) for row in ids), label))
+            else:
+                assert not ids.any() and label == 0
+    assert sorted(found) == sorted(zip(*columns, examples.labels, strict=True))
+
+
+def test_few_static_shapes(data, sentences):
+    assert 1 < len(data.shapes) <= 4
+    shapes = {batch["token_ids"].shape for batch in itertools.islice(data.batches(), 26)}
+    assert shapes <= set(data.shapes)
+    assert all(size == ROWS and length % 8 == 0 for size, length in data.shapes)
+    spec = data.dataset().element_spec
+    assert {name: entry.shape.as_list() for name, entry in spec.items()} == {
+        "token_ids": [ROWS, None],
+        "segment_ids": [ROWS, None],
+        "label": [ROWS],
+        "weight": [ROWS],
+    }
+    assert data.summary().startswith("203 examples, 26 steps an epoch, ")
+    assert len(sentences.shapes) <= 4
+    assert all(shape[:2] == (ROWS, 2) and shape[2] <= LENGTH for shape in sentences.shapes)
+    one = ExampleBatches(sentences.encoded, ROWS, shapes=1)
+    assert one.dataset().element_spec["token_ids"].shape == (ROWS, 2, sentences.lengths[-1])
+
+
+def test_evaluation_keeps_the_way_back(data, examples, vocabulary):
+    found, lengths = {}, []
+    for batch in data.evaluation_dataset().as_numpy_iterator():
+        assert np.array_equal(batch["index"] >= 0, batch["weight"] == 1)
+        real = rows([batch])
+        for row, index in zip(real, batch["index"][batch["index"] >= 0], strict=True):
+            found[int(index)] = row
+            lengths.append(len(row[0]))
+    assert [found[i] for i in range(COUNT)] == expected(examples, vocabulary)
+    assert lengths == sorted(lengths)
+
+
+def test_shared_lengths(data, examples, encode):
+    few = dataclasses.replace(
+        examples, first=["a"], second=["b"], labels=examples.labels[:1], indices=np.array([0])
+    )
+    short = ExampleBatches(encode(few), ROWS, lengths=data.lengths)
+    assert short.lengths == data.lengths and short.steps_per_epoch == 1
+    long = ExampleBatches(data.encoded, ROWS, lengths=[8, 16])
+    assert long.lengths == (8, 16, 24)
+
+
+def test_no_batch_is_longer_than_the_model(examples, encode):
+    data = ExampleBatches(encode(examples, 21), ROWS)
+    assert data.lengths[-1] == 21
+    assert max(batch["token_ids"].shape[1] for batch in data.evaluation_dataset()) == 21
+
+
+def test_one_text_and_scores(examples, encode, vocabulary):
+    scores = np.linspace(0, 5, COUNT, dtype=np.float32)
+    examples = dataclasses.replace(examples, second=None, labels=scores)
+    batches = list(ExampleBatches(encode(examples), ROWS).dataset(repeat=False).as_numpy_iterator())
+    assert batches[0]["label"].dtype == np.float32
+    assert not any(batch["segment_ids"].any() for batch in batches)
+    assert sorted(rows(batches)) == sorted(expected(examples, vocabulary))
+
+
+def test_without_labels(examples, encode):
+    data = ExampleBatches(encode(dataclasses.replace(examples, labels=None)), ROWS)
+    batch = next(data.evaluation_dataset().as_numpy_iterator())
+    assert set(batch) == {"token_ids", "segment_ids", "weight", "index"}
+    with pytest.raises(UserError, match="no labels to learn from"):
+        data.dataset()
+    with pytest.raises(UserError, match="batch_size=0"):
+        ExampleBatches(data.encoded, 0)
+
+
+def test_fingerprint(data, sentences, examples, encode):
+    def fingerprint(**changes):
+        return ExampleBatches(encode(dataclasses.replace(examples, **changes)), 16).fingerprint()
+
+    assert fingerprint() == data.fingerprint()
+    assert fingerprint(labels=1 - examples.labels) != data.fingerprint()
+    assert fingerprint(first=examples.second, second=examples.first) != data.fingerprint()
+    other = dataclasses.replace(sentences.encoded, labels=1 - sentences.encoded.labels)
+    assert ExampleBatches(other, ROWS).fingerprint() != sentences.fingerprint()
+
+
+def test_real_pairs_with_berts_vocabulary(tfds_dir, shared_data):
+    path = shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
+    vocabulary = WordPieceVocabulary.from_file(path, lower_case=True)
+    examples = read_examples(TASKS["rte"], "validation", tfds_dir)
+    data = ExampleBatches(encode_examples(vocabulary, examples, 64), 16)
+    assert len(data.shapes) <= 4 and data.lengths[-1] == 64
+    seen = 0
+    for batch in data.evaluation_dataset().as_numpy_iterator():
+        for ids, segments, index in zip(
+            batch["token_ids"], batch["segment_ids"], batch["index"], strict=True
+        ):
+            if index < 0:
+                continue
+            length = int((ids != 0).sum())
+            assert ids[0] == 101 and ids[length - 1] == 102 and (ids == 102).sum() == 2
+            boundary = length - segments.sum()
+            assert ids[boundary - 1] == 102
+            first, second = vocabulary.encode_lines([examples.first[index], examples.second[index]])
+            assert ids[1 : boundary - 1].tolist() == first[: boundary - 2]
+            assert ids[boundary : length - 1].tolist() == second[: length - 1 - boundary]
+            assert length == min(64, len(first) + len(second) + 3)
+            seen += 1
+    assert seen == 250
