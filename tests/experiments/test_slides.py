@@ -32,7 +32,7 @@ def calls(monkeypatch):
 
     def command(script, *words, log=None):
         found.append((script, *words))
-        if getattr(experiments, script).main(list(words)):
+        if getattr(experiments, script).__main__.main(list(words)):
             raise UserError("failed")
 
     for module in (studies, frame, encoders, decoders):

@@ -36,7 +36,7 @@ def in_this_process(monkeypatch):
 
     def command(script, *words, log=None):
         calls.append((script, *words))
-        if getattr(experiments, script).main(list(words)):
+        if getattr(experiments, script).__main__.main(list(words)):
             raise UserError("failed")
 
     monkeypatch.setattr(studies, "command", command)
