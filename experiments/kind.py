@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 
 from etils import epath
 
@@ -40,21 +39,3 @@ def run_place(given: str) -> tuple[epath.Path, str | None]:
         folder, _, checkpoint = given.rpartition("@")
         return storage.as_path(folder), checkpoint
     return path, None
-
-
-def library_folder(given: str) -> pathlib.Path:
-    """The folder of another library's model.
-
-    Args:
-        given: LIBRARY:DIR, such as `hugging-face:DIR`.
-
-    Raises:
-        UserError: it is not on the disk.
-    """
-    place = given.partition(":")[2]
-    if storage.is_remote(place):
-        raise UserError(f"{given}: copy the folder from its bucket to the disk first")
-    folder = pathlib.Path(place).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"{given}: there is no folder {folder}; check the path")
-    return folder.absolute()

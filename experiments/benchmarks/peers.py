@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop import read_marian_state
+from macaron_tf.interop import import_encoder_decoder
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
@@ -63,7 +63,7 @@ class HuggingFacePeer:
     def our_model(self) -> EncoderDecoder:
         """Our encoder-decoder with the same weights."""
         state = {name: value.numpy() for name, value in self.model.state_dict().items()}
-        return read_marian_state(state, self.model.config.to_dict()).model
+        return import_encoder_decoder(state, self.model.config.to_dict()).network
 
     def decode(self, source: np.ndarray, beam_size: int, length: int, **options: Any) -> np.ndarray:
         """The best output of exactly `length` tokens, the last an EOS: `(B, S) -> (B, length)`."""

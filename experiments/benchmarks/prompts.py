@@ -103,10 +103,10 @@ def _models(options: argparse.Namespace) -> tuple:
     with tempfile.TemporaryDirectory() as folder:
         read = peer.ours(pathlib.Path(folder))
     # Without its `read`.
-    stepping = types.SimpleNamespace(start=read.model.start, step=read.model.step)
+    stepping = types.SimpleNamespace(start=read.network.start, step=read.network.step)
     generators = {
         name: TextGenerator(model, read.vocabulary, config.max_length)
-        for name, model in (("ours", read.model), ("token by token", stepping))
+        for name, model in (("ours", read.network), ("token by token", stepping))
     }
     return peer, read.ids, generators
 

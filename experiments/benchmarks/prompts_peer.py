@@ -7,9 +7,9 @@ import pathlib
 
 import numpy as np
 
-from macaron_tf.interop.hugging_face_language_models import (
-    LanguageModelImport,
-    read_hugging_face_language_model,
+from macaron_tf.interop import (
+    Pretrained,
+    read_language_model,
 )
 from macaron_tf.models import EncoderConfig
 from macaron_tf.text.byte_pair_ops import byte_alphabet
@@ -46,7 +46,7 @@ class HuggingFaceGPT2:
         )
         self.model = transformers.GPT2LMHeadModel(settings).eval()
 
-    def ours(self, directory: pathlib.Path) -> LanguageModelImport:
+    def ours(self, directory: pathlib.Path) -> Pretrained:
         """Our language model with the same weights, read from what `save_pretrained` writes.
 
         Args:
@@ -63,7 +63,7 @@ class HuggingFaceGPT2:
         (directory / "merges.txt").write_text(
             "\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8"
         )
-        return read_hugging_face_language_model(directory)
+        return read_language_model(directory)
 
     def go_on(self, rows: np.ndarray, new_tokens: int) -> np.ndarray:
         """The likeliest tokens behind rows of its ids, none of them the end: `(B, P) -> (B, N)`."""

@@ -16,8 +16,7 @@ from export.translator import TranslationModule
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig
-from macaron_tf.interop import read_hugging_face
-from macaron_tf.interop.assign import assign_dense
+from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text.vocabulary import Vocabulary
@@ -104,14 +103,14 @@ class HuggingFaceClassifier:
         self.vocabulary.save(directory)
         # Hugging Face's name of the same lines.
         (directory / "vocab.txt").write_bytes(self.vocabulary.contents())
-        read = read_hugging_face(directory, lower_case=self.vocabulary.lower_case)
+        read = read_encoder(directory, lower_case=self.vocabulary.lower_case)
         copied = read.classifier(len(LABELS))
         network = EncoderClassifier(copied.config, len(LABELS), dtype=dtype)
         network.build()
         network.set_weights(copied.get_weights())
         head = self.model.classifier
         kernel, bias = (value.detach().float().numpy() for value in (head.weight, head.bias))
-        assign_dense(network.head.dense, [(kernel.T, bias)])
+        network.head.dense.set_weights([kernel.T, bias])
         return network
 
     def to_bfloat16(self) -> "HuggingFaceClassifier":

@@ -1,7 +1,6 @@
 """Where a sentence encoder comes from: a run of any kind, or another library's directory."""
 
 import dataclasses
-import pathlib
 
 from etils import epath
 
@@ -10,9 +9,9 @@ from experiments.embed.sentence_encoder import SentenceEncoder
 from experiments.finetune.init import Init, read_init
 from experiments.kind import read_kind, run_place
 from macaron_tf.errors import UserError
-from macaron_tf.interop.sentence_transformers import read_sentence_transformer
 from macaron_tf.models import catalog
 from macaron_tf.models.siamese import SiameseEncoder
+from macaron_tf.pretrained import is_library, load
 
 _LONGEST = 128  # of a model that does not say what it was trained on
 
@@ -61,10 +60,9 @@ def read_start(
     if found:
         recipe = EmbeddingRun.open(found[0]).recipe
         return Start(init, recipe.pooling, recipe.normalize, recipe.max_length)
-    kind, _, place = given.partition(":")
-    if kind == "hugging-face" and (pathlib.Path(place).expanduser() / "modules.json").is_file():
-        _, *pooling = read_sentence_transformer(pathlib.Path(place).expanduser(), lower_case)
-        return Start(init, *pooling)
+    if is_library(given):
+        found = load(given, lower_case)
+        return Start(init, found.pooling, found.normalize, found.max_length)
     return Start(init)
 
 
@@ -116,7 +114,7 @@ def open_encoder(
 
 def _embedding_run(given: str) -> tuple[epath.Path, str | None] | None:
     """The folder of a run of this kind and the checkpoint's name, if it is one."""
-    if given.partition(":")[0] in ("hugging-face", "keras-hub"):
+    if is_library(given):
         return None
     path, checkpoint = run_place(given)
     if not (path / "recipe.json").is_file() or read_kind(path) != EmbeddingRun.recipe_class.kind:

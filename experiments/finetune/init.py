@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import pathlib
 import re
 import sys
 from collections.abc import Callable
@@ -12,12 +11,15 @@ import keras
 import numpy as np
 
 from experiments.finetune.recipe import FinetuningRecipe
-from experiments.kind import library_folder, read_kind, run_place
+from experiments.kind import read_kind, run_place
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign
 from macaron_tf.io import paths as storage
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
+from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.two_stream import TwoStreamModel
+from macaron_tf.pretrained import is_library, load
 from macaron_tf.text.loading import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.vocabulary import check_vocabulary
 
@@ -165,15 +167,7 @@ def read_init(
         return Init(given, model, (), load_encoder_vocabulary(vocabulary))
     if model:
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
-    kind, _, place = given.partition(":")
-    if kind == "hugging-face" and place:
-        init = _of_hugging_face(given, library_folder(given), lower_case)
-    elif kind == "keras-hub" and place:
-        from macaron_tf.interop.keras_hub_bert import read_keras_hub_bert
-
-        init = _of_encoder(given, read_keras_hub_bert(library_folder(given)))
-    else:
-        init = _of_run(given)
+    init = _of_library(given, lower_case) if is_library(given) else _of_run(given)
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary), given)
     return init
@@ -201,10 +195,7 @@ def _of_run(given: str) -> Init:
     seen = recipe.corpus.sequence_length if kind == "pretraining" else recipe.max_length
     config, options = recipe.model_config(), dict(recipe.model_options)
     if not isinstance(config, EncoderConfig):
-        raise UserError(
-            f"--init {given} is an encoder-decoder: give a run of an encoder, or fine-tune this "
-            "one with experiments.text_to_text"
-        )
+        raise _no_encoder(given)
     if config.num_languages:  # those of the corpus, whatever the catalog says
         options["num_languages"] = config.num_languages
     return Init(
@@ -219,43 +210,36 @@ def _of_run(given: str) -> Init:
     )
 
 
-def _of_hugging_face(given: str, folder: pathlib.Path, lower_case: bool | None) -> Init:
-    from macaron_tf.interop.hugging_face_encoders import read_hugging_face
-    from macaron_tf.interop.hugging_face_language_models import (
-        is_language_model,
-        read_hugging_face_language_model,
-    )
-    from macaron_tf.interop.hugging_face_xlnet import is_xlnet, read_xlnet
-
-    if is_xlnet(folder):
-        return _of_encoder(given, read_xlnet(folder), "xlnet_base", summary="last")
-    if not is_language_model(folder):
-        return _of_encoder(given, read_hugging_face(folder, lower_case))
-    imported = read_hugging_face_language_model(folder)
-    weights = Weights.of(imported.model)
-    if imported.vocabulary is not None and not imported.starts:
-        # It never ends a text; fine-tuned on two, it meets [SEP] between them.
-        [bias] = weights.language_head
-        bias[imported.vocabulary.sep_id] = 0.0
-    return _imported(given, imported, "gpt2_base", weights)
-
-
-def _of_encoder(given: str, imported, base: str = "bert_base", **settings) -> Init:
-    """An `EncoderImport`, see `_imported`."""
-    pooler = list(imported.pooler) if imported.pooler else None
-    weights = Weights(imported.model.encoder.get_weights(), pooler)
-    return _imported(given, imported, base, weights, **settings)
-
-
-def _imported(given: str, imported, base: str, weights: Weights, **settings) -> Init:
+def _of_library(given: str, lower_case: bool | None) -> Init:
     """Another library's model, its shapes and other settings as options of the catalog's."""
-    if imported.vocabulary is None:
+    found = load(given, lower_case, pooling=False)
+    if not isinstance(found.config, EncoderConfig):
+        raise _no_encoder(given)
+    if found.vocabulary is None:
         raise UserError(
             f"--init {given} has no tokenizer beside it that has a counterpart here, so no text "
             "can be read for it: give a BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, GPT or GPT-2 "
             "with its tokenizer's files"
         )
-    config: EncoderConfig = dataclasses.replace(imported.model.config, **settings)
+    config, base = found.config, "bert_base"
+    if isinstance(found.network, TwoStreamModel):
+        config, base = dataclasses.replace(config, summary="last"), "xlnet_base"
+    weights = Weights.of(found.network)
+    if found.pooler:
+        weights = dataclasses.replace(weights, pooler=found.pooler.get_weights())
+    if isinstance(found.network, LanguageModel):
+        base = "gpt2_base"
+        if not found.starts:
+            # It never ends a text; fine-tuned on two, it meets [SEP] between them.
+            [bias] = weights.language_head
+            bias[found.vocabulary.sep_id] = 0.0
     known = catalog.config(base, vocab_size=config.vocab_size)
     options = tuple(differing_fields(config, known).items())
-    return Init(given, base, options, imported.vocabulary, None, lambda: weights)
+    return Init(given, base, options, found.vocabulary, None, lambda: weights)
+
+
+def _no_encoder(given: str) -> UserError:
+    return UserError(
+        f"--init {given} is an encoder-decoder: give a run of an encoder, or fine-tune this one "
+        "with experiments.text_to_text"
+    )

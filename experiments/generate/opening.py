@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
@@ -13,9 +15,12 @@ from experiments.text_to_text.recipe import TextRecipe
 from experiments.text_to_text.run import TextRun
 from macaron_tf.decoding import SequenceGenerator, TextGenerator, TextScorer
 from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderDecoder, LanguageModel
 from macaron_tf.objectives.corruption import SENTINELS
+from macaron_tf.pretrained import load
 from macaron_tf.text.base import PieceVocabulary
 
+_WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
 # What runs of other kinds are for.
 _OTHER_COMMANDS = {
     "translation": "python -m experiments.translate translate",
@@ -41,6 +46,7 @@ class OpenedModel:
         checkpoint: which weights.
         objective: what it has learnt, see `PretrainingRecipe`.
         starts: whether it begins texts, behind [CLS]; else it only goes on with them.
+        sentinels, ends: of an encoder-decoder, see `Pretrained`.
     """
 
     name: str
@@ -51,12 +57,15 @@ class OpenedModel:
     checkpoint: str
     objective: str = "causal_language"
     starts: bool = True
+    sentinels: int = 0
+    ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def generator(self) -> TextGenerator:
         """What goes on with texts, or answers them."""
         if self.objective in CORRUPTING:
-            sentinels = SENTINELS if self.objective == "span_corruption" else 0
-            return SequenceGenerator(self.network, self.vocabulary, self.longest, sentinels)
+            return SequenceGenerator(
+                self.network, self.vocabulary, self.longest, self.sentinels, **self.ends
+            )
         return TextGenerator(self.network, self.vocabulary, self.longest, self.starts)
 
     def scorer(self, window: int) -> TextScorer:
@@ -92,9 +101,7 @@ def open_model(
         UserError: it is no run, one of another kind or objective, or has no such checkpoint.
     """
     if os.fspath(path).startswith("hugging-face:"):
-        from experiments.generate.hugging_face import open_hugging_face
-
-        return open_hugging_face(os.fspath(path), checkpoint, causal)
+        return _open_hugging_face(os.fspath(path), checkpoint, causal)
     kind = read_kind(path)
     if kind == TextRecipe.kind and not causal:
         return _open_task(path, checkpoint)
@@ -118,6 +125,40 @@ def open_model(
         window,
         weights.name,
         run.recipe.objective,
+        sentinels=SENTINELS if run.recipe.objective == "span_corruption" else 0,
+    )
+
+
+def _open_hugging_face(given: str, checkpoint: str | None, causal: bool) -> OpenedModel:
+    """A GPT, GPT-2, T5 or BART of Hugging Face."""
+    if checkpoint:
+        raise UserError(f"{given} has no checkpoints: leave --checkpoint {checkpoint} out")
+    found = load(given)
+    network, longest = found.network, found.config.longest
+    if isinstance(network, EncoderDecoder) and causal:
+        raise UserError(
+            f"{given} answers texts and does not say how likely one is: give a GPT or "
+            f"GPT-2, or `python -m experiments.generate complete {given}`"
+        )
+    if not isinstance(network, EncoderDecoder | LanguageModel):
+        raise UserError(f"{given} writes no text: give a GPT, GPT-2, T5 or BART")
+    if found.vocabulary is None:
+        kind = "GPT" if isinstance(network, LanguageModel) else "model"
+        raise UserError(f"{given} is a {kind} without a tokenizer: put its files there")
+    objective = "causal_language"
+    if isinstance(network, EncoderDecoder):
+        objective = "denoising" if found.ends else "span_corruption"
+    return OpenedModel(
+        os.path.basename(os.path.normpath(given.partition(":")[2])),
+        network,
+        found.vocabulary,
+        longest,
+        longest or _WINDOW,
+        given,
+        objective,
+        found.starts,
+        found.sentinels,
+        found.ends,
     )
 
 

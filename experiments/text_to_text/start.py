@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments.kind import library_folder
 from experiments.pretrain.recipe import CORRUPTING
 from experiments.pretrain.run import PretrainingRun
 from macaron_tf.errors import UserError
-from macaron_tf.models import catalog
+from macaron_tf.models import EncoderDecoderConfig, catalog
 from macaron_tf.models.config import differing_fields
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.pretrained import load
 from macaron_tf.text.base import PieceVocabulary
 
 
@@ -70,10 +70,11 @@ def read_start(given: str) -> TextStart:
 
 
 def _of_hugging_face(given: str) -> TextStart:
-    from macaron_tf.interop.hugging_face_text_models import read_hugging_face_text_model
-
-    found = read_hugging_face_text_model(library_folder(given))
-    config, bart = found.model.config, bool(found.ends)
+    found = load(given)
+    config = found.config
+    if not isinstance(config, EncoderDecoderConfig) or found.vocabulary is None:
+        raise UserError(f"--init {given} is no T5 or BART with its tokenizer's files: give one")
+    bart = bool(found.ends)
     base = "bart_base" if bart else "t5_small"
     known = catalog.config(base, vocab_size=config.vocab_size)
     return TextStart(
@@ -84,6 +85,6 @@ def _of_hugging_face(given: str) -> TextStart:
         "adam" if bart else "adafactor",
         "float32",
         config.vocab_size - found.vocabulary.size,
-        found.model.get_weights,
+        found.network.get_weights,
         starts=bart,
     )

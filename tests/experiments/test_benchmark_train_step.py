@@ -17,6 +17,8 @@ from experiments.benchmarks.encoder_step import (
 from experiments.benchmarks.harness import Samples
 from experiments.benchmarks.workers import Worker, worker_processes
 from macaron_tf.errors import UserError
+from macaron_tf.interop.assign import Raw, assign_weights
+from macaron_tf.interop.files import TorchArrays
 
 TINY = StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
 
@@ -140,52 +142,28 @@ def test_blocks_take_turns_in_the_named_implementation(monkeypatch, capsys):
     assert "float32, scan" in printed
 
 
-def our_weights(model):
-    """The weights of an `SdpaEncoder` as `assign_encoder` takes them."""
-    from macaron_tf.interop.encoder_weights import (
-        EncoderLayerWeights,
-        EncoderWeights,
-        MaskedLanguageWeights,
-    )
-
-    def dense(linear, part=slice(None)):
-        return linear.weight.detach().numpy()[part].T, linear.bias.detach().numpy()[part]
-
-    def norm(layer):
-        return layer.weight.detach().numpy(), layer.bias.detach().numpy()
-
-    def layer_weights(layer):
-        width = layer.output.in_features
-        query, key, value = (
-            dense(layer.query_key_value, slice(i * width, (i + 1) * width)) for i in range(3)
-        )
-        return EncoderLayerWeights(
-            query=query,
-            key=key,
-            value=value,
-            output=dense(layer.output),
-            inner=dense(layer.inner),
-            outer=dense(layer.outer),
-            attention_norm=norm(layer.attention_norm),
-            feed_forward_norm=norm(layer.feed_forward_norm),
-        )
-
-    return EncoderWeights(
-        tokens=model.tokens.weight.detach().numpy(),
-        positions=model.positions.weight.detach().numpy(),
-        segments=model.segments.weight.detach().numpy(),
-        norm=norm(model.norm),
-        layers=[layer_weights(layer) for layer in model.layers],
-        masked_language=MaskedLanguageWeights(
-            dense(model.dense), norm(model.head_norm), model.bias.detach().numpy()
-        ),
-    )
+# The names of an `SdpaEncoder`'s parts.
+SDPA_ENCODER = {
+    "encoder/embeddings/tokens": "tokens",
+    "encoder/embeddings/positions": "positions",
+    "encoder/embeddings/segments": Raw("segments.weight"),
+    "encoder/embeddings/norm": "norm",
+    "block_{}/attention_0/attention/query_key_value": "layers.{}.query_key_value",
+    "block_{}/attention_0/attention/output": "layers.{}.output",
+    "block_{}/attention_0/norm": "layers.{}.attention_norm",
+    "block_{}/feed_forward_1/feed_forward/inner": "layers.{}.inner",
+    "block_{}/feed_forward_1/feed_forward/outer": "layers.{}.outer",
+    "block_{}/feed_forward_1/norm": "layers.{}.feed_forward_norm",
+    "masked_language/dense": "dense",
+    "masked_language/norm": "head_norm",
+    "masked_language/bias": Raw("bias"),
+}
 
 
 def test_losses_equal_pytorchs_on_the_same_weights():
     torch = pytest.importorskip("torch")
+
     from experiments.benchmarks import our_encoders, torch_encoders
-    from macaron_tf.interop.encoder_weights import assign_encoder
     from macaron_tf.models import PretrainingEncoder
 
     torch.manual_seed(0)
@@ -194,7 +172,9 @@ def test_losses_equal_pytorchs_on_the_same_weights():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn(weight.shape))  # no bias 0, no LayerNorm the identity
     network = PretrainingEncoder(our_encoders.bert_config(TINY))
-    assign_encoder(network, our_weights(model))
+    network.build()
+    state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    assign_weights(network, TorchArrays(state), SDPA_ENCODER)
     ours = our_encoders.training_step(TINY, network.config, jit=False, network=network)
     theirs = torch_encoders.training_step(TINY, model, model)
     assert ours.parameters == theirs.parameters

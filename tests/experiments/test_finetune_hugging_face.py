@@ -14,8 +14,7 @@ from experiments.recipe import override, recipe_from_json
 from export.fine_tuned import ClassifierModule
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
-from macaron_tf.interop import read_hugging_face, read_hugging_face_language_model
-from macaron_tf.interop.assign import assign_dense
+from macaron_tf.interop import read_encoder, read_language_model
 from macaron_tf.models import CausalClassifier, EncoderClassifier
 from macaron_tf.training.progress import read_lines
 from tests.experiments.finetuning_toy import write_table
@@ -27,21 +26,21 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
+from tests.interop import test_parity_decoders_huggingface as decoders
+from tests.interop import test_parity_xlnet_huggingface as xlnet
 from tests.interop.test_hugging_face_vocabularies import XLNET, train_sentencepiece
-from tests.models import test_parity_decoders_huggingface as decoders
-from tests.models import test_parity_xlnet_huggingface as xlnet
-from tests.models.test_parity_encoders_huggingface import batch, make, ours_of
+from tests.interop.test_parity_encoders_huggingface import batch, make, ours_of
 
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "albert", "electra"])
 def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
     theirs = make(family, "Model", tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     init = read_init(f"hugging-face:{tmp_path}")
     recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=16"]))
     recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
     config = recipe.model_config(init.vocabulary.size)
-    assert config == read.model.config
+    assert config == read.network.config
     assert init.vocabulary.hash == read.vocabulary.hash
     network = EncoderClassifier(config, 2)
     network.build()
@@ -49,25 +48,27 @@ def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
     inputs = ours_of(read, batch(theirs, family))
     np.testing.assert_array_equal(
         numpy_of(network.encoder(inputs, training=False)),
-        numpy_of(read.model.hidden_states(inputs, training=False)),
+        numpy_of(read.network.hidden_states(inputs, training=False)),
     )
     if read.pooler:
-        np.testing.assert_array_equal(numpy_of(network.pooler.dense.kernel), read.pooler[0])
+        np.testing.assert_array_equal(
+            numpy_of(network.pooler.dense.kernel), numpy_of(read.pooler.dense.kernel)
+        )
 
 
 def test_a_language_models_scores_come_along(tmp_path):
     decoders.make("gpt2", tmp_path)
-    read = read_hugging_face_language_model(tmp_path)
+    read = read_language_model(tmp_path)
     init = read_init(f"hugging-face:{tmp_path}")
     recipe = init.apply(override(preset("gpt", get_task("mrpc")), ["max_length=16"]))
     config = recipe.model_config(init.vocabulary.size)
-    assert config == read.model.config and recipe.limits.causal
+    assert config == read.network.config and recipe.limits.causal
     network = CausalClassifier(config, 2, symmetric=True)
     network.build()
     init.copy_to(network)
     inputs = {"token_ids": np.array([[2, 5, 40, 7, 9]], "int32")}
     np.testing.assert_array_equal(
-        numpy_of(network.language_model(inputs)), numpy_of(read.model(inputs))
+        numpy_of(network.language_model(inputs)), numpy_of(read.network(inputs))
     )
 
 
@@ -90,9 +91,7 @@ def test_xlnet_classifies_as_theirs(tmp_path):
     network = build_network(recipe, init.vocabulary.size)
     init.copy_to(network)
     output = theirs.logits_proj
-    assign_dense(
-        network.head.dense, [(output.weight.detach().numpy().T, output.bias.detach().numpy())]
-    )
+    network.head.dense.set_weights([output.weight.detach().numpy().T, output.bias.detach().numpy()])
     first, second = ["the quick brown fox", "the dog"], ["Der schnelle braune", "1,234.56 texts."]
     # Padded on the left, ours on the right.
     options = {"padding": True, "return_token_type_ids": True, "return_tensors": "pt"}

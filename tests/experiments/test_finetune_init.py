@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import macaron_tf
 from experiments.finetune.__main__ import main
 from experiments.finetune.init import Weights, read_init
 from experiments.finetune.presets import preset
@@ -13,6 +14,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training.progress import read_lines
 from tests.experiments.finetuning_toy import FILLERS
+from tests.interop.bert_directory import write_bert
 
 
 def pretraining_run(path, vocabulary):
@@ -82,31 +84,22 @@ def test_another_tasks_run_gives_its_encoder(toy_run):
         np.testing.assert_array_equal(one, other)
 
 
-def test_another_librarys_bert_is_a_recipe_of_ours(toy, tmp_path, monkeypatch):
-    from macaron_tf.interop import hugging_face_encoders
-    from macaron_tf.interop.encoder_import import EncoderImport
-    from macaron_tf.models import EncoderConfig, PretrainingEncoder
-
-    vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
-    theirs = EncoderConfig(vocabulary.size, 16, 32, 2, 1, max_length=64, activation="gelu_tanh")
-    model = PretrainingEncoder(theirs)
-    model.build()
-    pooler = (np.full((16, 16), 0.5, np.float32), np.ones(16, np.float32))
-    monkeypatch.setattr(
-        hugging_face_encoders,
-        "read_hugging_face",
-        lambda folder, lower_case: EncoderImport(model, vocabulary, pooler, False),
-    )
+def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
+    pytest.importorskip("safetensors")
+    write_bert(tmp_path, config={"hidden_act": "gelu_new"})
+    theirs = macaron_tf.load(f"hugging-face:{tmp_path}")
     init = read_init(f"hugging-face:{tmp_path}")
-    recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=64"]))
+    recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=12"]))
     read = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
-    assert read.model_config(vocabulary.size) == theirs
-    network = build_network(read, vocabulary.size)
+    assert read.model_config(theirs.vocabulary.size) == theirs.config
+    network = build_network(read, theirs.vocabulary.size)
     init.copy_to(network)
-    np.testing.assert_array_equal(network.pooler.dense.kernel, pooler[0])
-    np.testing.assert_array_equal(
-        network.encoder.embeddings.tokens.table, model.encoder.embeddings.tokens.table
-    )
+    for ours, expected in (
+        (network.pooler, theirs.pooler),
+        (network.encoder, theirs.network.encoder),
+    ):
+        for one, other in zip(ours.get_weights(), expected.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_a_keras_hub_preset_is_fine_tuned_by_one_command(toy, tmp_path):

@@ -11,7 +11,7 @@ from experiments.generate.__main__ import main
 from experiments.generate.opening import open_model
 from export.generator import GeneratorModule
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.interop import read_hugging_face_language_model
+from macaron_tf.interop import read_language_model
 from macaron_tf.text.words import spelled
 
 pytest.importorskip("torch")
@@ -19,8 +19,8 @@ pytest.importorskip("transformers")
 
 import torch
 
-from tests.interop.test_hugging_face_text_models import bart_directory, t5_directory
-from tests.models.test_parity_decoders_huggingface import make, write_gpt_vocabulary
+from tests.interop.test_encoder_decoders import bart_directory, t5_directory
+from tests.interop.test_parity_decoders_huggingface import make, write_gpt_vocabulary
 
 TEXT, TOKENS = "hello well, the wheel", 12
 
@@ -30,7 +30,7 @@ def gpt2(tmp_path_factory):
     """Their GPT-2, how its directory is read, and what names it on a command line."""
     folder = tmp_path_factory.mktemp("gpt2")
     theirs = make("gpt2", folder, n_positions=64)
-    return theirs, read_hugging_face_language_model(folder), f"hugging-face:{folder}"
+    return theirs, read_language_model(folder), f"hugging-face:{folder}"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def gpt(tmp_path_factory):
     with torch.no_grad():  # one that does not say the same word for ever
         theirs.transformer.positions_embed.weight.mul_(10)
     theirs.save_pretrained(folder)
-    return theirs, read_hugging_face_language_model(folder), f"hugging-face:{folder}"
+    return theirs, read_language_model(folder), f"hugging-face:{folder}"
 
 
 def their_ids(read, text):

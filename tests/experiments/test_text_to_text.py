@@ -10,7 +10,7 @@ from experiments.text_to_text.__main__ import main
 from experiments.text_to_text.data import check_answers
 from experiments.text_to_text.run import TextRun
 from macaron_tf.errors import UserError
-from macaron_tf.interop.hugging_face_text_models import read_hugging_face_text_model
+from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
@@ -102,11 +102,11 @@ def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
 def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.interop.test_hugging_face_text_models import t5_directory
+    from tests.interop.test_encoder_decoders import t5_directory
 
     (tmp_path / "t5").mkdir()
     t5_directory(tmp_path / "t5")
-    found = read_hugging_face_text_model(tmp_path / "t5")
+    found = read_encoder_decoder(tmp_path / "t5")
     run, settings = tmp_path / "run", ["max_steps=2", "validate_every=2", "learning_rate=1e-9"]
     settings = flags([f"training.{one}" for one in settings] + ["max_target=16"])
     command = ["train", "sst2", str(run), "--source", tables, *settings, "--init"]
@@ -114,6 +114,6 @@ def test_a_t5_of_hugging_face_is_fine_tuned(tables, tmp_path):
     opened = TextRun.open(run)
     assert opened.vocabulary.hash == found.vocabulary.hash and not opened.recipe.starts
     network = opened.load_network("last")
-    assert network.config == found.model.config
-    for weight, theirs in zip(network.get_weights(), found.model.get_weights(), strict=True):
+    assert network.config == found.network.config
+    for weight, theirs in zip(network.get_weights(), found.network.get_weights(), strict=True):
         np.testing.assert_allclose(weight, theirs, atol=1e-6)

@@ -15,7 +15,7 @@ from experiments.text_to_text.train import recipe_for
 from export.generator import GeneratorModule
 from macaron_tf.data import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, sample_ids, translate_ids
-from macaron_tf.interop.hugging_face_text_models import read_hugging_face_text_model
+from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.special_ids import BOS, EOS
 from tests.experiments.pretraining_toy import flags
@@ -25,7 +25,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from tests.interop.test_hugging_face_text_models import bart_directory
+from tests.interop.test_encoder_decoders import bart_directory
 
 LINES = ["the quick brown fox", "naïve €, and 1,234.56", "a dog"]
 TARGETS = ["positive dog", "the", "Numbers in many texts"]
@@ -60,13 +60,13 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
         {name: batch[name].numpy() for name in ("source", "target")}
         for batch in data.evaluation_dataset()
     ]
-    found = read_hugging_face_text_model(folder)
+    found = read_encoder_decoder(folder)
     asked = tokenizer(LINES, text_target=TARGETS)
     for name, expected in (("source", asked["input_ids"]), ("target", asked["labels"])):
         rows = [found.ids[row[row != 0]].tolist() for row in batch[name] if row.any()]
         assert sorted(rows) == sorted(expected)
     objective = TranslationObjective(0.0, first=[*recipe.before, BOS][0])
-    sums = objective(found.model, {n: tf.constant(v) for n, v in batch.items()}, training=False)
+    sums = objective(found.network, {n: tf.constant(v) for n, v in batch.items()}, training=False)
     padded = tokenizer(LINES, text_target=TARGETS, padding=True, return_tensors="pt")
     labels = padded["labels"].masked_fill(padded["labels"] == tokenizer.pad_token_id, -100)
     with torch.no_grad():
@@ -123,9 +123,9 @@ def test_what_a_run_answers_is_theirs_everywhere(bart, tmp_path):
 def test_a_search_s_scores_are_the_model_s_own(static, bart):
     _, _, folder = bart
     opened = TextRun.open(folder / "run")
-    network, read = opened.load_network("last"), read_hugging_face_text_model(folder)
-    assert opened.vocabulary.hash == read.vocabulary.hash and network.config == read.model.config
-    for weight, theirs in zip(network.get_weights(), read.model.get_weights(), strict=True):
+    network, read = opened.load_network("last"), read_encoder_decoder(folder)
+    assert opened.vocabulary.hash == read.vocabulary.hash and network.config == read.network.config
+    for weight, theirs in zip(network.get_weights(), read.network.get_weights(), strict=True):
         np.testing.assert_allclose(weight, theirs, atol=1e-6)
     rows = [[*row, EOS] for row in opened.texts.encode_lines(LINES)]
     source = tf.ragged.constant(rows, tf.int32).to_tensor()

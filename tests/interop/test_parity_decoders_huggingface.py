@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop import read_hugging_face_language_model
+from macaron_tf.interop import read_language_model
 from macaron_tf.text.byte_pair_ops import byte_alphabet
 from tests.harness import numpy_of
-from tests.models.bert_parity import check_equal, noise
+from tests.interop.bert_parity import check_equal, noise
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -68,14 +68,14 @@ def make(family, directory, head="LMHeadModel", **options):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_log_probabilities_agree(family, tmp_path):
     theirs = make(family, tmp_path)
-    read = read_hugging_face_language_model(tmp_path)
+    read = read_language_model(tmp_path)
     assert read.unread == ()
     rng = np.random.default_rng(0)
     known = np.flatnonzero(read.ids >= 0)
     ours = rng.choice(known, (4, 13)).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(read.ids[ours])).logits
-    logits = numpy_of(read.model({"token_ids": ours}))
+    logits = numpy_of(read.network({"token_ids": ours}))
     predicted = known[known != 2]  # [CLS] begins a text, and never comes
     check_equal(logits[..., predicted], expected.numpy()[..., read.ids[predicted]])
     # Every id of theirs once, and no chance for any other of ours.
@@ -89,19 +89,19 @@ def test_logits_and_log_probabilities_agree(family, tmp_path):
 
 def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
     theirs = make("gpt2", tmp_path)
-    read = read_hugging_face_language_model(tmp_path)
+    read = read_language_model(tmp_path)
     ours = np.random.default_rng(1).integers(5, 200, (2, 6)).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(read.ids[ours])).logits.numpy()
-    context, cache = read.model.start(2, 1)
+    context, cache = read.network.start(2, 1)
     for index in range(6):
-        logits, cache = read.model.step(ours[:, index : index + 1], index, context, cache)
+        logits, cache = read.network.step(ours[:, index : index + 1], index, context, cache)
         check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, read.ids[5:200]])
 
 
 def test_gpt2s_tokenizer_cuts_as_theirs(tmp_path):
     make("gpt2", tmp_path)
-    read = read_hugging_face_language_model(tmp_path)
+    read = read_language_model(tmp_path)
     tokenizer = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
     for text in ("hello world", "Hell he's  well\n\nünder", ""):
         theirs = tokenizer(text)["input_ids"]
@@ -116,14 +116,14 @@ def test_gpt2s_tokenizer_cuts_as_theirs(tmp_path):
         (fast / name).unlink(missing_ok=True)
     for name in ("config.json", "model.safetensors"):
         (fast / name).write_bytes((tmp_path / name).read_bytes())
-    again = read_hugging_face_language_model(fast)
+    again = read_language_model(fast)
     assert again.vocabulary.hash == read.vocabulary.hash
     np.testing.assert_array_equal(again.ids, read.ids)
 
 
 def test_gpts_tokenizer_cuts_as_theirs(tmp_path):
     make("gpt", tmp_path, vocab_size=write_gpt_vocabulary(tmp_path))
-    read = read_hugging_face_language_model(tmp_path)
+    read = read_language_model(tmp_path)
     assert not read.starts
     tokenizer = transformers.OpenAIGPTTokenizer.from_pretrained(tmp_path)
     texts = ("hello world.", "HELL, he's  wéll\n\nünder", "", "the 3 wheels", "东京 the", "`the`")
@@ -142,7 +142,7 @@ def test_gpts_tokenizer_cuts_as_theirs(tmp_path):
         (fast / name).unlink(missing_ok=True)
     for name in ("config.json", "model.safetensors"):
         (fast / name).write_bytes((tmp_path / name).read_bytes())
-    again = read_hugging_face_language_model(fast)
+    again = read_language_model(fast)
     assert again.vocabulary.hash == read.vocabulary.hash
     np.testing.assert_array_equal(again.ids, read.ids)
 
@@ -164,7 +164,7 @@ def test_the_published_vocabulary_of_gpt2_is_read(tmp_path):
 
 def test_heads_that_ours_has_not_are_named(tmp_path):
     make("gpt2", tmp_path, "DoubleHeadsModel")
-    read = read_hugging_face_language_model(tmp_path)
+    read = read_language_model(tmp_path)
     assert set(read.unread) == {
         "multiple_choice_head.summary.weight",
         "multiple_choice_head.summary.bias",
@@ -181,7 +181,7 @@ def test_heads_that_ours_has_not_are_named(tmp_path):
 def test_what_has_no_place_in_our_model_is_refused(options, reason, tmp_path):
     make("gpt2", tmp_path, **options)
     with pytest.raises(UserError, match=reason):
-        read_hugging_face_language_model(tmp_path)
+        read_language_model(tmp_path)
 
 
 def test_a_vocabulary_of_another_model_is_refused(tmp_path):
@@ -189,4 +189,4 @@ def test_a_vocabulary_of_another_model_is_refused(tmp_path):
     numbers = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
     with pytest.raises(UserError, match="another model's vocabulary"):
-        read_hugging_face_language_model(tmp_path)
+        read_language_model(tmp_path)

@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import pytest
 
-from macaron_tf.interop import read_hugging_face
+from macaron_tf.interop import read_encoder
 from macaron_tf.text.byte_pair_ops import byte_alphabet
 from tests.harness import numpy_of
-from tests.models.bert_parity import check_equal, noise
+from tests.interop.bert_parity import check_equal, noise
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -116,7 +116,7 @@ def compare(read, inputs, expected):
     ours = ours_of(read, inputs)
     real = inputs["attention_mask"].astype(bool)
     np.testing.assert_array_equal(ours["token_ids"] == 0, ~real)
-    hidden = numpy_of(read.model.hidden_states(ours, training=False))
+    hidden = numpy_of(read.network.hidden_states(ours, training=False))
     check_equal(hidden[real], expected.numpy()[real])
     return hidden, real
 
@@ -125,12 +125,12 @@ def compare(read, inputs, expected):
 def test_masked_language_agrees(family, tmp_path):
     kind = "WithLMHeadModel" if family.startswith("xlm") and "-" not in family else "ForMaskedLM"
     theirs = make(family, kind, tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     inputs = batch(theirs, family)
     expected = call(theirs, inputs)
     hidden, real = compare(read, inputs, expected.hidden_states[-1])
     assert read.has_masked_language and read.unread == ()
-    logits = numpy_of(read.model.masked_logits(hidden))
+    logits = numpy_of(read.network.masked_logits(hidden))
     count = theirs.config.vocab_size
     order = np.arange(count) if read.ids is None else read.ids
     check_equal(logits[real][:, :count], expected.logits.numpy()[real][:, order])
@@ -140,7 +140,7 @@ def test_masked_language_agrees(family, tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_body_alone_agrees_and_its_pooler_reaches_a_classifier(family, tmp_path):
     theirs = make(family, "Model", tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     inputs = batch(theirs, family)
     expected = call(theirs, inputs)
     hidden, _ = compare(read, inputs, expected.last_hidden_state)
@@ -156,20 +156,20 @@ def test_a_body_alone_agrees_and_its_pooler_reaches_a_classifier(family, tmp_pat
 
 def test_alberts_sentence_order_agrees(tmp_path):
     theirs = make("albert", "ForPreTraining", tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     inputs = batch(theirs, "albert")
     expected = call(theirs, inputs)
     hidden, _ = compare(read, inputs, expected.hidden_states[-1])
-    check_equal(read.model.pair_logits(hidden), expected.sop_logits)
-    config = read.model.config
+    check_equal(read.network.pair_logits(hidden), expected.sop_logits)
+    config = read.network.config
     assert (config.sharing, config.embedding_dim, config.activation) == ("all", 16, "gelu_tanh")
     layer = 4 * 32 * 33 + 2 * 32 * 64 + 64 + 32 + 4 * 32  # once, not three times
-    assert read.model.encoder.stack.count_params() == layer
+    assert read.network.encoder.stack.count_params() == layer
 
 
 def test_electras_discriminator_agrees(tmp_path):
     theirs = make("electra", "ForPreTraining", tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     inputs = batch(theirs, "electra")
     expected = call(theirs, inputs)
     hidden, real = compare(read, inputs, expected.hidden_states[-1])
@@ -192,17 +192,17 @@ def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_
 
     make(family, "Model", tmp_path, **options)
     with pytest.raises(UserError, match=reason):
-        read_hugging_face(tmp_path)
+        read_encoder(tmp_path)
 
 
 def test_an_import_is_saved_and_loaded(tmp_path):
     (tmp_path / "theirs").mkdir()
     theirs = make("xlm", "WithLMHeadModel", tmp_path / "theirs")
-    read = read_hugging_face(tmp_path / "theirs")
+    read = read_encoder(tmp_path / "theirs")
     inputs = ours_of(read, batch(theirs, "xlm"))
-    read.model.save(tmp_path / "ours.keras")
+    read.network.save(tmp_path / "ours.keras")
     again = keras.saving.load_model(tmp_path / "ours.keras")
-    expected = numpy_of(read.model(inputs, training=False)["masked_language"])
+    expected = numpy_of(read.network(inputs, training=False)["masked_language"])
     np.testing.assert_array_equal(
         numpy_of(again(inputs, training=False)["masked_language"]), expected
     )

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from macaron_tf.interop import read_hugging_face
+from macaron_tf.interop import read_encoder
 from tests.harness import numpy_of
-from tests.models.bert_parity import (
+from tests.interop.bert_parity import (
     HEADS,
     INNER,
     LAYERS,
@@ -67,11 +67,11 @@ def call(model, **options):
 def test_all_heads_agree(activation, tmp_path):
     theirs = bert("BertForPreTraining", hidden_act=activation)
     save(theirs, tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     expected = call(theirs)
-    hidden = check_hidden(read.model, expected.hidden_states[-1])
-    check_masked_logits(read.model, hidden, expected.prediction_logits)
-    check_equal(read.model.pair_logits(hidden), expected.seq_relationship_logits)
+    hidden = check_hidden(read.network, expected.hidden_states[-1])
+    check_masked_logits(read.network, hidden, expected.prediction_logits)
+    check_equal(read.network.pair_logits(hidden), expected.seq_relationship_logits)
     assert read.has_masked_language
     assert read.unread == ()
 
@@ -88,20 +88,20 @@ def test_older_files_are_read_too(layout, tmp_path):
             state = {name.replace(new, old): value for name, value in state.items()}
         state["bert.embeddings.position_ids"] = torch.arange(LENGTH)[None]
     torch.save(state, tmp_path / "pytorch_model.bin")
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     expected = call(theirs)
-    hidden = check_hidden(read.model, expected.hidden_states[-1])
-    check_masked_logits(read.model, hidden, expected.logits)
-    assert read.model.sentence_pair is None
+    hidden = check_hidden(read.network, expected.hidden_states[-1])
+    check_masked_logits(read.network, hidden, expected.logits)
+    assert read.network.sentence_pair is None
     assert read.pooler is None
 
 
 def test_a_pooler_alone_reaches_a_classifier(tmp_path):
     theirs = bert("BertModel")
     save(theirs, tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     assert not read.has_masked_language
-    assert read.model.sentence_pair is None
+    assert read.network.sentence_pair is None
     expected = call(theirs)
     network = read.classifier(3, head_dropout=0.0, dropout=0.0)
     hidden = check_hidden(network, expected.last_hidden_state)
@@ -111,7 +111,7 @@ def test_a_pooler_alone_reaches_a_classifier(tmp_path):
 def test_another_head_is_named_and_left_behind(tmp_path):
     theirs = bert("BertForSequenceClassification", num_labels=4)
     save(theirs, tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     assert read.unread == ("classifier.bias", "classifier.weight")
     network = read.classifier(4)
     weight, bias = (theirs.classifier.state_dict()[name].numpy() for name in ("weight", "bias"))
@@ -122,9 +122,9 @@ def test_another_head_is_named_and_left_behind(tmp_path):
 def test_half_precision_files_become_float32(tmp_path):
     theirs = bert("BertModel").bfloat16()
     save(theirs, tmp_path)
-    read = read_hugging_face(tmp_path)
+    read = read_encoder(tmp_path)
     expected = theirs.state_dict()["embeddings.word_embeddings.weight"].float().numpy()
-    table = numpy_of(read.model.encoder.embeddings.tokens.table)
+    table = numpy_of(read.network.encoder.embeddings.tokens.table)
     np.testing.assert_array_equal(table[:VOCAB], expected)
     np.testing.assert_array_equal(table[VOCAB:], 0)
 
@@ -139,7 +139,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(tmp_path):
         )
         tokenizer.save_pretrained(tmp_path)
         text = "AB word3, Ébc h abd"
-        vocabulary = read_hugging_face(tmp_path).vocabulary
+        vocabulary = read_encoder(tmp_path).vocabulary
         expected = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert vocabulary.encode_lines([text]) == [expected]
         assert vocabulary.lower_case == lower_case

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.hugging_face_xlnet import read_xlnet
+from macaron_tf.interop import read_xlnet
 from tests.harness import numpy_of
 
 torch = pytest.importorskip("torch")
@@ -62,7 +62,7 @@ def test_the_content_stream_is_the_encoder_s(tmp_path, options):
     read, batch = read_xlnet(tmp_path), drawn()
     expected = hidden_states(theirs, read, batch).last_hidden_state.numpy()
     inputs = {name: batch[name] for name in ("token_ids", "segment_ids")}
-    np.testing.assert_allclose(numpy_of(read.model.encoder(inputs)), expected, atol=1e-4)
+    np.testing.assert_allclose(numpy_of(read.network.encoder(inputs)), expected, atol=1e-4)
 
 
 def test_padding_is_seen_by_nobody(tmp_path):
@@ -72,7 +72,7 @@ def test_padding_is_seen_by_nobody(tmp_path):
     mask = torch.tensor((batch["token_ids"] != 0).astype("float32"))
     expected = hidden_states(theirs, read, batch, attention_mask=mask).last_hidden_state.numpy()
     inputs = {name: batch[name] for name in ("token_ids", "segment_ids")}
-    found = numpy_of(read.model.encoder(inputs))
+    found = numpy_of(read.network.encoder(inputs))
     np.testing.assert_allclose(found[0], expected[0], atol=1e-4)
     np.testing.assert_allclose(found[1, :6], expected[1, :6], atol=1e-4)
 
@@ -80,7 +80,7 @@ def test_padding_is_seen_by_nobody(tmp_path):
 def test_both_streams_with_a_permutation_and_a_memory(tmp_path):
     theirs = make(tmp_path)
     read = read_xlnet(tmp_path)
-    mems, past = None, read.model.empty_past(B)
+    mems, past = None, read.network.empty_past(B)
     for seed in range(3):  # the second and third segment look back
         batch = drawn(seed)
         order, positions = batch["order"], batch["masked_positions"]
@@ -98,7 +98,7 @@ def test_both_streams_with_a_permutation_and_a_memory(tmp_path):
             use_mems=True,
             output_hidden_states=True,
         )
-        outputs = read.model({**batch, "past": past})
+        outputs = read.network({**batch, "past": past})
         mems, past = found.mems, outputs["past"]
         content, query = found.hidden_states[-2:]  # of the last layer
         np.testing.assert_allclose(numpy_of(outputs["content"]), content.numpy(), atol=2e-5)

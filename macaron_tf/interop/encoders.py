@@ -1,0 +1,518 @@
+"""BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and XLM of Hugging Face, and sentence-transformers.
+
+Each family is a table of names. KerasHub's and Model Garden's BERT have theirs in `keras_encoders`
+and come through `import_encoder` too.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from macaron_tf.errors import UserError
+from macaron_tf.interop.assign import (
+    UNUSED_TOKEN_BIAS,
+    Raw,
+    Table,
+    assign_weights,
+    built,
+    check_output,
+    check_rows,
+    check_unread,
+    rows,
+    under,
+)
+from macaron_tf.interop.files import (
+    ACTIVATIONS,
+    Arrays,
+    ForeignConfig,
+    TorchArrays,
+    read_json,
+    read_state,
+)
+from macaron_tf.interop.hugging_face_vocabularies import read_vocabulary
+from macaron_tf.interop.imported import Pretrained
+from macaron_tf.layers.heads import Pooler
+from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.text.loading import PieceVocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderNames:
+    """Where a library keeps the parts of an encoder; None or empty for parts it has not.
+
+    Attributes:
+        tokens: the array of token embeddings.
+        table: of the other parts of the encoder.
+        bias: names of the bias of the head over masked tokens, one of which there is.
+        head: table of that head's transformation.
+        head_options: of our head, where they are not the encoder's.
+        pooler, sentence_pair: linear layers.
+        replaced_token: the two linear layers of ELECTRA's discriminator.
+    """
+
+    tokens: str
+    table: Table
+    bias: tuple[str, ...] = ()
+    head: Table = dataclasses.field(default_factory=dict)
+    head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pooler: str | None = None
+    sentence_pair: str | None = None
+    replaced_token: tuple[str, str] | None = None
+
+
+def import_encoder(
+    arrays: Arrays,
+    names: EncoderNames,
+    settings: Mapping[str, Any],
+    vocabulary: PieceVocabulary | None,
+    ids: np.ndarray | None = None,
+    first_layer: int = 0,
+) -> Pretrained:
+    """Makes our encoder of another library's.
+
+    Args:
+        settings: fields of the `EncoderConfig` but for `vocab_size`, which is the vocabulary's:
+            rows of the table beyond it are left out, since no text reaches them.
+        vocabulary: theirs; None keeps all rows.
+        ids: their id for each of ours, where they differ.
+        first_layer: their number of the first layer.
+
+    Raises:
+        UserError: a setting has no place in our model, an array is missing or of another shape, or
+            the vocabulary has more pieces than the model.
+    """
+    count = len(arrays.array(names.tokens))
+    size = -(-count // 8) * 8 if vocabulary is None else vocabulary.size
+    if vocabulary is not None and count < vocabulary.pieces:
+        raise UserError(
+            f"the vocabulary has {vocabulary.pieces} pieces and the model embeds only {count}: it "
+            "is another model's vocabulary."
+        )
+    kept = np.arange(min(count, size)) if ids is None else ids
+    check_rows(kept, count)
+    table = {**names.table, "tokens/table": Raw(names.tokens, transform=rows(kept, size))}
+    pooler, sentence_pair = (
+        name and arrays.has_layer(name) and name for name in (names.pooler, names.sentence_pair)
+    )
+    bias = next(filter(arrays.has, names.bias), None)
+    drawn = () if bias else ("masked_language",)
+    if bias:
+        scores = Raw(bias, transform=rows(kept, size, UNUSED_TOKEN_BIAS))
+        table |= {**names.head, "masked_language/bias": scores}
+    if pooler and sentence_pair:
+        table |= {"pooler/dense": pooler, "sentence_pair/dense": sentence_pair}
+    network = built(
+        PretrainingEncoder,
+        {"vocab_size": size, **settings},
+        bool(pooler and sentence_pair),
+        names.head_options if bias else None,
+    )
+    assign_weights(network, arrays, table, drawn, first_layer)
+    heads, config = {}, network.config
+    if pooler:
+        heads["pooler"] = Pooler(config.initializer_range, name="pooler")
+    if names.replaced_token and arrays.has_layer(names.replaced_token[0]):
+        heads["replaced_token"] = ReplacedTokenHead(
+            config.activation, config.initializer_range, name="replaced_token"
+        )
+        paths = ("replaced_token/dense", "replaced_token/answer")
+        table |= dict(zip(paths, names.replaced_token, strict=True))
+    for head in heads.values():
+        head.build((None, None, config.hidden_dim))
+        assign_weights(head, arrays, {"pooler/dense": pooler, **table})
+    return Pretrained(network, vocabulary, ids, has_masked_language=bias is not None, **heads)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """The encoders of one `model_type` of Hugging Face.
+
+    Attributes:
+        name: of such models.
+        prefix: before the encoder's weights where there is a head.
+        body: how the names of the encoder's own weights begin.
+        names: of its parts.
+        positions, segments: arrays; both are read before the table is.
+        output: layer of the head over masked tokens that repeats the token embeddings.
+        settings: our name -> (their name, default), since `save_pretrained` once left out defaults.
+        derived: further settings of ours from theirs.
+        required: settings that our encoder does not have, and the values that fit it.
+        tokenizer: whether a vocabulary of ours cuts text as theirs does.
+        padding: their padding's id where the configuration does not say.
+        positions_from_padding: whether the first position is the one after the padding's id.
+    """
+
+    name: str
+    prefix: str
+    body: tuple[str, ...]
+    names: EncoderNames
+    positions: str
+    segments: str | None
+    output: str
+    settings: Mapping[str, tuple[str, int | float]]
+    derived: Callable[[ForeignConfig], dict]
+    required: Mapping[str, Any]
+    tokenizer: bool = True
+    padding: int = 0
+    positions_from_padding: bool = False
+
+
+def _activation(default: str, **fixed) -> Callable[[ForeignConfig], dict]:
+    return lambda config: {
+        "activation": config.choice("hidden_act", ACTIVATIONS, default),
+        **fixed,
+    }
+
+
+def _xlm_settings(config: ForeignConfig) -> dict:
+    languages = config.number("n_langs", 1)
+    return {
+        "activation": "gelu" if config.get("gelu_activation", True) else "relu",
+        "feed_forward_dim": 4 * config.number("emb_dim", 2048),
+        # A model of one language has no table of languages.
+        "num_languages": languages if languages > 1 and config.get("use_lang_emb", True) else 0,
+        "num_segments": 0,
+    }
+
+
+def _head(prefix: str, norm: str = "LayerNorm") -> Table:
+    """The transformation of the head over masked tokens."""
+    return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
+
+
+_REQUIRED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+_SETTINGS = {
+    "hidden_dim": ("hidden_size", 768),
+    "feed_forward_dim": ("intermediate_size", 3072),
+    "num_heads": ("num_attention_heads", 12),
+    "num_layers": ("num_hidden_layers", 12),
+    "max_length": ("max_position_embeddings", 512),
+    "num_segments": ("type_vocab_size", 2),
+    "dropout": ("hidden_dropout_prob", 0.1),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+    "epsilon": ("layer_norm_eps", 1e-12),
+    "initializer_range": ("initializer_range", 0.02),
+}
+_LAYERS = under(
+    "block_{}",
+    "encoder.layer.{}.",
+    {
+        "attention_0/attention/query_key_value": (
+            "attention.self.query",
+            "attention.self.key",
+            "attention.self.value",
+        ),
+        "attention_0/attention/output": "attention.output.dense",
+        "attention_0/norm": "attention.output.LayerNorm",
+        "feed_forward_1/feed_forward/inner": "intermediate.dense",
+        "feed_forward_1/feed_forward/outer": "output.dense",
+        "feed_forward_1/norm": "output.LayerNorm",
+    },
+)
+_BERT = Family(
+    name="BERT",
+    prefix="bert.",
+    body=("embeddings.", "encoder."),
+    names=EncoderNames(
+        tokens="embeddings.word_embeddings.weight",
+        table={"embeddings/norm": "embeddings.LayerNorm", **_LAYERS},
+        bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
+        head=_head("cls.predictions.transform."),
+        pooler="pooler.dense",
+        sentence_pair="cls.seq_relationship",
+    ),
+    positions="embeddings.position_embeddings.weight",
+    segments="embeddings.token_type_embeddings.weight",
+    output="cls.predictions.decoder.weight",
+    settings=_SETTINGS,
+    derived=_activation("gelu"),
+    required=_REQUIRED,
+)
+_ROBERTA = dataclasses.replace(
+    _BERT,
+    name="RoBERTa",
+    prefix="roberta.",
+    names=dataclasses.replace(
+        _BERT.names,
+        bias=("lm_head.bias", "lm_head.decoder.bias"),
+        head=_head("lm_head.", "layer_norm"),
+        head_options={"activation": "gelu"},
+        sentence_pair=None,
+    ),
+    output="lm_head.decoder.weight",
+    padding=1,
+    positions_from_padding=True,
+)
+_ALBERT = dataclasses.replace(
+    _BERT,
+    name="ALBERT",
+    prefix="albert.",
+    names=dataclasses.replace(
+        _BERT.names,
+        table={
+            "embeddings/norm": "embeddings.LayerNorm",
+            "encoder/projection": "encoder.embedding_hidden_mapping_in",
+            **under(
+                "block_{}",
+                "encoder.albert_layer_groups.0.albert_layers.0.",
+                {
+                    "attention_0/attention/query_key_value": (
+                        "attention.query",
+                        "attention.key",
+                        "attention.value",
+                    ),
+                    "attention_0/attention/output": "attention.dense",
+                    "attention_0/norm": "attention.LayerNorm",
+                    "feed_forward_1/feed_forward/inner": "ffn",
+                    "feed_forward_1/feed_forward/outer": "ffn_output",
+                    "feed_forward_1/norm": "full_layer_layer_norm",
+                },
+            ),
+        },
+        bias=("predictions.bias", "predictions.decoder.bias"),
+        head=_head("predictions."),
+        pooler="pooler",
+        sentence_pair="sop_classifier.classifier",
+    ),
+    output="predictions.decoder.weight",
+    settings={
+        **_SETTINGS,
+        "hidden_dim": ("hidden_size", 4096),
+        "embedding_dim": ("embedding_size", 128),
+        "feed_forward_dim": ("intermediate_size", 16384),
+        "num_heads": ("num_attention_heads", 64),
+        "dropout": ("hidden_dropout_prob", 0.0),
+        "attention_dropout": ("attention_probs_dropout_prob", 0.0),
+    },
+    derived=_activation("gelu_new", sharing="all"),
+    required={**_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1},
+)
+_ELECTRA = dataclasses.replace(
+    _BERT,
+    name="ELECTRA",
+    prefix="electra.",
+    body=("embeddings", "encoder."),
+    names=dataclasses.replace(
+        _BERT.names,
+        table={**_BERT.names.table, "encoder/projection": "embeddings_project"},
+        bias=("generator_lm_head.bias",),
+        head=_head("generator_predictions."),
+        head_options={"activation": "gelu"},
+        pooler=None,
+        sentence_pair=None,
+        replaced_token=(
+            "discriminator_predictions.dense",
+            "discriminator_predictions.dense_prediction",
+        ),
+    ),
+    output="generator_lm_head.weight",
+    settings={
+        **_SETTINGS,
+        "hidden_dim": ("hidden_size", 256),
+        "embedding_dim": ("embedding_size", 128),
+        "feed_forward_dim": ("intermediate_size", 1024),
+        "num_heads": ("num_attention_heads", 4),
+    },
+)
+_XLM = Family(
+    name="XLM",
+    prefix="transformer.",
+    body=("embeddings", "position_emb", "lang_emb", "layer_norm", "attentions.", "ffns."),
+    names=EncoderNames(
+        tokens="embeddings.weight",
+        table={
+            "embeddings/languages": Raw("lang_embeddings.weight"),
+            "embeddings/norm": "layer_norm_emb",
+            "block_{}/attention_0/attention/query_key_value": (
+                "attentions.{}.q_lin",
+                "attentions.{}.k_lin",
+                "attentions.{}.v_lin",
+            ),
+            "block_{}/attention_0/attention/output": "attentions.{}.out_lin",
+            "block_{}/attention_0/norm": "layer_norm1.{}",
+            "block_{}/feed_forward_1/feed_forward/inner": "ffns.{}.lin1",
+            "block_{}/feed_forward_1/feed_forward/outer": "ffns.{}.lin2",
+            "block_{}/feed_forward_1/norm": "layer_norm2.{}",
+        },
+        bias=("pred_layer.proj.bias",),
+        head_options={"transform": False},
+    ),
+    positions="position_embeddings.weight",
+    segments=None,
+    output="pred_layer.proj.weight",
+    settings={
+        "hidden_dim": ("emb_dim", 2048),
+        "num_heads": ("n_heads", 16),
+        "num_layers": ("n_layers", 12),
+        "max_length": ("max_position_embeddings", 512),
+        "dropout": ("dropout", 0.1),
+        "attention_dropout": ("attention_dropout", 0.1),
+        "epsilon": ("layer_norm_eps", 1e-12),
+        "initializer_range": ("init_std", 0.02),
+    },
+    derived=_xlm_settings,
+    required={"causal": False, "asm": False, "is_encoder": True, "tie_word_embeddings": True},
+    # Moses' rules for each language, and a segmenter for some, come before XLM's merges.
+    tokenizer=False,
+    padding=2,
+)
+# By model_type.
+FAMILIES: Mapping[str, Family] = {
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": dataclasses.replace(_ROBERTA, name="XLM-R"),
+    "albert": _ALBERT,
+    "electra": _ELECTRA,
+    "xlm": _XLM,
+}
+# Kept beside the weights by some versions: the positions 0, 1, 2, ... and a row of zeros.
+_BUFFERS = ("position_ids", "token_type_ids")
+
+
+def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
+    """Reads an encoder as `save_pretrained` writes it, with the heads that it has.
+
+    BERT, RoBERTa, XLM-R, ALBERT, ELECTRA (a generator or a discriminator) and XLM, whose
+    tokenizer has no counterpart here: it comes with `ids` and no vocabulary.
+
+    Args:
+        directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` (which need the
+            package safetensors, or PyTorch) and the tokenizer's files; or a sentence-transformers
+            directory around such a one.
+        lower_case: whether text is lower-cased, for a WordPiece directory that does not say so.
+
+    Raises:
+        UserError: a file is missing or damaged, or the model has a part that ours does not have.
+    """
+    directory = _transformer_directory(pathlib.Path(directory))
+    config = ForeignConfig.of_directory(directory, FAMILIES)
+    family = FAMILIES[config.get("model_type")]
+    config.require(family.required)
+    settings = {**config.numbers(family.settings), **family.derived(config)}
+    padding = config.number("pad_token_id", family.padding)
+    vocabulary = ids = None
+    if family.tokenizer:
+        vocabulary, ids = read_vocabulary(directory, lower_case)
+        found = 0 if ids is None else ids[0]
+        if found != padding:
+            raise UserError(
+                f"{config.where} has pad_token_id={padding} and its vocabulary pads with {found}: "
+                "it is another model's vocabulary."
+            )
+    arrays = TorchArrays(read_state(directory), family.prefix)
+    names, tokens = family.names, arrays.array(family.names.tokens)
+    if not family.tokenizer and padding:
+        ids = np.array([padding, *np.delete(np.arange(len(tokens)), padding)])
+    positions = arrays.array(family.positions)  # (max_length, E)
+    if family.positions_from_padding:
+        settings["max_length"] -= padding + 1
+        positions = positions[padding + 1 :]
+    parts = {"embeddings/positions/table": positions}
+    if family.segments and settings["num_segments"] == 1:
+        # The one segment's vector is added to every position.
+        settings["num_segments"] = 0
+        parts["embeddings/positions/table"] = positions + arrays.array(family.segments)
+    elif family.segments:
+        parts["embeddings/segments"] = Raw(family.segments)
+    names = dataclasses.replace(names, table={**parts, **names.table})
+    encoder = import_encoder(arrays, names, settings, vocabulary, ids)
+    check_output(arrays, family.output, tokens, family.name)
+    repeated = (*names.bias, *_BUFFERS)
+    unread = check_unread(arrays, family.body, family.name, repeated)
+    return dataclasses.replace(encoder, unread=unread)
+
+
+def _transformer_directory(directory: pathlib.Path) -> pathlib.Path:
+    """The model's own directory: early sentence-transformers kept it in `0_Transformer`."""
+    if (directory / "modules.json").is_file():
+        modules = read_json(directory / "modules.json", list)
+        if not modules or not isinstance(modules[0], dict) or "path" not in modules[0]:
+            raise UserError(f"{directory / 'modules.json'} names no module's path first.")
+        return directory / modules[0]["path"]
+    return directory
+
+
+# Ours, by the flags of their `Pooling` and by the one name of its later versions.
+_POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+_FLAG = "pooling_mode_"
+
+
+def read_sentence_transformer(
+    directory: str | pathlib.Path, lower_case: bool | None = None
+) -> Pretrained:
+    """Reads a sentence-transformers directory: an encoder and how it makes one vector of a text.
+
+    Args:
+        directory: holds `modules.json`, which names the folders of an encoder, of its pooling and,
+            where there is one, of a normalization.
+        lower_case: as for `read_encoder`.
+
+    Raises:
+        UserError: a file is missing or damaged, or a module has no place in ours.
+
+    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
+    """
+    directory = pathlib.Path(directory)
+    file = directory / "modules.json"
+    if not file.is_file():
+        raise UserError(
+            f"{directory} is no sentence-transformers directory: it has no {file.name}."
+        )
+    modules = read_json(file, list)
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise UserError(
+            f"{file} has the modules {', '.join(kinds)}: only Transformer, Pooling and then "
+            "perhaps Normalize can be read."
+        )
+    encoder = read_encoder(directory, lower_case)
+    transformer, pooling = (directory / module.get("path", "") for module in modules[:2])
+    return dataclasses.replace(
+        encoder,
+        pooling=_pooling(pooling / "config.json"),
+        normalize="Normalize" in kinds,
+        max_length=_max_length(
+            transformer / "sentence_bert_config.json", encoder.config.max_length
+        ),
+    )
+
+
+def _pooling(file: pathlib.Path) -> str:
+    if not file.is_file():
+        raise UserError(f"the pooling's {file} is missing.")
+    config = read_json(file)
+    found = config.get("pooling_mode")  # one name, or several whose vectors stand side by side
+    if found is None:
+        found = [
+            field.removeprefix(_FLAG)
+            for field, value in config.items()
+            if field.startswith(_FLAG) and value
+        ]
+    found = [found] if isinstance(found, str) else list(found)
+    names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}
+    if len(found) != 1 or found[0] not in names:
+        raise UserError(
+            f"{file} pools by {' and '.join(found) or 'nothing'}: only one of "
+            f"{', '.join(_POOLINGS)} can be read."
+        )
+    return names[found[0]]
+
+
+def _max_length(file: pathlib.Path, positions: int) -> int:
+    config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
+    if config.get("do_lower_case"):
+        raise UserError(
+            f"{file} has do_lower_case=True: only models whose tokenizer says so can be read."
+        )
+    if config.get("max_seq_length") is None:
+        return positions
+    return min(positions, config.number("max_seq_length"))

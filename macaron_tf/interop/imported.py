@@ -1,0 +1,73 @@
+"""A network with its weights and its vocabulary, from wherever they come."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from macaron_tf.layers.heads import Pooler
+from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.text.loading import PieceVocabulary
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A pre-trained network.
+
+    Attributes:
+        network: gives the outputs of the model that was read. Of encoders a `PretrainingEncoder`,
+            with its head `sentence_pair` where the weights hold it and a pooler.
+        vocabulary: cuts text into the network's ids; None where the tokenizer is missing or has
+            no counterpart here.
+        ids: `(V',)` int, their id for each of ours, -1 for none; None where all are equal.
+        unread: names of weights, of other heads, that were left behind.
+        pooler: of an encoder, over [CLS]; None where there is none.
+        replaced_token: an ELECTRA discriminator's head, `(B, L, D) -> (B, L)` logits, or None.
+        has_masked_language: whether the head over masked tokens was read; else it is as drawn.
+        starts: whether a language model begins texts, behind [CLS].
+        sentinels: of an encoder-decoder, how many ids behind the vocabulary's are T5's sentinels.
+        ends: of an encoder-decoder, arguments of `SequenceGenerator`: how its texts begin, where
+            that differs from models that are trained here.
+        pooling, normalize, max_length: of a sentence encoder: `"cls"`, `"mean"` or `"max"`, [CLS]
+            and [SEP] included; whether vectors get length 1; longest row, beyond which text is cut.
+    """
+
+    network: keras.Model
+    vocabulary: PieceVocabulary | None = None
+    ids: np.ndarray | None = None
+    unread: tuple[str, ...] = ()
+    pooler: Pooler | None = None
+    replaced_token: ReplacedTokenHead | None = None
+    has_masked_language: bool = False
+    starts: bool = True
+    sentinels: int = 0
+    ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pooling: str | None = None
+    normalize: bool = False
+    max_length: int | None = None
+
+    @property
+    def config(self):
+        """The network's configuration."""
+        return self.network.config
+
+    def classifier(
+        self, num_classes: int, head_dropout: float = 0.1, **changes
+    ) -> EncoderClassifier:
+        """A classifier on this encoder and pooler, its last layer as drawn.
+
+        Args:
+            num_classes: C; 1 for regression.
+            head_dropout: on the pooled vector, 0 to 1.
+            changes: fields of the `EncoderConfig` that are no shapes, such as `dropout`.
+        """
+        config = dataclasses.replace(self.config, **changes)
+        classifier = EncoderClassifier(config, num_classes, head_dropout)
+        classifier.build()
+        classifier.encoder.set_weights(self.network.encoder.get_weights())
+        if self.pooler:
+            classifier.pooler.set_weights(self.pooler.get_weights())
+        return classifier

@@ -1,0 +1,290 @@
+"""Models of Keras: KerasHub's BERT and Transformer layers, and Model Garden's BERT."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from macaron_tf.errors import UserError
+from macaron_tf.interop.assign import Raw, assign_weights, under
+from macaron_tf.interop.bert_vocabulary import read_keras_hub_vocabulary
+from macaron_tf.interop.encoders import EncoderNames, import_encoder
+from macaron_tf.interop.files import (
+    ForeignConfig,
+    KerasArrays,
+    activation_name,
+    read_checkpoint,
+    read_json,
+)
+from macaron_tf.interop.imported import Pretrained
+from macaron_tf.models.encoder_decoder import EncoderDecoder
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+
+if TYPE_CHECKING:
+    import keras_hub
+
+
+def _attention(ours: str, theirs: str, norm: str) -> dict:
+    """KerasHub's names of an attention to the sequence itself."""
+    return {
+        f"{ours}/attention/query_key_value": (
+            f"{theirs}/query",
+            f"{theirs}/key",
+            f"{theirs}/value",
+        ),
+        f"{ours}/attention/output": f"{theirs}/attention_output",
+        f"{ours}/norm": norm,
+    }
+
+
+_FEED_FORWARD = {
+    "feed_forward_1/feed_forward/inner": "feedforward_intermediate_dense",
+    "feed_forward_1/feed_forward/outer": "feedforward_output_dense",
+    "feed_forward_1/norm": "feedforward_layer_norm",
+}
+_ENCODER_LAYER = {
+    **_attention("attention_0", "self_attention_layer", "self_attention_layer_norm"),
+    **_FEED_FORWARD,
+}
+_DECODER_LAYER = {
+    **_attention("attention_0", "self_attention", "self_attention_layer_norm"),
+    "cross_attention_0/attention/query": "cross_attention/query",
+    "cross_attention_0/attention/key_value": ("cross_attention/key", "cross_attention/value"),
+    "cross_attention_0/attention/output": "cross_attention/attention_output",
+    "cross_attention_0/norm": "cross_attention_layer_norm",
+    **_FEED_FORWARD,
+}
+
+
+def copy_keras_hub(
+    model: EncoderDecoder,
+    table: np.ndarray,
+    encoder: Sequence[keras.layers.Layer],
+    decoder: Sequence[keras.layers.Layer],
+    final_norms: Sequence[keras.layers.LayerNormalization] = (),
+) -> None:
+    """Copies KerasHub layers into our model, which must have Transformer blocks.
+
+    Args:
+        model: built, `block="transformer"`, as many layers as given, `norm="pre"` where theirs
+            have `normalize_first=True`.
+        table: token embeddings `(V, D)`.
+        encoder: `keras_hub.layers.TransformerEncoder`s, built, first to last.
+        decoder: `keras_hub.layers.TransformerDecoder`s, built with cross-attention.
+        final_norms: after the encoder and the decoder, for `norm="pre"`: KerasHub leaves them to
+            the caller.
+
+    Raises:
+        UserError: a shape differs; the sentence names the weight.
+    """
+    layers = {f"encoder_{number}": layer for number, layer in enumerate(encoder)}
+    layers |= {f"decoder_{number}": layer for number, layer in enumerate(decoder)}
+    layers |= dict(zip(("encoder_norm", "decoder_norm"), final_norms, strict=False))
+    names = {
+        "embedding/table": table,
+        **under("encoder/block_{}", "encoder_{}/", _ENCODER_LAYER),
+        **under("decoder/block_{}", "decoder_{}/", _DECODER_LAYER),
+        "encoder/final_norm": "encoder_norm",
+        "decoder/final_norm": "decoder_norm",
+    }
+    assign_weights(model, KerasArrays.of_layers(layers), names)
+
+
+_KERAS_HUB = EncoderNames(
+    tokens="token_embedding/embeddings",
+    table={
+        "embeddings/positions": "position_embedding",
+        "embeddings/segments": Raw("segment_embedding/embeddings"),
+        "embeddings/norm": "embeddings_layer_norm",
+        **under("block_{}", "transformer_layer_{}/", _ENCODER_LAYER),
+    },
+    bias=("masked_lm_head/output_bias",),
+    head={
+        "masked_language/dense": "masked_lm_head/intermediate_dense",
+        "masked_language/norm": "masked_lm_head/intermediate_layer_norm",
+    },
+    pooler="pooled_dense",
+)
+
+
+def import_keras_hub_bert(
+    backbone: "keras_hub.models.BertBackbone",
+    masked_lm_head: "keras_hub.layers.MaskedLMHead | None" = None,
+    vocabulary: PieceVocabulary | None = None,
+) -> Pretrained:
+    """Makes our encoder of a KerasHub BERT in memory.
+
+    Args:
+        masked_lm_head: built; its settings may differ from the backbone's.
+        vocabulary: whose rows of the table are kept; None = all.
+    """
+    layer, names = backbone.transformer_layers[0], _KERAS_HUB
+    settings = {
+        "hidden_dim": backbone.hidden_dim,
+        "feed_forward_dim": backbone.intermediate_dim,
+        "num_heads": backbone.num_heads,
+        "num_layers": backbone.num_layers,
+        "max_length": backbone.max_sequence_length,
+        "num_segments": backbone.num_segments,
+        "dropout": backbone.dropout,
+        "attention_dropout": backbone.dropout,
+        "activation": activation_name(layer.activation),
+        "epsilon": layer.layer_norm_epsilon,
+    }
+    layers = {layer.name: layer for layer in backbone.layers}
+    if masked_lm_head is not None:
+        layers["masked_lm_head"] = masked_lm_head
+        options = {
+            "activation": activation_name(masked_lm_head.intermediate_activation),
+            "epsilon": masked_lm_head.layer_norm_epsilon,
+        }
+        names = dataclasses.replace(names, head_options=options)
+    return import_encoder(KerasArrays.of_layers(layers), names, settings, vocabulary)
+
+
+def read_keras_hub_bert(directory: str | pathlib.Path) -> Pretrained:
+    """Reads a BERT preset's folder as KerasHub's `save_to_preset` writes it.
+
+    The head of a `BertMaskedLM` is read, another task's is left behind. Text is cut as BERT's
+    tokenizer does, which for lower-cased text also strips accents; KerasHub's keeps them.
+
+    Args:
+        directory: holds `config.json`, `model.weights.h5`, `tokenizer.json` and the tokenizer's
+            assets, of a `BertMaskedLM` also `task.json` and `task.weights.h5`; or a downloaded
+            preset with these files.
+
+    Raises:
+        UserError: a file is missing, the preset is of another model, or keras_hub is not
+            installed.
+    """
+    try:
+        import keras_hub
+    except ImportError:
+        raise UserError(
+            f"reading the preset {directory} needs a package: pip install keras-hub."
+        ) from None
+    directory = pathlib.Path(directory)
+    for name in ("config.json", "model.weights.h5"):
+        if not (directory / name).is_file():
+            raise UserError(f"{directory} is no KerasHub preset: it has no {name}.")
+    kind = read_json(directory / "config.json").get("class_name")
+    if kind != "BertBackbone":
+        raise UserError(f"{directory}/config.json has a {kind}: only BertBackbone can be read.")
+    vocabulary, task = read_keras_hub_vocabulary(directory), directory / "task.json"
+    named = task.is_file() and read_json(task).get("class_name")
+    if named == "BertMaskedLM" and (directory / "task.weights.h5").is_file():
+        model = keras_hub.models.BertMaskedLM.from_preset(str(directory), dtype="float32")
+        return import_keras_hub_bert(model.backbone, model.masked_lm_head, vocabulary)
+    backbone = keras_hub.models.BertBackbone.from_preset(str(directory), dtype="float32")
+    return import_keras_hub_bert(backbone, vocabulary=vocabulary)
+
+
+def _model_garden(first: tuple[str, str, str, str], layers: str, pooler: str) -> EncoderNames:
+    """Names in a checkpoint, from those of the parts before the layers and of a layer."""
+    tokens, positions, segments, norm = first
+    return EncoderNames(
+        tokens=f"{tokens}/embeddings",
+        table={
+            "embeddings/positions": positions,
+            "embeddings/segments": Raw(f"{segments}/embeddings"),
+            "embeddings/norm": norm,
+            **under(
+                "block_{}",
+                f"{layers}/",
+                {
+                    "attention_0/attention/query_key_value": (
+                        "_attention_layer/_query_dense",
+                        "_attention_layer/_key_dense",
+                        "_attention_layer/_value_dense",
+                    ),
+                    "attention_0/attention/output": "_attention_layer/_output_dense",
+                    "attention_0/norm": "_attention_layer_norm",
+                    "feed_forward_1/feed_forward/inner": "_intermediate_dense",
+                    "feed_forward_1/feed_forward/outer": "_output_dense",
+                    "feed_forward_1/norm": "_output_layer_norm",
+                },
+            ),
+        },
+        # A checkpoint's spelling of output_bias/bias.
+        bias=("masked_lm/output_bias.Sbias",),
+        head={
+            "masked_language/dense": "masked_lm/dense",
+            "masked_language/norm": "masked_lm/layer_norm",
+        },
+        pooler=pooler,
+    )
+
+
+# `BertEncoderV2` names its attributes; `BertEncoder`, a functional model, numbers its layers, and
+# its pooler follows the last.
+_ATTRIBUTES = _model_garden(
+    (
+        "_embedding_layer",
+        "_position_embedding_layer",
+        "_type_embedding_layer",
+        "_embedding_norm_layer",
+    ),
+    "_transformer_layers/{}",
+    "_pooler_layer",
+)
+_NUMBER = "layer_with_weights-{}"
+_FIRST_LAYER = 4
+_NUMBERS = _model_garden(tuple(map(_NUMBER.format, range(_FIRST_LAYER))), _NUMBER, _NUMBER)
+# A pre-trainer's checkpoint keeps the tokens' table with the head, and its next-sentence head has
+# a pooler of its own, trained in place of the encoder's (`..` is a checkpoint's spelling of a dot).
+_TABLE_OF_HEAD = "masked_lm/embedding_table"
+_NEXT_SENTENCE = "next_sentence..pooler_dense"
+_SETTINGS = {
+    "hidden_dim": ("hidden_size", int),
+    "feed_forward_dim": ("intermediate_size", int),
+    "num_heads": ("num_attention_heads", int),
+    "num_layers": ("num_hidden_layers", int),
+    "max_length": ("max_position_embeddings", int),
+    "num_segments": ("type_vocab_size", int),
+    "dropout": ("hidden_dropout_prob", float),
+    "attention_dropout": ("attention_probs_dropout_prob", float),
+    "initializer_range": ("initializer_range", float),
+}
+# Model Garden's "gelu" is the tanh form.
+_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "swish": "silu", "tanh": "tanh"}
+
+
+def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> Pretrained:
+    """Reads a folder of Model Garden's BERT for TensorFlow 2, as it is published.
+
+    Args:
+        directory: holds `bert_config.json`, `vocab.txt` and a checkpoint of the encoder or of a
+            pre-trainer, such as `bert_model.ckpt-1.index` and its data.
+        lower_case: whether text is lower-cased: no file says so, the folder's name
+            (`uncased_...`) may.
+
+    Raises:
+        UserError: a file is missing, or the checkpoint is of another model.
+    """
+    directory = pathlib.Path(directory)
+    for name in ("bert_config.json", "vocab.txt"):
+        if not (directory / name).is_file():
+            raise UserError(f"{directory} is no folder of Model Garden's BERT: it has no {name}.")
+    file = directory / "bert_config.json"
+    config = ForeignConfig(read_json(file), str(file))
+    settings = {ours: config.number(name, kind=kind) for ours, (name, kind) in _SETTINGS.items()}
+    if config.get("embedding_size") is not None:
+        config.require({"embedding_size": settings["hidden_dim"]})
+    settings |= {"activation": config.choice("hidden_act", _ACTIVATIONS), "epsilon": 1e-12}
+    vocabulary = WordPieceVocabulary.from_file(directory / "vocab.txt", lower_case=lower_case)
+    arrays = KerasArrays(read_checkpoint(directory))
+    names, first_layer = _ATTRIBUTES, 0
+    if arrays.has(f"{_NUMBER.format(1)}/embeddings"):
+        names, first_layer = _NUMBERS, _FIRST_LAYER
+        pooler = _NUMBER.format(first_layer + settings["num_layers"])
+        names = dataclasses.replace(names, pooler=pooler)
+    if arrays.has(_TABLE_OF_HEAD):
+        names = dataclasses.replace(names, tokens=_TABLE_OF_HEAD)
+    if arrays.has_layer(_NEXT_SENTENCE):
+        names = dataclasses.replace(names, pooler=_NEXT_SENTENCE)
+    arrays.array(f"{names.pooler}/kernel")  # every checkpoint has a pooler behind its last layer
+    return import_encoder(arrays, names, settings, vocabulary, first_layer=first_layer)

@@ -1,0 +1,316 @@
+"""T5, BART and MarianMT against Hugging Face's (PyTorch), read from what they save."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.decoding import (
+    BeamSearchConfig,
+    GenerationConfig,
+    SequenceGenerator,
+    translate_ids,
+)
+from macaron_tf.errors import UserError
+from macaron_tf.interop import import_encoder_decoder, read_encoder_decoder
+from macaron_tf.text.words import spelled
+from tests.interop.test_hugging_face_vocabularies import byte_pair_tokenizer, train_sentencepiece
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+VOCAB, LENGTH = 60, 12
+WIDTHS = {
+    "d_model": 32,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+}
+
+
+def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False):
+    """A model with other than its first numbers in every place but the `constant` ones.
+
+    Args:
+        seeds: of the first numbers and of those added; None = they go on.
+        own_output: the output is a matrix of its own, as T5 1.1's.
+    """
+    torch.manual_seed(seeds[0])
+    model = kind(config).eval()
+    if own_output:
+        model.lm_head.weight = torch.nn.Parameter(torch.zeros(config.vocab_size, 32))
+    if seeds[1] is not None:
+        torch.manual_seed(seeds[1])
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if constant not in name:
+                weight.add_(scale * torch.randn(weight.shape))
+    return model
+
+
+def marian(activation="relu", **options):
+    """A random MarianMTModel with Marian's own special ids: padding is the decoder's start."""
+    config = transformers.MarianConfig(
+        vocab_size=VOCAB,
+        **WIDTHS,
+        encoder_layers=2,
+        decoder_layers=3,
+        max_position_embeddings=64,
+        activation_function=activation,
+        **{"scale_embedding": True, **options},
+        pad_token_id=VOCAB - 1,
+        decoder_start_token_id=VOCAB - 1,
+        eos_token_id=0,
+        forced_eos_token_id=None,
+    )
+    return shaken(transformers.MarianMTModel, config, 0.2, (0, None), "embed_positions")
+
+
+def t5(gated: bool, **options):
+    config = transformers.T5Config(
+        vocab_size=VOCAB,
+        d_model=32,
+        d_kv=6,
+        d_ff=48,
+        num_layers=3,
+        num_decoder_layers=2,
+        num_heads=4,
+        feed_forward_proj="gated-gelu" if gated else "relu",
+        tie_word_embeddings=not gated,
+        decoder_start_token_id=0,
+        **options,
+    )
+    # Unscaled products in the attention: at 0.3 theirs in float32 is 1.3e-4 from theirs in float64.
+    return shaken(transformers.T5ForConditionalGeneration, config, 0.15, own_output=gated)
+
+
+def bart(**options):
+    config = transformers.BartConfig(
+        **{"vocab_size": VOCAB, "max_position_embeddings": 20, "decoder_layers": 3, **options},
+        **WIDTHS,
+        encoder_layers=2,
+    )
+    model = shaken(transformers.BartForConditionalGeneration, config, 0.3)
+    model.final_logits_bias.normal_()
+    return model
+
+
+SYSTEMS = {
+    "t5": lambda: t5(gated=False),
+    "t5_1_1": lambda: t5(gated=True),
+    "bart": bart,
+    **{
+        f"marian of {activation}": lambda activation=activation: marian(activation)
+        for activation in ("relu", "swish", "gelu", "gelu_new")
+    },
+}
+# Theirs of PAD, UNK, BOS (which is their decoder's start) and EOS.
+SPECIAL = {"t5": [0, 2, 0, 1], "bart": [1, 3, 2, 2], "marian": [VOCAB - 1, 1, VOCAB - 1, 0]}
+
+
+def in_memory(model):
+    state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    return import_encoder_decoder(state, model.config.to_dict())
+
+
+def sources(our_size, batch=5, length=15):
+    """Our ids, each row an EOS and padding at its end."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((batch, length), np.int32)
+    for b in range(batch):
+        real = length - 1 - b % 3
+        rows[b, :real] = rng.integers(4, our_size, real)
+        rows[b, real] = 3
+    return rows
+
+
+def their_logits(model, ids, source, target):
+    """Their scores of our ids, given rows of ours."""
+    with torch.no_grad():
+        found = model(
+            input_ids=torch.tensor(ids[source]),
+            attention_mask=torch.tensor(source != 0).long(),
+            decoder_input_ids=torch.tensor(ids[target]),
+            use_cache=False,
+        )
+    return found.logits.numpy()[..., ids]
+
+
+@pytest.mark.parametrize(
+    ("system", "saved"),
+    [(system, "in memory" if system == "t5_1_1" else "safetensors") for system in SYSTEMS]
+    + [("marian of swish", "pickle")],
+)
+def test_logits_and_greedy_decoding_agree(system, saved, tmp_path):
+    theirs = SYSTEMS[system]()
+    if saved == "in memory":
+        read = in_memory(theirs)
+    else:
+        theirs.save_pretrained(tmp_path)
+        if saved == "pickle":
+            (tmp_path / "model.safetensors").unlink()
+            torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+        read = read_encoder_decoder(tmp_path)
+    ours, ids = read.network, read.ids
+    assert ours.config.tied == (system != "t5_1_1")
+    assert ours.config.scaled_logits == (system == "t5")
+    kind = system.partition(" ")[0].partition("_")[0]
+    np.testing.assert_array_equal(ids[:4], SPECIAL[kind])
+
+    source = sources(len(ids))
+    target = np.random.default_rng(1).integers(4, len(ids), (len(source), LENGTH))
+    target[:, 0] = 2
+    expected = their_logits(theirs, ids, source, target)
+    logits = np.asarray(ours({"source": source, "target": target}, training=False))
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(logits, expected, atol=1e-4 if kind == "marian" else 3e-5)
+
+    # Greedy: ours cached, theirs the whole model again at every step; PAD and BOS never.
+    greedy = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=LENGTH)
+    found = translate_ids(ours, tf.constant(source), greedy)["ids"].numpy()[:, 0]
+    taken = np.full((len(source), 1), 2)
+    for _ in range(LENGTH - 1):
+        scores = their_logits(theirs, ids, source, taken)[:, -1]
+        scores[:, [0, 2]] = -np.inf
+        taken = np.concatenate([taken, scores.argmax(-1)[:, None]], axis=1)
+    for ours_row, their_row in zip(found, taken[:, 1:], strict=True):
+        # At the limit ours must end and theirs just stops.
+        length = min(int((ours_row != 0).sum()), LENGTH - 1)
+        np.testing.assert_array_equal(ours_row[:length], their_row[:length])
+        assert length == LENGTH - 1 or their_row[length - 1] == 3
+
+
+def test_beam_search_of_a_fixed_length_agrees():
+    """The benchmark's decoding: the same number of steps, and the same best tokens."""
+    theirs = marian()
+    read = in_memory(theirs)
+    source = sources(len(read.ids), length=9)
+    config = BeamSearchConfig(
+        max_length_ratio=0.0, max_length_offset=LENGTH, min_length=LENGTH - 1, length_penalty=0.0
+    )
+    found = translate_ids(read.network, tf.constant(source), config)["ids"].numpy()[:, 0]
+    expected = theirs.generate(
+        input_ids=torch.tensor(read.ids[source]),
+        attention_mask=torch.tensor(source != 0).long(),
+        do_sample=False,
+        max_new_tokens=LENGTH,
+        suppress_tokens=[VOCAB - 1],
+        num_beams=4,
+        min_new_tokens=LENGTH,
+        forced_eos_token_id=0,
+    ).numpy()[:, 1:]
+    np.testing.assert_array_equal(read.ids[found], expected)
+
+
+@pytest.mark.parametrize(
+    ("system", "changes", "reason"),
+    [
+        ("marian", {"scale_embedding": False}, "scale_embedding=False"),
+        ("marian", {"activation_function": "quick_gelu"}, "activation_function='quick_gelu'"),
+        ("marian", {"d_model": "32"}, "configuration has d_model='32': it must be a whole number"),
+        ("marian", {"pad_token_id": None}, "has pad_token_id=None"),
+        ("marian", {"decoder_vocab_size": 70}, "decoder_vocab_size=70"),
+        ("marian", {}, "have no model.shared.weight"),
+        ("t5", {"relative_attention_num_buckets": 16}, "num_buckets=16: only 32"),
+        ("t5", {}, "have no shared.weight"),
+    ],
+)
+def test_what_has_no_place_in_our_model_is_refused(system, changes, reason):
+    config = (marian() if system == "marian" else t5(False)).config.to_dict()
+    with pytest.raises(UserError, match=reason):
+        import_encoder_decoder({}, {**config, **changes})
+
+
+def test_a_wrong_directory_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"no config\.json"):
+        read_encoder_decoder(tmp_path)
+    marian().config.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="holds no weights"):
+        read_encoder_decoder(tmp_path)
+    transformers.BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="only 't5', 'bart', 'marian' can be read"):
+        read_encoder_decoder(tmp_path)
+
+
+def t5_directory(directory):
+    """A T5 with its tokenizer, which has rows to spare as the published ones."""
+    proto = train_sentencepiece(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    (directory / "spiece.model").write_bytes(proto)
+    tokenizer = transformers.T5Tokenizer.from_pretrained(directory)
+    config = transformers.T5Config(
+        vocab_size=192,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+        decoder_start_token_id=0,
+    )
+    model = shaken(transformers.T5ForConditionalGeneration, config, 0.6, (0, None))
+    model.save_pretrained(directory)
+    return model, tokenizer
+
+
+def bart_directory(directory):
+    """A BART with its tokenizer."""
+    mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
+    kind = transformers.BartTokenizer
+    tokenizer = byte_pair_tokenizer(kind, "its own", directory, mask_token=mask)
+    config = transformers.BartConfig(
+        vocab_size=len(tokenizer),
+        **WIDTHS,
+        encoder_layers=2,
+        decoder_layers=2,
+        max_position_embeddings=40,
+        forced_eos_token_id=None,
+    )
+    model = shaken(transformers.BartForConditionalGeneration, config, 0.3, (0, None))
+    model.final_logits_bias.normal_(std=0.1)
+    with torch.no_grad():
+        model.model.decoder.embed_positions.weight.mul_(10)
+        for layer in model.model.decoder.layers:
+            layer.encoder_attn.out_proj.weight.mul_(0.2)
+            layer.encoder_attn.out_proj.bias.mul_(0.2)
+    model.save_pretrained(directory)
+    return model, tokenizer
+
+
+@pytest.mark.parametrize("system", ["t5", "bart"])
+def test_greedy_answers_are_theirs(system, tmp_path):
+    theirs, tokenizer = {"t5": t5_directory, "bart": bart_directory}[system](tmp_path)
+    read = read_encoder_decoder(tmp_path)
+    generator = SequenceGenerator(
+        read.network, read.vocabulary, read.config.longest, read.sentinels, **read.ends
+    )
+    gaps = their_gaps = "the quick [MASK] fox jumped [MASK] dog."
+    for name in {"t5": ("<extra_id_0>", "<extra_id_1>"), "bart": ("<mask>",) * 2}[system]:
+        their_gaps = their_gaps.replace("[MASK]", name, 1)
+    # What ours never writes: special tokens, and rows to spare.
+    barred, start = {
+        "t5": ([0, 2, *range(175, 192)], [[0]]),
+        "bart": ([0, 1, 3, tokenizer.mask_token_id], [[2, 0]]),
+    }[system]
+    places = {theirs: ours for ours, theirs in enumerate(read.ids) if ours > 4 or ours == 3}
+    texts = [gaps, "Der schnelle braune Fuchs", "naïve €", "1,234.56 in many texts."]
+    config = GenerationConfig(temperature=0.0, max_tokens=LENGTH)
+    different = set()
+    for text, [ours] in zip(texts, generator.complete(texts, config), strict=True):
+        asked = tokenizer(their_gaps if text == gaps else text, return_tensors="pt")
+        assert read.ids[generator.row(text)].tolist() == asked["input_ids"][0].tolist()
+        [answer] = theirs.generate(
+            **asked,
+            decoder_input_ids=torch.tensor(start),
+            forced_bos_token_id=None,
+            suppress_tokens=barred,
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=LENGTH,
+        ).tolist()
+        new = [places[number] for number in answer[len(start[0]) :]]
+        assert ours.text == spelled(generator.spellings, new).removeprefix(" ")
+        assert ours.length == len(new)
+        assert "".join(generator.stream(text, config)) == ours.text
+        different.update(new)
+    assert len(different) > 5

@@ -1,0 +1,378 @@
+"""Our models against KerasHub's and TensorFlow Model Garden's, with their weights."""
+
+import functools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.errors import UserError
+from macaron_tf.interop import (
+    copy_keras_hub,
+    import_keras_hub_bert,
+    read_keras_hub_bert,
+    read_model_garden_bert,
+)
+from macaron_tf.models import (
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    PretrainingEncoder,
+)
+from tests.harness import ids
+from tests.interop.bert_parity import (
+    HEADS,
+    INNER,
+    LAYERS,
+    LENGTH,
+    SEGMENTS,
+    SETTINGS,
+    VOCAB,
+    WIDTH,
+    WORDS,
+    check_equal,
+    check_hidden,
+    check_masked_logits,
+    inputs,
+    noise,
+)
+
+keras_hub = pytest.importorskip("keras_hub")
+CONFIG = EncoderConfig(**SETTINGS, activation="gelu_tanh")
+
+
+def shake(layer):
+    layer.set_weights([w + noise(seed, w.shape) for seed, w in enumerate(layer.get_weights())])
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    model = keras_hub.models.BertBackbone(
+        vocabulary_size=VOCAB,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        hidden_dim=WIDTH,
+        intermediate_dim=INNER,
+        max_sequence_length=LENGTH,
+        num_segments=SEGMENTS,
+    )
+    shake(model)
+    return model
+
+
+def call_backbone(backbone):
+    batch = inputs()
+    batch["padding_mask"] = (batch["token_ids"] != 0).astype("int32")
+    return {name: np.asarray(value) for name, value in backbone(batch, training=False).items()}
+
+
+def check_backbone(read, backbone, head=None):
+    """Hidden states, the pooler's vectors, and the scores of a head over masked tokens."""
+    expected = call_backbone(backbone)
+    hidden = check_hidden(read.network, expected["sequence_output"])
+    check_equal(read.classifier(2).pooler(hidden), expected["pooled_output"])
+    assert read.has_masked_language == (head is not None)
+    if head is not None:
+        everywhere = np.tile(np.arange(hidden.shape[1]), (len(hidden), 1))
+        expected = head(expected["sequence_output"], everywhere)
+        check_masked_logits(read.network, hidden, expected)
+
+
+def masked_head(backbone, kind=keras_hub.layers.MaskedLMHead, **options):
+    head = kind(token_embedding=backbone.token_embedding, **options)
+    head.build((None, None, WIDTH))
+    table = backbone.token_embedding.get_weights()
+    shake(head)
+    backbone.token_embedding.set_weights(table)
+    return head
+
+
+def tanh_form(x):
+    return keras.activations.gelu(x, approximate=True)
+
+
+# The head of `BertMaskedLM` has the exact GELU and 1e-5 on a backbone of the tanh form and 1e-12.
+@pytest.mark.parametrize(
+    ("activation", "name", "epsilon"),
+    [(tanh_form, "gelu_tanh", 1e-12), ("gelu", "gelu", 1e-5), (None, None, None)],
+)
+def test_a_keras_hub_bert_in_memory_agrees(backbone, activation, name, epsilon):
+    head = None
+    if name:
+        options = {"intermediate_activation": activation, "layer_norm_epsilon": epsilon}
+        head = masked_head(backbone, **options)
+    read = import_keras_hub_bert(backbone, head)
+    assert read.config == CONFIG
+    check_backbone(read, backbone, head)
+    if head:
+        assert read.network.head_options == {"activation": name, "epsilon": epsilon}
+
+
+def tokenizer():
+    return keras_hub.models.BertTokenizer(vocabulary=WORDS, lowercase=True)
+
+
+def test_a_preset_is_read_with_its_masked_language_head(backbone, tmp_path):
+    preprocessor = keras_hub.models.BertMaskedLMPreprocessor(tokenizer(), sequence_length=8)
+    task = keras_hub.models.BertMaskedLM(backbone, preprocessor)
+    table = backbone.token_embedding.get_weights()
+    shake(task.masked_lm_head)
+    backbone.token_embedding.set_weights(table)
+    task.save_to_preset(str(tmp_path))
+    read = read_keras_hub_bert(tmp_path)
+    check_backbone(read, backbone, task.masked_lm_head)
+    assert read.config == CONFIG
+    copy = PretrainingEncoder.from_config(read.network.get_config())
+    assert copy.masked_language.get_config() == read.network.masked_language.get_config()
+    text = "AB word3, c abd"
+    assert read.vocabulary.encode_lines([text]) == [np.asarray(tokenizer()(text)).tolist()]
+
+
+def test_a_preset_of_another_task_is_read_without_its_head(backbone, tmp_path):
+    preprocessor = keras_hub.models.BertTextClassifierPreprocessor(tokenizer(), sequence_length=8)
+    classifier = keras_hub.models.BertTextClassifier(backbone, 2, preprocessor)
+    classifier.save_to_preset(str(tmp_path))
+    check_backbone(read_keras_hub_bert(tmp_path), backbone)
+
+
+def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"no config\.json"):
+        read_keras_hub_bert(tmp_path)
+    (tmp_path / "config.json").write_text('{"class_name": "GPT2Backbone"}')
+    with pytest.raises(UserError, match=r"no model\.weights\.h5"):
+        read_keras_hub_bert(tmp_path)
+    (tmp_path / "model.weights.h5").touch()
+    with pytest.raises(UserError, match="GPT2Backbone: only BertBackbone"):
+        read_keras_hub_bert(tmp_path)
+    (tmp_path / "config.json").write_text('{"class_name": "BertBackbone"}')
+    with pytest.raises(UserError, match=r"no tokenizer\.json"):
+        read_keras_hub_bert(tmp_path)
+
+
+class KerasHubModel:
+    """An encoder-decoder of KerasHub layers, with random weights in every place."""
+
+    def __init__(self, pre_norm: bool):
+        options = {"intermediate_dim": INNER, "num_heads": HEADS, "normalize_first": pre_norm}
+        self.table = np.random.default_rng(0).normal(0, 0.3, (VOCAB, WIDTH)).astype("float32")
+        self.positions = keras_hub.layers.SinePositionEncoding()
+        self.encoder = [keras_hub.layers.TransformerEncoder(**options) for _ in range(LAYERS)]
+        self.decoder = [keras_hub.layers.TransformerDecoder(**options) for _ in range(LAYERS)]
+        self.norms = [keras.layers.LayerNormalization(epsilon=1e-5) for _ in range(2)]
+        self.pre_norm = pre_norm
+        for layer in self.norms + self.encoder:
+            layer.build((None, None, WIDTH))
+        for layer in self.decoder:
+            layer.build((None, None, WIDTH), (None, None, WIDTH))
+        for seed, layer in enumerate(self.encoder + self.decoder + self.norms):
+            rng = np.random.default_rng(seed)
+            layer.set_weights([w + rng.normal(0, 0.2, w.shape) for w in layer.get_weights()])
+
+    def embed(self, tokens):
+        x = ops.take(self.table, tokens, axis=0) * WIDTH**0.5
+        return x + self.positions(x)
+
+    def __call__(self, source, target):
+        mask = ops.not_equal(source, 0)
+        memory, x = self.embed(source), self.embed(target)
+        for layer in self.encoder:
+            memory = layer(memory, padding_mask=mask)
+        memory = self.norms[0](memory) if self.pre_norm else memory
+        for layer in self.decoder:
+            x = layer(x, memory, encoder_padding_mask=mask)
+        x = self.norms[1](x) if self.pre_norm else x
+        return np.array(ops.matmul(x, ops.transpose(self.table)))
+
+    def greedy(self, source, length):
+        """Argmax of the whole model again at every step; PAD and BOS are never taken."""
+        target = np.full((len(source), 1), 2)
+        ended = np.zeros(len(source), bool)
+        for step in range(length):
+            scores = self(source, target)[:, -1]
+            scores[:, [0, 2]] = -np.inf
+            following = np.where(ended, 0, scores.argmax(-1))
+            if step == length - 1:
+                following = np.where(ended, 0, 3)
+            target = np.concatenate([target, following[:, None]], axis=1)
+            ended |= following == 3
+        return target[:, 1:]
+
+
+def our_model(**options):
+    sizes = (VOCAB, WIDTH, INNER, HEADS, LAYERS, LAYERS)
+    model = EncoderDecoder(EncoderDecoderConfig(*sizes, block="transformer", **options))
+    model.build()
+    return model
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_logits_and_greedy_decoding_of_keras_hub_layers_agree(pre_norm):
+    theirs = KerasHubModel(pre_norm)
+    ours = our_model(norm="pre" if pre_norm else "post")
+    norms = theirs.norms if pre_norm else ()
+    copy_keras_hub(ours, theirs.table, theirs.encoder, theirs.decoder, norms)
+
+    source, target = ids(6, 11, vocab_size=VOCAB), ids(6, 9, vocab_size=VOCAB, seed=1)
+    source[1, 7:] = 0
+    source[4, 3:] = 0
+    expected = theirs(source, target)
+    logits = np.asarray(ours({"source": source, "target": target}, training=False))
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+    config = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=12)
+    found = translate_ids(ours, tf.constant(source), config)["ids"].numpy()[:, 0]
+    np.testing.assert_array_equal(found, theirs.greedy(source, 12))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda t: (t.table[:9], t.encoder, t.decoder), r"embedding/table has shape \(44, 32\)"),
+        (
+            lambda t: (t.table, t.encoder, t.decoder[:1], t.norms),
+            "have no decoder_1/self_attention/query",
+        ),
+        (lambda t: (t.table, t.encoder, t.decoder, t.norms[:1]), "no decoder_norm/gamma"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(change, reason):
+    theirs = KerasHubModel(pre_norm=True)
+    with pytest.raises(UserError, match=reason):
+        copy_keras_hub(our_model(norm="pre"), *change(theirs))
+
+
+tf_keras = pytest.importorskip("tf_keras")
+models = pytest.importorskip("official.nlp.modeling.models")
+tf_utils = pytest.importorskip("official.modeling.tf_utils")
+layers = pytest.importorskip("official.nlp.modeling.layers")
+networks = pytest.importorskip("official.nlp.modeling.networks")
+
+# Model Garden's functional encoders are given the head's positions too.
+pytestmark = pytest.mark.filterwarnings("ignore:Input dict contained keys")
+
+MODEL_GARDEN = {
+    "vocab_size": VOCAB,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": INNER,
+    "max_position_embeddings": LENGTH,
+    "type_vocab_size": SEGMENTS,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+}
+
+
+@functools.cache
+def pretrainer(kind="BertEncoder", heads=()):
+    """A pre-trainer on a small encoder, with random weights in every place."""
+    encoder = getattr(networks, kind)(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        num_layers=LAYERS,
+        num_attention_heads=HEADS,
+        inner_dim=INNER,
+        max_sequence_length=LENGTH,
+        type_vocab_size=SEGMENTS,
+        dict_outputs=True,
+    )
+    model = models.BertPretrainerV2(
+        encoder,
+        mlm_activation=tf_utils.get_activation("gelu"),
+        classification_heads=list(heads),
+    )
+    call_pretrainer(model)
+    shake(model)
+    return model
+
+
+def call_pretrainer(model):
+    batch = inputs()
+    rows, length = batch["token_ids"].shape
+    theirs = {
+        "input_word_ids": batch["token_ids"],
+        "input_mask": (batch["token_ids"] != 0).astype("int32"),
+        "input_type_ids": batch["segment_ids"],
+        "masked_lm_positions": np.tile(np.arange(length), (rows, 1)),
+    }
+    found = model({name: tf.constant(value) for name, value in theirs.items()}, training=False)
+    return {name: value for name, value in found.items() if name != "encoder_outputs"}
+
+
+def write(directory, checkpoint, **config):
+    checkpoint.save(str(directory / "bert_model.ckpt"))
+    # A published folder has no `checkpoint` file that names the last.
+    (directory / "checkpoint").unlink()
+    (directory / "bert_config.json").write_text(json.dumps({**MODEL_GARDEN, **config}))
+    (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+
+
+@pytest.mark.parametrize("kind", ["BertEncoder", "BertEncoderV2"])
+@pytest.mark.parametrize("part", ["encoder", "model", "items"])
+def test_a_model_garden_checkpoint_is_read(kind, part, tmp_path):
+    theirs = pretrainer(kind)
+    optimizer = tf_keras.optimizers.Adam()
+    optimizer.build(theirs.trainable_variables)
+    parts = {
+        "encoder": {"encoder": theirs.encoder_network},
+        "model": {"model": theirs, "optimizer": optimizer},
+        "items": theirs.checkpoint_items,
+    }
+    write(tmp_path, tf.train.Checkpoint(**parts[part]))
+    read = read_model_garden_bert(tmp_path, lower_case=True)
+    expected = call_pretrainer(theirs)
+    hidden = check_hidden(read.network, expected["sequence_output"])
+    check_equal(read.classifier(2).pooler(hidden), expected["pooled_output"])
+    assert read.has_masked_language == (part != "encoder")
+    if read.has_masked_language:
+        check_masked_logits(read.network, hidden, expected["mlm_logits"])
+    assert read.config == CONFIG
+
+
+def test_the_pooler_is_the_one_that_was_trained(tmp_path):
+    head = layers.ClassificationHead(inner_dim=WIDTH, num_classes=2, name="next_sentence")
+    theirs = pretrainer(heads=(head,))
+    write(tmp_path, tf.train.Checkpoint(**theirs.checkpoint_items))
+    read = read_model_garden_bert(tmp_path, lower_case=True)
+    expected = call_pretrainer(theirs)
+    pooled = read.classifier(2).pooler(expected["sequence_output"].numpy())
+    check_equal(
+        np.asarray(pooled) @ head.out_proj.get_weights()[0],
+        expected["next_sentence"] - head.out_proj.get_weights()[1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"hidden_act": "mish"}, "hidden_act='mish'"),
+        ({"embedding_size": 16}, "embedding_size=16: only 32"),
+        ({"num_hidden_layers": 9}, "have no layer_with_weights-"),
+        ({"num_hidden_layers": 1}, "have no layer_with_weights-5/kernel"),
+        ({"num_hidden_layers": "2"}, r"bert_config\.json has num_hidden_layers='2': it must be"),
+        ({"intermediate_size": None}, r"bert_config\.json has intermediate_size=None"),
+    ],
+)
+def test_another_model_garden_model_is_refused(config, reason, tmp_path):
+    write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network), **config)
+    with pytest.raises(UserError, match=reason):
+        read_model_garden_bert(tmp_path, lower_case=True)
+
+
+def test_a_folder_that_is_no_model_garden_bert_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"has no bert_config\.json"):
+        read_model_garden_bert(tmp_path, lower_case=True)
+    write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network))
+    (tmp_path / "other.index").touch()
+    with pytest.raises(UserError, match="has 2 checkpoints"):
+        read_model_garden_bert(tmp_path, lower_case=True)
+    (tmp_path / "bert_config.json").write_text('{"hidden_size": 32}')
+    with pytest.raises(UserError, match=r"bert_config\.json has no intermediate_size"):
+        read_model_garden_bert(tmp_path, lower_case=True)
