@@ -42,7 +42,7 @@ def pretraining_run(path, vocabulary):
         lambda folder: write_checkpoint(folder, model, RunState()),
         manifest_fields(model, vocabulary.hash, {}),
     )
-    run.write("")
+    run.write(network, "")
     return network
 
 
