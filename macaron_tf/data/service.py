@@ -1,4 +1,4 @@
-"""Batches made in another process or on another machine, in the same order."""
+"""Batches made by a tf.data service, in another process or on another machine, in their order."""
 
 import contextlib
 import queue
@@ -12,10 +12,8 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 
-# A service that restarts is away for less; TensorFlow itself would wait for ever.
-_AWAY_SECONDS = 30.0
-# The first batch waits for 2^16 rows to be read, over a network perhaps.
-_SILENT_SECONDS = 600.0
+_AWAY_SECONDS = 30.0  # a service restarts in less; TensorFlow itself would wait for ever
+_SILENT_SECONDS = 600.0  # the first batch waits for 2^16 rows to be read, over a network perhaps
 # How HTTP/2, on which gRPC runs, begins: the preface and settings (frame type 4), none of them
 # changed. The other side answers with its own; a process that hangs connects and says nothing.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -24,14 +22,13 @@ _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0,
 def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) -> tf.data.Dataset:
     """The same batches in the same order, made by a tf.data service.
 
-    `python -m experiments.data_service` starts one. Deterministic is: a service of one worker,
-    each iteration a job of its own that no other process reads from. TensorFlow then keeps the
-    order, and a run that goes on registers a dataset that begins at its own step. Not
-    deterministic are several workers behind one dispatcher (each makes all batches, and they come
-    as they are ready) and jobs shared by name (batches go to whoever asks first). So batches
-    travel with their numbers, and one out of turn ends the run instead of training it on other
-    data: with a second worker, or when a worker was started again and begins anew. More
-    machines are used by giving each training process a service of its own.
+    `python -m experiments.data_service` starts one. TensorFlow keeps the order of a service with
+    one worker where each iteration is a job of its own that no other process reads from; a resumed
+    run registers a dataset that begins at its own step. Several workers behind one dispatcher each
+    make all batches, which arrive as they are ready, and jobs shared by name deal batches to
+    whoever asks first. So batches travel with their numbers, and one out of turn ends the run
+    instead of training it on other data: with a second worker, or when a worker was started again
+    and begins anew. To use more machines, give each training process a service of its own.
 
     Args:
         dataset: of TensorFlow's operations alone, a Python generator cannot travel; the service
@@ -41,9 +38,9 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
         process: number of this training process.
 
     Returns:
-        Dataset of the given one's structure and cardinality, read by this process alone. Its
-        iteration raises a tf.errors.OpError that `service_error` explains when the service
-        fails, is away for half a minute, makes no batch for ten, or gives one out of turn.
+        Dataset of the same structure and cardinality, read by this process alone. Its iteration
+        raises a tf.errors.OpError that `service_error` explains when the service fails, is away
+        for half a minute, makes no batch for ten, or gives one out of turn.
 
     Raises:
         UserError: an address is none, or no dispatcher answers there.
@@ -70,14 +67,7 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
 
 
 def check_address(address: str) -> None:
-    """Refuses an address at which nobody answers.
-
-    Args:
-        address: HOST:PORT.
-
-    Raises:
-        UserError: it is none, or there is no answer within five seconds.
-    """
+    """Refuses an address that is no HOST:PORT, or does not answer within five seconds."""
     if not re.fullmatch(r"[^:/\s]+:\d{1,5}", address):
         raise UserError(f"data service {address!r}: give HOST:PORT, such as localhost:5050")
     host, port = address.split(":")
@@ -94,22 +84,15 @@ def check_address(address: str) -> None:
 
 
 def service_error(error: tf.errors.OpError) -> UserError | None:
-    """What went wrong with a service, as a sentence.
-
-    Args:
-        error: what an iteration or a training raised.
-
-    Returns:
-        The error to raise instead; None where it is of another kind.
-    """
+    """The error to raise for a failed service, None where `error` has another cause."""
     found = re.search(r"UserError: (.*the data service .*)", error.message)
     return UserError(found[1]) if found else None
 
 
 def _watched(served: tf.data.Dataset, address: str) -> Iterator:
-    """The batches as long as the service lives; TensorFlow's own reader waits for a dead one.
+    """The batches as long as the service lives.
 
-    The reader waits in a thread that can be left behind.
+    TensorFlow's own reader waits for a dead service, in a thread that can be left behind.
     """
     ready: queue.Queue = queue.Queue(maxsize=1)
     stopped = threading.Event()
@@ -149,11 +132,7 @@ def _watched(served: tf.data.Dataset, address: str) -> Iterator:
 
 
 def _next(ready: queue.Queue, address: str):
-    """The reader's next item.
-
-    Raises:
-        UserError: none comes, since the service is away or silent.
-    """
+    """The reader's next item; raises a UserError where the service is away or silent."""
     began = answered = time.monotonic()
     while True:
         try:

@@ -165,7 +165,7 @@ def test_fetched_once_and_again_when_damaged(tmp_path, wheel, monkeypatch):
     cache = tmp_path / "cache"
     script = f"import shutil, sys; shutil.copy({str(wheel)!r}, sys.argv[1] + '/{corpora._WHEEL}')"
     fake_pip(monkeypatch, script)
-    monkeypatch.setattr(corpora, "HOMEASSISTANT_SHA256", corpora._sha256(wheel))
+    monkeypatch.setattr(corpora, "HOMEASSISTANT_SHA256", corpora.file_digest(wheel))
     path = corpora.fetch_homeassistant(cache)
     path.write_bytes(b"half")
     assert corpora.fetch_homeassistant(cache).read_bytes() == wheel.read_bytes()

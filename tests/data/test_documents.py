@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from macaron_tf.data.sources.readers import count_documents, document_files, documents
+from macaron_tf.data.sources.readers import count_documents, documents, source_files
 from macaron_tf.errors import UserError
 
 
@@ -27,7 +27,7 @@ def test_forms_of_text(folder):
     assert [text[:4] for text in documents(both)] == ["One.", "Vier"]
     assert count_documents(both) == 2
     assert count_documents(f"text-lines:{folder}/*") is None
-    assert [path.name for path in document_files(both)] == ["b.txt", "a.txt.gz"]
+    assert [path.name for path in source_files(both, "train")] == ["b.txt", "a.txt.gz"]
 
 
 def test_split_in_a_name(folder):
@@ -47,7 +47,7 @@ def test_real_sets(tfds_dir):
     assert count_documents("tfds:wikipedia/20230601.en", "train", tfds_dir) == 677
     book = next(documents("tfds:pg19", "validation", tfds_dir))
     assert len(book) > 100_000
-    assert document_files("tfds:pg19", "train", tfds_dir)
+    assert source_files("tfds:pg19", "train", data_dir=tfds_dir)
 
 
 @pytest.mark.parametrize(

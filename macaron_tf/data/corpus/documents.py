@@ -15,11 +15,10 @@ from macaron_tf.data.sources import homeassistant
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.readers import (
     count_documents,
-    document_files,
     documents,
-    pair_files,
     parse_documents,
     read_pairs,
+    source_files,
 )
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import content_stamps
@@ -83,11 +82,7 @@ def identify_source(source: CorpusSource, data_dir: str | os.PathLike | None = N
     """
     if Source.of(source.source).is_embedded:
         return [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
-    if source.is_translation:
-        files = pair_files(source.source, source.split, *source.languages, data_dir)
-    else:
-        files = document_files(source.source, source.split, data_dir)
-    return content_stamps(files)
+    return content_stamps(source_files(source.source, source.split, source.languages, data_dir))
 
 
 def count_corpus(config: CorpusConfig, data_dir: str | os.PathLike | None = None) -> int | None:

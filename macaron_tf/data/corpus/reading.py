@@ -131,17 +131,14 @@ class RowOrder:
 
         Args:
             start_row: number of the first row, counted from the start of epoch 0.
-            batch_size: B.
+            batch_size, repeat, drop_remainder: see `PretrainingCorpus.dataset`.
             decode: makes a tensor `(N, ...)` of N records, a group at once: numbers are shuffled
                 and cut into batches in half the time that strings take.
-            repeat: go on with the next epochs for ever, a batch across two of them included, or
-                end with the epoch of the first row.
-            drop_remainder: leave out a last batch that is not full.
 
         Returns:
             Dataset of a tensor `(B, ...)`, the numbers of its rows `(B,)` int64 and their epochs
-            `(B,)` int64. It raises a tf.errors.OpError where a shard is missing,
-            damaged, or has another number of records than it should.
+            `(B,)` int64. It raises a tf.errors.OpError where a shard is missing, damaged, or has
+            another number of records than recorded.
         """
         epoch, offset = divmod(start_row, sum(self.rows))
         with tf.device("CPU"):
@@ -168,10 +165,7 @@ class RowOrder:
     def _group(
         self, number: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, ...]:
-        """The rows `(N, ...)` of a group, their numbers and epochs, `(N,)` int64.
-
-        Groups count on from epoch to epoch.
-        """
+        """The rows `(N, ...)` of a group, their numbers and epochs, `(N,)` int64."""
         epoch, group = number // self.groups, number % self.groups
         members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
         paths = tf.gather(tf.constant(self.paths), members)
@@ -220,44 +214,36 @@ def _permutation(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     )
 
 
+@dataclasses.dataclass(eq=False)
 class PretrainingCorpus:
     """Rows of a fixed length in shards; the same seed and step always give the same batch.
 
     `open` makes one. Rows are shuffled shard by shard, then among the rows of a group of shards:
     the whole corpus where it has at most `shuffled_rows` rows.
 
-    Args:
+    Attributes:
         folder: the shards' folder, `gs://` included.
         config: the settings it was prepared with.
         vocabulary: the vocabulary of its ids.
         shards: of each split.
         shuffled_rows: greatest number of rows, about, that are shuffled among each other.
-        whole: the corpus that this is a part of, None = itself: rows are numbered in the whole.
+        whole: all shards of the corpus that this is a part of, None = itself; rows are numbered
+            in the whole.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        config: CorpusConfig,
-        vocabulary: PieceVocabulary,
-        shards: dict[str, tuple[Shard, ...]],
-        shuffled_rows: int = _SHUFFLED_ROWS,
-        whole: "PretrainingCorpus | None" = None,
-    ):
-        self.folder = folder
-        self.config = config
-        self.vocabulary = vocabulary
-        self.shards = shards
-        self.shuffled_rows = shuffled_rows
-        self.whole = whole or self
-        self.record = RecordFormat.of(config, vocabulary.size)
+    folder: str
+    config: CorpusConfig
+    vocabulary: PieceVocabulary
+    shards: dict[str, tuple[Shard, ...]]
+    shuffled_rows: int = _SHUFFLED_ROWS
+    whole: dict[str, tuple[Shard, ...]] | None = None
 
     @classmethod
     def open(cls, folder: str | os.PathLike, verify: bool | None = None) -> "PretrainingCorpus":
         """Opens a folder that `prepare` filled.
 
         Args:
-            folder: the folder, `gs://` included.
+            folder: on disk or `gs://`.
             verify: compare the SHA-256 of every shard, about a second a gigabyte, not the sizes
                 alone; None does so on disk, and not in a bucket.
 
@@ -276,13 +262,18 @@ class PretrainingCorpus:
         return corpus
 
     @property
+    def record(self) -> RecordFormat:
+        """The layout of its rows in files."""
+        return RecordFormat.of(self.config, self.vocabulary.size)
+
+    @property
     def sequence_length(self) -> int:
         """L of every row."""
         return self.config.sequence_length
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over vocabulary, format and all shards: what a model is trained on."""
+        """SHA-256 (hex) over vocabulary, format and all shards."""
         record = [
             FORMAT,
             self.vocabulary.hash,
@@ -324,7 +315,7 @@ class PretrainingCorpus:
         """
         if not 0 <= index < count:
             raise ValueError(f"no process {index} of {count}")
-        shards = [shard for shard in self.shards["train"] if shard.rows]
+        shards, _ = self.files("train")
         if len(shards) < count:
             raise UserError(
                 f"{self.folder} has {len(shards)} training files for {count} processes: prepare "
@@ -336,26 +327,18 @@ class PretrainingCorpus:
             fewest = held.index(min(held))
             parts[fewest].append(shard)
             held[fewest] += shard.rows
-        return PretrainingCorpus(
-            self.folder,
-            self.config,
-            self.vocabulary,
-            {**self.shards, "train": tuple(parts[index])},
-            self.shuffled_rows,
-            self.whole,
-        )
+        part = {**self.shards, "train": tuple(parts[index])}
+        return dataclasses.replace(self, shards=part, whole=self.whole or self.shards)
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
-        """Finds the file that made a reading fail: TensorFlow seldom says, so all are examined.
+        """The error to raise for a failed reading, None where `error` has another cause.
 
-        Returns:
-            The error to raise instead, with the file and the remedy; None where `error` has
-            another cause.
+        TensorFlow seldom names the file, so all are examined.
         """
         # Sizes show all damage but changed bytes, which TFRecord's checksums have found.
         if damaged := self._damage(verify="corrupted record" in error.message):
             return damaged
-        if self._absolute_folder() not in error.message:
+        if self._absolute_folder not in error.message:
             return None
         return UserError(
             f"the corpus in {self.folder} cannot be read ({storage.reason(error)}): see that it "
@@ -377,7 +360,7 @@ class PretrainingCorpus:
         Args:
             split: "train" or "validation".
             batch_size: B.
-            seed: decides the order of each epoch; None keeps the order of the files.
+            seed: of the order of each epoch; None keeps the order of the files.
             start_step: number of the first batch.
             repeat: go on with the next epochs for ever, a batch across two of them included, or
                 end with the first one.
@@ -413,13 +396,23 @@ class PretrainingCorpus:
             steps = left // batch_size if drop_remainder else -(-left // batch_size)
             if not steps:
                 start_row = 0  # a dataset of this structure, of which none is taken
-        tables = self._order(split, seed).batches(
-            start_row, batch_size, self.record.table, repeat, drop_remainder
+        shards, paths = self.files(split)
+        whole = (self.whole or self.shards)[split]
+        counts = itertools.accumulate((shard.rows for shard in whole), initial=0)
+        first_rows = {shard.name: count for shard, count in zip(whole, counts, strict=False)}
+        order = RowOrder(
+            tuple(paths),
+            tuple(shard.rows for shard in shards),
+            tuple(first_rows[shard.name] for shard in shards),
+            self.shuffled_rows,
+            None if seed is None else (seed, SPLITS.index(split)),
         )
+        record = self.record
+        tables = order.batches(start_row, batch_size, record.table, repeat, drop_remainder)
 
         def features(table: tf.Tensor, row_number: tf.Tensor, epoch: tf.Tensor):
             numbers = {"row_number": row_number, "epoch": epoch} if numbered else {}
-            return {**self.record.features(table), **numbers}
+            return {**record.features(table), **numbers}
 
         dataset = tables.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         if not steps:
@@ -427,27 +420,15 @@ class PretrainingCorpus:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
         return dataset.prefetch(tf.data.AUTOTUNE)
 
-    def _order(self, split: str, seed: int | None) -> RowOrder:
-        shards, paths = self.files(split)
-        whole = self.whole.shards[split]
-        counts = itertools.accumulate((shard.rows for shard in whole), initial=0)
-        first_rows = {shard.name: count for shard, count in zip(whole, counts, strict=False)}
-        return RowOrder(
-            tuple(paths),
-            tuple(shard.rows for shard in shards),
-            tuple(first_rows[shard.name] for shard in shards),
-            self.shuffled_rows,
-            None if seed is None else (seed, SPLITS.index(split)),
-        )
+    @property
+    def _absolute_folder(self) -> str:
+        """The folder for another process: a data service."""
+        return self.folder if storage.is_remote(self.folder) else os.path.abspath(self.folder)
 
     def files(self, split: str) -> tuple[list[Shard], list[str]]:
         """The shards of a split that have rows, and their absolute paths."""
         shards = [shard for shard in self.shards[split] if shard.rows]
-        return shards, [storage.join(self._absolute_folder(), shard.name) for shard in shards]
-
-    def _absolute_folder(self) -> str:
-        """The folder for another process, which reads the files in a data service."""
-        return self.folder if storage.is_remote(self.folder) else os.path.abspath(self.folder)
+        return shards, [storage.join(self._absolute_folder, shard.name) for shard in shards]
 
     def _damage(self, verify: bool) -> UserError | None:
         """The error for the first damaged shard; None where all are whole."""

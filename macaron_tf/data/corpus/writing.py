@@ -160,6 +160,7 @@ class PreparationState:
         return sum(shard.rows for shard in self.train + self.validation)
 
 
+@dataclasses.dataclass(eq=False)
 class CorpusWriter:
     """Packs blocks of documents, writes their shards and records each step.
 
@@ -168,26 +169,20 @@ class CorpusWriter:
     memory, in ids one in `validation_every` of the corpus, and paired among each other at the end.
     """
 
-    def __init__(
-        self,
-        config: CorpusConfig,
-        vocabulary: PieceVocabulary,
-        out: str,
-        settings: dict,
-        record: RecordFormat,
-        state: PreparationState,
-    ):
-        self._config = config
-        self._special = (vocabulary.cls_id, vocabulary.sep_id)
-        self._out = out
-        self._settings = settings
-        self._record = record
-        self.state = state
+    config: CorpusConfig
+    vocabulary: PieceVocabulary
+    out: str
+    settings: dict
+    record: RecordFormat
+    state: PreparationState
+
+    def __post_init__(self):
+        self._special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
         self._kept_documents: list[CorpusDocument] = []
         # Only documents that come again can bring a validation row into the training rows.
         self._kept_rows: set[bytes] | None = None
-        if config.repeats:
-            self._kept_rows = set(_records(out, state.validation))
+        if self.config.repeats:
+            self._kept_rows = set(_records(self.out, self.state.validation))
 
     def hold_out(self, documents: Iterable[CorpusDocument]) -> None:
         """Keeps the held-out ones of some documents, each once, for the pairs of the validation."""
@@ -196,32 +191,23 @@ class CorpusWriter:
         ]
 
     def write(self, block: Sequence[CorpusDocument]) -> None:
-        """Writes a block's shard.
-
-        Raises:
-            UserError: the folder cannot be written, or too few documents to pair.
-        """
+        """Writes a block's shard; refuses too few documents to pair."""
         state, number = self.state, len(self.state.train)
         counted, held_out = 0, None
-        if self._config.paired:
+        if self.config.paired:
             self.hold_out(block)
             rows, kept = self._pairs([d for d in block if not d.held_out], [number])
         else:
-            rows = running_rows(block, self._config, *self._special)
+            rows = running_rows(block, self.config, *self._special)
             kept, held_out, counted = self._divided(block, rows)
-        train = (*state.train, _write_shard(self._out, f"train-{number:05d}.tfrecord", kept))
+        train = (*state.train, _write_shard(self.out, f"train-{number:05d}.tfrecord", kept))
         validation = state.validation
         if held_out is not None:
-            part = _write_shard(self._out, f"part-{number:05d}.tfrecord", held_out)
+            part = _write_shard(self.out, f"part-{number:05d}.tfrecord", held_out)
             validation = (*validation, part)
-        self.state = PreparationState(
-            documents=state.documents + len(block),
-            counted=state.counted + counted,
-            tokens=state.tokens + _tokens(rows),
-            train=train,
-            validation=validation,
-        )
-        write_state(self._out, self._settings, self.state)
+        documents, tokens = state.documents + len(block), state.tokens + _tokens(rows)
+        self.state = PreparationState(documents, state.counted + counted, tokens, train, validation)
+        write_state(self.out, self.settings, self.state)
 
     def finish(self) -> None:
         """Writes the validation rows and the index, which makes the corpus valid.
@@ -230,29 +216,29 @@ class CorpusWriter:
             UserError: no text at all, or too few documents to pair.
         """
         tokens = self.state.tokens
-        if self._config.paired:
+        if self.config.paired:
             # Seeds of training shards have one number, this one two.
             rows, held_out = self._pairs(self._kept_documents, [0, 1])
             records, tokens = iter(held_out), tokens + _tokens(rows)
         elif self.state.rows:
-            records = _records(self._out, self.state.validation)
+            records = _records(self.out, self.state.validation)
         else:
             raise UserError("the sources hold no text that the vocabulary can cut: give others")
         validation = []
-        while chunk := list(itertools.islice(records, self._config.rows_per_shard)):
+        while chunk := list(itertools.islice(records, self.config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
-            validation.append(_write_shard(self._out, name, chunk))
+            validation.append(_write_shard(self.out, name, chunk))
         shards = {"train": self.state.train, "validation": validation}
         record = {
             "format": FORMAT,
-            "settings": self._settings,
+            "settings": self.settings,
             "documents": self.state.documents,
             "tokens": tokens,
             "shards": {split: [dataclasses.asdict(s) for s in shards[split]] for split in shards},
         }
         index = json.dumps(record, indent=1) + "\n"
-        storage.write_aside(storage.join(self._out, INDEX), index.encode())
-        remove_leftovers(self._out)
+        storage.write_aside(storage.join(self.out, INDEX), index.encode())
+        remove_leftovers(self.out)
 
     def _divided(
         self, block: Sequence[CorpusDocument], rows: Rows
@@ -261,8 +247,8 @@ class CorpusWriter:
         records = self._encoded(block, rows)
         repeated = np.array([document.repeated for document in block])[rows.owners]
         numbers = self.state.counted + np.cumsum(~repeated) - 1
-        runs = numbers // self._config.validation_run
-        chosen = ~repeated & (runs % self._config.validation_every == 0)
+        runs = numbers // self.config.validation_run
+        chosen = ~repeated & (runs % self.config.validation_every == 0)
         held_out = [records[i] for i in np.flatnonzero(chosen)]
         kept_rows = self._kept_rows
         if kept_rows is not None:
@@ -278,23 +264,23 @@ class CorpusWriter:
         self, documents: Sequence[CorpusDocument], numbers: list[int]
     ) -> tuple[Rows, list[bytes]]:
         """Rows of pairs and their records."""
-        pairs = self._config.pairs
+        pairs = self.config.pairs
         least = 2 if pairs == "next_sentence" else 1
         if sum(len(document.sentences.ids) > 0 for document in documents) < least:
             raise UserError(_TOO_FEW[pairs])
         rows = pack_pairs(
             [document.sentences for document in documents],
-            self._config.sequence_length,
+            self.config.sequence_length,
             *self._special,
-            np.random.default_rng([self._config.seed, *numbers]),
+            np.random.default_rng([self.config.seed, *numbers]),
             pairs,
-            single_sentences=self._config.row_packing == "sentence_pair",
+            single_sentences=self.config.row_packing == "sentence_pair",
         )
         return rows, self._encoded(documents, rows)
 
     def _encoded(self, documents: Sequence[CorpusDocument], rows: Rows) -> list[bytes]:
         languages = np.array([document.languages for document in documents])  # (documents, 2)
-        return self._record.encoded(rows, languages[rows.owners])
+        return self.record.encoded(rows, languages[rows.owners])
 
 
 def _tokens(rows: Rows) -> int:
@@ -320,11 +306,7 @@ def _records(folder: str, shards: Iterable[Shard]) -> Iterator[bytes]:
 def corpus_settings(
     config: CorpusConfig, vocabulary: PieceVocabulary, data_dir: str | os.PathLike | None
 ) -> dict:
-    """All that decides the bytes of a corpus, as JSON gives it back.
-
-    Raises:
-        UserError: a source is missing.
-    """
+    """All that decides the bytes of a corpus, as JSON gives it back."""
     record = {
         "config": dataclasses.asdict(config),
         "vocabulary": vocabulary.hash,
@@ -342,9 +324,6 @@ def check_settings(found: dict, wanted: dict, out: str) -> None:
         found: the settings of the corpus in `out`.
         wanted: the `corpus_settings` asked for.
         out: the corpus's folder.
-
-    Raises:
-        UserError: they differ; the sentence names where.
     """
     if found["vocabulary"] != wanted["vocabulary"]:
         raise UserError(
@@ -354,8 +333,7 @@ def check_settings(found: dict, wanted: dict, out: str) -> None:
         )
     for name, value in wanted["config"].items():
         theirs = found["config"].get(name)
-        # Files may have been moved: their stamps tell whether they are the same.
-        moved = name == "sources" and _without_folders(theirs) == _without_folders(value)
+        moved = name == "sources" and theirs and _contents(theirs) == _contents(value)
         if theirs != value and not moved:
             raise UserError(
                 f"the corpus in {out} has {name} {theirs!r}, not {value!r}: "
@@ -369,15 +347,11 @@ def check_settings(found: dict, wanted: dict, out: str) -> None:
         )
 
 
-def _without_folders(sources: list[dict]) -> list[dict]:
-    found = []
-    for record in sources:
-        source = Source.of(record["source"])
-        place = source.place
-        if source.kind != "tfds" and not source.is_embedded:
-            place = ",".join(name.rpartition("/")[2] for name in place.split(","))
-        found.append({**record, "source": f"{source.kind}:{place}"})
-    return found
+def _contents(sources: list[dict]) -> list[dict]:
+    """Sources without the names of files, which may be moved: stamps tell whether they changed."""
+    named = [Source.of(source["source"]) for source in sources]
+    names = [str(name) if name.is_embedded else name.kind for name in named]
+    return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 
 def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationState:
@@ -391,12 +365,9 @@ def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationSt
         return PreparationState()
     try:
         found = json.loads(storage.read_bytes(path))
-        kept = found["settings"]
-        state = dict(found["state"])
-        for split in SPLITS:
-            state[split] = tuple(Shard(**shard) for shard in state[split])
-        state = PreparationState(**state)
-        known = found["format"] == FORMAT
+        kept, known = found["settings"], found["format"] == FORMAT
+        shards = {s: tuple(Shard(**shard) for shard in found["state"][s]) for s in SPLITS}
+        state = PreparationState(**{**found["state"], **shards})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged: remove it, and the corpus begins anew") from error
     if not known:
@@ -412,11 +383,7 @@ def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationSt
 
 
 def write_state(out: str, settings: dict, state: PreparationState) -> None:
-    """Records the shards that are complete.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Records the shards that are complete."""
     record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_aside(storage.join(out, PROGRESS), (json.dumps(record) + "\n").encode())
 

@@ -5,6 +5,7 @@ keys of two languages gives about 24,000 distinct pairs of short, everyday-techn
 """
 
 import collections
+import contextlib
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
+from macaron_tf.io.paths import file_digest
 
 HOMEASSISTANT_VERSION = "2026.2.3"
 HOMEASSISTANT_SHA256 = "8167820cac4b8defe895fd2c36ac23402a445d1fe6028e8cde24caabb935282c"
@@ -29,7 +31,7 @@ _WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
 _MEGABYTES = 51
 _PATIENCE = 5  # seconds without a word before the download says that it is alive
 _MEMBER = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
-# What a translator leaves as it is: placeholders, web addresses, markup.
+# Untranslatable: placeholders, web addresses, markup.
 _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
 
 
@@ -42,9 +44,6 @@ def read_homeassistant(
         language: the language beside English; None = the other of the two below.
         split: "train" (96%), "validation" (2%) or "test" (2%).
         source_lang, target_lang: "en" and the other language, in either order.
-
-    Returns:
-        (source, target) lines.
 
     Raises:
         UserError: unknown language or split, English on neither side, the wheel cannot be had.
@@ -66,14 +65,7 @@ def read_homeassistant(
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads a split of the default corpus in one language, fetching its wheel at the first time.
-
-    Args:
-        language: its code, "en" included.
-        split: "train" (96%), "validation" (2%) or "test" (2%).
-
-    Returns:
-        The documents of `wheel_documents`.
+    """Reads the `wheel_documents` of a split in one language, "en" included.
 
     Raises:
         UserError: unknown language or split, the wheel cannot be had.
@@ -83,27 +75,21 @@ def read_homeassistant_documents(language: str, split: str) -> list[str]:
 
 
 def fetch_homeassistant(cache_dir: str | os.PathLike | None = None) -> pathlib.Path:
-    """Brings the wheel into the cache with `pip download`, and checks its SHA-256.
-
-    Args:
-        cache_dir: the folder of the cache; `cache_directory()` when None.
-
-    Returns:
-        The wheel's path.
+    """Brings the wheel into the cache with `pip download`, checks its SHA-256, returns its path.
 
     Raises:
-        UserError: pip cannot fetch it, or it is not the file that it should be.
+        UserError: pip cannot fetch it, or it is another file.
     """
     folder = pathlib.Path(cache_dir) if cache_dir else cache_directory()
     wheel = folder / _WHEEL
     # A damaged or foreign file in the cache is simply fetched again.
-    if wheel.is_file() and _sha256(wheel) == HOMEASSISTANT_SHA256:
+    if wheel.is_file() and file_digest(wheel) == HOMEASSISTANT_SHA256:
         return wheel
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as aside:
             fetched = _pip_download(pathlib.Path(aside), folder)
-            digest = _sha256(fetched)
+            digest = file_digest(fetched)
             if digest != HOMEASSISTANT_SHA256:
                 raise UserError(
                     f"the downloaded {_WHEEL} has SHA-256 {digest}, not {HOMEASSISTANT_SHA256}: "
@@ -119,14 +105,7 @@ def fetch_homeassistant(cache_dir: str | os.PathLike | None = None) -> pathlib.P
 
 
 def wheel_languages(wheel: str | os.PathLike) -> list[str]:
-    """The languages that a wheel holds beside English.
-
-    Args:
-        wheel: its path.
-
-    Returns:
-        Their codes, sorted.
-    """
+    """The sorted codes of the languages that a wheel holds beside English."""
     with zipfile.ZipFile(wheel) as archive:
         matches = (_MEMBER.fullmatch(name) for name in archive.namelist())
         return sorted({match[2] for match in matches if match} - {"en"})
@@ -134,10 +113,6 @@ def wheel_languages(wheel: str | os.PathLike) -> list[str]:
 
 def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple[str, str]]]:
     """Pairs the English text of a wheel with another language's, cleaned and split.
-
-    Args:
-        wheel: its path.
-        language: the code of a language, such as "de" or "pt-BR".
 
     Returns:
         For each of `SPLITS` its (English, other) pairs, without repetition. An English sentence
@@ -147,10 +122,8 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
     Raises:
         UserError: no such language; the list of those that exist.
     """
-    if language == "en":
-        raise _no_language(wheel, language)
     counts: dict[str, collections.Counter] = {}
-    for texts in _components(wheel, language):
+    for texts in _components(wheel, language, beside_english=True):
         for pair in texts:
             if _is_translation(*pair):
                 counts.setdefault(pair[0].casefold(), collections.Counter())[pair] += 1
@@ -162,16 +135,12 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
 
 
 def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[str]]:
-    """The texts of a wheel in one language, as documents.
-
-    Args:
-        wheel: its path.
-        language: the code of a language, such as "en", "de" or "pt-BR".
+    """The texts of a wheel in one language, "en" included, as documents.
 
     Returns:
         For each of `SPLITS` its documents, one a component (a part of the program): its texts in
         the file's order, one a line. A text lies in the split of its English one, as in
-        `wheel_pairs`, and what was left in English is left out of the other languages.
+        `wheel_pairs`; other languages leave out the texts that were left in English.
 
     Raises:
         UserError: no such language; the list of those that exist.
@@ -188,15 +157,17 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
     return splits
 
 
-def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[str, str]]]:
+def _components(
+    wheel: str | os.PathLike, language: str, beside_english: bool = False
+) -> Iterator[list[tuple[str, str]]]:
     """The (English, other) texts of each component, in the order of the other's file."""
-    found = False
+    found, wanted = False, None if beside_english and language == "en" else language
     with zipfile.ZipFile(wheel) as archive:
         members = set(archive.namelist())
         for name in sorted(members):
             match = _MEMBER.fullmatch(name)
             english_name = f"{name.rpartition('/')[0]}/en.json"
-            if not match or match[2] != language or english_name not in members:
+            if not match or match[2] != wanted or english_name not in members:
                 continue
             found = True
             english = dict(_flatten(json.loads(archive.read(english_name))))
@@ -205,14 +176,10 @@ def _components(wheel: str | os.PathLike, language: str) -> Iterator[list[tuple[
                 for key, text in _flatten(json.loads(archive.read(name)))
             ]
     if not found:
-        raise _no_language(wheel, language)
-
-
-def _no_language(wheel: str | os.PathLike, language: str) -> UserError:
-    return UserError(
-        f"homeassistant has no language {language!r} beside English: "
-        f"it has {', '.join(wheel_languages(wheel))}"
-    )
+        raise UserError(
+            f"homeassistant has no language {language!r} beside English: "
+            f"it has {', '.join(wheel_languages(wheel))}"
+        )
 
 
 def _check_split(split: str) -> None:
@@ -227,7 +194,7 @@ def _split_of(key: str) -> str:
 
 
 def _is_translation(english: str, other: str) -> bool:
-    """Whether a pair teaches anything: letters on both sides, and something translated.
+    """Whether both sides have letters, and something is translated.
 
     903 of 25,579 German pairs are the same on both sides: product names, units, "RSSI".
     """
@@ -251,11 +218,6 @@ def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
             yield from _flatten(child, (*path, key))
 
 
-def _sha256(path: pathlib.Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """Runs pip, which knows the machine's package index, mirror and proxy."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
@@ -264,23 +226,21 @@ def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     command += [f"homeassistant=={HOMEASSISTANT_VERSION}"]
     log = aside / "pip.log"
     start = time.monotonic()
-    with open(log, "wb") as output:
+    status = None
+    with open(log, "wb") as output, contextlib.ExitStack() as exits:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            while True:
-                try:
-                    status = process.wait(timeout=_PATIENCE)
-                    break
-                except subprocess.TimeoutExpired:
-                    print(
-                        f"fetching the corpus homeassistant {HOMEASSISTANT_VERSION} "
-                        f"({_MEGABYTES} MB): {time.monotonic() - start:.0f} s",
-                        file=sys.stderr,
-                        flush=True,
-                    )
-        finally:
-            process.kill()
-            process.wait()
+        exits.callback(process.wait)
+        exits.callback(process.kill)
+        while status is None:
+            try:
+                status = process.wait(timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                print(
+                    f"fetching the corpus homeassistant {HOMEASSISTANT_VERSION} "
+                    f"({_MEGABYTES} MB): {time.monotonic() - start:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
     fetched = aside / _WHEEL
     if status != 0 or not fetched.is_file():
         lines = [s for s in log.read_text(errors="replace").splitlines() if s.strip()]

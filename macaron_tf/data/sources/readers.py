@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 from etils import epath
@@ -67,24 +67,30 @@ def read_pairs(
     return homeassistant.read_homeassistant(parsed.place or None, split, *languages)
 
 
-def pair_files(
+def source_files(
     source: str,
     split: str,
-    source_lang: str,
-    target_lang: str,
+    languages: Sequence[str] = (),
     data_dir: str | os.PathLike | None = None,
 ) -> list[epath.Path]:
-    """The files that `read_pairs` would read; none for the embedded corpus.
+    """The files of a source in the order of their text; none for the embedded corpus.
+
+    Args:
+        source, split, data_dir: see `read_pairs` and `documents`.
+        languages: the two of translation pairs; otherwise the source holds documents.
 
     Raises:
-        UserError: as `read_pairs`; a missing text file is only named when it is read.
+        UserError: as the readers; a missing file of pairs is only named when it is read.
     """
-    parsed = parse_source(source, PAIRS)
+    paired = len(languages) == 2
+    parsed = parse_source(source, PAIRS) if paired else parse_documents(source)
+    if parsed.is_embedded:
+        return []
     if parsed.kind == "tfds":
-        return set_files(parsed.place, data_dir, (source_lang, target_lang))
-    if parsed.kind == "text":
-        return _aligned_paths(parsed, split)
-    return [] if parsed.is_embedded else [parsed.path(split)]
+        return set_files(parsed.place, data_dir, tuple(languages) if paired else None)
+    if not paired:
+        return _matching_files(parsed, split)
+    return _aligned_paths(parsed, split) if parsed.kind == "text" else [parsed.path(split)]
 
 
 def source_fingerprint(
@@ -104,7 +110,7 @@ def source_fingerprint(
         UserError: as `read_pairs`, for what is missing.
     """
     parsed = parse_source(source, PAIRS)
-    files = pair_files(source, split, source_lang, target_lang, data_dir)
+    files = source_files(source, split, (source_lang, target_lang), data_dir)
     embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.place]
     identity = [state_stamp(path) for path in files] or embedded
     record = json.dumps([parsed.kind, identity, split, source_lang, target_lang])
@@ -121,13 +127,9 @@ def _translation_set(
                 f"its records hold {listed(found.features)}"
             )
     with found.reading():
-        pairs = [
-            (
-                record[source_lang].decode("utf-8", "replace"),
-                record[target_lang].decode("utf-8", "replace"),
-            )
-            for record in found.records().as_numpy_iterator()
-        ]
+        records = found.records().as_numpy_iterator()
+        texts = [(record[source_lang], record[target_lang]) for record in records]
+        pairs = [(a.decode("utf-8", "replace"), b.decode("utf-8", "replace")) for a, b in texts]
     if not pairs:
         raise found.empty("pair")
     return pairs
@@ -229,20 +231,6 @@ def count_documents(
     return len(_matching_files(parsed, split)) if parsed.kind == "text" else None
 
 
-def document_files(
-    source: str, split: str = "train", data_dir: str | os.PathLike | None = None
-) -> list[epath.Path]:
-    """The files of a source in the order of its documents; none for the embedded corpus.
-
-    Raises:
-        UserError: as `documents`.
-    """
-    parsed = parse_documents(source)
-    if parsed.kind == "tfds":
-        return set_files(parsed.place, data_dir)
-    return [] if parsed.is_embedded else _matching_files(parsed, split)
-
-
 def parse_documents(source: str) -> Source:
     """Parses the name of a source of documents.
 
@@ -277,24 +265,30 @@ def _matching_files(source: Source, split: str) -> list[epath.Path]:
 
 def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
     for path in paths:
-        empty = True
-        for document in _cut(kind, lines_of(path)):
-            if document.strip():
-                empty = False
-                yield document
-        if empty:
-            raise UserError(f"{path} holds no text: remove it or give another file")
+        lines = lines_of(path)
+        if kind == "text-lines":
+            found = lines
+        elif kind == "text":
+            found = map("\n".join, [lines])
+        else:  # paragraphs, with the blank lines between them
+            found = ("\n".join(group) for _, group in itertools.groupby(lines, _is_blank))
+        error = UserError(f"{path} holds no text: remove it or give another file")
+        yield from _not_blank(found, error)
 
 
-def _cut(kind: str, lines: Iterator[str]) -> Iterator[str]:
-    if kind == "text-lines":
-        yield from lines
-    elif kind == "text":
-        yield "\n".join(lines)
-    else:
-        for blank, group in itertools.groupby(lines, lambda line: not line.strip()):
-            if not blank:
-                yield "\n".join(group)
+def _is_blank(text: str) -> bool:
+    return not text.strip()
+
+
+def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
+    """The texts that are not blank; raises the error where there is none."""
+    empty = True
+    for text in texts:
+        if not _is_blank(text):
+            empty = False
+            yield text
+    if empty:
+        raise error
 
 
 def _text_field(found: PreparedSplit) -> str:
@@ -310,14 +304,11 @@ def _text_field(found: PreparedSplit) -> str:
 
 
 def _tfds_documents(found: PreparedSplit, field: str) -> Iterator[str]:
-    empty = True
-    with found.reading():
-        texts = found.records().map(lambda record: record[field]).batch(_CHUNK).prefetch(1)
-        for chunk in texts.as_numpy_iterator():
-            for text in chunk:
-                document = text.decode("utf-8", "replace")
-                if document.strip():
-                    empty = False
-                    yield document
-    if empty:
-        raise found.empty("text")
+    def texts() -> Iterator[str]:
+        with found.reading():
+            chunks = found.records().map(lambda record: record[field]).batch(_CHUNK).prefetch(1)
+            for chunk in chunks.as_numpy_iterator():
+                for text in chunk:
+                    yield text.decode("utf-8", "replace")
+
+    return _not_blank(texts(), found.empty("text"))
