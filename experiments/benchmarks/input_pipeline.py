@@ -92,7 +92,8 @@ class Work:
     """
 
     def __init__(self, texts, vocabulary, length: int, batch_size: int, folder: pathlib.Path):
-        from macaron_tf.data import CorpusConfig, prepare
+        from macaron_tf.data.corpus.config import CorpusConfig
+        from macaron_tf.data.corpus.writing import prepare
 
         self._texts, self._vocabulary = texts, vocabulary
         self._length, self._batch_size = length, batch_size
@@ -209,7 +210,7 @@ def counted(dataset):
 
 def open_vocabulary(path: str | None, texts: Sequence[str]):
     """BERT's uncased vocabulary of a file, or one trained on the first million characters."""
-    from macaron_tf.data import WordPieceVocabulary
+    from macaron_tf.text.loading import WordPieceVocabulary
 
     if path:
         return WordPieceVocabulary.from_file(path)
@@ -227,7 +228,7 @@ def read_texts(pattern: str | None, megabytes: float) -> list[str]:
     Raises:
         UserError: no file, or one that cannot be read.
     """
-    from macaron_tf.data import documents
+    from macaron_tf.data.sources.readers import documents
 
     left = round(megabytes * 1e6)
     texts = []

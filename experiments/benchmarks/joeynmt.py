@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from experiments.translate.recipe import TranslationRecipe
-from macaron_tf.data import Vocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 from macaron_tf.special_ids import EOS
+from macaron_tf.text.vocabulary import Vocabulary
 
 
 def write_pieces(path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: Vocabulary) -> None:

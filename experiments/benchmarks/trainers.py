@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from experiments.benchmarks.joeynmt import logged_update, read_pieces
-from macaron_tf.data import Vocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric, evaluate_translations
+from macaron_tf.text.vocabulary import Vocabulary
 from macaron_tf.training.progress import TRAIN, VALIDATION, read_lines
 
 _POLL_SECONDS = 0.01

@@ -15,8 +15,10 @@ from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer, Trainer
 from experiments.recipe import override
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.vocabulary import train_vocabulary
-from macaron_tf.data import TranslationData, read_pairs, write_aside
 from macaron_tf.data.batches import Buckets
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.translation import TranslationData
+from macaron_tf.io.paths import write_aside
 
 RECIPE = "multi30k_transformer_tiny"
 REFERENCE = "Joey NMT, float32"

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from experiments.text_to_text.recipe import PREFIXES, TextRecipe
-from macaron_tf.data import read_pairs
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.data.tasks.text_tasks import answer_text, as_texts, read_answer, read_answers

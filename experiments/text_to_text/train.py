@@ -12,9 +12,8 @@ from experiments.text_to_text.data import TextPairs, check_answers, metric_names
 from experiments.text_to_text.recipe import PREFIXES, TextRecipe
 from experiments.text_to_text.run import TextRun
 from experiments.text_to_text.start import TextStart, read_start
-from macaron_tf.data import TranslationData
 from macaron_tf.data.tasks.definitions import TASKS
-from macaron_tf.data.translation import CleaningConfig
+from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path

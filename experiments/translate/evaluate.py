@@ -8,8 +8,8 @@ import re
 import time
 
 from experiments.translate.run import TranslationRun
-from macaron_tf.data import read_pairs
 from macaron_tf.data.sources.names import PAIRS, parse_source
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.decoding import LineTranslator
 from macaron_tf.evaluation import evaluate_translations
 from macaron_tf.io import paths as storage

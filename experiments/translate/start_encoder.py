@@ -6,7 +6,6 @@ import os
 from experiments.finetune.init import Init
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.start import FREE, Start
-from macaron_tf.data import check_vocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign
 from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig
@@ -14,6 +13,7 @@ from macaron_tf.models.config import differing_fields
 from macaron_tf.models.encoder_decoder import config_from_encoder, copy_embeddings
 from macaron_tf.text.loading import load_encoder_vocabulary
 from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text.vocabulary import check_vocabulary
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,12 +6,12 @@ import os
 from experiments.pretrain.run import PretrainingRun
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.start import DROPOUTS, FREE, Start
-from macaron_tf.data import SentencePieceEncoderVocabulary, read_pairs
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.text.loading import SentencePieceEncoderVocabulary, load_encoder_vocabulary
 from macaron_tf.text.pair_vocabulary import PairVocabulary
 from macaron_tf.text.sentencepiece import normalized_text
 

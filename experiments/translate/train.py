@@ -14,11 +14,13 @@ from experiments.translate.run import TranslationRun, first_stage
 from experiments.translate.start import Start
 from experiments.translate.validation import METRICS, TranslationValidation
 from experiments.translate.vocabulary import train_vocabulary
-from macaron_tf.data import TranslationData, Vocabulary, check_vocabulary, read_pairs
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import TranslationObjective
+from macaron_tf.text.vocabulary import Vocabulary, check_vocabulary
 from macaron_tf.training import TrainingResult
 
 

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.run import source_limit
-from macaron_tf.data import TranslationData, Vocabulary
+from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import LineTranslator
 from macaron_tf.evaluation import evaluate_translations
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text.vocabulary import Vocabulary
 from macaron_tf.training import FitModel
 
 SAMPLES = 5

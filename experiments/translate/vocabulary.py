@@ -5,7 +5,7 @@ import argparse
 from experiments import recipes
 from experiments.recipe import override
 from experiments.translate.recipe import DataConfig, TranslationRecipe
-from macaron_tf.data import read_pairs
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.text.sentencepiece import interleave
 from macaron_tf.text.vocabulary import Vocabulary
 

@@ -5,7 +5,10 @@ import random
 
 import pytest
 
-from macaron_tf.data import NormalizationConfig, Vocabulary, interleave, read_pairs
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.sentencepiece import interleave
+from macaron_tf.text.vocabulary import Vocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.data.number_corpus import number_vocabulary, write_numbers
 

@@ -41,7 +41,7 @@ def gpt2(shared_data) -> BytePairVocabulary:
 @pytest.fixture(scope="module")
 def real_lines(tfds_dir) -> list[str]:
     """2,000 lines of novels and captions in two languages."""
-    from macaron_tf.data import read_pairs
+    from macaron_tf.data.sources.readers import read_pairs
 
     pairs = read_pairs("tfds:multi30k", "validation", "en", "de", tfds_dir)
     return [line for pair in pairs for line in pair]

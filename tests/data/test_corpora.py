@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from macaron_tf.data import read_pairs
 from macaron_tf.data.sources import homeassistant as corpora
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
 
 TEXTS = {

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data import NormalizationConfig, Vocabulary
 from macaron_tf.errors import UserError
 from macaron_tf.text.loading import (
     SentencePieceEncoderVocabulary,
     WordPieceVocabulary,
     load_encoder_vocabulary,
 )
+from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.vocabulary import Vocabulary
 
 STRANGE = ["", "   ", "a\u2028b", "a\x00b", "日本語", "\ufeff", "…" * 50, "[MASK] [SEP]", "THE Dog"]
 

@@ -7,7 +7,8 @@ import pytest
 import sacremoses
 import tensorflow as tf
 
-from macaron_tf.data import NormalizationConfig, normalize, normalize_lines, read_pairs
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.text.normalization import NormalizationConfig, normalize, normalize_lines
 
 # What `normalize` takes for a space, whatever the options; sacremoses keeps it.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")

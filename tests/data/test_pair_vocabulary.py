@@ -6,7 +6,6 @@ import json
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data import NormalizationConfig
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.text.loading import (
@@ -14,6 +13,7 @@ from macaron_tf.text.loading import (
     SentencePieceEncoderVocabulary,
     WordPieceVocabulary,
 )
+from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.pair_vocabulary import PairVocabulary, load_translation_vocabulary
 
 LOWER = NormalizationConfig(lower_case=True)

@@ -5,16 +5,12 @@ import os
 
 import pytest
 
-from macaron_tf.data import (
-    Vocabulary,
-    read_pairs,
-    source_fingerprint,
-)
-from macaron_tf.data.sources.readers import documents
+from macaron_tf.data.sources.readers import documents, read_pairs, source_fingerprint
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
+from macaron_tf.text.vocabulary import Vocabulary
 from tests import ram_paths
 
 

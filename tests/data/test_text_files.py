@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
-from macaron_tf.data import read_pairs, source_fingerprint
 from macaron_tf.data.sources import names
+from macaron_tf.data.sources.readers import read_pairs, source_fingerprint
 from macaron_tf.errors import UserError
 
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from macaron_tf.data import read_pairs, source_fingerprint
+from macaron_tf.data.sources.readers import read_pairs, source_fingerprint
 from macaron_tf.errors import UserError
 
 

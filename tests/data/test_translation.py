@@ -5,18 +5,18 @@ import itertools
 import numpy as np
 import pytest
 
-from macaron_tf.data import (
+from macaron_tf.data import translation
+from macaron_tf.data.translation import (
     BatchingConfig,
     BpeDropoutConfig,
     CleaningConfig,
-    NormalizationConfig,
     TranslationData,
-    Vocabulary,
     clean_pairs,
-    translation,
 )
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import EOS
+from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.vocabulary import Vocabulary
 
 SMALL = BatchingConfig(max_tokens=200, shapes=5)
 

@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data import (
-    NormalizationConfig,
-    Vocabulary,
-    check_vocabulary,
-    interleave,
-)
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
-from macaron_tf.text.vocabulary import sample_lines
+from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.sentencepiece import interleave
+from macaron_tf.text.vocabulary import Vocabulary, check_vocabulary, sample_lines
 
 STRANGE = ["", "   ", "a\u2028b", "a\x00b", "日本語", "\ufeff", "…" * 50, "x" * 100_000]
 

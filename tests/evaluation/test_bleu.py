@@ -6,7 +6,7 @@ import random
 import pytest
 import sacrebleu
 
-from macaron_tf.data import read_pairs
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric, evaluate_translations, tokenize_lines
 from macaron_tf.evaluation.translation import plain_lines

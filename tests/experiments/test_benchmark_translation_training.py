@@ -9,10 +9,11 @@ import pytest
 from experiments.benchmarks import joeynmt, translation_race, translation_training
 from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer
 from experiments.translate.run import build_network
-from macaron_tf.data import BatchingConfig, TranslationData, Vocabulary
+from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric
 from macaron_tf.special_ids import EOS
+from macaron_tf.text.vocabulary import Vocabulary
 from tests.conftest import number_pairs, number_settings
 
 

@@ -13,7 +13,7 @@ from experiments.text_to_text.run import TextRun
 from experiments.text_to_text.start import read_start
 from experiments.text_to_text.train import recipe_for
 from export.generator import GeneratorModule
-from macaron_tf.data import TranslationData
+from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, sample_ids, translate_ids
 from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.objectives import TranslationObjective
