@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from experiments.generate.opening import OpenedModel, open_model
 from export.module import ExportedModule, checked_text
-from macaron_tf.decoding import Controls, generate, reader
+from macaron_tf.decoding import Controls, generate
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.words import spelled_in_graph
 
@@ -82,10 +82,10 @@ class GeneratorModule(ExportedModule):
         prompts = generator.prompts(rows, lengths, limits, seed[:, None])
         rules = generator.rules(Controls(temperature, top_k, top_p))
         most = tf.maximum(tf.reduce_max(limits), 1)
-        read_fn = reader(self.network)
-        found = generate(self.network.step, context, cache, prompts, rules, most, read_fn)
+        step, prefill_fn = self.network.step, generator.prefill_fn
+        found = generate(step, context, cache, prompts, rules, most, prefill_fn)
         after = self.vocabulary.spaces_after
-        texts = spelled_in_graph(generator.spellings, found["ids"][:, 0], after)
+        texts = spelled_in_graph(generator.token_bytes, found["ids"][:, 0], after)
         begun = tf.strings.regex_replace(texts, "^ ", "")
         return {
             "completion": tf.where(generator.begins(lengths), begun, texts),

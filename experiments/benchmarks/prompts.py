@@ -137,7 +137,7 @@ def _agreement(
 
     places = {number: place for place, number in enumerate(ids.tolist()) if place >= SEP}
     theirs = [
-        spelled(generator.spellings, [places[number] for number in row])
+        spelled(generator.token_bytes, [places[number] for number in row])
         for row in peer.go_on(ids[rows], options.new_tokens).tolist()
     ]
     ours = [one.text for one in _completions(options, generator, rows)]

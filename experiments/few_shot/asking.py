@@ -150,7 +150,7 @@ class Asker:
     def _free(self, task: PromptTask, contexts: list[FilledContext]) -> dict[str, Any]:
         generator = self.opened.generator()
         config = GenerationConfig(temperature=0.0, max_tokens=_ANSWER_TOKENS)
-        rows = [[*generator.before, *context.ids] for context in contexts]
+        rows = [[*generator.prefix, *context.ids] for context in contexts]
         found = generator.continue_rows(rows, config)
         answers = [_first_answer(completions[0].text) for completions in found]
         truths = [prompt.answers for prompt in task.asked]

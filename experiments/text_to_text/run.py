@@ -60,7 +60,7 @@ class TextRun(Run):
             self.texts,
             decoding,
             max_source_length=recipe.max_source,
-            before=recipe.before,
+            prefix=recipe.before,
         )
 
 

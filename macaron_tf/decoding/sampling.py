@@ -1,14 +1,134 @@
-"""Greedy search and sampling inside the graph, over the step functions of beam search."""
+"""Stateless draws, sampling from an encoder-decoder, and the continuation of prompts."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import StepFunction, loop_shapes, read_before
-from macaron_tf.decoding.config import SamplingConfig
-from macaron_tf.decoding.drawing import NEVER, draw, uniforms
+from macaron_tf.decoding.beam_search import NEVER, StepFunction, loop_shapes, prefill_prefix
+from macaron_tf.decoding.config import DrawSettings, SamplingConfig
+from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.special_ids import BOS, EOS, PAD
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def threefry(
+    key: tuple[tf.Tensor, tf.Tensor], counter: tuple[tf.Tensor, tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Threefry-2x32 with 20 rounds: 64 random bits for each key and counter.
+
+    TensorFlow's stateless draws take one seed for a whole tensor, and XLA fills it with other
+    bits. Here each element has its own seed, so that a text's draws do not depend on its batch.
+
+    Args:
+        key, counter: two uint32 words each, of shapes that broadcast.
+
+    Returns:
+        Two uint32 words of the common shape.
+
+    References: Salmon et al. 2011, section 3.2.
+    """
+    keys = (*key, key[0] ^ key[1] ^ tf.constant(_PARITY, tf.uint32))
+    left, right = counter[0] + keys[0], counter[1] + keys[1]
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            left = left + right
+            rotated = tf.bitwise.left_shift(right, tf.constant(rotation, tf.uint32))
+            rotated |= tf.bitwise.right_shift(right, tf.constant(32 - rotation, tf.uint32))
+            right = left ^ rotated
+        left = left + keys[(group + 1) % 3]
+        right = right + keys[(group + 2) % 3] + tf.constant(group + 1, tf.uint32)
+    return left, right
+
+
+def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Uniform draws: equal seed, stream and position give equal draws.
+
+    Args:
+        seeds: (..., 2) int, the two words of a seed.
+        streams, positions: int32, of shapes that broadcast with `seeds[..., 0]`.
+
+    Returns:
+        float32 in [0, 1), multiples of 2^-23, of the common shape.
+    """
+    words = [tf.bitcast(tf.cast(x, tf.int32), tf.uint32) for x in (seeds, streams, positions)]
+    bits, _ = threefry((words[0][..., 0], words[0][..., 1]), (words[2], words[1]))
+    # 23 bits: with u < 1 - 2^-23 a product u * total is below total in float32 too.
+    kept = tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32))
+    return tf.cast(tf.bitcast(kept, tf.int32), tf.float32) * 2.0**-23
+
+
+class Controls(NamedTuple):
+    """`temperature`, `top_k` and `top_p` of `DrawSettings`, as tensors (B,) for each row's own."""
+
+    temperature: float | tf.Tensor = 1.0
+    top_k: int | tf.Tensor = 0
+    top_p: float | tf.Tensor = 1.0
+
+
+def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
+    """Logits after temperature (above 0), top-k and top-p; excluded tokens become -inf.
+
+    Tokens that tie with the last one kept are kept too.
+
+    Args:
+        logits: (B, K, V) float32, or (..., V) with numbers in `controls`; -inf where a token is
+            excluded already.
+    """
+    if tf.is_tensor(controls.temperature):
+        return _filtered_by_row(logits, controls)
+    logits = logits / controls.temperature
+    size = logits.shape[-1]
+    if 0 < controls.top_k < size:
+        least = tf.math.top_k(logits, controls.top_k)[0][..., -1:]
+        logits = tf.where(logits < least, NEVER, logits)
+    if controls.top_p < 1:
+        # After top-k no more than k can be kept, so only they need sorting.
+        ordered, _ = tf.math.top_k(logits, min(controls.top_k or size, size))
+        before = tf.cumsum(tf.nn.softmax(ordered), axis=-1, exclusive=True)
+        # The first token whose predecessors reach p is out; the most probable one never is.
+        kept = tf.where(before < controls.top_p, ordered, float("inf"))
+        logits = tf.where(logits < tf.reduce_min(kept, -1, keepdims=True), NEVER, logits)
+    return logits
+
+
+def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
+    """`filter_logits` with each row's own controls: one sort of all tokens serves both filters."""
+    temperature, top_k, top_p = (x[:, None, None] for x in controls)  # (B, 1, 1)
+    logits = logits / temperature
+    ordered = tf.sort(logits, axis=-1, direction="DESCENDING")  # (B, K, V)
+    kept = (tf.range(logits.shape[-1]) < top_k) | (top_k <= 0)
+    share = tf.nn.softmax(tf.where(kept, ordered, NEVER))
+    kept &= (tf.cumsum(share, axis=-1, exclusive=True) < top_p) | (top_p >= 1)
+    least = tf.reduce_min(tf.where(kept, ordered, float("inf")), -1, keepdims=True)
+    return tf.where(logits < least, NEVER, logits)
+
+
+def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
+    """One token of each row of logits, (B, K) int32.
+
+    Inverse-CDF sampling: one uniform draw per token instead of V.
+
+    Args:
+        logits: (B, K, V) float32; -inf where a token is excluded.
+        uniform: (B, K) float32 in [0, 1); the same number draws the same token.
+    """
+    best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    by_row = tf.is_tensor(controls.temperature)
+    if not by_row and controls.temperature == 0:
+        return best
+    if by_row:
+        greedy = (controls.temperature <= 0)[:, None]  # (B, 1)
+        heat = tf.where(controls.temperature > 0, controls.temperature, 1.0)
+        controls = controls._replace(temperature=heat)
+    weights = tf.nn.softmax(filter_logits(logits, controls))
+    total = tf.cumsum(weights, axis=-1)
+    # The first token whose cumulative share exceeds u; a token of weight 0 is never it.
+    drawn = tf.reduce_sum(tf.cast(total <= uniform[..., None] * total[..., -1:], tf.int32), -1)
+    return tf.where(greedy, best, drawn) if by_row else drawn
 
 
 def sample(
@@ -22,41 +142,31 @@ def sample(
     seed: tf.Tensor | int,
     limits: tf.Tensor | None = None,
     vocabulary_size: int | None = None,
-    before: Sequence[int] = (),
+    prefix: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
     """Draws `config.num_samples` outputs a sentence; greedy search at temperature 0.
 
     At a sentence's limit EOS is taken whatever its probability. Works under XLA and in a
     SavedModel, like `beam_search`.
 
-    Args:
-        step_fn: as in `beam_search`, with K = `config.num_samples`.
-        context: as in `beam_search`.
-        cache: as in `beam_search`; never reordered.
-        batch_size: B.
-        config: the settings.
-        max_length: T, the places of the output; a Python int under XLA.
+    Args: as in `beam_search`, with K = `config.num_samples` and a cache that is never reordered.
         seed: scalar or (2,) int. The same seed and batch give the same draws; a draw depends on
-            the sentence's place in the batch.
-        limits: (B,) int32, each sentence's greatest length with EOS; default T for all.
-        vocabulary_size: ids from here up are never produced; default V.
-        before: as in `beam_search`.
+            the sentence's position in the batch.
 
     Returns:
         "ids" (B, K, T) int32, EOS-terminated, PAD after; "log_probs" (B, K) float32, under the
         model itself (before temperature and filters); "lengths" (B, K) int32, EOS included.
     """
-    samples = config.num_samples
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     limits = tf.maximum(tf.minimum(tf.cast(limits, tf.int32), max_length), 1)
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)
     seed = tf.stack([seed, 0]) if seed.shape.rank == 0 else seed
-    places = tf.range(max_length)
-    shape = [batch_size, samples]
-    streams = tf.reshape(tf.range(batch_size * samples), shape)
+    positions = tf.range(max_length)
+    shape = [batch_size, config.num_samples]
+    streams = tf.reshape(tf.range(batch_size * config.num_samples), shape)
 
     def step(index, tokens, ids, log_probs, ended, cache):
-        logits, cache = step_fn(tokens, index + len(before), context, cache)
+        logits, cache = step_fn(tokens, index + len(prefix), context, cache)
         logits = tf.cast(logits, tf.float32)  # (B, K, V)
         all_ids = tf.range(logits.shape[-1])
         barred = (all_ids == PAD) | (all_ids == BOS)
@@ -69,7 +179,7 @@ def sample(
         chosen = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
         log_probs += tf.where(ended, 0.0, chosen)
         tokens = tf.where(ended, PAD, tokens)
-        ids = tf.where(places == index, tokens[:, :, None], ids)
+        ids = tf.where(positions == index, tokens[:, :, None], ids)
         return index + 1, tokens, ids, log_probs, ended | (tokens == EOS), cache
 
     start = (
@@ -80,8 +190,8 @@ def sample(
         tf.fill(shape, False),
         cache,
     )
-    shapes = loop_shapes(start)  # what may grow does so from here on
-    start = (*start[:-1], read_before(step_fn, before, start[1], context, cache))
+    shapes = loop_shapes(start)  # before the prefix: axes of size 0 may grow
+    start = (*start[:-1], prefill_prefix(step_fn, prefix, start[1], context, cache))
     _, _, ids, log_probs, _, _ = tf.while_loop(
         lambda index, tokens, ids, log_probs, ended, cache: ~tf.reduce_all(ended),
         step,
@@ -91,3 +201,228 @@ def sample(
     )
     lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
     return {"ids": ids, "log_probs": log_probs, "lengths": lengths}
+
+
+PrefillFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], Any]
+
+# Tokens of a row that are prefilled in one pass, so that memory does not grow with the square of a
+# prompt: a layer's scores of 32 rows, 12 heads and 1,024 tokens are 0.4 GB instead of 1.6.
+_CHUNK = 256
+
+
+class Prompts(NamedTuple):
+    """B prompts, each to be continued K times.
+
+    Attributes:
+        ids: (B, P) int32, the decoder's first input (such as [CLS]) and the prompt, PAD after.
+        lengths: (B,) int32, 1 or more.
+        limits: (B,) int32, greatest number of new tokens; 0 = none.
+        seeds: (B, K) int; a sample's draws depend on its own seed only, not on its batch.
+    """
+
+    ids: tf.Tensor
+    lengths: tf.Tensor
+    limits: tf.Tensor
+    seeds: tf.Tensor
+
+
+class Rules(NamedTuple):
+    """How new tokens are chosen.
+
+    Attributes:
+        controls: see `DrawSettings`.
+        end_id: ends a text.
+        barred: (V,) bool, True where an id is never drawn; None = only PAD.
+        min_tokens: new tokens before `end_id` is allowed.
+    """
+
+    controls: Controls | DrawSettings
+    end_id: int = EOS
+    barred: np.ndarray | None = None
+    min_tokens: int = 0
+
+
+class State(NamedTuple):
+    """The state of a continuation.
+
+    Attributes:
+        index: scalar int32, the position of `tokens` in the decoder's input.
+        tokens: (B, K) int32.
+        ended: (B, K) bool.
+        log_probs: (B, K) float32, of the new tokens under the model itself.
+        cache: of the step function.
+    """
+
+    index: tf.Tensor
+    tokens: tf.Tensor
+    ended: tf.Tensor
+    log_probs: tf.Tensor
+    cache: Any
+
+
+def prefill(
+    prefill_fn: PrefillFunction | None, ids: tf.Tensor, lengths: tf.Tensor, context: Any, cache: Any
+) -> tuple[tf.Tensor, Any]:
+    """Prefill: run min(lengths) - 1 tokens of every row in one pass, in chunks.
+
+    The K samples of a row share this pass. Under XLA, which cannot slice chunks of unknown length,
+    nothing is prefilled.
+
+    Args:
+        prefill_fn: `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`; `tokens`
+            begin at position `index` of the decoder's input, `cache` has one sample a row. None =
+            no prefill.
+        ids: (B, P) int32.
+        lengths: (B,) int32, 1 or more.
+        context, cache: as in `beam_search`, before the first step.
+
+    Returns:
+        scalar int32, the number of tokens prefilled of each row, and the cache after them.
+    """
+    if prefill_fn is None or compiled_by_xla():
+        return tf.constant(0), cache
+    end = tf.reduce_min(lengths) - 1
+
+    def chunk(index, cache):
+        following = tf.minimum(index + _CHUNK, end)
+        return following, prefill_fn(ids[:, index:following], index, context, cache)
+
+    values = (tf.constant(0), tf.nest.map_structure(lambda x: x[:, :1], cache))
+    index, filled = tf.while_loop(
+        lambda index, cache: index < end,
+        chunk,
+        values,
+        shape_invariants=loop_shapes(values, fixed_rows=False),
+    )
+
+    def for_all_samples(one, empty):
+        every = tf.repeat(one, tf.shape(empty)[1], axis=1)  # (B, 1, ...) -> (B, K, ...)
+        # Restore the static shape; tf.while_loop requires it.
+        return tf.ensure_shape(every, loop_shapes(empty))
+
+    return index, tf.nest.map_structure(for_all_samples, filled, cache)
+
+
+def first_state(
+    prompts: Prompts, context: Any, cache: Any, prefill_fn: PrefillFunction | None = None
+) -> State:
+    """The state before the first step, after the prefill."""
+    index, cache = prefill(prefill_fn, prompts.ids, prompts.lengths, context, cache)
+    like = tf.cast(tf.zeros_like(prompts.seeds), tf.int32)  # (B, K)
+    return State(
+        index=index,
+        tokens=like + prompts.ids[:, index, None],
+        ended=(like + prompts.limits[:, None]) <= 0,
+        log_probs=tf.cast(like, tf.float32),
+        cache=cache,
+    )
+
+
+def advance(
+    step_fn: StepFunction, state: State, context: Any, prompts: Prompts, rules: Rules
+) -> tuple[State, tf.Tensor]:
+    """One token: the prompt's own while a row is still in its prompt, then a drawn one.
+
+    Returns:
+        The new state and (B, K) int32, the new token of each text; PAD where it is still in its
+        prompt or has ended.
+    """
+    logits, cache = step_fn(state.tokens, state.index, context, state.cache)
+    logits = tf.cast(logits, tf.float32)  # (B, K, V)
+    number = (state.index + 1 - prompts.lengths)[:, None]  # (B, 1): of the new token, from 0
+    all_ids = tf.range(logits.shape[-1])
+    early = (number < rules.min_tokens)[..., None]  # (B, 1, 1)
+    barred = (all_ids == PAD) | ((all_ids == rules.end_id) & early)  # (B, 1, V)
+    if rules.barred is not None:
+        barred |= tf.constant(rules.barred)
+    seeds = tf.stack([tf.cast(prompts.seeds, tf.int32), tf.zeros_like(state.tokens)], axis=-1)
+    uniform = uniforms(seeds, tf.constant(0), state.index)  # (B, K)
+    tokens = draw(tf.where(barred, NEVER, logits), uniform, rules.controls)
+    chosen = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
+    is_new = (number >= 0) & ~state.ended  # (B, K)
+    following = tf.minimum(state.index + 1, tf.shape(prompts.ids)[1] - 1)
+    forced = tf.gather(prompts.ids, following, axis=1)[:, None]  # (B, 1)
+    new = tf.where(is_new, tokens, PAD)
+    ends = is_new & ((tokens == rules.end_id) | (number + 1 >= prompts.limits[:, None]))
+    state = State(
+        index=state.index + 1,
+        tokens=tf.where(number < 0, forced, new),
+        ended=state.ended | ends,
+        log_probs=state.log_probs + tf.where(is_new, chosen, 0.0),
+        cache=cache,
+    )
+    return state, new
+
+
+def generate(
+    step_fn: StepFunction,
+    context: Any,
+    cache: Any,
+    prompts: Prompts,
+    rules: Rules,
+    max_tokens: int | tf.Tensor,
+    prefill_fn: PrefillFunction | None = None,
+) -> dict[str, tf.Tensor]:
+    """Continues prompts until each text has ended or reached its limit.
+
+    Prompts of several lengths share a batch: after the common prefill, a row past its prompt draws
+    while another one is still fed its own tokens. Works with static shapes under XLA (with
+    `max_tokens` a Python int), where prompts are read token by token, and with unknown ones in a
+    SavedModel.
+
+    Args:
+        step_fn, context: as in `beam_search`.
+        cache: as in `beam_search`, with room for P + N - 1 tokens, or growing; never reordered.
+        max_tokens: N, the greatest limit.
+        prefill_fn: see `prefill`.
+
+    Returns:
+        "ids" (B, K, N) int32, the new tokens alone, with `end_id` where a text ended by itself,
+        PAD after; "log_probs" (B, K) float32, their sum under the model itself (before temperature
+        and filters); "lengths" (B, K) int32, their number.
+    """
+    positions = tf.range(max_tokens)
+    start = tuple(first_state(prompts, context, cache, prefill_fn))
+    ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], PAD)  # (B, K, N)
+    if prompts.seeds.shape.is_fully_defined() and isinstance(max_tokens, int):
+        ids = tf.fill([*prompts.seeds.shape, max_tokens], PAD)
+
+    def step(ids, *values):
+        state, new = advance(step_fn, State(*values), context, prompts, rules)
+        number = (state.index - prompts.lengths)[:, None, None]  # (B, 1, 1)
+        return tf.where(positions == number, new[:, :, None], ids), *state
+
+    values = (ids, *start)
+    values = tf.while_loop(
+        lambda ids, *values: ~tf.reduce_all(State(*values).ended),
+        step,
+        values,
+        shape_invariants=loop_shapes(values),
+        maximum_iterations=tf.shape(prompts.ids)[1] + max_tokens - 1,
+    )
+    ids, state = values[0], State(*values[1:])
+    lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
+    return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
+
+
+def stream(
+    begin: Callable[[Prompts], tuple[Any, State]],
+    step: Callable[[State, Any, Prompts], tuple[State, tf.Tensor]],
+    prompts: Prompts,
+) -> Iterator[np.ndarray]:
+    """The tokens of `generate`, each as soon as it is chosen.
+
+    Args:
+        begin: gives the context and the `first_state`.
+        step: `advance` without its first and last argument, as a `tf.function`; traced once where
+            the cache keeps its shape.
+
+    Yields:
+        (B, K) int32: the next new tokens, PAD where a text has none.
+    """
+    context, state = begin(prompts)
+    shortest = int(tf.reduce_min(prompts.lengths))
+    while not bool(tf.reduce_all(state.ended)):
+        state, new = step(state, context, prompts)
+        if int(state.index) >= shortest:
+            yield new.numpy()

@@ -13,7 +13,7 @@ from macaron_tf.text.sentences import cut_lines
 
 
 def score_targets(logits: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-    """How probable the model finds given target ids.
+    """Log-probabilities of given target ids.
 
     Args:
         logits: (B, T, V), the model's output for the decoder input BOS + target[:-1].
@@ -35,24 +35,24 @@ def score_targets(logits: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def score_continuations(network, token_ids: tf.Tensor, starts: tf.Tensor) -> dict[str, tf.Tensor]:
-    """How probable a language model finds the ends of rows, given their beginnings.
+    """Log-probabilities of the ends of rows, given their beginnings.
 
     Args:
         network: has `hidden_states({"token_ids": (B, L)}, training=False) -> (B, L, D)` and
             `logits (N, D) -> (N, V)`, as `LanguageModel`.
         token_ids: (B, L) int32, PAD after.
-        starts: (B,) int32, 1 or more: the place of the first token that counts.
+        starts: (B,) int32, 1 or more: the position of the first token that counts.
 
     Returns:
         "log_probs" (B,) float32, the sum over the tokens from `starts` on; "lengths" (B,) int32,
-        their number; "greedy" (B,) bool, whether each of them is the likeliest at its place.
+        their number; "greedy" (B,) bool, whether each is the most probable at its position.
     """
     hidden = network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
     labels = token_ids[:, 1:]  # (B, L - 1)
     counted = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= starts[:, None])
-    places = tf.where(counted)  # (N, 2): the table of the vocabulary is only read at these
-    logits = tf.cast(network.logits(tf.gather_nd(hidden, places)), tf.float32)  # (N, V)
-    wanted, rows = tf.gather_nd(labels, places), places[:, 0]  # (N,)
+    positions = tf.where(counted)  # (N, 2): logits are computed at these only
+    logits = tf.cast(network.logits(tf.gather_nd(hidden, positions)), tf.float32)  # (N, V)
+    wanted, rows = tf.gather_nd(labels, positions), positions[:, 0]  # (N,)
     chosen = tf.gather(logits, wanted, batch_dims=1) - tf.reduce_logsumexp(logits, axis=-1)
     likeliest = tf.argmax(logits, axis=-1, output_type=wanted.dtype)
     count = tf.shape(token_ids)[0]
@@ -65,12 +65,12 @@ def score_continuations(network, token_ids: tf.Tensor, starts: tf.Tensor) -> dic
 
 
 class Scores(NamedTuple):
-    """Of N continuations.
+    """Scores of N continuations.
 
     Attributes:
         log_probs: (N,) float64, natural logarithms.
         lengths: (N,) int64, tokens.
-        greedy: (N,) bool, whether each token is the likeliest at its place.
+        greedy: (N,) bool, whether each token is the most probable at its position.
     """
 
     log_probs: np.ndarray
@@ -83,10 +83,9 @@ class TextScorer:
 
     Args:
         network: see `score_continuations`.
-        vocabulary: the one it was trained with.
         window: greatest length of a row, [CLS] included.
         batch_tokens: tokens scored together, padding included.
-        starts: whether rows begin with [CLS]; in those that do not a text's first token is given.
+        starts: whether rows begin with [CLS]; without it a row's first token is not scored.
 
     Raises:
         UserError: the window holds no token beside [CLS].
@@ -105,7 +104,7 @@ class TextScorer:
         self.vocabulary = vocabulary
         self.window = window
         self.batch_tokens = batch_tokens
-        self.before = [vocabulary.cls_id] if starts else []
+        self.prefix = [vocabulary.cls_id] if starts else []
         self._score = tf.function(
             lambda token_ids, starts: score_continuations(network, token_ids, starts),
             input_signature=[
@@ -119,19 +118,16 @@ class TextScorer:
         """Scores continuations.
 
         Args:
-            pairs: ids of a context, which may be empty, and of what follows it. Of a context that
-                is too long for the window the end is kept.
-
-        Returns:
-            The scores, in order.
+            pairs: ids of a context, which may be empty, and of its continuation. A context that is
+                too long for the window loses its beginning.
 
         Raises:
             UserError: a continuation is empty, or too long for the window.
         """
         rows, starts = [], []
         for context, continuation in pairs:
-            # Nothing says how likely the first token of a row is.
-            if not self.before and not context:
+            # Without [CLS] a row's first token has no probability.
+            if not self.prefix and not context:
                 raise UserError("the model begins no texts: give one behind which it is to answer")
             room = self.window - 1 - len(continuation)
             if not continuation or room < 0:
@@ -139,20 +135,19 @@ class TextScorer:
                     f"an answer of {len(continuation)} tokens: give 1 to {self.window - 1}, what "
                     "a row of the model holds"
                 )
-            room += 1 - len(self.before)
+            room += 1 - len(self.prefix)
             kept = list(context[max(len(context) - room, 0) :])
-            starts.append(len(self.before) + len(kept))
-            rows.append([*self.before, *kept, *continuation])
+            starts.append(len(self.prefix) + len(kept))
+            rows.append([*self.prefix, *kept, *continuation])
         return self._scored(rows, starts)
 
     def score_text(self, text: str, stride: int | None = None) -> Scores:
         """Scores each token of a long text once, in windows that overlap.
 
-        Every window but the first shows `window - 1 - stride` tokens or more that were scored
-        before. The ends of lines are read as spaces, as in the rows of a corpus.
+        Every window but the first repeats `window - 1 - stride` tokens or more that were scored
+        before. Line ends are read as spaces, as in the rows of a corpus.
 
         Args:
-            text: of any length.
             stride: tokens from one window to the next; half a window by default.
 
         Returns:
@@ -161,42 +156,38 @@ class TextScorer:
         Raises:
             UserError: no text, or a stride beyond the window.
         """
-        ids = self._text_ids(text)
-        most, room = self.window - 1, self.window - len(self.before)
+        lines = cut_lines(text)
+        if not lines:
+            raise UserError("there is no text to score: give a file with some")
+        # A line's first word is encoded like any other, with a space before it.
+        spaced = [lines[0], *(f" {line}" for line in lines[1:])]
+        ids = [i for row in self.vocabulary.encode_lines(spaced) for i in row]
+        most, room = self.window - 1, self.window - len(self.prefix)
         stride = max(most // 2, 1) if stride is None else stride
         if not 1 <= stride <= most:
             raise UserError(f"a stride of {stride}: give 1 to {most}, or tokens are skipped")
-        rows, starts, done, begin = [], [], 1 - len(self.before), 0
+        rows, starts, done, begin = [], [], 1 - len(self.prefix), 0
         if done >= len(ids):
             raise UserError("one token is no text to score for a model that begins none: give more")
         while done < len(ids):
             end = min(begin + room, len(ids))
-            rows.append([*self.before, *ids[begin:end]])
-            starts.append(len(self.before) + done - begin)
+            rows.append([*self.prefix, *ids[begin:end]])
+            starts.append(len(self.prefix) + done - begin)
             done, begin = end, begin + stride
         return self._scored(rows, starts)
 
-    def _text_ids(self, text: str) -> list[int]:
-        lines = cut_lines(text)
-        if not lines:
-            raise UserError("there is no text to score: give a file with some")
-        # A line's first word is a word as any other.
-        spaced = [lines[0], *(f" {line}" for line in lines[1:])]
-        return [i for row in self.vocabulary.encode_lines(spaced) for i in row]
-
     def _scored(self, rows: list[list[int]], starts: list[int]) -> Scores:
-        names = ("log_probs", "lengths", "greedy")
         count = len(rows)
         found = Scores(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool))
-        order = sorted(range(count), key=lambda place: len(rows[place]))
+        order = sorted(range(count), key=lambda index: len(rows[index]))
         while order:
             longest = len(rows[order[-1]])
             together = max(1, self.batch_tokens // longest)
-            places, order = order[-together:], order[:-together]
-            token_ids = np.full((len(places), longest), PAD, np.int32)
-            for padded, place in zip(token_ids, places, strict=True):
-                padded[: len(rows[place])] = rows[place]
-            result = self._score(token_ids, np.array([starts[p] for p in places], np.int32))
-            for name, values in zip(names, found, strict=True):
-                values[places] = result[name].numpy()
+            batch, order = order[-together:], order[:-together]
+            token_ids = np.full((len(batch), longest), PAD, np.int32)
+            for padded, index in zip(token_ids, batch, strict=True):
+                padded[: len(rows[index])] = rows[index]
+            result = self._score(token_ids, np.array([starts[i] for i in batch], np.int32))
+            for name, values in found._asdict().items():
+                values[batch] = result[name].numpy()
         return found

@@ -1,27 +1,25 @@
-"""From the scores of positions to answers: the best span of all windows on a context."""
+"""Extractive answers: the best span of each question over the windows on its context."""
 
 import tensorflow as tf
 
 from macaron_tf.data.tasks.questions import WindowPositions
 
-# Below any score: positions that cannot be an answer's score -1e9, two of them -2e9.
-IMPOSSIBLE = -1e8
-_HIDDEN = -1e9
+_HIDDEN = -1e9  # logit of a position that no answer may contain
+IMPOSSIBLE = -1e8  # below any score of a possible span
 
 
 def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
-    """The best span of each window; its score is its start's logit plus its end's.
+    """The best span of each window; a span scores its start's logit plus its end's.
 
     Args:
-        logits: (M, 2, L) float, of starts and ends, -1e9 where an answer cannot be. Position 0,
+        logits: (M, 2, L) float, of starts and ends, -1e9 where no answer may be. Position 0,
             [CLS], stands for "no answer".
         max_answer: longest span, in positions.
 
     Returns:
-        Of each window, all (M,): int64 "start" and "end", the last position (of equal spans the
-        shortest and first); float32 "score", "null" (the score of no answer) and "log_total", of
-        the sum of exp(score) over all spans but that. "score" is below `IMPOSSIBLE` where no span
-        is possible.
+        All (M,): int64 "start" and "end" (inclusive; the first and shortest of equal spans);
+        float32 "score" (below `IMPOSSIBLE` where no span is possible), "null" (the score of no
+        answer) and "log_total", log sum exp of the scores of all spans.
     """
     logits = tf.cast(logits, tf.float32)
     starts, ends = logits[:, 0], logits[:, 1]  # (M, L)
@@ -30,7 +28,7 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
     starts = tf.concat([hidden, starts[:, 1:]], axis=1)
     further = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=_HIDDEN)
     length = tf.shape(starts)[1]
-    # A = max_answer: scores[:, d, i] is that of the span from i to i + d.
+    # A = max_answer: scores[:, d, i] is the score of the span from i to i + d.
     scores = tf.stack(
         [starts + further[:, d : d + length] for d in range(max_answer)], axis=1
     )  # (M, A, L)
@@ -47,30 +45,29 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 
 
 def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dict[str, tf.Tensor]:
-    """The best answer of each question, over its windows.
+    """The best answer of each question over its windows.
 
     Args:
         spans: of M windows, see `best_spans`.
-        positions: of the windows.
 
     Returns:
-        Of each of N questions, all (N,): int64 "start" and "end", `context[start:end]` in
-        characters, 0 and 0 where no span is possible; float32 "score", "null" (that of the window
-        which least believes in no answer, as BERT's released code has it) and "log_total".
+        All (N,), N questions: int64 "start" and "end", `context[start:end]` in characters, 0 and 0
+        where no span is possible; float32 "score", "null" (the least of the windows', as in BERT's
+        released code) and "log_total".
     """
     question = positions.question
     score = tf.math.segment_max(spans["score"], question)  # (N,)
     windows = tf.range(tf.size(question, tf.int64), dtype=tf.int64)
     is_best = spans["score"] >= tf.gather(score, question)
     best = tf.math.segment_min(tf.where(is_best, windows, tf.int64.max), question)  # (N,)
-    # Scores of NaN are no best ones; they are looked for elsewhere.
+    # A NaN score is never the best: keep the index in range.
     best = tf.minimum(best, tf.size(question, tf.int64) - 1)
     possible = score > IMPOSSIBLE
     shift = tf.gather(positions.first_piece - positions.boundary, best)  # (N,)
 
     def character(positions: tf.Tensor, pieces: tf.RaggedTensor) -> tf.Tensor:
         index = pieces.row_starts() + tf.gather(positions, best) + shift
-        # An empty context has no piece to look up.
+        # One value more, for an empty context.
         values = tf.concat([pieces.values, [0]], axis=0)
         return tf.gather(values, tf.where(possible, index, 0)) * tf.cast(possible, tf.int64)
 
@@ -86,15 +83,15 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
 
 
 def decided(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str, tf.Tensor]:
-    """Whether each question has an answer at all, and how probable what is said is.
+    """Whether each question has an answer, and the probability of that decision.
 
     Args:
         answers: see `best_answers`.
-        threshold: there is none where "null" is above "score" by more than this; None = there
-            always is one, if any span is possible.
+        threshold: no answer where "null" exceeds "score" by more than this; None = always an
+            answer, if any span is possible.
 
     Returns:
-        "answered" (N,) bool and "probability" (N,) float32: of the softmax over all spans of all
+        "answered" (N,) bool and "probability" (N,) float32, of the softmax over the spans of all
         windows, and "no answer" where that is allowed.
     """
     score, null, total = answers["score"], answers["null"], answers["log_total"]

@@ -1,4 +1,4 @@
-"""Examples before a question, as many as the model's rows hold."""
+"""Continuations of texts by a language model, and answers of an encoder-decoder."""
 
 import dataclasses
 import functools
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.config import GenerationConfig
-from macaron_tf.decoding.drawing import Controls
-from macaron_tf.decoding.generation import (
+from macaron_tf.decoding.config import DrawSettings, GenerationConfig
+from macaron_tf.decoding.sampling import (
+    Controls,
+    PrefillFunction,
     Prompts,
     Rules,
     State,
     advance,
     first_state,
     generate,
-    reader,
     stream,
 )
 from macaron_tf.errors import UserError
@@ -27,12 +27,12 @@ from macaron_tf.text.words import SpelledStream, as_prompt, as_prompts, spelled
 
 
 class FilledContext(NamedTuple):
-    """What stands before an answer.
+    """The input before an answer.
 
     Attributes:
         ids: the examples that fit, in order, and the query; without [CLS].
-        shown: how many examples.
-        cut: whether the query itself is too long, and has lost its beginning.
+        shown: number of examples.
+        cut: whether the query alone was too long and has lost its beginning.
     """
 
     ids: list[int]
@@ -43,14 +43,11 @@ class FilledContext(NamedTuple):
 def fill_context(
     examples: Sequence[Sequence[int]], query: Sequence[int], room: int
 ) -> FilledContext:
-    """Puts examples before a query while they fit.
-
-    An example that does not fit is left out, and a later, shorter one may still go in.
+    """Puts examples before a query; one that does not fit is left out, later ones may fit.
 
     Args:
-        examples: ids of each, its answer included, in the order in which they are wanted.
-        query: ids of what is asked.
-        room: ids that the model takes before the answer.
+        examples: ids of each, its answer included, in order of preference.
+        room: greatest number of ids before the answer.
 
     References: Brown et al. 2020 (GPT-3), section 2.4.
     """
@@ -65,17 +62,17 @@ def fill_context(
 
 
 _BATCH = 32  # texts continued together
-_ROOM = 64  # a stream's cache holds a multiple of this many tokens: few shapes to trace
+_ROOM = 64  # a stream's cache holds a multiple of this many tokens: few shapes are traced
 
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """What follows a prompt.
+    """The continuation of a prompt.
 
-    Args:
+    Attributes:
         text: without the prompt; it begins with a space where a word begins.
         log_prob: log P of its tokens, natural logarithm.
-        length: its tokens, that of the end included.
+        length: its tokens, the end token included.
         ended: whether the text ended by itself, not at a limit.
     """
 
@@ -86,16 +83,12 @@ class Completion:
 
 
 class TextGenerator:
-    """Continues texts as the rows go on that a model was trained on: [CLS], the text, [SEP].
+    """Continues texts in the form of training rows: [CLS], the text, [SEP].
 
     Args:
-        model: has `start(batch_size, beam_size, max_length) -> (context, cache)` and `step(tokens,
-            index, context, cache) -> (logits, cache)`, see `LanguageModel`; where it `reads`,
-            prompts are read at once, else token by token.
-        vocabulary: the one it was trained with.
-        longest: tokens of a row, [CLS] and [SEP] included, beyond which the model knows no
-            position; None = any number.
-        starts: whether a row begins with [CLS]; one that does not needs text to go on with.
+        model: see `LanguageModel`: `start`, `step`, and for models that can prefill, `read`.
+        longest: greatest length of a row, [CLS] and [SEP] included; None = any.
+        starts: whether a row begins with [CLS]; without it a prompt must not be empty.
     """
 
     def __init__(
@@ -108,8 +101,8 @@ class TextGenerator:
         self.model = model
         self.vocabulary = vocabulary
         self.longest = longest
-        self.before = [vocabulary.cls_id] if starts else []
-        self.spellings = vocabulary.spellings()
+        self.prefix = [vocabulary.cls_id] if starts else []
+        self.token_bytes = vocabulary.spellings()
         special = np.isin(np.arange(vocabulary.size), vocabulary.special_ids)
         self.barred = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
         self.barred[vocabulary.sep_id] = False
@@ -118,17 +111,12 @@ class TextGenerator:
         self._begin = tf.function(self._first, autograph=False)
 
     def row(self, text: str) -> list[int]:
-        """The ids that the model reads of a text, see `as_prompt`: [CLS] and the text.
+        """The model's input for a text (see `as_prompt`): [CLS] and the text's ids.
 
         Raises:
             UserError: it leaves the model no room to go on.
         """
-        return self._fitting(text, self._read(text))
-
-    def _read(self, text: str) -> list[int]:
-        return [*self.before, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
-
-    def _fitting(self, text: str, row: list[int]) -> list[int]:
+        row = self._encode(text)
         if not row:
             raise UserError("the model goes on with texts and begins none: give some text")
         if self.fits(len(row)):
@@ -138,36 +126,44 @@ class TextGenerator:
             f"{self.longest} positions: shorten it, so that there is room to go on"
         )
 
+    def _encode(self, text: str) -> list[int]:
+        return [*self.prefix, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
+
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """`row` in-graph, `(B,)` strings to `(B, None)` int32, whether they fit or not."""
+        """`row` in-graph without its checks, `(B,)` strings to `(B, None)` int32."""
         ids = tf.cast(self.vocabulary.encode(as_prompts(texts)), tf.int32)  # (B, None)
-        before = tf.constant([self.before], tf.int32)  # (1, 1) or (1, 0)
-        return tf.concat([tf.repeat(before, tf.shape(texts)[0], axis=0), ids], axis=1)
+        prefix = tf.constant([self.prefix], tf.int32)  # (1, 1) or (1, 0)
+        return tf.concat([tf.repeat(prefix, tf.shape(texts)[0], axis=0), ids], axis=1)
 
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Whether the model can go on behind a row of `length` ids."""
+        """Whether the model can continue a row of `length` ids."""
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
     def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
-        """New tokens that the model has positions for behind such a row; None = any number."""
+        """New tokens that the model has positions for after such a row; None = any number."""
         return None if self.longest is None else self.longest - length
 
     def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Whether what follows such a row begins a text, and so without a space."""
-        return length == len(self.before)
+        """Whether a continuation of such a row begins a text, hence without a space."""
+        return length == len(self.prefix)
 
     def prompts(
         self, rows: tf.Tensor, lengths: tf.Tensor, limits: tf.Tensor, seeds: tf.Tensor
     ) -> Prompts:
-        """What is to be continued, of rows `(B, P)`, PAD after."""
+        """The prompts of rows `(B, P)`, PAD after."""
         return Prompts(rows, lengths, limits, seeds)
 
     def start(self, rows: tf.Tensor, samples: int, room: int | None = None) -> tuple[Any, Any]:
         """Context and cache for K samples of each of the rows `(B, P)`."""
         return self.model.start(tf.shape(rows)[0], samples, room)
 
-    def rules(self, controls: Controls, min_tokens: int = 0) -> Rules:
-        """What a draw follows with this vocabulary."""
+    @property
+    def prefill_fn(self) -> PrefillFunction | None:
+        """See `prefill`; None for models that read prompts token by token."""
+        return self.model.read if self.model.reads else None
+
+    def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
+        """The rules of a draw with this vocabulary."""
         return Rules(controls, self.vocabulary.sep_id, self.barred, min_tokens)
 
     def complete(
@@ -176,10 +172,9 @@ class TextGenerator:
         """Continues texts, in batches.
 
         Args:
-            texts: any number of prompts; "" begins a text.
-            config: the settings.
-            seed: sample k of every text draws with seed + k: a text's samples depend on it, the
-                settings and the seed alone.
+            texts: prompts; "" begins a text.
+            seed: sample k of every text draws with seed + k: a text's samples depend on the text,
+                the settings and the seed only.
 
         Returns:
             For each text its `config.num_samples` completions.
@@ -195,15 +190,15 @@ class TextGenerator:
         """`complete` of rows, see `row`."""
         config = config or GenerationConfig()
         found: list[list[Completion]] = [[]] * len(rows)
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         whole = self._whole(config)
         for first in range(0, len(order), _BATCH):
-            places = order[first : first + _BATCH]
-            asked = self._asked([rows[place] for place in places], config, seed)
+            batch = order[first : first + _BATCH]
+            asked = self._asked([rows[index] for index in batch], config, seed)
             result = {name: value.numpy() for name, value in whole(*asked).items()}
-            for number, place in enumerate(places):
-                fresh = self.begins(len(rows[place]))
-                found[place] = [
+            for number, index in enumerate(batch):
+                fresh = self.begins(len(rows[index]))
+                found[index] = [
                     self._completion(result, number, k, fresh) for k in range(config.num_samples)
                 ]
         return found
@@ -211,23 +206,15 @@ class TextGenerator:
     def stream(
         self, text: str, config: GenerationConfig | None = None, seed: int = 1
     ) -> Iterator[str]:
-        """One completion, in pieces as they come: those of `complete`'s first sample.
+        """The first sample of `complete`, in non-empty parts as they are drawn.
 
         The work of a token does not grow with the text where the model's mixers are recurrent.
-
-        Args:
-            text: the prompt. config, seed: as for `complete`; `num_samples` does not count.
-
-        Yields:
-            Parts of the text, none empty.
-
-        Raises:
-            UserError: as `row`.
         """
         config = dataclasses.replace(config or GenerationConfig(), num_samples=1)
         row = self.row(text)
-        # Few widths, so that few are traced; the cache holds what the row leaves to be drawn too.
-        width = _rounded(len(row) + config.max_tokens - 1, self.longest)
+        # Room for the prompt and the new tokens, rounded: each width is traced once.
+        width = -(-(len(row) + config.max_tokens - 1) // _ROOM) * _ROOM
+        width = width if self.longest is None else min(width, self.longest)
         rows, *asked = self._asked([row], config, seed, width)
 
         def begin(prompts: Prompts) -> tuple[Any, State]:
@@ -235,7 +222,7 @@ class TextGenerator:
             return context, self._begin(prompts, context, cache)
 
         tokens = stream(begin, self._step(config), self.prompts(rows, *asked))
-        spelling = SpelledStream(self.spellings, self.vocabulary.spaces_after)
+        spelling = SpelledStream(self.token_bytes, self.vocabulary.spaces_after)
         fresh = self.begins(len(row))
         for new in tokens:
             part = spelling.add(new[0, 0])
@@ -262,15 +249,15 @@ class TextGenerator:
         return [tf.constant(values) for values in (ids, lengths, limits, seeds)]
 
     def _make_whole(self, config: GenerationConfig) -> Callable[..., dict[str, tf.Tensor]]:
-        rules, samples = self.rules(_controls(config), config.min_tokens), config.num_samples
+        rules, samples = self.rules(config, config.min_tokens), config.num_samples
 
         def whole(rows, lengths, limits, seeds):
             context, cache = self.start(rows, samples)
             prompts, most = self.prompts(rows, lengths, limits, seeds), tf.reduce_max(limits)
-            read_fn = reader(self.model)
-            return generate(self.model.step, context, cache, prompts, rules, most, read_fn)
+            step = self.model.step
+            return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
 
-        # One trace for all shapes; autograph off: all control flow is tf.while_loop's.
+        # One trace for all shapes; autograph off: all control flow is tf.while_loop.
         signature = [
             tf.TensorSpec((None, None), tf.int32),
             tf.TensorSpec((None,), tf.int32),
@@ -280,10 +267,10 @@ class TextGenerator:
         return tf.function(whole, input_signature=signature, autograph=False)
 
     def _first(self, prompts: Prompts, context: Any, cache: Any) -> State:
-        return first_state(prompts, context, cache, reader(self.model))
+        return first_state(prompts, context, cache, self.prefill_fn)
 
     def _make_step(self, config: GenerationConfig) -> Callable:
-        rules = self.rules(_controls(config), config.min_tokens)
+        rules = self.rules(config, config.min_tokens)
 
         def step(state: State, context: Any, prompts: Prompts) -> tuple[State, tf.Tensor]:
             return advance(self.model.step, state, context, prompts, rules)
@@ -293,7 +280,7 @@ class TextGenerator:
     def _completion(self, result: dict, row: int, k: int, fresh: bool) -> Completion:
         length = int(result["lengths"][row, k])
         ids = result["ids"][row, k, :length]
-        text = spelled(self.spellings, ids, self.vocabulary.spaces_after)
+        text = spelled(self.token_bytes, ids, self.vocabulary.spaces_after)
         return Completion(
             text=text.removeprefix(" ") if fresh else text,
             log_prob=float(result["log_probs"][row, k]),
@@ -302,30 +289,20 @@ class TextGenerator:
         )
 
 
-def _rounded(width: int, longest: int | None) -> int:
-    width = -(-width // _ROOM) * _ROOM
-    return width if longest is None else min(width, longest)
-
-
-def _controls(config: GenerationConfig) -> Controls:
-    return Controls(config.temperature, config.top_k, config.top_p)
-
-
 HOLE = "[MASK]"
 
 
 class SequenceGenerator(TextGenerator):
-    """Answers texts, which the encoder reads; a `[MASK]` in one is a gap to be filled.
+    """Answers texts with an encoder-decoder; a `[MASK]` in a text is a gap to be filled.
 
-    The source is the text and EOS, the decoder begins with BOS, as models are trained here. Where
-    gaps have sentinels of their own, as T5's, the answer says `[MASK]` before what stands in each.
+    The source is the text and EOS; the decoder begins with BOS. Where gaps have sentinels, as in
+    T5, the answer has `[MASK]` before the filling of each.
 
     Args:
-        model: has `start(source, beam_size, max_length)` and `step`, see `EncoderDecoder`.
-        vocabulary: the one it was trained with.
+        model: see `EncoderDecoder`: `start` and `step`.
         longest: tokens of a source, EOS included, and of an answer; None = any number.
-        sentinels: ids above the vocabulary's rows, one for each gap in turn; 0 = every gap is
-            the vocabulary's [MASK].
+        sentinels: ids above the vocabulary's, one for each gap in turn; 0 = every gap is the
+            vocabulary's [MASK].
         source_start, answer_start: ids before a text, and before its answer.
     """
 
@@ -342,20 +319,24 @@ class SequenceGenerator(TextGenerator):
         self.sentinels = sentinels
         self.source_start, self.answer_start = tuple(source_start), tuple(answer_start)
         rows = model.config.vocab_size - vocabulary.size
-        self.spellings = [*self.spellings, *[f" {HOLE}".encode()] * rows]
+        self.token_bytes = [*self.token_bytes, *[f" {HOLE}".encode()] * rows]
         self.barred = np.concatenate([self.barred, np.arange(rows) >= sentinels])
 
-    def _read(self, text: str) -> list[int]:
+    @property
+    def prefill_fn(self) -> None:
+        return None
+
+    def _encode(self, text: str) -> list[int]:
         return self.rows(tf.constant([as_prompt(text)]))[0].numpy().tolist()
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         parts = tf.strings.split(as_prompts(texts), HOLE)  # (B, None)
-        # What follows a gap keeps its space: to some vocabularies it is a part of the word.
+        # The space after a gap stays: in some vocabularies it is part of the next word.
         texts = tf.strings.regex_replace(parts.values, r"[ \t\r\n]+\z", "")
         ids = tf.cast(self.vocabulary.encode(texts), tf.int32)
         numbers = tf.cast(tf.ragged.range(parts.row_lengths()).values, tf.int32)
         last = tf.cast(tf.gather(parts.row_lengths(), parts.value_rowids()), tf.int32) - 1
-        # A text of more gaps than there are sentinels ends with the same one again and again.
+        # Gaps beyond the last sentinel repeat it.
         gap = self.vocabulary.mask_id
         if self.sentinels:
             gap = self.vocabulary.size + tf.minimum(numbers, self.sentinels - 1)

@@ -1,4 +1,4 @@
-"""From source ids to target ids: an encoder-decoder model joined to a search."""
+"""Translation: an encoder-decoder, a search and a vocabulary, from lines to lines."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import beam_search, gather_beams
+from macaron_tf.decoding.beam_search import beam_search
 from macaron_tf.decoding.config import BeamSearchConfig, LengthLimits, SamplingConfig
 from macaron_tf.decoding.sampling import sample
 from macaron_tf.decoding.scoring import score_targets
@@ -19,11 +19,10 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 
 
 def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
-    """How long the output may be: min(max_length, ceil(ratio * source length) + offset).
+    """The greatest lengths of the outputs, at least 1; see `LengthLimits`.
 
     Args:
         source: (B, S) int32, PAD after EOS.
-        config: holds the ratio, the offset and the cap; at least one token is always allowed.
 
     Returns:
         T, the batch's greatest limit: a Python int from S where S is static (as XLA needs), else
@@ -39,95 +38,48 @@ def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Ten
     return min(max(greatest, 1), config.max_length), limits
 
 
-def _fixed(max_length: int | tf.Tensor, before: Sequence[int]) -> int | None:
-    """A cache's room if it is static, as under XLA; None, for a growing one, where it is not."""
-    return max_length + len(before) if isinstance(max_length, int) else None
-
-
 def translate_ids(
     model: Any,
     source: tf.Tensor,
-    config: BeamSearchConfig,
+    config: BeamSearchConfig | SamplingConfig,
     vocabulary_size: int | None = None,
-    before: Sequence[int] = (),
+    prefix: Sequence[int] = (),
+    seed: tf.Tensor | int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Translates a batch of source ids by beam search.
+    """Translates a batch of source ids by beam search or, with a `SamplingConfig`, by sampling.
 
     Args:
         model: has `start(source, beam_size, max_length) -> (context, cache)`, max_length an int
-            or None, and `step(tokens, index, context, cache) -> (logits, cache)`, see
-            `beam_search`; and may have `reorder(cache, parents) -> cache`.
+            or None for a growing cache, and `step(tokens, index, context, cache) -> (logits,
+            cache)`, see `beam_search`.
         source: (B, S) int32, each row ending with EOS, PAD after.
-        config: the settings.
         vocabulary_size: ids from here up are never produced (a padded vocabulary's real size).
-        before: ids that the decoder reads before BOS, which no limit counts.
+        prefix: ids that the decoder reads before BOS; no limit counts them.
+        seed: of sampling, scalar or (2,) int.
 
     Returns:
-        `beam_search`'s dictionary: "ids" (B, N, T), "scores", "log_probs", "lengths" (B, N).
+        The dictionary of `beam_search`: "ids" (B, N, T), "scores", "log_probs", "lengths" (B, N);
+        or of `sample`, without "scores".
     """
     max_length, limits = target_limits(source, config)
-    context, cache = model.start(source, config.beam_size, _fixed(max_length, before))
-    return beam_search(
-        model.step,
-        context,
-        cache,
-        tf.shape(source)[0] if source.shape[0] is None else source.shape[0],
-        config,
-        max_length,
-        limits=limits,
-        vocabulary_size=vocabulary_size,
-        reorder_fn=getattr(model, "reorder", gather_beams),
-        before=before,
-    )
-
-
-def sample_ids(
-    model: Any,
-    source: tf.Tensor,
-    config: SamplingConfig,
-    seed: tf.Tensor | int,
-    vocabulary_size: int | None = None,
-    before: Sequence[int] = (),
-) -> dict[str, tf.Tensor]:
-    """Translates a batch of source ids by sampling, or greedily at temperature 0.
-
-    Args:
-        model: as in `translate_ids`.
-        source: (B, S) int32, each row ending with EOS, PAD after.
-        config: the settings.
-        seed: scalar or (2,) int.
-        vocabulary_size: ids from here up are never produced.
-        before: as in `translate_ids`.
-
-    Returns:
-        `sample`'s dictionary: "ids" (B, K, T), "log_probs", "lengths" (B, K).
-    """
-    max_length, limits = target_limits(source, config)
-    context, cache = model.start(source, config.num_samples, _fixed(max_length, before))
-    return sample(
-        model.step,
-        context,
-        cache,
-        tf.shape(source)[0] if source.shape[0] is None else source.shape[0],
-        config,
-        max_length,
-        seed=seed,
-        limits=limits,
-        vocabulary_size=vocabulary_size,
-        before=before,
-    )
+    sampling = isinstance(config, SamplingConfig)
+    rows = config.num_samples if sampling else config.beam_size
+    room = max_length + len(prefix) if isinstance(max_length, int) else None
+    context, cache = model.start(source, rows, room)
+    batch_size = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
+    options = {"limits": limits, "vocabulary_size": vocabulary_size, "prefix": prefix}
+    given = (model.step, context, cache, batch_size, config, max_length)
+    if sampling:
+        return sample(*given, seed=seed, **options)
+    return beam_search(*given, **options)
 
 
 def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Log-probabilities of given translations.
+    """Log-probabilities of given translations, see `score_targets`.
 
     Args:
         model: called as `model({"source": (B, S), "target": (B, T)}, training=False)`.
-        source: (B, S) int32, each row ending with EOS, PAD after.
-        target: (B, T) int32, each row ending with EOS, PAD after.
-
-    Returns:
-        `score_targets`'s dictionary: "token_log_probs" (B, T), "log_probs", "lengths" (B,).
+        source, target: int32, each row ending with EOS, PAD after.
     """
     decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
     logits = model({"source": source, "target": decoder_input}, training=False)
@@ -136,14 +88,12 @@ def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One translation.
+    """One translation of a line; all numbers are 0 for an empty line.
 
-    Args:
-        text: the line.
-        score: log P / penalty(length), what the n best are ordered by, or log P of a sample; 0
-            for an empty line.
+    Attributes:
+        score: log P / penalty(length), the order of the n best; log P of a sample.
         log_prob: log P of the output's ids with EOS, natural logarithm.
-        length: tokens with EOS; 0 for an empty line.
+        length: tokens with EOS.
     """
 
     text: str
@@ -154,11 +104,11 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Translations:
-    """Translations of some lines.
+    """Translations of lines.
 
-    Args:
+    Attributes:
         hypotheses: for each line, in order, one to `n_best` hypotheses, best first.
-        warnings: a sentence for each line that was cut, naming it (counted from 1).
+        warnings: a sentence for each line that was cut, with its number (from 1).
     """
 
     hypotheses: list[list[Hypothesis]]
@@ -180,15 +130,14 @@ class LineTranslator:
         model: see `translate_ids`.
         vocabulary: has `encode_lines(lines) -> ids without specials, a list a line`,
             `decode_lines(rows of ids) -> lines`, and `pieces`, the count of real ids.
-        config: beam search settings, or those of sampling.
-        batch_tokens: source tokens a batch, padding and EOS included; memory and the work of one
-            step grow with it, a line of that length alone always fits.
-        max_source_length: pieces of a line that are read, EOS not counted; what follows is cut,
-            with a warning.
+        config: beam search by default.
+        batch_tokens: source tokens a batch, padding and EOS included; a longer line is a batch of
+            its own.
+        max_source_length: pieces of a line, EOS not counted, after which it is cut with a warning.
         seed: of sampling; the same seed and lines give the same samples.
-        strategy: in whose scope the model was made: its replicas share the batches, and all of
-            its worker processes translate the same lines; None = this moment's.
-        before: ids that the decoder reads before BOS.
+        strategy: the strategy of the model's scope: its replicas share the batches, and all of its
+            worker processes translate the same lines; None = the current one.
+        prefix: ids that the decoder reads before BOS.
 
     Raises:
         UserError: `batch_tokens` or `max_source_length` is below 1.
@@ -203,7 +152,7 @@ class LineTranslator:
         max_source_length: int = 256,
         seed: int = 1,
         strategy: tf.distribute.Strategy | None = None,
-        before: Sequence[int] = (),
+        prefix: Sequence[int] = (),
     ):
         for name, value in (
             ("batch_tokens", batch_tokens),
@@ -217,8 +166,8 @@ class LineTranslator:
         self.batch_tokens = batch_tokens
         self.max_source_length = max_source_length
         self.seed = seed
-        self.before = tuple(before)
-        # autograph off: all control flow is tf.while_loop's, and the trace is quicker.
+        self.prefix = tuple(prefix)
+        # autograph off: all control flow is tf.while_loop, and tracing is faster.
         search = tf.function(
             self._outputs,
             input_signature=[
@@ -231,20 +180,14 @@ class LineTranslator:
 
     def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         pieces = self.vocabulary.pieces
-        if isinstance(self.config, SamplingConfig):
-            found = sample_ids(self.model, source, self.config, seed, pieces, self.before)
-            return {**found, "scores": found["log_probs"]}
-        return translate_ids(self.model, source, self.config, pieces, self.before)
+        found = translate_ids(self.model, source, self.config, pieces, self.prefix, seed)
+        return {"scores": found["log_probs"], **found}
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
-        """Translates lines; an empty line (or one with no pieces) gives an empty translation.
+        """Translates lines; one without pieces gives an empty translation.
 
         Args:
-            lines: any number of lines.
             first_line: the number of the first one, for the warnings.
-
-        Returns:
-            The n best of every line in the order of the lines, and warnings.
         """
         rows, warnings = [], []
         for number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
@@ -264,19 +207,16 @@ class LineTranslator:
             for numbers in batches
         )
         for numbers, result in zip(batches, results, strict=True):
-            for place, hypotheses in zip(numbers, self._hypotheses(result), strict=True):
-                found[place] = hypotheses
+            for index, hypotheses in zip(numbers, self._hypotheses(result), strict=True):
+                found[index] = hypotheses
         return Translations(found, warnings)
 
     def stream(self, lines: Iterable[str], chunk_size: int = 256) -> Iterator[Translations]:
-        """Translates lines as they come, so that the first answers need not await the last line.
+        """Translates lines as they arrive, in chunks.
 
         Args:
             lines: any iterable, such as an open file; line ends are stripped.
             chunk_size: lines translated together: more is faster, fewer answer sooner.
-
-        Yields:
-            The translations of each chunk, in order.
         """
         lines = (line.rstrip("\r\n") for line in lines)
         first = 1
@@ -285,15 +225,15 @@ class LineTranslator:
             first += len(chunk)
 
     def _batches(self, rows: list[list[int]]) -> Iterator[list[int]]:
-        """Places of the non-empty rows, by length, in batches whose last row is the longest."""
+        """Indices of the non-empty rows, by length, in batches whose last row is the longest."""
         batch: list[int] = []
-        for place in sorted(range(len(rows)), key=lambda i: len(rows[i])):
-            if not rows[place]:
+        for index in sorted(range(len(rows)), key=lambda i: len(rows[i])):
+            if not rows[index]:
                 continue
-            if batch and (len(batch) + 1) * (len(rows[place]) + 1) > self.batch_tokens:
+            if batch and (len(batch) + 1) * (len(rows[index]) + 1) > self.batch_tokens:
                 yield batch
                 batch = []
-            batch.append(place)
+            batch.append(index)
         if batch:
             yield batch
 

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.decoding import Controls, draw, filter_logits
-from macaron_tf.decoding.drawing import threefry, uniforms
+from macaron_tf.decoding.sampling import threefry, uniforms
 
 
 @pytest.mark.parametrize("jit", [False, True])

@@ -7,9 +7,9 @@ from macaron_tf.decoding import (
     Prompts,
     Rules,
     generate,
+    sampling,
 )
-from macaron_tf.decoding import generation as reading
-from macaron_tf.decoding.generation import advance, first_state, read_together, reader, stream
+from macaron_tf.decoding.sampling import advance, first_state, prefill, stream
 from macaron_tf.models import EncoderConfig, LanguageModel
 from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy
 
@@ -49,8 +49,8 @@ def run(model, prompts, rules, max_tokens=N, jit=False, growing=False, read=True
     @tf.function(jit_compile=jit, autograph=False)
     def whole(prompts):
         context, cache = model.start(prompts.ids.shape[0], prompts.seeds.shape[1], room)
-        read_fn = reader(model) if read else None
-        return generate(model.step, context, cache, prompts, rules, max_tokens, read_fn)
+        prefill_fn = model.read if read else None
+        return generate(model.step, context, cache, prompts, rules, max_tokens, prefill_fn)
 
     return {name: value.numpy() for name, value in whole(prompts).items()}
 
@@ -98,7 +98,7 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
 
     def begin(prompts):
         context, cache = model.start(3, 2, P + N - 1)
-        return context, first_state(prompts, context, cache, reader(model))
+        return context, first_state(prompts, context, cache, model.read)
 
     @tf.function(autograph=False)
     def step(state, context, prompts):
@@ -118,7 +118,7 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     [("transformer", True), ("transformer", False), ("macaron", True), ("swish_rnn", False)],
 )
 def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch, kind, growing):
-    monkeypatch.setattr(reading, "_PIECE", 2)  # three tokens in two pieces
+    monkeypatch.setattr(sampling, "_CHUNK", 2)  # three tokens in two pieces
     model, prompts = small(kind), asked([[2, 7, 7, 8, 4, 6], [2, 5, 9, 11], [2, 5, 9, 11]])
     rules = Rules(Controls(0.8), END, BARRED)
     found, by_steps = (run(model, prompts, rules, growing=growing, read=read) for read in (1, 0))
@@ -127,9 +127,7 @@ def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch,
 
 
 class ReadingToy(Toy):
-    """A toy that says what it was given to read at once."""
-
-    reads = True
+    """A toy that records its prefills."""
 
     def __init__(self):
         super().__init__(4)
@@ -143,16 +141,15 @@ class ReadingToy(Toy):
 
 
 def test_all_but_the_last_token_of_the_shortest_prompt_is_read_once_for_all_samples(monkeypatch):
-    monkeypatch.setattr(reading, "_PIECE", 2)
+    monkeypatch.setattr(sampling, "_CHUNK", 2)
     toy, prompts = ReadingToy(), asked([[2, 4, 5, 4], [2, 5, 5, 4, 4]], samples=3)
     source = tf.constant(toy.sources(2))
-    index, cache = read_together(
-        reader(toy), prompts.ids, prompts.lengths, source, toy.empty_cache(2, 3)
-    )
+    empty = toy.empty_cache(2, 3)
+    index, cache = prefill(toy.read, prompts.ids, prompts.lengths, source, empty)
     assert toy.pieces == [(0, [[2, 4], [2, 5]]), (2, [[5], [5]])]
     assert int(index) == 3 and cache["state"].shape == (2, 3, toy.width)
     assert (cache["steps"].numpy() == 3).all()
-    assert reader(Toy()) is None
+    assert prefill(None, prompts.ids, prompts.lengths, source, empty)[1] is empty
 
 
 def test_a_row_depends_on_its_own_prompt_and_seed_alone():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, sample_ids, translate_ids
+from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, translate_ids
 from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.models import catalog
 from tests.harness import ids
@@ -50,7 +50,7 @@ def test_searches_agree_with_fixed_and_growing_caches(model, search):
         decode = lambda rows: translate_ids(model, rows, config)  # noqa: E731
     else:
         config = SamplingConfig(temperature=0.0, num_samples=2, max_length=9)
-        decode = lambda rows: sample_ids(model, rows, config, 0)  # noqa: E731
+        decode = lambda rows: translate_ids(model, rows, config, seed=0)  # noqa: E731
     dynamic = [tf.TensorSpec((None, None), tf.int32)]
     growing = tf.function(decode, input_signature=dynamic)(source())
     fixed = tf.function(decode)(source())

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.decoding.drawing import top_k
+from macaron_tf.decoding.beam_search import top_k
 
 
 @pytest.mark.parametrize("jit", [False, True])

@@ -6,7 +6,6 @@ from macaron_tf.decoding import (
     BeamSearchConfig,
     LineTranslator,
     SamplingConfig,
-    sample_ids,
     score_ids,
     score_targets,
     target_limits,
@@ -67,9 +66,8 @@ def test_beam_of_one_is_the_uncached_argmax(model):
     source = sources(4, 6, seed=1)
     config = BeamSearchConfig(beam_size=1, max_length=10)
     found = translate_ids(model, tf.constant(source), config, SIZE)["ids"].numpy()[:, 0]
-    sampled = sample_ids(
-        model, tf.constant(source), SamplingConfig(temperature=0.0, max_length=10), 0, SIZE
-    )["ids"].numpy()[:, 0]
+    greedy = SamplingConfig(temperature=0.0, max_length=10)
+    sampled = translate_ids(model, tf.constant(source), greedy, SIZE, seed=0)["ids"].numpy()[:, 0]
     np.testing.assert_array_equal(found, sampled)
     for b in range(4):
         ids = [2]

@@ -14,7 +14,7 @@ from experiments.text_to_text.start import read_start
 from experiments.text_to_text.train import recipe_for
 from export.generator import GeneratorModule
 from macaron_tf.data.translation import TranslationData
-from macaron_tf.decoding import GenerationConfig, SamplingConfig, sample_ids, translate_ids
+from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
 from macaron_tf.interop import read_encoder_decoder
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.special_ids import BOS, EOS
@@ -137,7 +137,7 @@ def test_a_search_s_scores_are_the_model_s_own(static, bart):
 
     def both(source):
         found = translate_ids(network, source, search, opened.vocabulary.pieces, (EOS,))
-        drawn = sample_ids(network, source, greedy, 1, opened.vocabulary.pieces, (EOS,))
+        drawn = translate_ids(network, source, greedy, opened.vocabulary.pieces, (EOS,), seed=1)
         return found["ids"][:, 0], found["log_probs"][:, 0], drawn["ids"][:, 0], drawn["log_probs"]
 
     ids, log_probs, drawn, drawn_log_probs = tf.function(both, input_signature=[spec])(source)
