@@ -55,7 +55,7 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
             target.append(int(np.where(generator.barred, -np.inf, logits).argmax()))
             if target[-1] == 3:
                 break
-        answer = b"".join(generator.spellings[i] for i in target[1:]).decode()
+        answer = b"".join(generator.token_bytes[i] for i in target[1:]).decode()
         assert found.text == answer.removeprefix(" ")
         assert found.length == len(target) - 1
         assert "".join(generator.stream(text, config)) == found.text
