@@ -20,8 +20,8 @@ from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.two_stream import TwoStreamModel
 from macaron_tf.pretrained import is_library, load
-from macaron_tf.text.loading import PieceVocabulary, load_encoder_vocabulary
-from macaron_tf.text.vocabulary import check_vocabulary
+from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
+from macaron_tf.text.base import check_vocabulary
 
 NOTHING = "none"
 # What may stand on an encoder and be taken over with it.

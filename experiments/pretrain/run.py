@@ -8,7 +8,7 @@ from etils import epath
 from experiments.pretrain.learning import build_network
 from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.run import Run
-from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.text import load_encoder_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
-from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text import PairVocabulary
 
 # Fields of the model that no pre-trained weight depends on.
 FREE = (*DROPOUTS, "initializer_range", "vocab_size")

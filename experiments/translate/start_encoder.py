@@ -11,9 +11,8 @@ from macaron_tf.interop.assign import assign
 from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import differing_fields
 from macaron_tf.models.encoder_decoder import config_from_encoder, copy_embeddings
-from macaron_tf.text.loading import load_encoder_vocabulary
-from macaron_tf.text.pair_vocabulary import PairVocabulary
-from macaron_tf.text.vocabulary import check_vocabulary
+from macaron_tf.text import PairVocabulary, load_encoder_vocabulary
+from macaron_tf.text.base import check_vocabulary
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

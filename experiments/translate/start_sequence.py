@@ -11,11 +11,10 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop.assign import assign
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.text.loading import SentencePieceEncoderVocabulary, load_encoder_vocabulary
-from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text import PairVocabulary, SentencePieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.sentencepiece import normalized_text
 
-_MAX_LINES = 10_000_000  # that a vocabulary is trained on, as `Vocabulary.train`'s
+_MAX_LINES = 10_000_000  # that a vocabulary is trained on, as `SentencePieceVocabulary.train`'s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,8 +75,8 @@ class SequenceStart(Start):
             pairs = read_pairs(data.source, data.train_split, *data.languages, data_dir, download)
             source_lines = (line for line, _ in pairs)
             lines = normalized_text(source_lines, data.normalization, [language], _MAX_LINES)
-            source = SentencePieceEncoderVocabulary.train(
-                lines, data.vocabulary_size, language=language, character_coverage=1.0
+            source = SentencePieceVocabulary.train(
+                lines, data.vocabulary_size, languages=(language,), character_coverage=1.0
             )
         return PairVocabulary(source, self.run.vocabulary, data.normalization, data.languages)
 

@@ -20,7 +20,7 @@ from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.text.vocabulary import Vocabulary, check_vocabulary
+from macaron_tf.text import SentencePieceVocabulary, check_vocabulary
 from macaron_tf.training import TrainingResult
 
 
@@ -96,13 +96,13 @@ def train_recipe(
             again = (
                 start.vocabulary(recipe, vocabulary_dir)
                 if start
-                else Vocabulary.load(vocabulary_dir)
+                else SentencePieceVocabulary.load(vocabulary_dir)
             )
             check_vocabulary(vocabulary.hash, again, str(path))
     elif start:
         vocabulary = start.vocabulary(recipe, vocabulary_dir, **text)
     elif vocabulary_dir:
-        vocabulary = Vocabulary.load(vocabulary_dir)
+        vocabulary = SentencePieceVocabulary.load(vocabulary_dir)
     else:
         print(f"training a vocabulary of {recipe.data.vocabulary_size:,} pieces", flush=True)
         vocabulary = train_vocabulary(recipe.data, data_dir, download)

@@ -9,8 +9,7 @@ from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import LineTranslator
 from macaron_tf.evaluation import evaluate_translations
 from macaron_tf.models import EncoderDecoder
-from macaron_tf.text.pair_vocabulary import PairVocabulary
-from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.training import FitModel
 
 SAMPLES = 5
@@ -35,7 +34,7 @@ class TranslationValidation:
         self,
         recipe: TranslationRecipe,
         network: EncoderDecoder,
-        vocabulary: Vocabulary | PairVocabulary,
+        vocabulary: PieceVocabulary,
         pairs: Sequence[tuple[str, str]],
     ):
         self.metric = recipe.metric

@@ -6,13 +6,12 @@ from experiments import recipes
 from experiments.recipe import override
 from experiments.translate.recipe import DataConfig, TranslationRecipe
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.text.sentencepiece import interleave
-from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary, interleave
 
 
 def train_vocabulary(
     data: DataConfig, data_dir: str | None = None, download: bool = False
-) -> Vocabulary:
+) -> SentencePieceVocabulary:
     """Trains the joint vocabulary on both sides of the training split.
 
     Args:
@@ -24,9 +23,11 @@ def train_vocabulary(
     """
     languages = (data.source_language, data.target_language)
     pairs = read_pairs(data.source, data.train_split, *languages, data_dir, download)
-    return Vocabulary.train(
+    return SentencePieceVocabulary.train(
         interleave(pairs, languages),
         data.vocabulary_size,
+        masks=False,
+        character_coverage=1.0,
         normalization=data.normalization,
         languages=languages,
     )

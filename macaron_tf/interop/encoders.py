@@ -37,7 +37,7 @@ from macaron_tf.interop.imported import Pretrained
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.text.loading import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 
 
 @dataclasses.dataclass(frozen=True)
