@@ -84,7 +84,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         model = self.processor
         controls = tuple(n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n))
         found = (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id())
-        if (found, controls) == ((PAD, UNK, -1, -1), (BOS, EOS, _MASK)):
+        if (*found[:2], *controls) == (PAD, UNK, BOS, EOS, _MASK):
             self.mask_id = _MASK
         elif found != (PAD, UNK, BOS, EOS):
             raise UserError(
