@@ -13,7 +13,7 @@ import numpy as np
 from experiments.finetune.recipe import FinetuningRecipe
 from experiments.kind import read_kind, run_place
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import assign
+from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields

@@ -7,7 +7,7 @@ from experiments.finetune.init import Init
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.start import FREE, Start
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import assign
+from macaron_tf.interop.arrays import assign
 from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import differing_fields
 from macaron_tf.models.encoder_decoder import config_from_encoder, copy_embeddings

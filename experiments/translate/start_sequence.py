@@ -8,7 +8,7 @@ from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.start import DROPOUTS, FREE, Start
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import assign
+from macaron_tf.interop.arrays import assign
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.text import PairVocabulary, SentencePieceVocabulary, load_encoder_vocabulary

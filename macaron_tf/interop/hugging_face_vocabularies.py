@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
+from macaron_tf.interop.arrays import read_json
 from macaron_tf.interop.bert_vocabulary import read_hugging_face_vocabulary
-from macaron_tf.interop.files import read_json
 from macaron_tf.interop.sentencepiece_models import (
     encoder_model,
     pieces_of_file,
