@@ -21,7 +21,7 @@ from macaron_tf.interop.arrays import (
 from macaron_tf.interop.hugging_face_vocabularies import read_t5_vocabulary, read_vocabulary
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 
 MODEL_TYPES = ("t5", "bart", "marian")
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")

@@ -24,7 +24,7 @@ from macaron_tf.interop.bert_vocabulary import read_keras_hub_vocabulary
 from macaron_tf.interop.encoders import EncoderNames, import_encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 if TYPE_CHECKING:
