@@ -1,9 +1,9 @@
-"""What the commands with several parts share: sub-commands that teach, and common options."""
+"""Parsers of the commands: sub-commands with instructive helps, and common options."""
 
 import argparse
 from collections.abc import Callable
 
-# Those of macaron_tf.distribution.STRATEGIES, which cannot be imported without TensorFlow.
+# macaron_tf.distribution.STRATEGIES, which cannot be imported without TensorFlow.
 _STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
 
@@ -47,6 +47,12 @@ def set_option(parser: argparse.ArgumentParser, examples: str) -> None:
         metavar="PATH=VALUE",
         help=f"replace a setting, such as {examples}",
     )
+
+
+def recipes_command(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """The command `recipes [NAME]`."""
+    parser = command("recipes", "list the recipes, or all settings of one")
+    parser.add_argument("name", nargs="?", help="a recipe: every setting, its range, what it is")
 
 
 def strategy_options(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ import time
 
 from experiments import recipes
 from experiments.recipe import override
-from experiments.translate.average import average_run
+from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
 from macaron_tf.data.sources.readers import read_pairs

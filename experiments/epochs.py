@@ -2,10 +2,13 @@
 
 import dataclasses
 import typing
+from typing import Annotated
+
+from annotated_types import Gt, Lt
 
 from experiments.recipe import MAY_CHANGE, Recipe
-from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderConfig, catalog
+from macaron_tf.models import EncoderConfig
+from macaron_tf.settings import Count, Dropout
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,7 +20,7 @@ class EpochRecipe(Recipe):
     `training.max_steps`, `training.warmup_steps` and `training.validate_every` by hand turns its
     counterpart off.
 
-    Attributes: those of `Recipe`, and
+    Attributes:
         batch_size: examples of a micro-batch.
         epochs: passes over the training set; None = `training.max_steps` says.
         warmup_fraction: part of the updates that is warm-up; None = `training.warmup_steps` says.
@@ -33,34 +36,16 @@ class EpochRecipe(Recipe):
         "validate_epochs",
     )
 
-    batch_size: int = 32
-    epochs: float | None = 3.0
-    warmup_fraction: float | None = 0.1
-    validate_epochs: float | None = 1.0
-    max_length: int = 128
-
-    def __post_init__(self):
-        if self.batch_size < 1:
-            raise UserError(f"batch_size is {self.batch_size}: it must be 1 or more")
-        for name in ("epochs", "validate_epochs"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1e6:
-                raise UserError(f"{name} is {value}: it must be above 0, or None")
-        if self.warmup_fraction is not None and not 0 <= self.warmup_fraction < 1:
-            raise UserError(
-                f"warmup_fraction is {self.warmup_fraction}: it must lie in [0, 1), or be None"
-            )
+    batch_size: Count = 32
+    epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 3.0
+    warmup_fraction: Dropout | None = 0.1
+    validate_epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 1.0
+    max_length: Count = 128
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
         config = super().model_config(vocab_size)
-        if not isinstance(config, EncoderConfig):
-            known = ", ".join(catalog.names(EncoderConfig))
-            raise UserError(f"model: {self.model} is no encoder; there are {known}")
-        if config.longest is not None and config.longest < self.max_length:
-            raise UserError(
-                f"max_length is {self.max_length}, but the model has {config.longest} positions: "
-                f"set max_length={config.longest} or less"
-            )
+        self.expect_model(config, EncoderConfig, "is no encoder")
+        self.expect_positions(config, "max_length", self.max_length)
         return config
 
     def follow(self, path: str) -> "EpochRecipe":

@@ -1,15 +1,14 @@
-"""What a recipe is: one frozen value that holds every setting of a run."""
+"""Recipes: one frozen value holds every setting of a run, and is written into its folder."""
 
-import ast
 import dataclasses
+import difflib
 import json
-import types
 import typing
 from collections.abc import Iterable, Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
-from macaron_tf.settings import Settings
+from macaron_tf.settings import Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
 # How long a run lasts, how it is judged and how often it is saved may change when it goes on.
@@ -30,12 +29,12 @@ MAY_CHANGE = tuple(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What the recipes of all kinds share.
+class Recipe(Settings):
+    """The settings that recipes of every kind share.
 
     Attributes:
-        model: a name of the model catalog.
-        training: see its class.
+        model: name in the model catalog.
+        training: settings of training.
         model_options: fields of the model's configuration that differ, as (name, value) pairs.
     """
 
@@ -65,8 +64,35 @@ class Recipe:
         except ValueError as error:
             raise UserError(f"model: {error}") from error
 
+    def expect_model(self, config, kind: type, words: str) -> None:
+        """Refuses a model of another kind.
+
+        Args:
+            config: the model's configuration.
+            kind: class that it must be of.
+            words: what the model is not, such as "is no encoder".
+
+        Raises:
+            UserError: it is of another class; the sentence lists the models of that kind.
+        """
+        if not isinstance(config, kind):
+            known = ", ".join(catalog.names(kind))
+            raise UserError(f"model: {self.model} {words}; there are {known}")
+
+    def expect_positions(self, config, name: str, length: int) -> None:
+        """Refuses a setting that asks for more positions than the model has.
+
+        Raises:
+            UserError: `length`, the value of the setting `name`, is greater.
+        """
+        if config.longest is not None and config.longest < length:
+            raise UserError(
+                f"{name} is {length}, but the model has {config.longest} positions: set "
+                f"{name}={config.longest} or less"
+            )
+
     def follow(self, path: str) -> "Recipe":
-        """The recipe with what follows from a setting that was just replaced."""
+        """The recipe after a setting was replaced, with others that follow from it."""
         return self
 
     def check_metric(self, known: Iterable[str]) -> None:
@@ -98,11 +124,9 @@ class Recipe:
 
 
 def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
-    """Reads what `Recipe.to_json` wrote.
+    """Reads the output of `Recipe.to_json`.
 
     Args:
-        recipe_class: the kind of recipe.
-        text: the JSON.
         where: the file's name, for errors.
 
     Raises:
@@ -111,30 +135,24 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
     try:
         values = json.loads(text)
         kind = values.pop("kind", recipe_class.kind)
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"{where} is not a recipe that this version wrote: {error}; train it again"
-        ) from error
-    if kind != recipe_class.kind:
-        raise UserError(f"{where} is the recipe of a {kind} run, not of a {recipe_class.kind} one")
-    try:
-        return _from_dict(recipe_class, values)
+        if kind == recipe_class.kind:
+            return _from_dict(recipe_class, values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{where} is not a recipe that this version wrote: {error}; train it again"
         ) from error
+    raise UserError(f"{where} is the recipe of a {kind} run, not of a {recipe_class.kind} one")
 
 
 def _from_dict(cls, values: dict):
-    hints = typing.get_type_hints(cls)
-    fields = {}
+    hints, fields = hints_of(cls), {}
     for name, value in values.items():
         hint = hints.get(name)
-        element = (typing.get_args(hint) or (None,))[0]  # of a tuple
-        if dataclasses.is_dataclass(hint):
-            value = _from_dict(hint, value)
-        elif dataclasses.is_dataclass(element) and isinstance(value, list):
-            value = tuple(_from_dict(element, item) for item in value)
+        inner = next(filter(dataclasses.is_dataclass, (hint, *typing.get_args(hint))), None)
+        if inner and isinstance(value, dict):
+            value = _from_dict(inner, value)
+        elif inner and isinstance(value, list):  # a tuple of settings
+            value = [_from_dict(inner, item) for item in value]
         fields[name] = _tuples(value)
     return cls(**fields)
 
@@ -150,27 +168,50 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     They take effect together: fewer steps and a shorter warm-up may come in either order.
 
     Args:
-        recipe: where to start.
         settings: such as `training.max_steps=500`, `data.source=tsv:pairs.tsv`,
             `model.dropout=0.2` (a field of the model's configuration) or `model=macaron_small`.
 
     Raises:
-        UserError: no such path, or a value of another type; it lists what exists.
+        UserError: no such path, with the nearest one and all there are; or a value of another
+            type or out of its range.
     """
-    options, values = dict(recipe.model_options), {}
+    options, values = {}, {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
             raise UserError(f"--set {setting}: write it as PATH=VALUE, such as training.seed=2")
         if path.startswith("model."):
-            options[path.removeprefix("model.")] = _tuples(_literal(text))
+            options[path.removeprefix("model.")] = text
         else:
-            values[path] = _value(recipe, path.split("."), text, setting)
-    values["model_options"] = tuple(sorted(options.items()))
+            values[path] = parse(path, text, _hint(type(recipe), path, setting))
     recipe = _replace(recipe, values)
+    if options:
+        chosen = dict(recipe.model_options)
+        for name, text in options.items():
+            hint = _hint(type(_catalog_config(recipe)), name, f"model.{name}={text}")
+            chosen[name] = _tuples(parse(f"model.{name}", text, hint))
+        recipe = dataclasses.replace(recipe, model_options=tuple(sorted(chosen.items())))
     for path in values:
         recipe = recipe.follow(path)
     return recipe
+
+
+def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
+    """Every setting of a recipe: its path, its value, its range, and a text about it."""
+    config = recipe.model_config()
+    for path, node in [*_nodes(recipe, ""), *_nodes(config, "model.")]:
+        for item in describe(type(node)):
+            value = getattr(node, item.name)
+            if not dataclasses.is_dataclass(value) and item.name != "model_options":
+                yield f"{path}{item.name}", repr(value), item.range, item.text
+
+
+def _nodes(node, path: str) -> Iterator[tuple[str, typing.Any]]:
+    yield path, node
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _nodes(value, f"{path}{field.name}.")
 
 
 def check_same(before: Recipe, now: Recipe, where, may_change: Iterable[str]) -> None:
@@ -204,27 +245,33 @@ def _differences(before, now, prefix: str = "") -> Iterator[tuple[str, object, o
             yield f"{prefix}{field.name}", old, new
 
 
-def _value(node, path: list[str], text: str, setting: str):
-    """What a setting's text stands for at its path, which must exist."""
-    names = [field.name for field in dataclasses.fields(node)]
-    if path[0] not in names:
-        raise UserError(
-            f"--set {setting}: there is no {path[0]!r} here; there are {', '.join(names)}"
+def _hint(cls, path: str, setting: str):
+    """The annotation of the field at a dotted path, which must exist."""
+    name, _, rest = path.partition(".")
+    hints = hints_of(cls)
+    if name not in hints:
+        near = "".join(
+            f"; perhaps you meant {n!r}" for n in difflib.get_close_matches(name, hints, 1)
         )
-    current = getattr(node, path[0])
-    if dataclasses.is_dataclass(current):
-        if len(path) == 1:
-            inner = ", ".join(f"{path[0]}.{field.name}" for field in dataclasses.fields(current))
-            raise UserError(f"--set {setting}: choose one of {inner}")
-        return _value(current, path[1:], text, setting)
-    if len(path) > 1:
         raise UserError(
-            f"--set {setting}: {path[0]} has no parts, but {'.'.join(path[1:])} follows"
+            f"--set {setting}: there is no {name!r} here; there are {', '.join(hints)}{near}"
         )
-    hint = typing.get_type_hints(type(node))[path[0]]
-    if isinstance(node, Settings):  # it checks types itself
-        return text if str in (hint, *typing.get_args(hint)) else _literal(text)
-    return _convert(text, hint, setting)
+    hint = hints[name]
+    if dataclasses.is_dataclass(hint):
+        if rest:
+            return _hint(hint, rest, setting)
+        inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(hint))
+        raise UserError(f"--set {setting}: choose one of {inner}")
+    if rest:
+        raise UserError(f"--set {setting}: {name} has no parts, but {rest} follows")
+    return hint
+
+
+def _catalog_config(recipe: Recipe):
+    try:
+        return catalog.config(recipe.model)
+    except ValueError as error:
+        raise UserError(f"model: {error}") from error
 
 
 def _replace(node, values: dict[str, typing.Any]):
@@ -240,29 +287,3 @@ def _replace(node, values: dict[str, typing.Any]):
             for name, inner in parts.items()
         },
     )
-
-
-def _convert(text: str, hint, setting: str):
-    """The text as a value of the annotated type: str, bool, int, float, tuple, or those or None."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if str in kinds:
-        return text
-    value = _literal(text)
-    if typing.get_origin(hint) is tuple:
-        return _tuples(value) if isinstance(value, list | tuple) else (value,)
-    if value is None and type(None) in kinds:
-        return None
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) in kinds:
-        return value
-    wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-    raise UserError(f"--set {setting}: the value must be {wanted}")
-
-
-def _literal(text: str):
-    """`3`, `0.1`, `True`, `None` as what they are, any other text as itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text

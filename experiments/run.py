@@ -24,7 +24,7 @@ from etils import epath
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.text import load_encoder_vocabulary
+from macaron_tf.text.loading import load_encoder_vocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint, read_manifest
 from macaron_tf.training.state import load_network
 
@@ -189,3 +189,31 @@ class Run(abc.ABC):
 def write_json(path: epath.Path, value) -> None:
     """Writes a JSON file that is never half-written."""
     storage.write_aside(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_kind(path: str | os.PathLike) -> str:
+    """The kind of the recipe of a run's folder, such as "translation"; see `Recipe.kind`.
+
+    Raises:
+        UserError: the folder is no run, or its recipe is damaged.
+    """
+    file = storage.as_path(path) / "recipe.json"
+    try:
+        values = json.loads(file.read_bytes())
+    except (*storage.FILE_ERRORS, ValueError) as error:
+        raise UserError(
+            f"{path} is not a run: cannot read {file}; give the folder that a `train` command wrote"
+        ) from error
+    kind = values.get("kind") if isinstance(values, dict) else None
+    if not isinstance(kind, str):
+        raise UserError(f"{file} is not a recipe that this version wrote: it names no kind of run")
+    return kind
+
+
+def run_place(given: str) -> tuple[epath.Path, str | None]:
+    """The folder and the checkpoint of RUN or RUN@CHECKPOINT."""
+    path = storage.as_path(given)
+    if not path.exists() and "@" in given:
+        folder, _, checkpoint = given.rpartition("@")
+        return storage.as_path(folder), checkpoint
+    return path, None

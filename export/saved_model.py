@@ -17,7 +17,7 @@ from typing import Any
 
 from etils import epath
 
-from experiments.kind import read_kind
+from experiments.run import read_kind
 from export.module import ExportedModule, write_version
 from macaron_tf.errors import UserError, exit_on_user_error
 

@@ -5,7 +5,8 @@ import tensorflow as tf
 from export.module import ExportedModule
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.special_ids import EOS, PAD
-from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text.vocabulary import Vocabulary
 
 
 class TranslationModule(ExportedModule):
@@ -29,7 +30,7 @@ class TranslationModule(ExportedModule):
     def __init__(
         self,
         network,
-        vocabulary: PieceVocabulary,
+        vocabulary: Vocabulary | PairVocabulary,
         decoding: BeamSearchConfig,
         max_tokens: int,
     ):

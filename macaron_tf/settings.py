@@ -15,6 +15,7 @@
 `ClipConfig(norm=0)` raises a `SettingError`: "norm=0 must be a number above 0 or None".
 """
 
+import ast
 import dataclasses
 import functools
 import math
@@ -140,6 +141,33 @@ def _converted(value, hint):
     raise _Unfit
 
 
+def parse(name: str, text: str, hint) -> Any:
+    """The value that a command line's text stands for, by a field's annotation.
+
+    Args:
+        name: the field's, for errors.
+        text: Python's literal, such as `3`, `None` or `(1, 2)`, or plain text.
+        hint: the annotation.
+
+    Raises:
+        SettingError: no reading of the text fits the annotation.
+    """
+    try:
+        literal = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        literal = text
+    for value in (text,) if isinstance(literal, str) else (literal, text):
+        try:
+            return _converted(value, hint)
+        except _Unfit:
+            pass
+    if type(literal) in (str, tuple, list) and any(
+        map(dataclasses.is_dataclass, typing.get_args(hint))
+    ):
+        return literal  # a tuple of settings: the class that holds it makes them
+    raise SettingError(f"{name}={literal!r} must be {describe_hint(hint)}")
+
+
 def _within(value, constraint) -> bool:
     match constraint:
         case Ge(ge=bound):
@@ -209,7 +237,8 @@ def describe(cls: type[Settings]) -> list[SettingDescription]:
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         for item in docstring_parser.parse(base.__doc__ or "").params:
-            texts[item.arg_name] = " ".join((item.description or "").split())
+            for name in item.arg_name.split(", "):
+                texts[name] = " ".join((item.description or "").split())
     return [
         SettingDescription(
             field.name,

@@ -14,7 +14,7 @@ from experiments.benchmarks import joeynmt
 from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer, Trainer
 from experiments.recipe import override
 from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.vocabulary import train_vocabulary
+from experiments.translate.train import train_vocabulary
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData

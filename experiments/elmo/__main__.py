@@ -11,26 +11,17 @@ F1 they gain.
 """
 
 import argparse
-import importlib
 import sys
 
 from experiments.command_line import (
     command_parser,
     devices,
+    recipes_command,
     set_option,
     strategy_options,
     tfds_options,
 )
 from macaron_tf.errors import UserError, exit_on_user_error
-
-# Each command's module in experiments.elmo, and its function.
-_COMMANDS = {
-    "train": ("train", "run"),
-    "evaluate": ("train", "evaluate"),
-    "embed": ("embed", "run"),
-    "tag": ("tag", "run"),
-    "recipes": ("recipes", "run"),
-}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     tag.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="default 1")
     tfds_options(tag)
 
-    command("recipes", "list the recipes")
+    recipes_command(command)
     return parser
 
 
@@ -89,9 +80,22 @@ def main(arguments: list[str] | None = None) -> None:
     if getattr(options, "epochs", 1) < 1:
         raise UserError(f"--epochs {options.epochs}: give a whole number of 1 or more")
     options.devices = devices(options)
-    # Each command imports what it needs: `--help` answers without TensorFlow.
-    module, function = _COMMANDS[options.command]
-    getattr(importlib.import_module(f"experiments.elmo.{module}"), function)(options)
+    # Each command imports its own module: `--help` answers without TensorFlow.
+    match options.command:
+        case "train":
+            from experiments.elmo.train import run
+        case "evaluate":
+            from experiments.elmo.train import evaluate as run
+        case "embed":
+            from experiments.elmo.embed import run
+        case "tag":
+            from experiments.elmo.tag import run
+        case "recipes":
+            from experiments.elmo.run import ElmoRecipe
+            from experiments.recipes import show
+
+            return show(ElmoRecipe, options.name)
+    run(options)
 
 
 if __name__ == "__main__":

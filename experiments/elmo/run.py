@@ -1,13 +1,50 @@
-"""A run of ELMo."""
+"""A run of ELMo, and every setting of it."""
 
 import dataclasses
+from typing import Annotated
 
+from annotated_types import Ge
 from etils import epath
 
-from experiments.elmo.recipe import ElmoRecipe
+from experiments.recipe import Recipe
 from experiments.run import Run
-from macaron_tf.models import Elmo
+from macaron_tf.models import Elmo, ElmoConfig
+from macaron_tf.settings import Count, Natural
 from macaron_tf.text.words import WordVocabulary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ElmoRecipe(Recipe):
+    """A bidirectional language model over whole words, and its training text.
+
+    Attributes:
+        sources: texts, see `macaron_tf.data.sources.readers.documents`; they are held in memory.
+        vocabulary_size: number of predicted words, the most frequent.
+        row_length: words a row L, each sentence between two marks.
+        batch_size: rows of a micro-batch.
+        held_out: one in so many documents is for validation.
+        samples: negative words of the sampled softmax in training; 0 = the full softmax, see
+            `BidirectionalLanguageObjective`.
+    """
+
+    kind = "elmo"
+    command = "python -m experiments.elmo"
+
+    sources: tuple[str, ...]
+    vocabulary_size: Annotated[int, Ge(4)] = 8_000
+    row_length: Annotated[int, Ge(2)] = 32
+    batch_size: Count = 32
+    held_out: Annotated[int, Ge(2)] = 50
+    samples: Natural = 0
+
+    def check(self) -> None:
+        if not self.sources:
+            raise self.error("sources=() must be one text or several")
+
+    def model_config(self, vocab_size: int | None = None) -> ElmoConfig:
+        config = super().model_config(vocab_size)
+        self.expect_model(config, ElmoConfig, "is no ELMo")
+        return config
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from experiments.elmo.recipe import ElmoRecipe
+from experiments.elmo.run import ElmoRecipe
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError

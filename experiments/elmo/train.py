@@ -5,8 +5,7 @@ import dataclasses
 import hashlib
 
 from experiments import recipes
-from experiments.elmo.recipe import ElmoRecipe
-from experiments.elmo.run import ElmoRun
+from experiments.elmo.run import ElmoRecipe, ElmoRun
 from experiments.elmo.text import Rows, read_rows
 from experiments.recipe import override
 from experiments.run import write_json

@@ -24,7 +24,7 @@ _LEAST_LENGTH = 3  # [CLS], a token, [SEP]
 class EmbeddingRecipe(EpochRecipe):
     """Every setting of a run of Sentence-BERT; sentences longer than `max_length` are cut.
 
-    Attributes: those of `EpochRecipe`, and
+    Attributes:
         task: a task of two texts, see `macaron_tf.data.tasks.definitions`, or "triplets".
         source: where its examples come from, see `read_examples` and `read_triplets`.
         init: where the weights come from, see `experiments.embed.start.read_start`.
@@ -47,8 +47,7 @@ class EmbeddingRecipe(EpochRecipe):
     normalize: bool = False
     margin: float = 1.0
 
-    def __post_init__(self):
-        super().__post_init__()
+    def check(self) -> None:
         for name, choices in (("objective", OBJECTIVES), ("pooling", POOLINGS)):
             if getattr(self, name) not in choices:
                 raise UserError(

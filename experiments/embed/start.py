@@ -7,7 +7,7 @@ from etils import epath
 from experiments.embed.run import EmbeddingRun
 from experiments.embed.sentence_encoder import SentenceEncoder
 from experiments.finetune.init import Init, read_init
-from experiments.kind import read_kind, run_place
+from experiments.run import read_kind, run_place
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.models.siamese import SiameseEncoder

@@ -10,7 +10,7 @@ from experiments.few_shot import report
 from experiments.few_shot.asking import Asker, Asking
 from experiments.few_shot.tasks import PromptTask, read_task
 from experiments.generate.opening import OpenedModel, open_model
-from experiments.kind import run_place
+from experiments.run import run_place
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import score_answers

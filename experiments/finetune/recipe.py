@@ -17,7 +17,7 @@ class FinetuningRecipe(EpochRecipe):
     Texts of a classification that are longer than `max_length` are cut; contexts and tagged
     sentences are read through windows.
 
-    Attributes: those of `EpochRecipe`, and
+    Attributes:
         task: name of a task, see `macaron_tf.data.tasks.definitions`.
         source: where its examples come from, see `read_examples`, `read_questions` and
             `read_tagged` of `macaron_tf.data`.
@@ -38,8 +38,7 @@ class FinetuningRecipe(EpochRecipe):
     spans: SpanLimits = SpanLimits()
     language_weight: float = 0.5
 
-    def __post_init__(self):
-        super().__post_init__()
+    def check(self) -> None:
         get_task(self.task)
         if not 0 <= self.head_dropout < 1:
             raise UserError(f"head_dropout is {self.head_dropout}: it must lie in [0, 1)")

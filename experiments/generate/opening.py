@@ -7,9 +7,9 @@ from typing import Any
 
 import keras
 
-from experiments.kind import read_kind
 from experiments.pretrain.recipe import CAUSAL, CORRUPTING, PretrainingRecipe
 from experiments.pretrain.run import PretrainingRun
+from experiments.run import read_kind
 from experiments.text_to_text.generator import TaskGenerator
 from experiments.text_to_text.recipe import TextRecipe
 from experiments.text_to_text.run import TextRun

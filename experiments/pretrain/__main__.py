@@ -13,12 +13,12 @@ or, the corpus prepared once and shared by several runs:
 """
 
 import argparse
-import importlib
 import sys
 
 from experiments.command_line import (
     command_parser,
     devices,
+    recipes_command,
     set_option,
     strategy_options,
     tfds_options,
@@ -35,16 +35,6 @@ _FORMS = """sources of text, in corpus.sources:
 or (NAME, SPLIT, WEIGHT, LANGUAGE): with a LANGUAGE of two, ("en", "de"), translation pairs, from
 tfds:NAME, text:FILE,FILE, tsv:FILE or homeassistant:LANG
 """
-
-# Each command's module in experiments.pretrain, and its function.
-_COMMANDS = {
-    "vocabulary": ("corpus", "run_vocabulary"),
-    "prepare": ("corpus", "run_prepare"),
-    "train": ("train", "run"),
-    "evaluate": ("evaluate", "run"),
-    "fill": ("fill", "run"),
-    "recipes": ("recipes", "run"),
-}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     fill.add_argument("--top", type=int, default=5, metavar="N", help="words each (default 5)")
     _checkpoint_option(fill)
 
-    command("recipes", "list the recipes")
+    recipes_command(command)
     return parser
 
 
@@ -139,9 +129,24 @@ def main(arguments: list[str] | None = None) -> None:
     if getattr(options, "top", 1) < 1:
         raise UserError(f"--top {options.top}: give a whole number of 1 or more")
     options.devices = devices(options)
-    # Each command imports what it needs: `--help` answers without TensorFlow.
-    module, function = _COMMANDS[options.command]
-    getattr(importlib.import_module(f"experiments.pretrain.{module}"), function)(options)
+    # Each command imports its own module: `--help` answers without TensorFlow.
+    match options.command:
+        case "vocabulary":
+            from experiments.pretrain.corpus import run_vocabulary as run
+        case "prepare":
+            from experiments.pretrain.corpus import run_prepare as run
+        case "train":
+            from experiments.pretrain.train import run
+        case "evaluate":
+            from experiments.pretrain.evaluate import run
+        case "fill":
+            from experiments.pretrain.fill import run
+        case "recipes":
+            from experiments.pretrain.recipe import PretrainingRecipe
+            from experiments.recipes import show
+
+            return show(PretrainingRecipe, options.name)
+    run(options)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """Every setting of a pre-training run."""
 
 import dataclasses
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le
 
 from experiments.recipe import MAY_CHANGE, Recipe
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.objectives import DenoisingConfig, MaskingConfig, SpanCorruptionConfig
+from macaron_tf.settings import Count, Natural, OneOf, Positive, Settings
 
 OBJECTIVES = (
     "masked_language",
@@ -19,13 +23,12 @@ OBJECTIVES = (
 CAUSAL = ("causal_language", "segment_language")
 MEMORY = ("segment_language", "permutation_language")
 FILLING = ("masked_language", "span_boundary", "replaced_tokens")
-# Those of an encoder-decoder.
+# Objectives of an encoder-decoder.
 CORRUPTING = ("span_corruption", "denoising")
-VOCABULARIES = ("wordpiece", "sentencepiece", "unigram", "byte_bpe")
 
 
 @dataclasses.dataclass(frozen=True)
-class VocabularyConfig:
+class VocabularyConfig(Settings):
     """The vocabulary that is trained on a corpus that has none.
 
     Attributes:
@@ -33,52 +36,49 @@ class VocabularyConfig:
             other model: ALBERT's) or `"byte_bpe"` (RoBERTa's).
         size: pieces, the special ones included.
         lower_case: fold case; with WordPiece and unigram accents go too, as in BERT and ALBERT.
-        max_documents: documents read at most, the first of each source.
+        max_documents: greatest number of documents read, the first of each source; None = all.
     """
 
-    kind: str = "wordpiece"
-    size: int = 8_000
-    lower_case: bool = True
-    max_documents: int | None = None
+    section: ClassVar[str] = "vocabulary"
 
-    def __post_init__(self):
-        if self.kind not in VOCABULARIES:
-            raise UserError(f"vocabulary.kind is {self.kind!r}: give {', '.join(VOCABULARIES)}")
-        if self.size < 8:
-            raise UserError(f"vocabulary.size is {self.size}: it must be 8 or more")
-        if self.max_documents is not None and self.max_documents < 1:
-            raise UserError(
-                f"vocabulary.max_documents is {self.max_documents}: give 1 or more, or None for all"
-            )
+    kind: Literal["wordpiece", "sentencepiece", "unigram", "byte_bpe"] = "wordpiece"
+    size: Annotated[int, Ge(8)] = 8_000
+    lower_case: bool = True
+    max_documents: Count | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingRecipe(Recipe):
     """Every setting of a pre-training run.
 
-    Attributes: those of `Recipe`, and
-        corpus, vocabulary, masking: see their classes. With `corpus.pairs` the rows are
-            pairs of segments and whether they belong together is learnt too; a model with
-            language embeddings has one for each of `corpus.languages`.
+    Attributes:
+        corpus: settings of the rows. With `corpus.pairs` these are pairs of segments, and whether
+            they belong together is learnt too; a model with language embeddings has one for each
+            of `corpus.languages`.
+        vocabulary: settings of the vocabulary.
+        masking: settings of masked tokens.
         objective: `"masked_language"`; `"span_boundary"`, masked spans from their neighbours
             besides (SpanBERT); `"replaced_tokens"` (ELECTRA); `"causal_language"`, the next
             token (with `model.causal=True`); `"segment_language"`, the next token of texts that
             go on from row to row (Transformer-XL); or `"permutation_language"`, tokens of such
             texts in random order (XLNet).
             An encoder-decoder learns `"span_corruption"` (T5) or `"denoising"` (BART).
-        corruption, denoising: of these two, see their classes.
-        partial_prediction: K of `"permutation_language"`: one token in so many is guessed.
-        memory_length: of objectives with a memory: M, positions of the rows before that attention
-            sees. adaptive_cutoffs, adaptive_divisor: of `"segment_language"`, see
-            `AdaptiveSoftmax`; no cutoffs = tokens are scored by their table.
-        generator_width: of `"replaced_tokens"`, the generator's part of the encoder's width;
-            discriminator_weight: of the discriminator's loss.
+        corruption: of `"span_corruption"`.
+        denoising: of `"denoising"`.
+        generator_width: of `"replaced_tokens"`, the generator's share of the encoder's width.
+        discriminator_weight: of `"replaced_tokens"`, of the discriminator's loss.
+        partial_prediction: K of `"permutation_language"`: one token in so many is predicted.
+        memory_length: of objectives with a memory: M, positions of earlier rows that attention
+            sees.
+        adaptive_cutoffs: of `"segment_language"`, see `AdaptiveSoftmax`; none = the softmax is
+            over the embedding table.
+        adaptive_divisor: of `"segment_language"`, see `AdaptiveSoftmax`.
         head_transform: whether the head over masked tokens has a layer of its own before the
             table (BERT's), or is the table alone (XLM's); a language model's is the table alone.
         batch_size: rows of a micro-batch.
-        static_shapes: score unused places for masked positions too, so that all shapes are static
+        static_shapes: score padding among the masked positions too, so that all shapes are static
             (XLA, TPU); the result is the same.
-        validation_batches: how many batches of the validation rows are looked at; None = all.
+        validation_batches: batches of the validation rows that are evaluated; None = all.
     """
 
     kind = "pretraining"
@@ -90,35 +90,25 @@ class PretrainingRecipe(Recipe):
     masking: MaskingConfig = MaskingConfig()
     corruption: SpanCorruptionConfig = SpanCorruptionConfig()
     denoising: DenoisingConfig = DenoisingConfig()
-    objective: str = "masked_language"
-    generator_width: float = 0.25
-    discriminator_weight: float = 50.0
+    objective: Annotated[str, OneOf(OBJECTIVES + CORRUPTING)] = "masked_language"
+    generator_width: Annotated[float, Gt(0), Le(1)] = 0.25
+    discriminator_weight: Positive = 50.0
     head_transform: bool = True
-    partial_prediction: float = 6.0
-    memory_length: int = 0
-    adaptive_cutoffs: tuple[int, ...] = ()
-    adaptive_divisor: int = 1
-    batch_size: int = 32
+    partial_prediction: Annotated[float, Gt(1)] = 6.0
+    memory_length: Natural = 0
+    adaptive_cutoffs: tuple[Count, ...] = ()
+    adaptive_divisor: Count = 1
+    batch_size: Count = 32
     static_shapes: bool = False
-    validation_batches: int | None = None
+    validation_batches: Count | None = None
 
-    def __post_init__(self):
-        if self.objective not in (known := (*OBJECTIVES, *CORRUPTING)):
-            raise UserError(f"objective is {self.objective!r}: give {', '.join(known)}")
+    def check(self) -> None:
         if self.objective != "masked_language" and self.corpus.paired:
             raise UserError(
                 f"objective {self.objective!r} reads running text: set corpus.pairs=none"
             )
         if self.objective == "span_boundary" and self.masking.choice != "spans":
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
-        if not 0 < self.generator_width <= 1:
-            raise UserError(f"generator_width is {self.generator_width}: it must lie in (0, 1]")
-        if not 0 < self.discriminator_weight < float("inf"):
-            raise UserError(
-                f"discriminator_weight is {self.discriminator_weight}: it must be above 0"
-            )
-        if not 1 < self.partial_prediction < float("inf"):
-            raise UserError(f"partial_prediction is {self.partial_prediction}: it must be above 1")
         if self.has_memory:
             if self.memory_length < 1:
                 raise UserError(
@@ -130,12 +120,6 @@ class PretrainingRecipe(Recipe):
                     f"objective {self.objective!r} reads texts that go on from row to row: set "
                     "corpus.packing=full_text"
                 )
-        if self.batch_size < 1:
-            raise UserError(f"batch_size is {self.batch_size}: it must be 1 or more")
-        if self.validation_batches is not None and self.validation_batches < 1:
-            raise UserError(
-                f"validation_batches is {self.validation_batches}: give 1 or more, or None for all"
-            )
 
     @property
     def has_memory(self) -> bool:
@@ -146,9 +130,7 @@ class PretrainingRecipe(Recipe):
         config = super().model_config(vocab_size)
         if self.objective in CORRUPTING:
             return self._sequence_config(config)
-        if not isinstance(config, EncoderConfig):
-            known = ", ".join(catalog.names(EncoderConfig))
-            raise UserError(f"model: {self.model} is no encoder; there are {known}")
+        self.expect_model(config, EncoderConfig, "is no encoder")
         if config.longest is not None and config.longest < self.corpus.sequence_length:
             raise UserError(
                 f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
@@ -184,12 +166,8 @@ class PretrainingRecipe(Recipe):
 
     def _sequence_config(self, config) -> EncoderDecoderConfig:
         """Checks the configuration of an encoder-decoder."""
-        if not isinstance(config, EncoderDecoderConfig):
-            known = ", ".join(catalog.names(EncoderDecoderConfig))
-            raise UserError(
-                f"model: {self.model} is no encoder-decoder, which objective {self.objective!r} "
-                f"needs; there are {known}"
-            )
+        needed = f"is no encoder-decoder, which objective {self.objective!r} needs"
+        self.expect_model(config, EncoderDecoderConfig, needed)
         if self.corpus.languages:
             raise UserError(
                 f"objective {self.objective!r} knows no languages: give the corpus's sources none"

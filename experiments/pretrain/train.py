@@ -9,26 +9,21 @@ from etils import epath
 
 from experiments import recipes
 from experiments.pretrain.corpus import described, prepare_corpus
-from experiments.pretrain.learning import pretraining_objective
 from experiments.pretrain.recipe import CAUSAL, CORRUPTING, FILLING, PretrainingRecipe
-from experiments.pretrain.rows import training_rows, validation_rows
-from experiments.pretrain.run import PretrainingRun
+from experiments.pretrain.run import PretrainingRun, pretraining_objective
 from experiments.recipe import override
 from experiments.train_run import RunData, report, train_run
-from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed
+from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed, stream_dataset
 from macaron_tf.data.service import check_address, service_error, through_service
 from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.training import (
-    FitModel,
-    TrainingResult,
-)
+from macaron_tf.training import FitModel, TrainingResult
 
 
 @dataclasses.dataclass(frozen=True)
 class InputOptions:
-    """Where a run's batches are made; the run is the same, but with `own_shards`.
+    """The place where batches are made; but for `own_shards` the run is the same.
 
     Attributes:
         data_service: addresses of `experiments.data_service`, separated by commas; None = here.
@@ -41,11 +36,11 @@ class InputOptions:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, or goes on, and says what to do next."""
+    """Trains, or resumes, and says what to do next."""
     recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
     path = as_path(options.run)
     given = InputOptions(options.data_service, options.own_shards)
-    # Wrong settings are said before minutes are spent on the data.
+    # Wrong settings are refused before minutes are spent on the data.
     recipe.model_config()
     metric_names(recipe)
     for address in (options.data_service or "").split(","):
@@ -80,11 +75,9 @@ def train_recipe(
     """Trains a recipe in a run's folder; the run found there is continued.
 
     Args:
-        recipe: every setting.
-        path: the run's folder.
         corpus: prepared, with rows of the recipe's length and kind.
-        strategy: the devices; None = this moment's.
-        input_options: where batches are made; None = here, from all shards.
+        strategy: the devices; None = the current ones.
+        input_options: None = batches are made here, from all shards.
 
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
@@ -96,7 +89,7 @@ def train_recipe(
             f"{corpus.folder} has {corpus.rows('train')} rows to train on, less than one batch of "
             f"{recipe.batch_size}: give more text, or lower batch_size"
         )
-    # The run says what it was trained on, which is the corpus's to know.
+    # The run's recipe holds the settings that its corpus was prepared with.
     recipe = dataclasses.replace(
         recipe, corpus=corpus.config, vocabulary=described(corpus.vocabulary)
     )
@@ -127,7 +120,7 @@ def train_recipe(
 def _batches(
     recipe: PretrainingRecipe, corpus: PretrainingCorpus, workers: Workers, options: InputOptions
 ) -> Callable[[int], tf.data.Dataset]:
-    """Batches to learn from, from a micro-batch on."""
+    """`batches(start)`, the endless training batches from a micro-batch on."""
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.has_memory:
         _check_in_order(recipe, workers, options)
@@ -138,13 +131,16 @@ def _batches(
                 "--own-shards wants: --set batch_size=..."
             )
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
-        if recipe.masking.duplicates is None:  # a static mask is the row's own, whoever reads it
+        if recipe.masking.duplicates is None:  # static masks depend on the row alone
             mask_seed = process_seed(seed, workers.number)
 
-    objective = pretraining_objective(recipe)
+    objective, numbered = pretraining_objective(recipe), recipe.masking.duplicates is not None
 
     def batches(start: int) -> tf.data.Dataset:
-        rows = training_rows(recipe, corpus, size, start)
+        if recipe.has_memory:
+            rows = stream_dataset(corpus, "train", size, start)
+        else:
+            rows = corpus.dataset("train", size, seed, start, numbered=numbered)
         made = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)
         if options.data_service:
             return through_service(made, options.data_service, workers.number)
@@ -154,7 +150,7 @@ def _batches(
 
 
 def _check_in_order(recipe: PretrainingRecipe, workers: Workers, options: InputOptions) -> None:
-    """Refuses what would part a text from its memory."""
+    """Refuses settings that would separate a text from its memory."""
     if options.data_service or options.own_shards:
         raise UserError(
             f"objective {recipe.objective!r} reads its texts in order: leave out --data-service "
@@ -168,31 +164,36 @@ def _check_in_order(recipe: PretrainingRecipe, workers: Workers, options: InputO
 
 
 class PretrainingValidation:
-    """Loss and accuracy on the rows held out, under masks that stay the same.
-
-    Args:
-        recipe: batch size, masking and how many batches.
-        corpus: its validation rows.
-    """
+    """Loss and accuracy on a corpus's validation rows, under fixed masks."""
 
     def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
         self.names = metric_names(recipe)
         objective = pretraining_objective(recipe)
-        rows = validation_rows(recipe, corpus)
+        if recipe.has_memory:  # texts of equal length
+            rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
+        else:
+            rows = corpus.dataset(
+                "validation",
+                recipe.batch_size,
+                None,
+                repeat=False,
+                drop_remainder=False,
+                numbered=recipe.masking.duplicates is not None,
+            )
         batches = objective.dataset(rows, recipe.masking, corpus.vocabulary, seed=0)
         self.dataset = batches.take(recipe.validation_batches or -1)
 
     def __call__(self, model: FitModel, step: int) -> dict:
-        """The metrics by name, as `train` asks of a validation."""
+        """The metrics by name, see `macaron_tf.training.train`."""
         metrics = model.evaluate(self.dataset, verbose=0, return_dict=True)
         return {name: metrics[name] for name in self.names}
 
 
 def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:
-    """What a validation measures.
+    """The names of a validation's metrics.
 
     Raises:
-        UserError: the recipe's `best_metric` is none of it.
+        UserError: the recipe's `best_metric` is none of them.
     """
     known = pretraining_objective(recipe).metric_names
     recipe.check_metric(known)
@@ -203,7 +204,6 @@ def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str
     """Refuses a corpus whose rows are of another length or kind than the recipe's.
 
     Args:
-        recipe, corpus: to compare.
         same: `"pairs"`, or `"paired"` where rows of the other kind of pairs will do.
 
     Raises:

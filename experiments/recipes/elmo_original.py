@@ -13,7 +13,7 @@ are read.
 Measured: not yet, and not within reach of two cores.
 """
 
-from experiments.elmo.recipe import ElmoRecipe
+from experiments.elmo.run import ElmoRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = ElmoRecipe(

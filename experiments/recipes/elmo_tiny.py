@@ -12,7 +12,7 @@ Measured: after 2,500 updates (experiments/results/slides_decoders) perplexity 7
 80.6 ± 0.6 with it and 79.4 ± 0.7 without.
 """
 
-from experiments.elmo.recipe import ElmoRecipe
+from experiments.elmo.run import ElmoRecipe
 from macaron_tf.training.config import TrainingConfig
 
 RECIPE = ElmoRecipe(

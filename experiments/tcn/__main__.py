@@ -16,7 +16,6 @@ experiments/recipes/tcn_TASK.py.
 """
 
 import argparse
-import importlib
 import sys
 
 from experiments.command_line import set_option, tfds_options
@@ -58,8 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command; see `--help`."""
     options = _parser().parse_args(arguments)
     options.arguments = list(arguments or sys.argv[1:])
-    # What it needs is imported here: `--help` answers without TensorFlow.
-    importlib.import_module("experiments.tcn.train").run(options)
+    from experiments.tcn.train import run  # here: `--help` answers without TensorFlow
+
+    run(options)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,20 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Annotated
 
 from experiments.recipe import Recipe, override
 from experiments.tcn.tasks import TASKS
 from macaron_tf.errors import UserError
 from macaron_tf.models import TemporalConfig, catalog
+from macaron_tf.settings import Count, OneOf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceRecipe(Recipe):
     """A task, the TCN for it, and how it and the recurrent models beside it are trained.
 
-    Attributes: those of `Recipe`, and
+    Attributes:
         task: one of `TASKS`.
         batch_size: sequences of a micro-batch.
         recurrent: settings of the recurrent models that are not the TCN's, as `--set` takes them.
@@ -22,15 +24,9 @@ class SequenceRecipe(Recipe):
     kind = "sequence"
     command = "python -m experiments.tcn"
 
-    task: str
-    batch_size: int = 32
+    task: Annotated[str, OneOf(tuple(TASKS))]
+    batch_size: Count = 32
     recurrent: tuple[str, ...] = ()
-
-    def __post_init__(self):
-        if self.task not in TASKS:
-            raise UserError(f"task is {self.task!r}: give one of {', '.join(TASKS)}")
-        if self.batch_size < 1:
-            raise UserError(f"batch_size is {self.batch_size}: it must be 1 or more")
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         options = dict(self.model_options)
@@ -40,9 +36,7 @@ class SequenceRecipe(Recipe):
             config = catalog.config(self.model, **options)
         except ValueError as error:
             raise UserError(f"model: {error}") from error
-        if not isinstance(config, TemporalConfig):
-            known = ", ".join(catalog.names(TemporalConfig))
-            raise UserError(f"model: {self.model} is no model of sequences; there are {known}")
+        self.expect_model(config, TemporalConfig, "is no model of sequences")
         return config
 
     def of_mixer(

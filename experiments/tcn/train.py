@@ -5,12 +5,14 @@ import dataclasses
 import json
 import math
 import pathlib
+import statistics
 
 import keras
 
 from experiments import recipes
+from experiments.figures import mean_curves
 from experiments.run import Run, write_json
-from experiments.tcn import report
+from experiments.studies import write
 from experiments.tcn.recipe import SequenceRecipe
 from experiments.tcn.task_data import Source, TaskData
 from experiments.tcn.tasks import TASKS, Task
@@ -20,6 +22,7 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.models import TemporalModel
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.training import FitModel, build_fit_model
+from macaron_tf.training.progress import VALIDATION, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
             data = task.open(source, size, seed)
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
             rows.append(train_one(recipe, task, data, mixer, out / f"{mixer}-{seed}"))
-    report.write(options, out, task, rows)
+    write_report(options, out, task, rows)
 
 
 def train_one(
@@ -133,3 +136,76 @@ def measured(model: FitModel, dataset) -> dict[str, float]:
     if "perplexity" in found:
         found["bits"] = found["loss"] / math.log(2)
     return found
+
+
+def write_report(
+    options: argparse.Namespace, out: pathlib.Path, task: Task, rows: list[dict]
+) -> None:
+    """Writes OUT/TASK.md, .json and .png.
+
+    Args:
+        options: with `task` and `arguments`, the command's own words.
+        out: the folder.
+        task: what is measured.
+        rows: see `train_one`.
+    """
+    lines = table(task, rows)
+    if all(row["test"] is None for row in rows):
+        lines += ["", "The data have no test split: the validation's best is all that is shown."]
+    write(out, options.task, options, task.title, lines, "tcn", rows=rows)
+    curves(task, rows, out / f"{options.task}.png")
+
+
+def table(task: Task, rows: list[dict]) -> list[str]:
+    """Lines of Markdown: a model a row, its mean over the seeds.
+
+    Args:
+        task: what is measured.
+        rows: see `train_one`.
+    """
+    lines = [
+        f"{task.unit}; the best checkpoint by the validation.",
+        "",
+        "| model | parameters | widths | validation | test | slide | updates | minutes |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        first = mine[0]
+        cells = [
+            model,
+            f"{first['parameters']:,}",
+            _widths(first["widths"]),
+            _cell(task, [row["validation"] for row in mine]),
+            _cell(task, [row["test"] for row in mine if row["test"] is not None]),
+            f"{task.slide[model]:g}",
+            f"{statistics.mean(row['updates'] for row in mine):,.0f}",
+            f"{statistics.mean(row['minutes'] for row in mine):.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def curves(task: Task, rows: list[dict], path: pathlib.Path) -> None:
+    """The validation's metric against updates, a line a model."""
+    lines: dict[str, dict[float, list[float]]] = {}
+    for row in rows:
+        points = lines.setdefault(row["model"], {})
+        for line in read_lines(pathlib.Path(row["run"]) / "metrics.jsonl"):
+            if line["kind"] == VALIDATION and line[task.metric] is not None:
+                points.setdefault(line["step"], []).append(line[task.metric])
+    mean_curves({task.title: lines}, path, "updates", f"validation: {task.unit}")
+
+
+def _widths(widths: list[int]) -> str:
+    same = len(set(widths)) == 1
+    return f"{widths[0]} x {len(widths)}" if same else ", ".join(map(str, widths))
+
+
+def _cell(task: Task, values: list[float]) -> str:
+    if not values:
+        return "-"
+    scale = 100 if task.percent else 1
+    mean = scale * statistics.mean(values)
+    text = f"{mean:.3g}" if abs(mean) < 0.1 else f"{mean:.2f}"
+    return text + (f" ± {scale * statistics.stdev(values):.2g}" if len(values) > 1 else "")

@@ -20,7 +20,7 @@ TEXT_TASKS = tuple(name for name, task in TASKS.items() if task.kind == "classif
 class TextRecipe(Recipe):
     """Every setting of a text-to-text run.
 
-    Attributes: those of `Recipe`, and
+    Attributes:
         task: of GLUE or SuperGLUE, by its name; or `"summarization"` or `"translation"`.
         source: where its examples come from, see
             `macaron_tf.data.tasks.reading.read_examples`; of
@@ -55,7 +55,7 @@ class TextRecipe(Recipe):
     decoding: BeamSearchConfig = BeamSearchConfig()
     validation_examples: int | None = None
 
-    def __post_init__(self):
+    def check(self) -> None:
         known = (*TEXT_TASKS, *PREFIXES)
         if self.task not in known:
             raise UserError(f"task is {self.task!r}: give one of {', '.join(known)}")

@@ -6,10 +6,10 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from experiments.elmo.recipe import ElmoRecipe
-from experiments.pretrain.learning import build_network as build_encoder
-from experiments.pretrain.learning import pretraining_objective
+from experiments.elmo.run import ElmoRecipe
 from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import build_network as build_encoder
+from experiments.pretrain.run import pretraining_objective
 from experiments.recipe import Recipe
 from experiments.tcn.recipe import SequenceRecipe
 from experiments.tcn.tasks import TASKS
@@ -125,7 +125,7 @@ class Translation(Kind):
         return {"source": side, "target": side}
 
     def parts(self, recipe: TranslationRecipe) -> dict:
-        size = _rounded(recipe.data.vocabulary_size, 8)  # as a vocabulary's size
+        size = _rounded(recipe.data.vocabulary_size, 8)  # as Vocabulary.size
         network = build_translator(recipe, types.SimpleNamespace(size=size))
         return {
             "network": network,

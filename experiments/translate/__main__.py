@@ -12,12 +12,12 @@
 """
 
 import argparse
-import importlib
 import sys
 
 from experiments.command_line import (
     command_parser,
     devices,
+    recipes_command,
     set_option,
     strategy_options,
     tfds_options,
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
 
     strategy_options(translate)
 
-    command("recipes", "list the recipes")
+    recipes_command(command)
     return parser
 
 
@@ -149,8 +149,26 @@ def main(arguments: list[str] | None = None) -> None:
     if getattr(options, "beam_size", None) is not None and options.beam_size < 1:
         raise UserError(f"--beam-size {options.beam_size}: give a whole number of 1 or more")
     options.devices = devices(options)
-    # Each command imports what it needs: `recipes` and `--help` answer without TensorFlow.
-    importlib.import_module(f"experiments.translate.{options.command}").run(options)
+    # Each command imports its own module: `--help` answers without TensorFlow.
+    match options.command:
+        case "train":
+            from experiments.translate.train import run
+        case "vocabulary":
+            from experiments.translate.train import run_vocabulary as run
+        case "average":
+            from experiments.translate.evaluate import run_average as run
+        case "evaluate":
+            from experiments.translate.evaluate import run
+        case "compare":
+            from experiments.translate.evaluate import run_compare as run
+        case "translate":
+            from experiments.translate.translate import run
+        case "recipes":
+            from experiments.recipes import show
+            from experiments.translate.recipe import TranslationRecipe
+
+            return show(TranslationRecipe, options.name)
+    run(options)
 
 
 if __name__ == "__main__":

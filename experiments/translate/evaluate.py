@@ -1,20 +1,44 @@
-"""`translate evaluate`: a run's BLEU on any text."""
+"""`translate average`, `evaluate` and `compare`: a run's BLEU, and whether a difference is real."""
 
 import argparse
 import dataclasses
 import hashlib
 import json
+import pathlib
 import re
 import time
 
+from experiments.run import write_json
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.names import PAIRS, parse_source
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.decoding import LineTranslator
-from macaron_tf.evaluation import evaluate_translations
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation import TranslationMetric, evaluate_translations, paired_bootstrap
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
-from macaron_tf.training.checkpoints import read_manifest
+from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
+
+
+def run_average(options: argparse.Namespace) -> None:
+    """Averages into RUN/average and prints which checkpoints went in."""
+    opened = TranslationRun.open(options.run)
+    count = options.last if options.last is not None else opened.recipe.average_last
+    if count < 1:
+        raise UserError(f"--last {count}: give a whole number of 1 or more")
+    average_run(opened, count)
+
+
+def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
+    """Averages a run's last `count` regular checkpoints into RUN/average, and says so.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    every = opened.recipe.training.save_every_steps
+    chosen = last_checkpoints(opened.path, count, every)
+    average = average_checkpoints(chosen, opened.path / "average")
+    print(f"averaged {', '.join(checkpoint.name for checkpoint in chosen)} into {average}")
+    return average
 
 
 def run(options: argparse.Namespace) -> None:
@@ -40,12 +64,18 @@ def run(options: argparse.Namespace) -> None:
         translator = opened.translator(checkpoint, decoding)
 
     began = time.monotonic()
-    hypotheses = _translated(translator, [line for line, _ in pairs])
+    chunks = translator.stream([line for line, _ in pairs])
+    sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
+    hypotheses = []
+    for translations in track(sized, len(pairs), "translating", "lines"):
+        hypotheses.extend(translations.best)
     seconds = time.monotonic() - began
     references = [reference for _, reference in pairs]
     scores = evaluate_translations(hypotheses, references, metric)
     print(scores)
-    print(f"{len(pairs)} lines in {seconds:.1f} s, checkpoint {checkpoint.name} ({_listed(steps)})")
+    averaged = f"the mean of steps {', '.join(map(str, steps))}"
+    about = averaged if len(steps) > 1 else f"step {steps[0]:,}"
+    print(f"{len(pairs)} lines in {seconds:.1f} s, checkpoint {checkpoint.name} ({about})")
     conditions = {
         "source": source,
         "split": split,
@@ -59,34 +89,88 @@ def run(options: argparse.Namespace) -> None:
         "steps": steps,
         **conditions,
         "seconds": round(seconds, 2),
-        **dataclasses.asdict(scores),
+        **scores.as_dict(),
         "hypotheses": hypotheses,
         "references": references,
     }
     folder = storage.as_path(options.output) if options.output else opened.path / "scores"
-    digest = _digest([conditions, manifest["files"], pairs])
-    # Words for people, the end of a long path where it must be cut; the digest tells apart.
+    # Another text, other weights or settings have another digest, and so another file.
+    known_by = json.dumps([conditions, manifest["files"], pairs])
+    digest = hashlib.sha256(known_by.encode()).hexdigest()[:8]
+    # For people to read: the end of a long path.
     words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{source}-{split}")[-100:].strip("-.")
     path = folder / f"{words}-{checkpoint.name}-beam{decoding.beam_size}-{digest}.json"
-    storage.write_aside(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    write_json(path, record)
     print(f"scores and translations: {path}")
 
 
-def _translated(translator: LineTranslator, lines: list[str]) -> list[str]:
-    chunks = translator.stream(lines)
-    sized = ((len(chunk.hypotheses), chunk) for chunk in chunks)
-    hypotheses = []
-    for translations in track(sized, len(lines), "translating", "lines"):
-        hypotheses.extend(translations.best)
-    return hypotheses
+def run_compare(options: argparse.Namespace) -> None:
+    """Prints both BLEUs with intervals, their difference and its p-value."""
+    if options.samples < 1:
+        raise UserError(f"--samples {options.samples}: give a whole number of 1 or more")
+    if options.seed < 0:
+        raise UserError(f"--seed {options.seed}: give a whole number of 0 or more")
+    first, second = Outputs.read(options.first), Outputs.read(options.second)
+    if first.references != second.references:
+        raise UserError(
+            f"{options.first} and {options.second} were scored on different references: "
+            "evaluate both runs on the same source and split"
+        )
+    if first.metric != second.metric:
+        raise UserError(
+            f"{options.first} was scored by {first.metric.signature} but {options.second} by "
+            f"{second.metric.signature}: evaluate both runs by the same metric"
+        )
+    print(
+        paired_bootstrap(
+            first.hypotheses,
+            second.hypotheses,
+            first.references,
+            first.metric,
+            resamples=options.samples,
+            seed=options.seed,
+        )
+    )
 
 
-def _listed(steps: list[int]) -> str:
-    if len(steps) == 1:
-        return f"step {steps[0]:,}"
-    return f"the mean of steps {', '.join(map(str, steps))}"
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """An output of `evaluate`, as far as it is compared."""
+
+    hypotheses: list[str]
+    references: list[str]
+    metric: TranslationMetric
+
+    @classmethod
+    def read(cls, name: str) -> "Outputs":
+        """Reads a file that `evaluate` wrote; raises a `UserError` for any other."""
+        try:
+            record = json.loads(storage.as_path(name).read_bytes())
+        except (*storage.FILE_ERRORS, ValueError, RecursionError) as error:
+            raise UserError(f"{name} cannot be read as scores: {storage.reason(error)}") from error
+        if not isinstance(record, dict) or not {"hypotheses", "references", "metric"} <= set(
+            record
+        ):
+            raise UserError(f"{name} holds no translations: give a .json that `evaluate` wrote")
+        hypotheses, references = record["hypotheses"], record["references"]
+        for field, lines in (("hypotheses", hypotheses), ("references", references)):
+            if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+                raise UserError(f"{name}: {field!r} is no list of lines: evaluate again")
+        if len(hypotheses) != len(references) or not references:
+            raise UserError(
+                f"{name} has {len(hypotheses)} hypotheses and {len(references)} references, "
+                "not one for each: evaluate again"
+            )
+        return cls(hypotheses, references, _metric(name, record["metric"]))
 
 
-def _digest(value) -> str:
-    """Eight hex digits over weights, text and settings: another evaluation has another name."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
+def _metric(name: str, values) -> TranslationMetric:
+    kinds = {field.name: field.type for field in dataclasses.fields(TranslationMetric)}
+    settings = values.items() if isinstance(values, dict) else [("metric", values)]
+    for setting, value in settings:
+        if type(value) is not kinds.get(setting):
+            raise UserError(
+                f"{name}: the metric's {setting!r} is {value!r}, which this version does not know: "
+                "evaluate again"
+            )
+    return TranslationMetric(**values)

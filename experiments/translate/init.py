@@ -1,29 +1,291 @@
-"""What `translate train --init` names."""
+"""Pre-trained weights that a translation starts from: `translate train --init`."""
 
+import abc
+import dataclasses
 from collections.abc import Sequence
 
-from experiments.finetune.init import read_init
-from experiments.kind import read_kind, run_place
+from experiments.finetune.init import Init, read_init
 from experiments.pretrain.recipe import CORRUPTING
 from experiments.pretrain.run import PretrainingRun
-from experiments.translate.start import Start
-from experiments.translate.start_encoder import EncoderStart
-from experiments.translate.start_sequence import SequenceStart
+from experiments.run import read_kind, run_place
+from experiments.translate.recipe import TranslationRecipe
+from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
-from macaron_tf.models.encoder_decoder import PARTS
+from macaron_tf.interop.assign import assign
+from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig, catalog
+from macaron_tf.models.config import DROPOUTS, differing_fields
+from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
+from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.text.loading import SentencePieceEncoderVocabulary, load_encoder_vocabulary
+from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text.sentencepiece import normalized_text
+from macaron_tf.text.vocabulary import check_vocabulary
+
+# Fields of the model that no pre-trained weight depends on.
+_FREE = (*DROPOUTS, "initializer_range", "vocab_size")
+_MAX_LINES = 10_000_000  # that a vocabulary is trained on, as `Vocabulary.train`'s
+
+
+class Start(abc.ABC):
+    """Pre-trained weights and their vocabulary, for a translation.
+
+    Attributes:
+        given: their name on the command line.
+    """
+
+    given: str
+
+    @abc.abstractmethod
+    def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
+        """The recipe with a model that the weights fit; dropouts stay the recipe's.
+
+        Raises:
+            UserError: no translation model has such layers.
+        """
+
+    @abc.abstractmethod
+    def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+        """The configuration with the weights' value of every field that they depend on."""
+
+    def check(self, recipe: TranslationRecipe) -> None:
+        """Refuses settings under which weights or vocabulary do not fit.
+
+        Raises:
+            UserError: the sentence names the setting.
+        """
+        wanted = recipe.model_config()
+        fitting = self.fitting(wanted)
+        for name, theirs in differing_fields(fitting, wanted).items():
+            if name not in _FREE:
+                raise UserError(
+                    f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
+                    f"{getattr(wanted, name)!r}: leave that setting, or train without --init"
+                )
+        if recipe.data.sampling.dropout:
+            raise UserError(
+                "data.sampling.dropout cuts with a vocabulary that is trained for the run: with "
+                "--init set data.sampling.dropout=0"
+            )
+
+    @abc.abstractmethod
+    def vocabulary(
+        self,
+        recipe: TranslationRecipe,
+        directory: str | None = None,
+        data_dir: str | None = None,
+        download: bool = False,
+    ) -> PairVocabulary:
+        """The vocabulary of the translation.
+
+        Args:
+            directory: of `--vocabulary`.
+            data_dir, download: as for `macaron_tf.data.read_pairs`.
+
+        Raises:
+            UserError: another vocabulary than the weights', or text that cannot be read.
+        """
+
+    @abc.abstractmethod
+    def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
+        """Copies the weights into a built network; the others keep their random values."""
+
+    def with_model(
+        self, recipe: TranslationRecipe, config: EncoderDecoderConfig
+    ) -> TranslationRecipe:
+        """The recipe with a model's configuration, and with lengths that its positions allow."""
+        options = differing_fields(config, catalog.config(recipe.model))
+        options.pop("vocab_size", None)
+        data, decoding = recipe.data, recipe.decoding
+        if config.longest is not None:
+            cleaning = data.cleaning
+            most = min(cleaning.max_tokens, config.longest)
+            data = dataclasses.replace(
+                data, cleaning=dataclasses.replace(cleaning, max_tokens=most)
+            )
+            most = min(decoding.max_length, config.longest)
+            decoding = dataclasses.replace(decoding, max_length=most)
+        return dataclasses.replace(
+            recipe, model_options=tuple(sorted(options.items())), data=data, decoding=decoding
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncoderStart(Start):
+    """An encoder's or a language model's weights in both stacks.
+
+    Lample and Conneau 2019, "Cross-lingual Language Model Pretraining", table 3.
+
+    Attributes:
+        init: its embeddings, stack and vocabulary are taken.
+        parts: of `PARTS`: those that get its weights; the embeddings always do.
+        decoder: its stack goes into the decoder, instead of that of `init`.
+    """
+
+    given: str
+    init: Init
+    parts: tuple[str, ...] = ("encoder", "decoder")
+    decoder: Init | None = None
+
+    def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
+        recipe = self.with_model(recipe, self.fitting(recipe.model_config()))
+        decoder = self.decoder.given if self.decoder else None
+        return dataclasses.replace(
+            recipe, init=self.given, init_decoder=decoder, init_parts=self.parts
+        )
+
+    def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+        pairs = [(self.init, self.parts)]
+        if self.decoder:
+            pairs.append((self.decoder, ("decoder",)))
+        for init, parts in pairs:
+            try:
+                config = config_from_encoder(init.config, config, parts)
+            except ValueError as error:
+                raise UserError(f"--init {init.given}: {error}") from error
+        return config
+
+    def check(self, recipe: TranslationRecipe) -> None:
+        super().check(recipe)
+        if self.decoder:
+            hash_, vocabulary = self.init.vocabulary.hash, self.decoder.vocabulary
+            check_vocabulary(hash_, vocabulary, self.given)
+            one = config_from_encoder(self.init.config, recipe.model_config(), self.parts)
+            for name, theirs in differing_fields(self.fitting(one), one).items():
+                if name not in _FREE:
+                    raise UserError(
+                        f"--init-decoder {self.decoder.given} was trained with {name}={theirs!r}, "
+                        f"--init {self.given} with {getattr(one, name)!r}: give runs of one shape"
+                    )
+        self._language_rows(recipe)
+
+    def vocabulary(
+        self,
+        recipe: TranslationRecipe,
+        directory: str | None = None,
+        data_dir: str | None = None,
+        download: bool = False,
+    ) -> PairVocabulary:
+        own = self.init.vocabulary
+        if directory:
+            check_vocabulary(own.hash, load_encoder_vocabulary(directory), self.given)
+        return PairVocabulary(own, own, recipe.data.normalization, recipe.data.languages)
+
+    def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
+        encoder = _encoder(self.init)
+        copy_embeddings(network, encoder, self._language_rows(recipe))
+        if "encoder" in self.parts:
+            network.encoder.copy_from(encoder.stack)
+        if self.decoder:
+            encoder = _encoder(self.decoder)
+        if "decoder" in self.parts or self.decoder:
+            network.decoder.copy_from(encoder.stack)
+
+    def _language_rows(self, recipe: TranslationRecipe) -> list[int]:
+        """The ids of source and target in the encoder's language embeddings."""
+        if not self.init.config.num_languages:
+            return [0, 0]
+        known = self.init.languages
+        for language in recipe.data.languages:
+            if language not in known:
+                raise UserError(
+                    f"--init {self.given} has language embeddings of "
+                    f"{', '.join(known) or 'languages that it does not name'}, and none of "
+                    f"{language!r}: give a pre-training run that has seen it, or other languages"
+                )
+        return [known.index(language) for language in recipe.data.languages]
+
+
+def _encoder(init: Init) -> Encoder:
+    """A built encoder with pre-trained weights."""
+    encoder = Encoder(init.config)
+    encoder.build()
+    for weight, value in zip(encoder.weights, init.weights.encoder, strict=True):
+        assign(weight, value)
+    return encoder
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SequenceStart(Start):
+    """A whole encoder-decoder, behind a new encoder of the source.
+
+    Lewis et al. 2020, "BART", section 3.4.
+
+    Attributes:
+        run: of its pre-training.
+        checkpoint: see `Run.checkpoint`.
+    """
+
+    given: str
+    run: PretrainingRun
+    checkpoint: str | None = None
+
+    def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
+        theirs, base = self.run.recipe, recipe.model_config()
+        options = {**dict(theirs.model_options), **base.options(*DROPOUTS)}
+        # The paper's new encoder has 6 layers, as many as the encoder of BART's base size.
+        depth = base.num_source_layers or theirs.model_config().num_encoder_layers
+        config = catalog.config(theirs.model, **{**options, "num_source_layers": depth})
+        recipe = dataclasses.replace(
+            recipe,
+            init=self.given,
+            model=theirs.model,
+            sentinel_rows=SENTINEL_ROWS if theirs.objective == "span_corruption" else 0,
+        )
+        return self.with_model(recipe, config)
+
+    def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+        free = config.options(*_FREE, "num_source_layers", "source_vocab_size")
+        return dataclasses.replace(self.run.recipe.model_config(), **free)
+
+    def check(self, recipe: TranslationRecipe) -> None:
+        super().check(recipe)
+        if not recipe.model_config().num_source_layers:
+            raise UserError(
+                f"model.num_source_layers is 0, but {self.given} reads another language through "
+                "an encoder of its own: set 1 or more"
+            )
+
+    def vocabulary(
+        self,
+        recipe: TranslationRecipe,
+        directory: str | None = None,
+        data_dir: str | None = None,
+        download: bool = False,
+    ) -> PairVocabulary:
+        data, (language, _) = recipe.data, recipe.data.languages
+        if directory:
+            source = load_encoder_vocabulary(directory)
+        else:
+            print(
+                f"training a vocabulary of {data.vocabulary_size:,} pieces of {language!r}",
+                flush=True,
+            )
+            pairs = read_pairs(data.source, data.train_split, *data.languages, data_dir, download)
+            source_lines = (line for line, _ in pairs)
+            lines = normalized_text(source_lines, data.normalization, [language], _MAX_LINES)
+            source = SentencePieceEncoderVocabulary.train(
+                lines, data.vocabulary_size, language=language, character_coverage=1.0
+            )
+        return PairVocabulary(source, self.run.vocabulary, data.normalization, data.languages)
+
+    def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
+        own = {id(weight) for weight in network.source_encoder.weights}
+        rest = [weight for weight in network.weights if id(weight) not in own]
+        weights = self.run.load_network(self.checkpoint).get_weights()
+        for weight, value in zip(rest, weights, strict=True):
+            assign(weight, value)
 
 
 def read_start(given: str, parts: Sequence[str] | None = None, decoder: str | None = None) -> Start:
-    """Reads what `--init`, `--init-parts` and `--init-decoder` name.
+    """Opens the weights of `--init`, `--init-parts` and `--init-decoder`.
 
     Args:
-        given: the folder of a run, with `@CHECKPOINT` where the checkpoint is not to be the
-            default one; see `read_init` for what else there is.
+        given: RUN or RUN@CHECKPOINT, or another form of `read_init`.
         parts: of `PARTS`; None = both stacks.
-        decoder: as `given`, of the decoder alone.
+        decoder: as `given`, for the decoder alone.
 
     Raises:
-        UserError: there is no such thing, or it cannot begin a translation.
+        UserError: there are no such weights, or no translation can start from them.
     """
     path, checkpoint = run_place(given)
     if (path / "recipe.json").is_file() and read_kind(path) == "pretraining":

@@ -1,7 +1,8 @@
-"""The cache folder, stamps that tell whether a file has changed, and the lock of a folder."""
+"""The folder of what can be fetched or computed again."""
 
 import concurrent.futures
 import contextlib
+import fcntl
 import gzip
 import hashlib
 import os
@@ -9,15 +10,12 @@ import pathlib
 import zlib
 from collections.abc import Iterator, Sequence
 
-import filelock
 import tensorflow as tf
 from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-
-_END = 1 << 20  # bytes at either end of a file that are read
-_THREADS = 16  # a bucket answers each request late, and many at once
+from macaron_tf.io.paths import is_remote
 
 
 def cache_directory() -> pathlib.Path:
@@ -30,13 +28,20 @@ def cache_directory() -> pathlib.Path:
         UserError: it is set to a place in a bucket.
     """
     named = os.environ.get("MACARON_TF_CACHE")
-    if named and storage.is_remote(named):
+    if named and "://" in named:
         raise UserError(f"MACARON_TF_CACHE is {named}: the cache must be a folder on a local disk")
     return pathlib.Path(named) if named else pathlib.Path.home() / ".cache" / "macaron_tf"
 
 
+_END = 1 << 20  # bytes at either end of a file that are read
+_THREADS = 16  # a bucket answers each question late, and many at once
+
+
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
-    """A stamp of a file that stays in its place: any writing changes it.
+    """Of a file that stays in its place: any writing changes it.
+
+    Args:
+        path: the file.
 
     Returns:
         Absolute path, size in bytes, time of change in nanoseconds.
@@ -53,13 +58,16 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
 
 
 def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, str]]:
-    """Stamps of files that may be copied or mounted elsewhere: only their bytes change them.
+    """Of files that may be copied or mounted elsewhere: their bytes alone change it.
 
-    Bytes between the first and the last mebibyte count by their number only, so that sets of
-    hundreds of gigabytes are not read.
+    Bytes between the first and the last mebibyte count by their number only: sets of hundreds of
+    gigabytes are not read for it.
+
+    Args:
+        paths: the files.
 
     Returns:
-        Name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte of each file.
+        Name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte of each.
 
     Raises:
         UserError: a file cannot be read.
@@ -69,8 +77,23 @@ def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, s
 
 
 def same_contents(known: Sequence, found: Sequence) -> bool:
-    """Whether two lists of content stamps are of the same bytes in the same order."""
-    return [list(stamp[1:]) for stamp in known] == [list(stamp[1:]) for stamp in found]
+    """Whether stamps may be of the same bytes in the same order; names do not count.
+
+    Args:
+        known: stamps that were kept; earlier versions kept those of `state_stamp`, of which name
+            and size can be compared, or one text over them all, which says nothing of a copy.
+        found: those of now.
+    """
+    if len(known) == 1 and isinstance(known[0], str):
+        return True
+    pairs = zip(known, found, strict=False)
+    return len(known) == len(found) and all(_same(*pair) for pair in pairs)
+
+
+def _same(known: Sequence, found: Sequence) -> bool:
+    if isinstance(known[2], int) and isinstance(found[2], str):
+        return [os.path.basename(known[0]), known[1]] == [found[0], found[1]]
+    return [known[1], known[2]] == [found[1], found[2]]
 
 
 def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
@@ -86,31 +109,32 @@ def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
 
 @contextlib.contextmanager
 def only_writer(folder: str | os.PathLike, activity: str) -> Iterator[None]:
-    """Keeps a second process from writing into a folder; a killed process frees it.
+    """Keeps a second process from writing into a folder; ends with the process at the latest.
 
     Args:
         folder: made when absent; an empty `.lock` stays in it. A bucket has no locks: nothing is
             done there.
-        activity: such as "training", for the sentence that refuses a second process.
+        activity: what is done in it, such as "training", for the sentence that refuses a second.
 
     Raises:
-        UserError: another process holds the folder, or it cannot be written.
+        UserError: another process is at it, or the folder cannot be written.
     """
-    if storage.is_remote(folder):
+    if is_remote(folder):
         yield
         return
     folder = pathlib.Path(folder)
-    lock = filelock.FileLock(folder / ".lock", blocking=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = lock.acquire()
-    except filelock.Timeout as error:
-        raise UserError(
-            f"another process is {activity} in {folder}: wait for it or choose another folder"
-        ) from error
+        file = open(folder / ".lock", "w")  # noqa: SIM115 (closed below, by `with file`)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; choose another place") from error
-    with held:
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(
+                f"another process is {activity} in {folder}: wait for it or choose another folder"
+            ) from error
         yield
 
 

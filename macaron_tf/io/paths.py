@@ -1,4 +1,4 @@
-"""Paths on disk or in a bucket (`gs://`), and files that are never half-written."""
+"""Paths on disk or in a bucket (`gs://`), and files there that are never half-written."""
 
 import contextlib
 import fnmatch
@@ -13,12 +13,15 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 
-# Errors of reading or writing a file: Python's on disk, TensorFlow's in a bucket.
+# What reading or writing a file raises: Python's errors on disk, TensorFlow's in a bucket.
 FILE_ERRORS = (OSError, tf.errors.OpError)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:
-    """A path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`).
+    """A path with pathlib's methods, wherever it leads; pathlib would make `gs:/` of `gs://`.
+
+    Args:
+        path: on disk, or in a bucket: `gs://BUCKET/NAME`.
 
     Raises:
         UserError: it begins with a scheme that is not known.
@@ -36,11 +39,14 @@ def as_path(path: str | os.PathLike) -> epath.Path:
 def clear_errors(
     what: str, mend: str = "check its permissions and the free space"
 ) -> Iterator[None]:
-    """Turns a file error within the `with` into a UserError of one sentence.
+    """What cannot be read or written within the `with` becomes one sentence.
 
     Args:
         what: such as "cannot write FILE".
-        mend: the remedy.
+        mend: what to do.
+
+    Raises:
+        UserError: it could not.
     """
     try:
         yield
@@ -49,29 +55,59 @@ def clear_errors(
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path names a place in a bucket, where nothing can be locked or renamed at once."""
+    """Whether a path names a place in a bucket, where nothing can be locked or renamed at once.
+
+    Args:
+        path: a path.
+    """
     return "://" in os.fspath(path)
 
 
 def reason(error: Exception) -> str:
-    """The last words of one of `FILE_ERRORS`, such as "Permission denied"."""
+    """Why a file cannot be read or written, for a message.
+
+    Args:
+        error: one of `FILE_ERRORS`.
+
+    Returns:
+        Its last words, such as "Permission denied".
+    """
     # TensorFlow says "PATH; No such file or directory".
     text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0].rpartition("; ")[2][:200]
 
 
 def join(folder: str | os.PathLike, name: str) -> str:
-    """A file of a folder; pathlib would make `gs:/` of `gs://`."""
+    """A file of a folder; pathlib would make `gs:/` of `gs://`.
+
+    Args:
+        folder: the folder.
+        name: the file's name.
+    """
     return f"{os.fspath(folder).rstrip('/')}/{name}"
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file."""
+    """Whether there is such a file.
+
+    Args:
+        path: the file.
+    """
     return tf.io.gfile.exists(path)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Reads a file; a UserError where it cannot be read."""
+    """Reads a file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     clear = clear_errors(f"cannot read {path}", "check the path")
     with clear, tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
@@ -79,10 +115,13 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def renamed_aside(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a path beside a file's, to be written within the `with`; it then replaces the file.
+    """A place beside a file's, to be written within the `with`; then it takes the file's place.
 
     Args:
         path: the file; its folder is made when absent.
+
+    Yields:
+        Where to write.
 
     Raises:
         UserError: the place cannot be written.
@@ -105,26 +144,47 @@ def renamed_aside(path: str | os.PathLike) -> Iterator[str]:
 
 
 def write_aside(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file as a whole or not at all, see `renamed_aside`."""
+    """Writes a file beside its place, then renames it there.
+
+    Args:
+        path: the file; its folder is made when absent.
+        content: what it will hold.
+
+    Raises:
+        UserError: the place cannot be written.
+    """
     with renamed_aside(path) as aside, tf.io.gfile.GFile(aside, "wb") as file:
         file.write(content)
 
 
 def matching(folder: str, pattern: str) -> list[str]:
-    """The files of a folder whose names match a pattern."""
+    """The files of a folder whose names match a pattern.
+
+    Args:
+        folder: the folder.
+        pattern: with `*` and `?`.
+    """
     return sorted(
         join(folder, name) for name in tf.io.gfile.listdir(folder) if fnmatch.fnmatch(name, pattern)
     )
 
 
 def remove(path: str) -> None:
-    """Removes a file, or does nothing where there is none."""
+    """Removes a file, or does nothing where there is none.
+
+    Args:
+        path: the file.
+    """
     with contextlib.suppress(tf.errors.NotFoundError):
         tf.io.gfile.remove(path)
 
 
 def sync(path: str | os.PathLike) -> None:
-    """Waits until a local file or folder is on the disk."""
+    """Waits until a local file or folder is on the disk.
+
+    Args:
+        path: the file or folder.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -133,12 +193,23 @@ def sync(path: str | os.PathLike) -> None:
 
 
 def size(path: str | os.PathLike) -> int:
-    """Bytes of a file."""
+    """Bytes of a file.
+
+    Args:
+        path: the file.
+    """
     return tf.io.gfile.stat(os.fspath(path)).length
 
 
 def file_digest(path: str | os.PathLike) -> str:
-    """SHA-256 (hex) of a file's bytes."""
+    """SHA-256 (hex) of a file's bytes.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The digest.
+    """
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(os.fspath(path), "rb") as file:
         while block := file.read(1 << 22):
@@ -147,9 +218,14 @@ def file_digest(path: str | os.PathLike) -> str:
 
 
 def require_room(folder: str | os.PathLike, size: int) -> None:
-    """Raises an OSError where a local disk has no room for `size` bytes.
+    """Finds out whether so much can be written to a local disk, for libraries that crash if not.
 
-    For libraries that crash on a full disk.
+    Args:
+        folder: on the disk.
+        size: bytes.
+
+    Raises:
+        OSError: it cannot.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, size)
@@ -157,9 +233,13 @@ def require_room(folder: str | os.PathLike, size: int) -> None:
 
 @contextlib.contextmanager
 def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yields a file for libraries that open none in a bucket.
+    """A file as libraries want it that open none in a bucket.
 
-    It is the file itself where it is on disk, else a copy that lasts as long as the `with`.
+    Args:
+        path: the file.
+
+    Yields:
+        The file itself where it is on disk; else a copy, which lasts as long as the `with`.
     """
     if not is_remote(path):
         yield pathlib.Path(path)
@@ -175,7 +255,7 @@ def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str)
 
     Args:
         folder: the folder, with its subfolders.
-        destination: the copy's path.
+        destination: what it is to be there.
         last: name of the file that makes the copy valid: it comes after all the others.
     """
     files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]

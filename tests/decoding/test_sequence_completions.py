@@ -6,7 +6,7 @@ from macaron_tf.decoding import GenerationConfig, SequenceGenerator
 from macaron_tf.errors import UserError
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.text import WordPieceVocabulary
+from macaron_tf.text.loading import WordPieceVocabulary
 
 LINES = ["the cat sat on the mat .", "a dog sat ."] * 4
 SENTINELS, ROWS = 3, 8
@@ -55,7 +55,7 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
             target.append(int(np.where(generator.barred, -np.inf, logits).argmax()))
             if target[-1] == 3:
                 break
-        answer = b"".join(generator.detokenizer.token_bytes[i] for i in target[1:]).decode()
+        answer = b"".join(generator.token_bytes[i] for i in target[1:]).decode()
         assert found.text == answer.removeprefix(" ")
         assert found.length == len(target) - 1
         assert "".join(generator.stream(text, config)) == found.text

@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from experiments.finetune import __main__ as finetune
-from experiments.kind import read_kind
 from experiments.pretrain import __main__ as pretrain
 from experiments.pretrain import train as pretraining_train
+from experiments.run import read_kind
 from macaron_tf.io import paths as storage
 from macaron_tf.training.progress import read_lines
 from tests import ram_paths

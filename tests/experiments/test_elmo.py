@@ -114,7 +114,10 @@ def test_bad_input_is_named(run, tmp_path, capsys):
     for words, message in (
         (["train", "bert_tiny", str(tmp_path)], "bert_tiny is a recipe of kind 'pretraining'"),
         (["train", "elmo_tiny", str(tmp_path), "--set", "model=bert_tiny"], "is no ELMo"),
-        (["train", "elmo_tiny", str(tmp_path), "--set", "row_length=1"], "row_length is 1"),
+        (
+            ["train", "elmo_tiny", str(tmp_path), "--set", "row_length=1"],
+            "row_length=1 must be",
+        ),
         (["evaluate", str(tmp_path)], "is not a run"),
         (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
         (["tag", run, str(tmp_path), "--epochs", "0"], "--epochs 0"),
@@ -125,7 +128,7 @@ def test_bad_input_is_named(run, tmp_path, capsys):
 
 def test_too_little_text_is_refused(tmp_path):
     from experiments import recipes
-    from experiments.elmo.recipe import ElmoRecipe
+    from experiments.elmo.run import ElmoRecipe
     from experiments.elmo.text import read_rows
     from experiments.recipe import override
 

@@ -12,11 +12,11 @@ from experiments import recipes
 from experiments.pretrain.__main__ import _FORMS, main
 from experiments.pretrain.fill import fill
 from experiments.pretrain.run import PretrainingRun
-from experiments.pretrain.train import train_recipe
+from experiments.pretrain.train import PretrainingValidation, train_recipe
 from experiments.recipe import override
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.sources.names import DOCUMENTS
-from macaron_tf.text import load_encoder_vocabulary
+from macaron_tf.text.loading import load_encoder_vocabulary
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
@@ -148,19 +148,19 @@ def test_a_resumed_run_is_the_uninterrupted_one(recipe, source, corpus, tmp_path
 @pytest.mark.slow
 def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path, monkeypatch):
     """2,000 updates with validations and checkpoints in between."""
-    import experiments.pretrain.train as module
+    import experiments.train_run as module
 
     models, memory, build = [], {}, module.build_fit_model
     monkeypatch.setattr(
         module, "build_fit_model", lambda *a, **k: models.append(build(*a, **k)) or models[-1]
     )
-    validation = module.PretrainingValidation.__call__
+    validation = PretrainingValidation.__call__
 
     def measured(self, model, step):
         memory[step] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return validation(self, model, step)
 
-    monkeypatch.setattr(module.PretrainingValidation, "__call__", measured)
+    monkeypatch.setattr(PretrainingValidation, "__call__", measured)
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
     recipe = override(recipes.load("swish_rnn_tiny"), [*settings, "training.save_every_steps=500"])
     train_recipe(recipe, tmp_path / "run", PretrainingCorpus.open(corpus))
@@ -200,10 +200,16 @@ def bad(name, source, corpus, trained, tmp_path):
         "positions": (train("model.max_length=8"), "model.max_length is 8"),
         "batch": (train("batch_size=100000"), "less than one batch of 100000"),
         "metric": (train("training.best_metric=bleu"), "best_metric is 'bleu'"),
-        "objective": (train("objective=guessing"), "objective is 'guessing': give masked_language"),
+        "objective": (
+            train("objective=guessing"),
+            "objective='guessing' must be one of 'masked_language'",
+        ),
         "spans": (train("objective=span_boundary"), "set masking.choice=spans"),
         "causal": (train("model.causal=True"), "with model.causal=True"),
-        "generator": (train("generator_width=0"), "generator_width is 0.0: it must lie in (0, 1]"),
+        "generator": (
+            train("generator_width=0"),
+            "generator_width=0 must be a number above 0",
+        ),
         "corpus": (train(where=str(tmp_path / "none")), "no corpus in"),
         "vocabulary": (train(where=other), "vocabulary"),
         "masking": (train("masking.rate=0"), "rate must be above 0"),
@@ -216,10 +222,10 @@ def bad(name, source, corpus, trained, tmp_path):
             [*train(), "--vocabulary", corpus],
             "the corpus brings its own",
         ),
-        "name": (train("model.name=3"), "model option 'name' does not exist"),
+        "name": (train("model.name=3"), "there is no 'name' here"),
         "activation": (train("model.activation=foo"), "foo"),
         "steps": (train("model.rnn_step_sizes=None"), "rnn_step_sizes=None must be"),
-        "sources": (train("corpus.sources=3"), "a source is 3"),
+        "sources": (train("corpus.sources=3"), "corpus.sources=3 must be one or several of"),
         "other vocabulary": (
             ["prepare", "bert_tiny", corpus, *flags([*settings, "vocabulary.size=30"])],
             "holds a vocabulary of size 27, the recipe wants 30",

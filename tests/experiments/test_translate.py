@@ -172,7 +172,10 @@ def bad(name, tmp_path, number_text):
         "option": (train("model.epsilon=x"), "epsilon='x' must be a number"),
         "heads": (train("model.num_heads=2.0"), "num_heads=2.0 must be a whole number"),
         "best": (train("training.best_metric=foo"), "training.best_metric is 'foo'"),
-        "smoothing": (["train", "demo", run, "--set", "label_smoothing=2"], "label_smoothing is 2"),
+        "smoothing": (
+            ["train", "demo", run, "--set", "label_smoothing=2"],
+            "label_smoothing=2 must be",
+        ),
         "vocabulary": (train("data.vocabulary_size=100000"), "vocabulary"),
     }[name]
 

@@ -1,4 +1,4 @@
-"""Lines of documents, documents of ids."""
+"""Sentences of lines, lines of documents, documents of ids."""
 
 import itertools
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from macaron_tf.data.corpus.documents import tokenized_documents
+from macaron_tf.errors import UserError
+from macaron_tf.text.sentences import cut_lines, split_sentences
 from macaron_tf.text.wordpiece import WordPieceVocabulary
-from macaron_tf.text.words import cut_lines
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -15,6 +16,25 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 @pytest.fixture(scope="module")
 def vocabulary():
     return WordPieceVocabulary([*SPECIAL, "one", "two", "three", ".", "x"])
+
+
+def test_sentences():
+    lines = ["He came. She saw! Did it?  Yes", "", "   ", "no stop", "\ud800 a."]
+    found = split_sentences(lines)
+    assert found[:4] == [["He came.", "She saw!", "Did it?", "Yes"], [], [], ["no stop"]]
+    assert split_sentences([]) == []
+
+
+def test_sentences_of_blingfire():
+    pytest.importorskip("blingfire")
+    lines = ['Mr. Smith paid 3.5 pounds. "Why?" he said.', "", "\x00 a\nb."]
+    found = split_sentences(lines, "blingfire")
+    assert found[0][0] == "Mr. Smith paid 3.5 pounds." and found[1] == [] and len(found) == 3
+
+
+def test_no_such_splitter():
+    with pytest.raises(UserError, match="no sentence splitter 'axe'"):
+        split_sentences(["a"], "axe")
 
 
 def test_lines():
