@@ -1,4 +1,4 @@
-"""A function of batches, applied on all devices at once: evaluation and decoding."""
+"""Batches over replicas: dealt out in training, mapped in evaluation and decoding."""
 
 import itertools
 import pickle
@@ -15,12 +15,11 @@ Result = dict[str, np.ndarray]
 
 
 class ReplicaMap:
-    """Applies a function to batches, each replica to another one, on all workers together.
+    """Applies a function to batches, one batch a replica at a time, on all workers.
 
     Args:
-        strategy: with one replica, batches are simply taken one after the other.
-        function: a `tf.function` with an input signature of tensors, that returns a dict of
-            tensors; whatever variables it reads were made in the strategy's scope.
+        function: a `tf.function` with an input signature of tensors that returns a dict of
+            tensors; its variables were made in the strategy's scope.
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class ReplicaMap:
         self.strategy = strategy
         self.function = function
         self.workers = Workers(strategy)
-        # The lambda: a tf.function that is given itself would be merged over the replicas.
+        # The lambda: strategy.run would merge a tf.function over the replicas.
         self._step = tf.function(
             lambda batch: strategy.run(lambda *tensors: function(*tensors), args=batch),
             autograph=False,
@@ -37,11 +36,7 @@ class ReplicaMap:
         )
 
     def __call__(self, batches: Iterable[Batch]) -> Iterator[Result]:
-        """The results, in the order of the batches; all workers give the same batches.
-
-        Args:
-            batches: arrays as the function's signature says.
-        """
+        """The results in the order of the batches, which must be the same on all workers."""
         replicas = self.strategy.num_replicas_in_sync
         if replicas == 1:
             for batch in batches:
@@ -49,7 +44,7 @@ class ReplicaMap:
             return
         batches = iter(batches)
         while found := list(itertools.islice(batches, replicas)):
-            # The last replicas of the last round repeat a batch, and nobody looks.
+            # In the last round, surplus replicas repeat a batch; their results are dropped.
             full = found + [found[-1]] * (replicas - len(found))
             given = tuple(self._dealt([batch[i] for batch in full]) for i in range(len(full[0])))
             results = self._local(self._step(given))
@@ -57,7 +52,7 @@ class ReplicaMap:
             yield from [result for part in parts for result in pickle.loads(part)][: len(found)]
 
     def _dealt(self, arrays: list[np.ndarray]):
-        """One of each replica's tensors, from those of all replicas."""
+        """A per-replica value of the arrays, one for each replica."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
         )
@@ -81,7 +76,6 @@ def distributed(
     (padding, which no objective counts) fill the last replicas' shares.
 
     Args:
-        strategy: with one replica the dataset comes back as it is.
         dataset: batches of a dict of tensors `(B, ...)`, the same on every worker: each takes its
             replicas' rows.
         per_worker: the batches are this worker's own, and dealt to its own replicas only.
@@ -102,9 +96,9 @@ def distributed(
             }
 
         result = dataset.map(split, tf.data.AUTOTUNE, deterministic=True).unbatch()
-        if endless:  # known to be, it needs no asking at every step whether there is more
-            endless_count = tf.data.INFINITE_CARDINALITY
-            result = result.apply(tf.data.experimental.assert_cardinality(endless_count))
+        if endless:  # unbatch forgets it; otherwise every step would ask whether data are left
+            infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+            result = result.apply(infinite)
         return result.prefetch(tf.data.AUTOTUNE)
 
     return strategy.distribute_datasets_from_function(shares)
@@ -123,25 +117,21 @@ def _shares(tensor: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variable]) -> None:
-    """Gives each replica its own dropout; the first one keeps what it has.
-
-    Keras starts the generators of all replicas alike, and each replica counts its own draws.
+    """Gives each replica but the first its own dropout seed; Keras starts all replicas alike.
 
     Args:
-        strategy: of the variables.
         states: states `(2,)` of Keras's seed generators: a seed and a counter.
     """
     if strategy.num_replicas_in_sync == 1 or not states:
         return
-    # Of all replicas, those of this worker.
-    numbers = strategy.experimental_local_results(
+    numbers = strategy.experimental_local_results(  # of this worker's replicas
         tf.function(lambda: strategy.run(_replica_number), autograph=False)()
     )
     for state in states:
         copies = strategy.experimental_local_results(state.value)
         seed, counter = copies[0].numpy().tolist()
         for copy, number in zip(copies, numbers, strict=True):
-            # A large odd stride: seeds that a user picks side by side stay apart. 32 bits hold it.
+            # A large odd stride keeps adjacent user seeds apart; the result fits in 32 bits.
             own = (seed + 0x9E3779B1 * int(number)) % 2**31
             copy.assign(tf.constant([own, counter], copy.dtype))
 

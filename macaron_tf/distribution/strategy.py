@@ -1,4 +1,4 @@
-"""Which devices train: one, several of a machine, several machines, or a TPU."""
+"""Strategies: one device, several of a machine, several machines, or a TPU."""
 
 import contextlib
 import json
@@ -19,16 +19,16 @@ def make_strategy(
     """The strategy of that name; call it before TensorFlow computes anything.
 
     Args:
-        name: `"cpu"`; `"one_gpu"`; `"mirrored"`, all of this machine's GPUs, or its CPU taken for
-            several devices where it has none; `"multi_worker"`, this process among those that the
-            environment variable TF_CONFIG names; `"tpu"`. None = TensorFlow's own choice, the
+        name: `"cpu"`; `"one_gpu"`; `"mirrored"`, all GPUs of this machine, or several logical
+            devices of its CPU where it has none; `"multi_worker"`, this process among those that
+            the environment variable TF_CONFIG names; `"tpu"`. None = TensorFlow's own choice, the
             first GPU or else the CPU.
         tpu: name of a Cloud TPU, or `"local"` on a TPU VM; with `"tpu"` only.
-        replicas: how many devices `"mirrored"` takes; None = all GPUs, or 2 of the CPU.
+        replicas: devices of `"mirrored"`; None = all GPUs, or 2 of the CPU.
 
     Raises:
-        UserError: a device that is not there, a TF_CONFIG that is missing or cannot be read, an
-            argument of another strategy.
+        UserError: a missing device, a TF_CONFIG that is missing or malformed, an argument of
+            another strategy.
 
     Example:
         strategy = make_strategy("mirrored", replicas=2)
@@ -117,11 +117,11 @@ def _tpu(name: str) -> tf.distribute.Strategy:
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether a strategy is a TPU's, whose programs want static shapes."""
+    """Whether the devices are a TPU, whose programs want static shapes."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
-# What a collective operation ends with when a worker is gone; it takes up to a minute to be sure.
+# Errors of a collective operation whose partner has died; they take up to a minute to appear.
 _GONE = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -132,16 +132,12 @@ _GONE = (
 
 
 class Workers:
-    """The worker processes of a strategy; one, for all but `MultiWorkerMirroredStrategy`.
-
-    Args:
-        strategy: whose.
+    """The worker processes of a strategy; one, except in `MultiWorkerMirroredStrategy`.
 
     Attributes:
-        count: how many there are.
-        several: whether there are more than this one.
-        number: which one this is, from 0.
-        chief: whether this one writes logs and checkpoints: the first worker.
+        several: whether there is more than one.
+        number: of this worker, from 0.
+        chief: whether this worker writes logs and checkpoints: the first one.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -155,10 +151,10 @@ class Workers:
         self._sums = tf.function(self._summed, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
-        """The sums of some numbers over the workers, the same on all; waits for every one.
+        """The sums of numbers over all workers; waits for every worker.
 
         Args:
-            values: this worker's, of the same shape on all; whole numbers up to 2^53 stay exact.
+            values: of the same shape on all workers; integers up to 2^53 stay exact.
         """
         if not self.several:
             return list(values)
@@ -166,7 +162,7 @@ class Workers:
         return totals.numpy().tolist()
 
     def of_chief(self, values: Sequence[float]) -> list[float]:
-        """The chief's numbers, on all workers."""
+        """The chief's numbers, on every worker."""
         return self.totals([value if self.chief else 0.0 for value in values])
 
     def gathered(self, mine: bytes) -> list[bytes]:
@@ -181,11 +177,7 @@ class Workers:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """While the context lasts, the death of another worker is one sentence.
-
-        Raises:
-            UserError: another worker has died, or cannot be reached any more.
-        """
+        """Raises a UserError where another worker dies while the context lasts."""
         try:
             yield
         except _GONE as error:
@@ -200,11 +192,11 @@ class Workers:
     def _summed(self, values: tf.Tensor) -> tf.Tensor:
         local = len(self.strategy.extended.worker_devices)
 
-        def brought() -> tf.Tensor:
-            # A worker's first replica brings the numbers, the others bring zeros.
+        def contributed() -> tf.Tensor:
+            # A worker's first replica contributes the numbers, the others zeros.
             number = tf.distribute.get_replica_context().replica_id_in_sync_group
             return tf.where(number % local == 0, values, tf.zeros_like(values))
 
         return self.strategy.reduce(
-            tf.distribute.ReduceOp.SUM, self.strategy.run(brought), axis=None
+            tf.distribute.ReduceOp.SUM, self.strategy.run(contributed), axis=None
         )

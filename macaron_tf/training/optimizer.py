@@ -1,4 +1,4 @@
-"""Learning rates as functions of the number of updates done so far."""
+"""Learning rate schedules, optimizers and the moving average of the weights."""
 
 import contextlib
 import math
@@ -14,103 +14,86 @@ from macaron_tf.training.config import TrainingConfig
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear from `start` to `peak` over `warmup_steps` updates, then `decay`.
+    """Linear from `start` to `peak` over `warmup_steps` updates, then a decay.
 
     The first update sees step 0, hence `start`: the update after n others is made with
     `start + n * (peak - start) / warmup_steps`, as in fairseq.
 
     Args:
+        decay: `"constant"`; `"inverse_sqrt"`, `peak * sqrt(warmup_steps / step)` (Vaswani et al.
+            2017, section 5.3), from step 1 without a warm-up; `"linear"`, a straight line down to
+            0 at `total_steps` (Devlin et al. 2019); `"cosine"`, half a period of a cosine down to
+            0 at `total_steps` (Radford et al. 2018).
         peak: the learning rate at the end of the warm-up.
+        total_steps: the update from which a linear or cosine decay is 0.
         warmup_steps: updates of warm-up; 0 = none.
         start: the learning rate of the first update.
     """
 
-    def __init__(self, peak: float, warmup_steps: int = 0, start: float = 0.0):
+    def __init__(
+        self,
+        decay: str,
+        peak: float,
+        total_steps: int = 1,
+        warmup_steps: int = 0,
+        start: float = 0.0,
+    ):
         super().__init__()
-        self.peak = peak
-        self.warmup_steps = warmup_steps
-        self.start = start
-
-    def decay(self, step):
-        """The learning rate at float `step >= warmup_steps`; constant here."""
-        return self.peak * ops.ones_like(step)
+        self.config = {
+            "decay": decay,
+            "peak": peak,
+            "total_steps": total_steps,
+            "warmup_steps": warmup_steps,
+            "start": start,
+        }
+        self.decay, self.peak, self.start = decay, peak, start
+        self.total_steps, self.warmup_steps = total_steps, warmup_steps
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
         if not self.warmup_steps:
-            return self.decay(step)
+            return self._decayed(step)
         slope = (self.peak - self.start) / self.warmup_steps
         return ops.where(
             step < self.warmup_steps,
             self.start + slope * step,
-            # Clamped below so that the branch not taken makes no infinity at step 0.
-            self.decay(ops.maximum(step, float(self.warmup_steps))),
+            # Clamped below so that the branch not taken gives no infinity at step 0.
+            self._decayed(ops.maximum(step, float(self.warmup_steps))),
         )
 
-    def get_config(self):
-        return {"peak": self.peak, "warmup_steps": self.warmup_steps, "start": self.start}
-
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class InverseSqrtSchedule(WarmupSchedule):
-    """Warm-up, then `peak * sqrt(warmup_steps / step)` (Vaswani et al. 2017, section 5.3).
-
-    Args: as `WarmupSchedule`; with `warmup_steps` 0 the decay counts from step 1.
-    """
-
-    def decay(self, step):
-        first = float(max(self.warmup_steps, 1))
-        return self.peak * first**0.5 * ops.rsqrt(ops.maximum(step, first))
-
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class LinearSchedule(WarmupSchedule):
-    """Warm-up, then a straight line down to 0 at `total_steps` (Devlin et al. 2019).
-
-    Args:
-        total_steps: the update at which the learning rate is 0, and stays so.
-    """
-
-    def __init__(self, peak: float, total_steps: int, warmup_steps: int = 0, start: float = 0.0):
-        super().__init__(peak, warmup_steps, start)
-        self.total_steps = total_steps
-
-    def decay(self, step):
+    def _decayed(self, step):
+        """The learning rate at float `step >= warmup_steps`."""
+        if self.decay == "constant":
+            return self.peak * ops.ones_like(step)
+        if self.decay == "inverse_sqrt":
+            first = float(max(self.warmup_steps, 1))
+            return self.peak * first**0.5 * ops.rsqrt(ops.maximum(step, first))
         span = float(max(self.total_steps - self.warmup_steps, 1))
-        return self.peak * ops.maximum(self.total_steps - step, 0.0) / span
-
-    def get_config(self):
-        return {**super().get_config(), "total_steps": self.total_steps}
-
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class CosineSchedule(LinearSchedule):
-    """Warm-up, then half a period of a cosine down to 0 at `total_steps` (Radford et al. 2018).
-
-    Args: as `LinearSchedule`.
-    """
-
-    def decay(self, step):
-        left = super().decay(step) / self.peak  # 1 to 0
+        line = self.peak * ops.maximum(self.total_steps - step, 0.0) / span
+        if self.decay == "linear":
+            return line
+        left = line / self.peak  # 1 to 0
         return self.peak * 0.5 * (1.0 - ops.cos(math.pi * left))
 
+    def get_config(self):
+        return self.config
 
-def make_schedule(config: TrainingConfig) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The schedule that a configuration names."""
-    warmup = {"warmup_steps": config.warmup_steps, "start": config.warmup_start}
-    if config.schedule == "inverse_sqrt":
-        return InverseSqrtSchedule(config.learning_rate, **warmup)
-    if config.schedule == "linear":
-        return LinearSchedule(config.learning_rate, config.max_steps, **warmup)
-    if config.schedule == "cosine":
-        return CosineSchedule(config.learning_rate, config.max_steps, **warmup)
-    return WarmupSchedule(config.learning_rate, **warmup)
+
+def make_schedule(config: TrainingConfig) -> WarmupSchedule:
+    """The schedule of a configuration."""
+    return WarmupSchedule(
+        config.schedule,
+        config.learning_rate,
+        config.max_steps,
+        config.warmup_steps,
+        config.warmup_start,
+    )
 
 
 class _FusedUpdate:
-    """`update_step` of Keras's Adam in one pass over a variable and its two moments, not fifteen.
+    """Keras's Adam in one pass over a variable and its two moments instead of fifteen.
 
-    Within a strategy's scope, where a variable is many, it is Keras's own.
+    In the scope of a strategy, where a variable has several copies, Keras's own update runs.
     """
 
     def update_step(self, gradient, variable, learning_rate):
@@ -146,10 +129,10 @@ class ExponentialMovingAverage:
     """Shadow copies `s += (1 - d) * (w - s)` of variables, started at their first values.
 
     `d = min(decay, (1 + t) / (10 + t))` after update t, so that the random first weights are soon
-    forgotten: at decay 0.999 the bound itself is reached after 9,000 updates.
+    forgotten: a decay of 0.999 is reached after 9,000 updates.
 
     Args:
-        variables: the float variables to follow, already built.
+        variables: built float variables.
         decay: from 0 to below 1.
     """
 
@@ -164,10 +147,10 @@ class ExponentialMovingAverage:
         ]
 
     def update(self, updates) -> None:
-        """Moves the shadows towards the weights; runs inside a graph.
+        """Moves the shadows towards the weights, in a graph.
 
         Args:
-            updates: scalar, the optimizer steps taken so far, this one included.
+            updates: scalar, the optimizer steps so far, this one included.
         """
         updates = tf.cast(updates, tf.float32)
         decay = tf.minimum(self.decay, (1.0 + updates) / (10.0 + updates))
@@ -191,7 +174,7 @@ class ExponentialMovingAverage:
 def make_optimizer(
     config: TrainingConfig, variables: Sequence[keras.Variable] = ()
 ) -> keras.optimizers.Optimizer:
-    """The configuration's optimizer on its schedule; of Adam AdamW where there is a decay.
+    """The configuration's optimizer on its schedule; Adam with a weight decay is AdamW.
 
     One update of Adam, with `t` the updates done before it plus one and `lr` the schedule's value:
 
@@ -200,18 +183,17 @@ def make_optimizer(
         p -= lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
     This is fairseq's form. PyTorch's own Adam adds epsilon to the bias-corrected root,
-    `sqrt(v / (1 - beta_2^t)) + epsilon`: its epsilon weighs `1 / sqrt(1 - beta_2^t)` times less
+    `sqrt(v / (1 - beta_2^t)) + epsilon`: its epsilon is `1 / sqrt(1 - beta_2^t)` times smaller
     (7 times at the first update with beta_2 = 0.98, no difference after a few hundred).
 
-    Adafactor is Keras's, without momentum, its other settings T5's: with `a = max(1e-3, rms(p))`,
-    `p -= lr * a * u / max(1, rms(u))`, `u = g / sqrt(v)`, v being factored into its rows' and its
-    columns' means, with decay `1 - t^-0.8`. It takes a rate above 1/sqrt(t) for that.
+    Adafactor is Keras's, without momentum and with T5's settings: with `a = max(1e-3, rms(p))`,
+    `p -= lr * a * u / max(1, rms(u))`, `u = g / sqrt(v)`, where v is factored into the means of its
+    rows and columns, with decay `1 - t^-0.8`.
 
     Args:
-        config: the optimizer, the learning rate, schedule, betas, epsilon and weight decay.
-            Clipping and accumulation are not the optimizer's but the `FitModel`'s.
-        variables: the model's trainable variables; needed only where `decay_vectors` is false, to
-            leave out those of rank below 2 (biases, normalization scales and offsets).
+        config: of its fields, clipping and accumulation belong to the `FitModel`.
+        variables: the model's trainable variables, needed where `decay_vectors` is false: those of
+            rank below 2 (biases, normalization scales and offsets) are excluded from the decay.
 
     Raises:
         ValueError: `decay_vectors` is false and no variables are given.
