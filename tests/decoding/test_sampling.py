@@ -1,14 +1,95 @@
+"""Draws, sampling, and the continuation of prompts."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.decoding import SamplingConfig, sample
-from tests.decoding.toy import REAL_SIZE, Toy, trimmed
+from macaron_tf.decoding import (
+    Controls,
+    Prompts,
+    Rules,
+    SamplingConfig,
+    draw,
+    filter_logits,
+    generate,
+    sample,
+    sampling,
+)
+from macaron_tf.decoding.sampling import advance, first_state, prefill, stream, threefry, uniforms
+from macaron_tf.models import EncoderConfig, LanguageModel
+from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, trimmed
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    ("key", "counter", "expected"),
+    [  # The known answers that Salmon et al. publish with their code.
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_threefry_gives_the_known_answers(key, counter, expected, jit):
+    words = [tf.constant(word, tf.uint32) for word in (*key, *counter)]
+    found = tf.function(lambda a, b, c, d: threefry((a, b), (c, d)), jit_compile=jit)(*words)
+    assert tuple(int(word) for word in found) == expected
+
+
+def test_uniforms_are_uniform_in_every_direction():
+    count = 20_000
+    numbers = tf.range(count)
+    zeros = tf.zeros_like(numbers)
+    for seeds, streams, places in (
+        (tf.stack([numbers, zeros], -1), 0, 0),
+        (tf.stack([zeros, numbers], -1), 0, 0),
+        (tf.constant([-3, 5]), numbers, 0),
+        (tf.constant([1, 0]), 0, numbers),
+    ):
+        found = uniforms(seeds, tf.constant(streams), tf.constant(places)).numpy()
+        assert found.shape == (count,) and found.min() >= 0 and found.max() < 1
+        counts = np.histogram(found, 20, (0, 1))[0]
+        assert np.abs(counts - count / 20).max() < 5 * np.sqrt(count / 20)
+        assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 5 / np.sqrt(count)
+
+
+def rows(seed=0):
+    logits = np.random.default_rng(seed).normal(size=(6, 2, 50)).astype(np.float32)
+    logits[:, :, [3, 7]] = -np.inf
+    return tf.constant(logits)
+
+
+SETTINGS = [(1.0, 0, 1.0), (0.5, 3, 1.0), (2.0, 0, 0.6), (0.9, 10, 0.5), (1.0, 60, 1.0), (0, 0, 1)]
+
+
+def test_each_row_follows_its_own_controls():
+    logits = rows()
+    columns = np.array(SETTINGS, np.float32).T
+    together = Controls(
+        tf.constant(columns[0]), tf.constant(columns[1].astype(np.int32)), tf.constant(columns[2])
+    )
+    filtered = filter_logits(logits[:5], Controls(*(c[:5] for c in together))).numpy()
+    for row, setting in enumerate(SETTINGS[:5]):
+        alone = filter_logits(logits[row : row + 1], Controls(*setting)).numpy()
+        np.testing.assert_allclose(filtered[row], alone[0], rtol=1e-6)
+    uniform = uniforms(tf.constant([7, 0]), tf.range(12), tf.constant(0))
+    uniform = tf.reshape(uniform, (6, 2))
+    drawn = draw(logits, uniform, together).numpy()
+    for row, setting in enumerate(SETTINGS):
+        one = slice(row, row + 1)
+        alone = draw(logits[one], uniform[one], Controls(*setting)).numpy()
+        np.testing.assert_array_equal(drawn[row], alone[0])
+
+
+def test_what_is_ruled_out_is_never_drawn():
+    logits = tf.constant([[[float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")]]])
+    for u, expected in ((0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2**-23, 3)):
+        assert draw(logits, tf.constant([[u]]), Controls()).numpy() == expected
+
 
 LOGITS = np.array([3.0, 1.0, 3.0, 0.5, 2.0, 1.5, 0.0, 4.0], np.float32)
 
 
-def run(toy, sources, limit, seed=0, jit=False, **settings):
+def run_sample(toy, sources, limit, seed=0, jit=False, **settings):
     config = SamplingConfig(**settings)
 
     @tf.function(jit_compile=jit)
@@ -73,7 +154,9 @@ def test_draws_follow_the_distribution(settings, probabilities):
 def test_a_seed_repeats_and_another_differs():
     toy = Toy(0)
     sources = toy.sources(4)
-    one, again, other = (run(toy, sources, 10, seed, num_samples=5)["ids"] for seed in (1, 1, 2))
+    one, again, other = (
+        run_sample(toy, sources, 10, seed, num_samples=5)["ids"] for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
     assert (one[:, 0] != one[:, 1]).any()
@@ -83,7 +166,7 @@ def test_a_seed_repeats_and_another_differs():
 def test_zero_temperature_is_greedy(jit):
     toy = Toy(1)
     sources = toy.sources(6)
-    found = run(toy, sources, 8, jit=jit, temperature=0.0)
+    found = run_sample(toy, sources, 8, jit=jit, temperature=0.0)
     for b, source in enumerate(sources):
         assert trimmed(found["ids"][b, 0]) == toy.greedy(source, 8)
 
@@ -91,7 +174,7 @@ def test_zero_temperature_is_greedy(jit):
 def test_log_probs_are_the_models():
     toy = Toy(2)
     sources = toy.sources(3)
-    found = run(toy, sources, 8, temperature=0.7, top_k=3, num_samples=4)
+    found = run_sample(toy, sources, 8, temperature=0.7, top_k=3, num_samples=4)
     for b, source in enumerate(sources):
         for k in range(4):
             ids = trimmed(found["ids"][b, k])
@@ -106,10 +189,198 @@ def test_xla_draws_the_same_and_keeps_the_rules():
     toy = Toy(3)
     settings = {"top_k": 4, "top_p": 0.9, "num_samples": 3}
     plain, compiled = (
-        run(toy, toy.sources(3), 6, 7, jit=jit, **settings)["ids"] for jit in (False, True)
+        run_sample(toy, toy.sources(3), 6, 7, jit=jit, **settings)["ids"] for jit in (False, True)
     )
     np.testing.assert_array_equal(plain, compiled)
     for row in compiled.reshape(-1, 6):
         ids = trimmed(row)
         assert ids[-1] == 3
         assert set(ids[:-1]) <= {1, 4, 5}
+
+
+V, END = 20, 3
+BARRED = np.arange(V) < 3
+MODELS = {
+    "transformer": {"block": "transformer", "norm": "pre"},
+    "macaron": {"block": "macaron", "norm": "pre", "relative_bias": "shared"},
+    "swish_rnn": {"block": "swish_rnn", "rnn_step_sizes": (1, 2), "positions": "none"},
+}
+ROWS = [[2, 5, 9, 11], [2], [2, 7, 7, 8, 4, 6]]
+P, N = 6, 5
+
+
+def small(kind):
+    options = {"dropout": 0.0, "attention_dropout": 0.0, "num_segments": 0, "max_length": 16}
+    model = LanguageModel(EncoderConfig(V, 16, 32, 2, 2, causal=True, **options, **MODELS[kind]))
+    model.build()
+    rng = np.random.default_rng(1)
+    model.set_weights([w + rng.normal(0, 0.3, w.shape) for w in model.get_weights()])
+    return model
+
+
+def asked(rows=ROWS, samples=2, limits=N, seed=1):
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+    seeds = seed + np.tile(np.arange(samples, dtype=np.int32), (len(rows), 1))
+    lengths = np.array([len(row) for row in rows], np.int32)
+    limits = np.broadcast_to(np.int32(limits), (len(rows),))
+    return Prompts(*(tf.constant(x) for x in (ids, lengths, limits, seeds)))
+
+
+def run(model, prompts, rules, max_tokens=N, jit=False, growing=False, read=True):
+    room = None if growing else prompts.ids.shape[1] + max_tokens - 1
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def whole(prompts):
+        context, cache = model.start(prompts.ids.shape[0], prompts.seeds.shape[1], room)
+        prefill_fn = model.read if read else None
+        return generate(model.step, context, cache, prompts, rules, max_tokens, prefill_fn)
+
+    return {name: value.numpy() for name, value in whole(prompts).items()}
+
+
+def without_cache(model):
+    """A function of a row's ids to the logits of the next; what follows the row cannot count."""
+    whole = tf.function(lambda ids: model({"token_ids": ids}), autograph=False)
+
+    def next_logits(row):
+        padded = np.array([row + [4] * (P + N - len(row))], np.int32)
+        return whole(padded).numpy()[0, len(row) - 1].astype(np.float64)
+
+    return next_logits
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_greedy_is_the_argmax_of_the_whole_model(kind):
+    model, rules = small(kind), Rules(Controls(temperature=0), END, BARRED)
+    rows = [ROWS[0], ROWS[2]]  # three tokens of both are read at once
+    found, next_logits = run(model, asked(rows), rules), without_cache(model)
+    for b, prompt in enumerate(rows):
+        row, log_prob = list(prompt), 0.0
+        for _ in range(N):
+            logits = next_logits(row)
+            token = int(np.where(BARRED, -np.inf, logits).argmax())
+            log_prob += logits[token] - np.log(np.exp(logits).sum())
+            row.append(token)
+            if token == END:
+                break
+        new = row[len(prompt) :]
+        for k in range(2):
+            assert found["ids"][b, k].tolist() == new + [0] * (N - len(new))
+            assert found["lengths"][b, k] == len(new)
+            np.testing.assert_allclose(found["log_probs"][b, k], log_prob, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
+    model, rules = small(kind), Rules(Controls(0.8, 12, 0.9), END, BARRED)
+    prompts = asked(limits=[N, 3, N])
+    found = run(model, prompts, rules)
+    # XLA compiles for seconds: one kind of state stands for all.
+    for options in ({"jit": True}, {"growing": True})[kind != "swish_rnn" :]:
+        np.testing.assert_array_equal(run(model, prompts, rules, **options)["ids"], found["ids"])
+
+    def begin(prompts):
+        context, cache = model.start(3, 2, P + N - 1)
+        return context, first_state(prompts, context, cache, model.read)
+
+    @tf.function(autograph=False)
+    def step(state, context, prompts):
+        return advance(model.step, state, context, prompts, rules)
+
+    new = list(stream(begin, step, prompts))
+    for b, prompt in enumerate(ROWS):
+        for k in range(2):
+            tokens = [int(each[b, k]) for each in new if each[b, k]]
+            assert tokens == [i for i in found["ids"][b, k] if i]
+            assert len(tokens) <= (3 if b == 1 else N), prompt
+    assert step.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "growing"),
+    [("transformer", True), ("transformer", False), ("macaron", True), ("swish_rnn", False)],
+)
+def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch, kind, growing):
+    monkeypatch.setattr(sampling, "_CHUNK", 2)  # three tokens in two pieces
+    model, prompts = small(kind), asked([[2, 7, 7, 8, 4, 6], [2, 5, 9, 11], [2, 5, 9, 11]])
+    rules = Rules(Controls(0.8), END, BARRED)
+    found, by_steps = (run(model, prompts, rules, growing=growing, read=read) for read in (1, 0))
+    np.testing.assert_array_equal(found["ids"], by_steps["ids"])
+    np.testing.assert_allclose(found["log_probs"], by_steps["log_probs"], atol=1e-4)
+
+
+class ReadingToy(Toy):
+    """A toy that records its prefills."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.pieces = []
+
+    def read(self, tokens, index, context, cache):
+        self.pieces.append((int(index), tokens.numpy().tolist()))
+        for place, column in enumerate(tf.unstack(tokens, axis=1)):
+            _, cache = self.step(column[:, None], index + place, context, cache)
+        return cache
+
+
+def test_all_but_the_last_token_of_the_shortest_prompt_is_read_once_for_all_samples(monkeypatch):
+    monkeypatch.setattr(sampling, "_CHUNK", 2)
+    toy, prompts = ReadingToy(), asked([[2, 4, 5, 4], [2, 5, 5, 4, 4]], samples=3)
+    source = tf.constant(toy.sources(2))
+    empty = toy.empty_cache(2, 3)
+    index, cache = prefill(toy.read, prompts.ids, prompts.lengths, source, empty)
+    assert toy.pieces == [(0, [[2, 4], [2, 5]]), (2, [[5], [5]])]
+    assert int(index) == 3 and cache["state"].shape == (2, 3, toy.width)
+    assert (cache["steps"].numpy() == 3).all()
+    assert prefill(None, prompts.ids, prompts.lengths, source, empty)[1] is empty
+
+
+def test_a_row_depends_on_its_own_prompt_and_seed_alone():
+    model, rules = small("transformer"), Rules(Controls(), END, BARRED)
+    together = run(model, asked(samples=3, seed=4), rules)["ids"]
+    for b, prompt in enumerate(ROWS):
+        for k in range(3):
+            alone = run(model, asked([prompt], 1, seed=4 + k), rules)["ids"]
+            np.testing.assert_array_equal(alone[0, 0], together[b, k])
+    assert (together != run(model, asked(samples=3, seed=40), rules)["ids"]).any()
+
+
+def toy_run(prompts, rules, max_tokens, toy=None):
+    toy = toy or Toy(4)
+    rows, samples = prompts.seeds.shape
+    source = tf.constant(toy.sources(1)).numpy().repeat(rows, axis=0)
+    cache = toy.empty_cache(rows, samples)
+    return generate(toy.step, tf.constant(source), cache, prompts, rules, max_tokens)
+
+
+def test_draws_after_a_prompt_follow_the_models_distribution():
+    """The first new token of many samples, behind prompts of two lengths."""
+    toy, draws = Toy(4), 20_000
+    barred = np.isin(np.arange(SIZE), (0, 2, 6))
+    found = toy_run(
+        asked([[2, 4, 5], [2, 5]], draws, 1), Rules(Controls(0.7), EOS, barred), 1, toy
+    )["ids"].numpy()[:, :, 0]
+    for row, prompt in enumerate(([4, 5], [5])):
+        logits = toy.log_probs(toy.sources(1)[0], prompt)[-1] / 0.7
+        expected = np.where(barred, 0.0, np.exp(logits))
+        expected /= expected.sum()
+        counts = np.bincount(found[row], minlength=SIZE)
+        assert not counts[barred].any()
+        slack = 5 * np.sqrt(draws * expected * (1 - expected))
+        assert (np.abs(counts - draws * expected) <= slack).all()
+
+
+def test_lengths_keep_their_limits():
+    barred = np.arange(SIZE) >= REAL_SIZE
+    prompts = asked([[2, 4], [2, 5, 5], [2]], 200, [6, 0, 4])
+    found = toy_run(prompts, Rules(Controls(2.0), EOS, barred, min_tokens=2), 6)
+    lengths = found["lengths"].numpy()
+    assert lengths[0].min() >= 3 and lengths[0].max() == 6
+    assert not lengths[1].any()
+    assert lengths[2].max() == 4
+    ids = found["ids"].numpy()
+    for row in ids.reshape(-1, 6):
+        text = row[row != 0]
+        assert not (text[:-1] == EOS).any() and (row[len(text) :] == 0).all()

@@ -7,6 +7,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
+from macaron_tf.training.updates import FirstStage
 from tests.training.training_toy import (
     merged_batch,
     toy_batch,
@@ -230,3 +231,65 @@ def test_xla_only_where_asked_for():
 def test_refuses_what_is_not_the_optimizers(arguments):
     with pytest.raises(ValueError):
         FitModel(toy_network(), toy_objective).compile(**arguments)
+
+
+STAGE = 3
+STAGED = TrainingConfig(learning_rate=0.01, warmup_steps=0, weight_decay=0.1, clip_norm=0.5)
+
+
+def staged(steps=STAGE, **changes):
+    keras.utils.set_random_seed(1)
+    network = toy_network()
+    part = network.get_layer("hidden").trainable_variables
+    config = TrainingConfig(**{**STAGED.__dict__, **changes})
+    stage = FirstStage(steps, part) if steps else None
+    return build_fit_model(network, toy_objective, config, first_stage=stage)
+
+
+def named_weights(model):
+    return {weight.path: weight.numpy() for weight in model.network.named_weights}
+
+
+@pytest.mark.parametrize("changes", [{}, {"accumulation_steps": 2}, {"steps_per_call": 2}])
+@pytest.mark.parametrize("optimizer", ["adam", "adafactor"])
+def test_all_else_stays_to_the_bit_and_then_moves(optimizer, changes):
+    model = staged(optimizer=optimizer, **changes)
+    before = named_weights(model)
+    model.fit(toy_dataset(0, STAGE * model.accumulation_steps), verbose=0)
+    after = named_weights(model)
+    for path, value in before.items():
+        moved = np.abs(after[path] - value).max()
+        assert (moved > 0) == ("hidden" in path), path
+    model.fit(toy_dataset(9, 9 + model.accumulation_steps), verbose=0)
+    last = named_weights(model)
+    assert all(np.abs(last[path] - value).max() > 0 for path, value in after.items())
+
+
+def test_it_compiles_under_xla():
+    """A whole update in one program, as on a TPU."""
+    one, compiled = staged(steps=1), staged(steps=1)
+    for model in (one, compiled):
+        model.prepare()
+    update = tf.function(
+        lambda batch: compiled.updates.update_of(compiled.updates.micro_step, [batch]),
+        jit_compile=True,
+        autograph=False,
+    )
+    batch = {name: tf.constant(value) for name, value in toy_batch(0).items()}
+    for _ in range(2):
+        update(batch)
+        one.updates.update_of(one.updates.micro_step, [batch])
+        for a, b in zip(named_weights(one).values(), named_weights(compiled).values(), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_the_first_stage_is_training_that_part_alone():
+    """As with a network whose other layers Keras is told not to train: norm, clip and update."""
+    model, alone = staged(), staged(steps=0)
+    for name in ("embedding", "head"):
+        alone.network.get_layer(name).trainable = False
+    for one in (model, alone):
+        one.fit(toy_dataset(0, STAGE), verbose=0)
+    one, other = named_weights(model), named_weights(alone)
+    for path, value in one.items():
+        np.testing.assert_allclose(value, other[path.replace("toy_1", "toy")], atol=1e-7)

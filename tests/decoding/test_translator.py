@@ -1,3 +1,5 @@
+"""Translation by search and by sampling, with fixed and growing caches."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,8 +13,10 @@ from macaron_tf.decoding import (
     target_limits,
     translate_ids,
 )
+from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
+from tests.harness import ids
 
 SIZE = 24
 
@@ -169,3 +173,58 @@ def test_no_lines_and_bad_settings(model):
     assert LineTranslator(model, Letters()).translate([]).hypotheses == []
     with pytest.raises(UserError, match="batch_tokens"):
         LineTranslator(model, Letters(), batch_tokens=0)
+
+
+def source():
+    rows = ids(4, 6)
+    rows[1, 4:] = 0
+    return tf.constant(rows)
+
+
+def test_cached_steps_of_a_growing_cache_equal_the_whole_model(model):
+    rows, target = source(), ids(4, 5, seed=1)
+    whole = np.asarray(model({"source": rows, "target": target}, training=False))
+    context, cache = model.start(rows, 2)
+    for t in range(5):
+        tokens = tf.repeat(target[:, t : t + 1], 2, axis=1)
+        logits, cache = model.step(tokens, t, context, cache)
+        np.testing.assert_allclose(logits[:, 0], whole[:, t], atol=1e-5)
+        np.testing.assert_allclose(logits[:, 1], whole[:, t], atol=1e-5)
+    assert {x.shape[3] for x in tf.nest.flatten(cache)} == {5}
+
+
+@pytest.mark.parametrize("search", ["beam", "sampling"])
+def test_searches_agree_with_fixed_and_growing_caches(model, search):
+    config = {
+        "beam": BeamSearchConfig(n_best=4, max_length=9),
+        "sampling": SamplingConfig(temperature=0.0, num_samples=2, max_length=9),
+    }[search]
+
+    def decode(rows):
+        return translate_ids(model, rows, config, seed=0)
+
+    dynamic = [tf.TensorSpec((None, None), tf.int32)]
+    growing = tf.function(decode, input_signature=dynamic)(source())
+    fixed = tf.function(decode)(source())
+    compiled = tf.function(decode, jit_compile=True)(source())
+    for other in (fixed, compiled):
+        np.testing.assert_array_equal(growing["ids"], other["ids"])
+        np.testing.assert_allclose(growing["log_probs"], other["log_probs"], atol=1e-4)
+
+
+def test_only_an_axis_that_starts_empty_may_vary():
+    shapes = loop_shapes({"grows": tf.zeros((2, 3, 0, 4)), "stays": tf.zeros((2,))})
+    assert shapes["grows"].as_list() == [2, 3, None, 4]
+    assert shapes["stays"].as_list() == [2]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_xla_updates_a_fixed_cache_only_where_it_compiles_the_rest(model, jit_compile):
+    @tf.function(jit_compile=jit_compile)
+    def step(rows):
+        context, cache = model.start(rows, 2, 5)
+        return model.step(tf.zeros((4, 2), tf.int32), 3, context, cache)
+
+    graph = step.get_concrete_function(tf.TensorSpec((4, 6), tf.int32)).graph
+    found = any(operation.type.startswith("Xla") for operation in graph.get_operations())
+    assert found == jit_compile

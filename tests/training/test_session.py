@@ -1,12 +1,20 @@
+"""Runs that stop, resume and are damaged, on the disk and in a bucket."""
+
+import contextlib
 import dataclasses
 import os
+import resource
+import shutil
 import signal
+import time
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 from macaron_tf.training import Interrupted, build_fit_model, train
 from macaron_tf.training.checkpoints import (
     CheckpointDirectory,
@@ -15,8 +23,9 @@ from macaron_tf.training.checkpoints import (
     last_checkpoints,
     weights_file,
 )
-from macaron_tf.training.progress import read_lines
+from macaron_tf.training.progress import JsonLines, read_lines
 from macaron_tf.training.state import load_network
+from tests import ram_paths
 from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
 
 HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -123,15 +132,6 @@ def test_a_signal_breaks_a_validation_off(tmp_path, uninterrupted):
     assert_same_run(tmp_path, model, uninterrupted)
 
 
-def test_a_damaged_newest_checkpoint_costs_only_the_steps_since(tmp_path, uninterrupted, capsys):
-    run(tmp_path)
-    os.truncate(tmp_path / "checkpoints" / "step-00000020" / "model.weights.h5", 100)
-    _, model = run(tmp_path)
-    assert "damaged" in capsys.readouterr().err
-    assert_same_run(tmp_path, model, uninterrupted)
-    assert find_damage(tmp_path / "checkpoints" / "step-00000020") is None
-
-
 def test_a_finished_run_is_left_alone(uninterrupted):
     run_dir, _, model = uninterrupted
     before = (run_dir / "metrics.jsonl").read_bytes()
@@ -152,24 +152,6 @@ def test_evaluation_takes_the_moving_average(uninterrupted):
     load_network(result.checkpoint, network, "", average=False)
     for weight, trained in zip(network.weights, model.network.weights, strict=True):
         np.testing.assert_array_equal(weight, trained)
-
-
-def test_averaged_checkpoints(uninterrupted, tmp_path):
-    run_dir, _, _ = uninterrupted
-    sources = last_checkpoints(run_dir, 3)
-    averaged = average_checkpoints(sources, tmp_path / "averaged")
-    network, expected = toy_network(), []
-    for source in sources:
-        load_network(source, network, "", average=False)
-        expected.append([weight.numpy().astype(np.float64) for weight in network.weights])
-    manifest = load_network(averaged, network, "")
-    assert manifest["averaged_steps"] == [15, 16, 20]
-    for weight, values in zip(network.weights, zip(*expected, strict=True), strict=True):
-        np.testing.assert_array_equal(weight, np.mean(values, axis=0).astype(np.float32))
-    with pytest.raises(UserError, match="9 to average"):
-        last_checkpoints(run_dir, 9)
-    with pytest.raises(UserError, match="at least one"):
-        average_checkpoints([], tmp_path / "none")
 
 
 SHORT = dataclasses.replace(
@@ -255,3 +237,179 @@ def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call
     result, model = run(tmp_path, dataclasses.replace(CONFIG, steps_per_call=per_call))
     assert result.step == CONFIG.max_steps
     assert_same_run(tmp_path, model, uninterrupted)
+
+
+FILES = ("model.weights.h5", "ema.weights.h5", "training_state.npz", "manifest.json")
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_byte_costs_the_steps_since_the_one_before(tmp_path, uninterrupted, capsys, name):
+    run_dir = shutil.copytree(uninterrupted[0], tmp_path / "run")
+    flip(run_dir / "checkpoints" / "step-00000020" / name)
+    _, model = run(run_dir)
+    warning = capsys.readouterr().err
+    assert f"step-00000020/{name} is not as it was written; it is skipped" in warning
+    assert_same_run(run_dir, model, uninterrupted)
+    assert find_damage(run_dir / "checkpoints" / "step-00000020") is None
+
+
+def test_several_damaged_ones_are_passed_over(tmp_path, uninterrupted, capsys):
+    """A truncated one, a half deleted one and one without its manifest."""
+    run_dir = shutil.copytree(uninterrupted[0], tmp_path / "run")
+    directory = CheckpointDirectory(run_dir)
+    steps = directory.steps()
+    assert steps[-3:] == [15, 16, 20]
+    (directory.of_step(20) / "training_state.npz").write_bytes(b"PK")
+    for name in FILES[:2]:
+        (directory.of_step(16) / name).unlink()
+    (directory.of_step(15) / "manifest.json").unlink()
+    _, model = run(run_dir)
+    warnings = capsys.readouterr().err.splitlines()
+    assert [line.split("step-000000")[1][:2] for line in warnings] == ["20", "16", "15"]
+    assert_same_run(run_dir, model, uninterrupted)
+    assert directory.steps() == steps
+    assert all(find_damage(directory.of_step(step)) is None for step in steps)
+
+
+def limit_files(size):
+    """Lets no file grow beyond so many bytes: as on a full disk, writing fails."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
+
+
+@contextlib.contextmanager
+def limits_lifted():
+    """Lifts the limit before pytest writes on, whose output may go to a file too."""
+    try:
+        yield
+    finally:
+        limit_files(None)
+
+
+def test_a_disk_that_fills_up_costs_the_steps_since_the_last_checkpoint(tmp_path, uninterrupted):
+    said = r"cannot write checkpoint .*step-00000015: .*are intact"
+    with limits_lifted(), pytest.raises(UserError, match=said):
+        run(tmp_path, callbacks=[StopAt(13, lambda: limit_files(12_000))])
+    directory = CheckpointDirectory(tmp_path)
+    assert directory.steps() == [5, 8, 10]
+    assert all(find_damage(directory.of_step(step)) is None for step in (5, 8, 10))
+    _, model = run(tmp_path)
+    assert_same_run(tmp_path, model, uninterrupted)
+
+
+def test_a_disk_without_room_for_a_line(tmp_path, uninterrupted):
+    """The metrics, which come between checkpoints."""
+    said = r"cannot write .*metrics\.jsonl: .*same command again"
+    with limits_lifted(), pytest.raises(UserError, match=said):
+        run(tmp_path, callbacks=[StopAt(11, lambda: limit_files(700))])
+    _, model = run(tmp_path)
+    assert_same_run(tmp_path, model, uninterrupted)
+
+
+def test_a_line_that_cannot_be_written(tmp_path):
+    log = JsonLines(tmp_path)
+    log.start(0, 0)
+    log.train(1, {"loss": 1.0}, {"seconds": 1.0})
+    size = (tmp_path / "metrics.jsonl").stat().st_size
+    with limits_lifted():
+        limit_files(size + 10)
+        with pytest.raises(
+            UserError, match=r"cannot write .*metrics\.jsonl: File too large; check"
+        ):
+            log.train(2, {"loss": 1.0}, {"seconds": 1.0})
+        with pytest.raises(UserError, match="cannot write .*metrics"):
+            log.finish()  # what was not written is tried once more
+
+
+@pytest.mark.parametrize("day", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps(tmp_path, monkeypatch, day):
+    """Only TensorBoard's wall time knows the time of day."""
+    clock, calls = time.time, []
+
+    def jumping():
+        calls.append(None)
+        return clock() + day * len(calls)
+
+    monkeypatch.setattr(time, "time", jumping)
+    config = dataclasses.replace(
+        SHORT,
+        max_steps=6,
+        log_every=1,
+        max_minutes=60.0,
+        save_every_minutes=60.0,
+        save_every_steps=None,
+    )
+    result, _ = run(tmp_path, config, validate=None)
+    assert time.time() != clock() and len(calls) > 1
+    assert (result.step, result.reason) == (6, "max_steps")
+    assert 0 < result.elapsed_seconds < 600
+    assert CheckpointDirectory(tmp_path).steps() == [6]
+
+
+def test_minutes_go_by_another_clock(tmp_path, monkeypatch):
+    """The budget and the saving by minutes, where the time of day stands still."""
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    base = dataclasses.replace(SHORT, validate_every=10**6, save_every_steps=None)
+    budget = dataclasses.replace(base, max_steps=10**6, max_minutes=0.05, save_every_minutes=None)
+    result, _ = run(tmp_path / "budget", budget, validate=None)
+    assert result.reason == "max_minutes"
+    assert 3.0 <= result.elapsed_seconds < 600
+    # The first update, which is traced, takes longer than the 60 ms.
+    saving = dataclasses.replace(base, max_steps=20, save_every_minutes=0.001, keep_last=20)
+    run(tmp_path / "saving", saving, validate=None)
+    assert CheckpointDirectory(tmp_path / "saving").steps()[0] == 1
+
+
+BRIEF = dataclasses.replace(
+    CONFIG, max_steps=4, log_every=1, validate_every=2, save_every_steps=1, keep_last=2
+)
+
+
+def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
+    bucket = ram_paths.folder(tmp_path)
+    with contextlib.suppress(KeyboardInterrupt):
+        run(bucket, BRIEF, callbacks=[StopAt(3, killed)])
+    directory = CheckpointDirectory(bucket)
+    assert directory.steps() == [1, 2]
+    assert directory.best()["step"] == 2
+    # The uploading of the next one was broken off.
+    manifest = directory.of_step(3) / "manifest.json"
+    storage.write_aside(directory.of_step(3) / "model.weights.h5", b"half")
+    assert not manifest.exists()
+    result, model = run(bucket, BRIEF)
+    assert (result.step, result.reason) == (4, "max_steps")
+    assert str(result.checkpoint) == f"{bucket}/checkpoints/step-00000004"
+    _, expected = run(tmp_path, BRIEF)
+    for ours, theirs in zip(model.network.weights, expected.network.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    metrics = storage.read_bytes(f"{bucket}/metrics.jsonl")
+    assert metrics == (tmp_path / "metrics.jsonl").read_bytes()
+    assert [line["step"] for line in read_lines(f"{bucket}/timing.jsonl")] == [1, 2, 3, 4]
+    assert tf.io.gfile.glob(f"{bucket}/tensorboard/validation/events*")
+    assert directory.steps() == CheckpointDirectory(tmp_path).steps()
+    assert directory.best() == CheckpointDirectory(tmp_path).best()
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_averaged_checkpoints(tmp_path, place):
+    run_dir = tmp_path if place == "disk" else ram_paths.folder(tmp_path)
+    run(run_dir, BRIEF)
+    network, expected = toy_network(), []
+    sources = last_checkpoints(run_dir, 2)
+    averaged = average_checkpoints(sources, f"{run_dir}/average")
+    for source in sources:
+        load_network(source, network, "", average=False)
+        expected.append([weight.numpy().astype(np.float64) for weight in network.weights])
+    assert load_network(averaged, network, "")["averaged_steps"] == [3, 4]
+    for weight, values in zip(network.weights, zip(*expected, strict=True), strict=True):
+        np.testing.assert_array_equal(weight, np.mean(values, axis=0).astype(np.float32))
+    with pytest.raises(UserError, match="9 to average"):
+        last_checkpoints(run_dir, 9)
+    with pytest.raises(UserError, match="at least one"):
+        average_checkpoints([], tmp_path / "none")
