@@ -1,6 +1,5 @@
 """A small real corpus and vocabulary for the tests of this room."""
 
-import pathlib
 import random
 
 import pytest
@@ -9,8 +8,6 @@ from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import interleave
 from macaron_tf.text.vocabulary import Vocabulary
-from macaron_tf.text.wordpiece import WordPieceVocabulary
-from tests.data.number_corpus import number_vocabulary, write_numbers
 
 ENGLISH = "a the man woman dog cat runs sits eats red blue house tree near under and, slowly"
 GERMAN = "ein der mann frau hund katze läuft sitzt isst rot blau haus baum neben unter und, groß"
@@ -46,15 +43,3 @@ def real_vocabulary(real_pairs) -> Vocabulary:
     """1,000 pieces over the captions, punctuation normalized, lower-cased."""
     normalization = NormalizationConfig(punctuation=True, lower_case=True)
     return Vocabulary.train(interleave(real_pairs, ("en", "de")), 1000, normalization=normalization)
-
-
-@pytest.fixture(scope="session")
-def vocabulary() -> WordPieceVocabulary:
-    """Of the corpus of numbers; a file of tests with another one has its own fixture."""
-    return number_vocabulary()
-
-
-@pytest.fixture(scope="session")
-def texts(tmp_path_factory) -> pathlib.Path:
-    """The documents of the corpus of numbers."""
-    return write_numbers(tmp_path_factory.mktemp("texts"))

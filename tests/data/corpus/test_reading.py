@@ -1,5 +1,6 @@
 """Batches of a prepared corpus: static, seeded, the same after a restart."""
 
+import collections
 import re
 import shutil
 
@@ -7,17 +8,29 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.data.corpus.packing import RecordFormat, Rows
-from macaron_tf.data.corpus.reading import PretrainingCorpus, Shard, process_seed
+from macaron_tf.data.corpus.config import CorpusConfig
+from macaron_tf.data.corpus.reading import (
+    PretrainingCorpus,
+    RowOrder,
+    Shard,
+    process_seed,
+    stream_dataset,
+)
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests import ram_paths
+from tests.data.corpus.number_corpus import (
+    SPECIAL,
+    config_of,
+    number_vocabulary,
+    numbers_of,
+    rows_of,
+    write_numbers,
+)
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROWS = 90
 
 
@@ -229,53 +242,6 @@ def test_what_cannot_be_asked_for(corpus):
     assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
 
 
-@pytest.mark.parametrize("vocabulary_size", [1 << 16, 70_000])
-def test_a_record_comes_back(vocabulary_size):
-    config = CorpusConfig(("text:a",), sequence_length=8, pairs="next_sentence")
-    record = RecordFormat.of(config, vocabulary_size)
-    top = vocabulary_size - 1
-    token_ids = np.array([[2, 5, 3, top, 3, 0, 0, 0], [2, top, top, 3, 6, 3, 0, 0]], np.int32)
-    rows = Rows(token_ids, np.array([3, 4]), np.array([1, 0]), np.array([0, 0]))
-    encoded = record.encoded(rows, np.zeros((2, 2), int))
-    assert {len(r) + 16 for r in encoded} == {record.file_bytes}
-    found = record.features(record.table(tf.constant(encoded)))
-    assert found["token_ids"].numpy().tolist() == token_ids.tolist()
-    assert found["segment_ids"].numpy().tolist() == [
-        [0, 0, 0, 1, 1, 0, 0, 0],
-        [0, 0, 0, 0, 1, 1, 0, 0],
-    ]
-    assert found["pair_label"].numpy().tolist() == [1, 0]
-    assert set(found) == {"token_ids", "segment_ids", "pair_label"}
-
-
-def test_a_record_of_several_languages_comes_back():
-    sources = (
-        CorpusSource("text:a", language="de"),
-        CorpusSource("text:b", language="en"),
-        CorpusSource("tsv:c", language=("en", "de")),
-    )
-    config = CorpusConfig(sources, sequence_length=8)
-    record = RecordFormat.of(config, 100)
-    assert record.columns == ("boundary", "language", "second_language")
-    token_ids = np.array([[2, 5, 3, 6, 7, 3, 0, 0], [2, 5, 6, 7, 8, 9, 10, 3]], np.int32)
-    rows = Rows(token_ids, np.array([3, 8]), np.array([0, 0]), np.array([0, 1]))
-    encoded = record.encoded(rows, np.array([[1, 0], [0, 0]]))
-    found = record.features(record.table(tf.constant(encoded)))
-    found = {name: value.numpy().tolist() for name, value in found.items()}
-    assert found == {
-        "token_ids": token_ids.tolist(),
-        "segment_ids": [[0, 0, 0, 1, 1, 1, 0, 0], [0] * 8],
-        "language_ids": [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8],
-        "position_ids": [[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))],
-    }
-    config = CorpusConfig(sources[:2], sequence_length=8, pairs="sentence_order")
-    record = RecordFormat.of(config, 100)
-    encoded = record.encoded(rows, np.array([[1, 1], [0, 0]]))
-    found = record.features(record.table(tf.constant(encoded)))
-    assert found["language_ids"].numpy().tolist() == [[1] * 8, [0] * 8]
-    assert set(found) == {"token_ids", "segment_ids", "pair_label", "language_ids"}
-
-
 def test_the_fingerprint_is_of_the_rows(corpus, tmp_path):
     (tmp_path / "lines.txt").write_text(
         "\n".join(f"{number} {number} {number}" for number in range(100))
@@ -287,3 +253,139 @@ def test_the_fingerprint_is_of_the_rows(corpus, tmp_path):
     fields["validation_every"] = 20
     other = prepare(CorpusConfig((source,), **fields), corpus.vocabulary, tmp_path / "other")
     assert other.fingerprint != corpus.fingerprint
+
+
+SHARDS = (5, 1, 7, 7, 3, 7, 2)  # of seven shards
+TOTAL = sum(SHARDS)
+FIRST_ROWS = (0, 5, 6, 13, 20, 23, 30)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory) -> tuple[str, ...]:
+    """Shards whose records count on from one to the next."""
+    folder = tmp_path_factory.mktemp("shards")
+    number, paths = 0, []
+    for shard, rows in enumerate(SHARDS):
+        paths.append(str(folder / f"{shard}.tfrecord"))
+        with tf.io.TFRecordWriter(paths[-1]) as writer:
+            for _ in range(rows):
+                writer.write(str(number).encode())
+                number += 1
+    return tuple(paths)
+
+
+def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
+    """The first rows of batches of two, which do not divide the shards."""
+    batches = order.batches(start, size, tf.strings.to_number, repeat, drop_remainder=False)
+    rows = batches.unbatch().take(count).as_numpy_iterator()
+    found, places = [], []
+    for number, row_number, epoch in rows:
+        assert number == row_number  # the records are their own numbers
+        found.append(int(number))
+        places.append(int(epoch) * TOTAL)
+    # A row's epoch is that of its place.
+    assert places == [(start + place) // TOTAL * TOTAL for place in range(len(found))]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shuffled_rows", "groups", "seed"),
+    [(1, 7, (3, 0)), (16, 4, None), (16, 4, (3, 0)), (10_000, 1, (3, 0))],
+)
+def test_every_start_is_the_middle_of_the_whole(paths, shuffled_rows, groups, seed):
+    order = RowOrder(paths, SHARDS, FIRST_ROWS, shuffled_rows, seed)
+    assert order.groups == groups
+    whole = order_of(order, 0, True, 3 * TOTAL)
+    epochs = [whole[i : i + TOTAL] for i in range(0, len(whole), TOTAL)]
+    assert all(sorted(epoch) == list(range(TOTAL)) for epoch in epochs)
+    if seed is None:
+        assert all(epoch == list(range(TOTAL)) for epoch in epochs)
+    else:
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+    for start in (9, TOTAL + 17):
+        assert order_of(order, start, True, TOTAL) == whole[start:][:TOTAL]
+    assert order_of(order, 20, False) == whole[20:TOTAL]
+
+
+def test_a_start_reads_one_group_only(paths, tmp_path):
+    (wanted,) = order_of(RowOrder(paths, SHARDS, FIRST_ROWS, 1, (1, 0)), 2 * TOTAL - 1, True, 1)
+    copies = tuple(str(tmp_path / str(number)) for number in range(len(paths)))
+    shard = int(np.searchsorted(np.cumsum(SHARDS), wanted, side="right"))
+    tf.io.gfile.copy(paths[shard], copies[shard])  # no other is there
+    assert order_of(RowOrder(copies, SHARDS, FIRST_ROWS, 1, (1, 0)), 2 * TOTAL - 1, False) == [
+        wanted
+    ]
+
+
+def test_no_python_runs_while_rows_are_read(paths):
+    order = RowOrder(paths, SHARDS, FIRST_ROWS, 10, (1, 0))
+    dataset = order.batches(3, 4, tf.strings.to_number, repeat=True, drop_remainder=True)
+    graph = dataset._as_serialized_graph().numpy()
+    assert b"TFRecordDataset" in graph and b"PyFunc" not in graph
+
+
+def test_all_orders_are_equally_likely(paths):
+    """Of the first of three rows, over 600 seeds: 200 times each, three deviations at most."""
+    firsts = collections.Counter()
+    order = RowOrder(paths[4:5], SHARDS[4:5], FIRST_ROWS[4:5], 10, (0, 0))
+    batches = order.batches(0, 3, tf.strings.to_number, repeat=True, drop_remainder=True)
+    for _, row_numbers, _ in batches.take(600):
+        firsts[int(row_numbers[0])] += 1
+    assert sum(firsts.values()) == 600
+    assert all(abs(count - 200) < 35 for count in firsts.values()) and len(firsts) == 3
+
+
+@pytest.fixture(scope="module")
+def stream_corpus(tmp_path_factory):
+    folder = write_numbers(tmp_path_factory.mktemp("streams"))
+    config = config_of(folder, packing="full_text", rows_per_shard=7, validation_every=9)
+    return prepare(config, number_vocabulary(), folder / "out")
+
+
+def batches(dataset, count):
+    return [{name: t.numpy() for name, t in batch.items()} for batch in dataset.take(count)]
+
+
+def test_row_b_goes_on_where_row_b_ended(stream_corpus):
+    rows = rows_of(stream_corpus, "train")
+    length = len(rows) // 4
+    assert len(stream_corpus.shards["train"]) > 4 and length > 5
+    found = batches(stream_dataset(stream_corpus, "train", 4), 2 * length + 1)
+    for t, batch in enumerate(found):
+        place = t % length
+        expected = np.stack([rows[b * length + place] for b in range(4)])
+        np.testing.assert_array_equal(batch["token_ids"], expected)
+        np.testing.assert_array_equal(batch["starts"], [place == 0] * 4)
+        previous = np.zeros_like(expected) if place == 0 else found[t - 1]["token_ids"]
+        np.testing.assert_array_equal(batch["previous_ids"], previous)
+
+
+def test_it_begins_at_any_step(stream_corpus):
+    length = stream_corpus.rows("train") // 3
+    whole = batches(stream_dataset(stream_corpus, "train", 3), 2 * length + 4)
+    for start in (1, 2, length - 1, length, length + 1, 2 * length):
+        later = batches(stream_dataset(stream_corpus, "train", 3, start), 3)
+        for one, other in zip(whole[start : start + 3], later, strict=True):
+            for name in one:
+                np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_without_repeat_it_ends(stream_corpus):
+    count = stream_corpus.rows("validation")
+    dataset = stream_dataset(stream_corpus, "validation", 2, repeat=False)
+    assert int(dataset.cardinality()) == len(list(dataset)) == count // 2
+    with pytest.raises(UserError, match=f"has {count} rows, fewer than the {count + 1} texts"):
+        stream_dataset(stream_corpus, "validation", count + 1)
+
+
+def test_rows_are_held_out_by_the_run(tmp_path):
+    folder = write_numbers(tmp_path)
+    config = config_of(folder, packing="full_text", validation_every=4, validation_run=3)
+    corpus = prepare(config, number_vocabulary(), folder / "out")
+    held_out, trained = rows_of(corpus, "validation"), rows_of(corpus, "train")
+    assert len(held_out) >= 9
+    for first in range(0, len(held_out) - 2, 3):
+        numbers = numbers_of(corpus, held_out[first : first + 3])
+        assert len(numbers) > 20 and set(np.diff(numbers)) == {1}  # they go on
+    everything = [*numbers_of(corpus, held_out), *numbers_of(corpus, trained)]
+    assert sorted(everything) == list(range(600))

@@ -1,0 +1,20 @@
+"""The corpus of numbers as fixtures."""
+
+import pathlib
+
+import pytest
+
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+from tests.data.corpus.number_corpus import number_vocabulary, write_numbers
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> WordPieceVocabulary:
+    """Of the corpus of numbers; a file of tests with another one has its own fixture."""
+    return number_vocabulary()
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory) -> pathlib.Path:
+    """The documents of the corpus of numbers."""
+    return write_numbers(tmp_path_factory.mktemp("texts"))

@@ -1,0 +1,240 @@
+"""The documents of a corpus: mixed in an order and in shares, cut into sentences and ids."""
+
+import collections
+import io
+import itertools
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.corpus import documents as corpus_documents
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.documents import (
+    SourceSize,
+    corpus_mixture,
+    language_weights,
+    mixed_documents,
+    tokenized_documents,
+)
+from macaron_tf.errors import UserError
+from macaron_tf.io import progress
+from macaron_tf.text.sentences import cut_lines, split_sentences
+from macaron_tf.text.wordpiece import WordPieceVocabulary
+from tests.data.corpus.number_corpus import SPECIAL
+
+
+def reader(name: str, count: int):
+    return lambda: (f"{name}{number}" for number in range(count))
+
+
+def test_without_weights_every_document_comes_once():
+    mixed = list(mixed_documents([reader("a", 30), reader("b", 3), reader("c", 1)], None, 0))
+    texts = [document.text for document in mixed]
+    assert sorted(texts) == sorted([*(f"a{n}" for n in range(30)), "b0", "b1", "b2", "c0"])
+    assert not any(document.repeated for document in mixed)
+    for name in "ab":  # each source in its own order
+        own = [int(text[1:]) for text in texts if text[0] == name]
+        assert own == sorted(own)
+    assert texts[:3] != ["a0", "a1", "a2"] or texts.index("b0") < 20
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_weights_are_shares_until_every_source_was_read(seed):
+    counts = {"a": 20, "b": 1000}
+    mixed = list(mixed_documents([reader(n, c) for n, c in counts.items()], [1.0, 4.0], seed))
+    drawn = collections.Counter(document.text[0] for document in mixed)
+    assert drawn["b"] == 1000  # the last to end ends the mixture
+    assert abs(drawn["a"] - 250) < 60
+    times = collections.Counter(document.text for document in mixed)
+    assert {times[f"b{n}"] for n in range(1000)} == {1}
+    assert max(times.values()) - min(times[f"a{n}"] for n in range(20)) <= 1
+    seen = set()
+    for document in mixed:
+        assert document.text[0] == "ab"[document.source]
+        assert document.repeated == (document.text in seen)
+        seen.add(document.text)
+
+
+def test_the_seed_decides():
+    def order(seed):
+        readers = [reader("a", 50), reader("b", 50)]
+        return [document.text for document in mixed_documents(readers, [1, 1], seed)]
+
+    assert order(3) == order(3) != order(4)
+
+
+def test_one_source_keeps_its_order():
+    for weights in (None, [2.0]):
+        mixed = list(
+            mixed_documents([reader("a", 5)], weights, np.random.default_rng(1).integers(9))
+        )
+        assert [document.text for document in mixed] == ["a0", "a1", "a2", "a3", "a4"]
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 4.0]])
+def test_a_document_that_is_held_out_stays_so(weights):
+    readers = [reader("a", 20), reader("b", 300)]
+    mixed = list(mixed_documents(readers, weights, 0, hold_out_every=50))
+    sides = collections.defaultdict(set)
+    for document in mixed:
+        sides[document.text].add(document.held_out)
+    assert len(sides) == 320 and all(len(found) == 1 for found in sides.values())
+    first = list(sides)  # in the order in which they first come
+    held_out = [number for number, text in enumerate(first) if True in sides[text]]
+    assert held_out == [0, 2, 50, 100, 150, 200, 250, 300]
+    plain = mixed_documents(readers, weights, 0)
+    assert [d.text for d in plain] == [d.text for d in mixed]
+    assert not any(d.held_out for d in mixed_documents(readers, weights, 0))
+
+
+LANGUAGES = (
+    CorpusSource("text:a", language="en"),
+    CorpusSource("text:b", language="en"),
+    CorpusSource("text:c", language="ne"),
+    CorpusSource("tsv:d", language=("en", "ne")),
+)
+SIZES = [SourceSize(50, 6_000), SourceSize(900, 3_000), SourceSize(100, 400), SourceSize(600, 600)]
+
+
+def shares(alpha: float) -> dict[tuple[str, ...], float]:
+    """The formula: q_i = p_i^alpha / sum p_j^alpha."""
+    lines = {("en",): 9_000, ("ne",): 400, ("en", "ne"): 600}
+    powers = {language: (count / 10_000) ** alpha for language, count in lines.items()}
+    return {language: power / sum(powers.values()) for language, power in powers.items()}
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_shares_of_lines_in_expectation(alpha):
+    weights = np.array(language_weights(LANGUAGES, SIZES, alpha))
+    lines = weights * [size.lines / size.documents for size in SIZES]
+    lines /= lines.sum()
+    found = collections.defaultdict(float)
+    for source, share in zip(LANGUAGES, lines, strict=True):
+        found[source.languages] += share
+    assert found == pytest.approx(shares(alpha))
+    assert lines[0] / lines[1] == pytest.approx(6_000 / 3_000)  # within a language as they are
+
+
+def test_the_paper_draws_a_small_language_more_often():
+    # A language of 1% beside one of 99%: alpha 0.5 makes it 9%.
+    sizes = [SourceSize(990, 990), SourceSize(10, 10)]
+    english, nepali = language_weights(LANGUAGES[1:3], sizes, 0.5)
+    assert nepali / (english + nepali) == pytest.approx(0.1 / (0.1 + 0.99**0.5))
+
+
+def test_shares_of_a_hundred_thousand_draws():
+    """Documents of one line each: shares of lines are shares of draws."""
+    counts = [80_000, 2_000, 500]
+    sources = [CorpusSource("text:x", language=language) for language in ("en", "de", "ne")]
+    weights = language_weights(sources, [SourceSize(n, n) for n in counts], 0.5)
+    readers = [lambda n=n: iter(["text"] * n) for n in counts]
+    drawn = collections.Counter(
+        document.source for document in mixed_documents(readers, weights, 1)
+    )
+    total = drawn.total()
+    assert total > 100_000 * 0.9
+    expected = np.sqrt(np.array(counts) / sum(counts))
+    expected /= expected.sum()
+    # The first source is read to its end once: all draws but its own number are random.
+    for source, share in enumerate(expected):
+        deviation = np.sqrt(total * share * (1 - share))
+        assert abs(drawn[source] - total * share) < 3 * deviation
+
+
+def test_documents_of_a_corpus(tmp_path, monkeypatch):
+    (tmp_path / "en.txt").write_text("\n\n".join(f"one {n}\ntwo\n" for n in range(400)))
+    (tmp_path / "ne.txt").write_text("\n\n".join(f"ek {n}" for n in range(20)))
+    (tmp_path / "both.tsv").write_text("\n".join(f"one\tek {n}" for n in range(100)) + "\n \tx")
+    config = CorpusConfig(
+        (
+            CorpusSource(f"text-paragraphs:{tmp_path}/en.txt", language="en"),
+            CorpusSource(f"text-paragraphs:{tmp_path}/ne.txt", language="ne"),
+            CorpusSource(f"tsv:{tmp_path}/both.tsv", language=("en", "ne")),
+        ),
+        language_alpha=0.0,
+    )
+    drawn = list(corpus_mixture(config))
+    lines = collections.Counter()
+    for document in drawn:
+        assert isinstance(document.text, tuple) == (document.source == 2)
+        lines[document.source] += 1 if document.source else 2
+    assert {d.text for d in drawn if d.source == 2} == {("one", f"ek {n}") for n in range(100)}
+    assert sum(not document.repeated for document in drawn) == 520  # each once at least
+    assert all(abs(lines[source] / lines.total() - 1 / 3) < 0.06 for source in range(3))
+    assert drawn == list(corpus_mixture(config))
+    read, read_pairs = [], corpus_documents.read_pairs
+    monkeypatch.setattr(
+        corpus_documents, "read_pairs", lambda *args: read.append(args) or read_pairs(*args)
+    )
+    monkeypatch.setattr(progress, "_SECONDS", 0)
+    stream = io.StringIO()
+    list(corpus_mixture(config, stream=stream))
+    assert len(read) == 1  # the pairs come again from memory
+    assert stream.getvalue().splitlines()[-1] == "520 documents  counting lines"
+    few = list(corpus_mixture(config, max_documents=3))
+    assert sum(not document.repeated for document in few) == 9
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return WordPieceVocabulary([*SPECIAL, "one", "two", "three", ".", "x"])
+
+
+def test_sentences():
+    lines = ["He came. She saw! Did it?  Yes", "", "   ", "no stop", "\ud800 a."]
+    found = split_sentences(lines)
+    assert found[:4] == [["He came.", "She saw!", "Did it?", "Yes"], [], [], ["no stop"]]
+    assert split_sentences([]) == []
+
+
+def test_sentences_of_blingfire():
+    pytest.importorskip("blingfire")
+    lines = ['Mr. Smith paid 3.5 pounds. "Why?" he said.', "", "\x00 a\nb."]
+    found = split_sentences(lines, "blingfire")
+    assert found[0][0] == "Mr. Smith paid 3.5 pounds." and found[1] == [] and len(found) == 3
+
+
+def test_no_such_splitter():
+    with pytest.raises(UserError, match="no sentence splitter 'axe'"):
+        split_sentences(["a"], "axe")
+
+
+def test_lines():
+    assert cut_lines(" a b \r\n\n \nc") == ["a b", "c"]
+    assert cut_lines("aa bb cc dd", longest=5) == ["aa bb", "cc dd"]
+    assert cut_lines("aaaaaaa bb", longest=3) == ["aaa", "aaa", "a", "bb"]
+    assert "".join(cut_lines("word " * 100_000)).count("word") == 100_000
+
+
+def lists(document):
+    return [document.ids[a:b].tolist() for a, b in itertools.pairwise(document.offsets)]
+
+
+@pytest.mark.parametrize("group", [1, 20, 1 << 20])
+def test_documents_of_ids(vocabulary, monkeypatch, group):
+    monkeypatch.setattr("macaron_tf.data.corpus.documents._GROUP", group)
+    texts = ["one two. three.\n\ntwo", "\x00\n\u200b", "three"]
+    lines = [lists(d) for d in tokenized_documents(iter(texts), vocabulary, None)]
+    assert lines == [[[5, 6, 8, 7, 8], [6]], [], [[7]]]
+    sentences = [lists(d) for d in tokenized_documents(texts, vocabulary, "tensorflow_text")]
+    assert sentences == [[[5, 6, 8], [7, 8], [6]], [], [[7]]]
+
+
+def test_a_large_document_is_tokenized_in_parts(vocabulary, monkeypatch):
+    sizes = []
+    encode_rows = vocabulary.encode_rows
+
+    def counted(lines):
+        sizes.append(sum(map(len, lines)))
+        return encode_rows(lines)
+
+    monkeypatch.setattr(vocabulary, "encode_rows", counted)
+    (document,) = tokenized_documents(["one two " * 1_250_000], vocabulary, None)
+    assert len(document.ids) == 2_500_000 and np.all(document.ids[::2] == 5)
+    assert max(sizes) < 1.2 * (1 << 20)
+
+
+def test_no_document(vocabulary):
+    assert list(tokenized_documents([], vocabulary, None)) == []
+    (document,) = tokenized_documents([""], vocabulary, "tensorflow_text")
+    assert lists(document) == []

@@ -1,0 +1,358 @@
+"""Rows of running text, of pairs and of translations, and their records."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.packing import (
+    RecordFormat,
+    Rows,
+    pack_pairs,
+    pack_rows,
+    pack_translations,
+)
+from macaron_tf.text.token_rows import TokenRows
+
+CLS, SEP = 2, 3
+
+
+def numbered(*lengths: int) -> list[TokenRows]:
+    """Documents of one sentence each, of the ids 10, 11, 12, ... one after another."""
+    return in_sentences(*([length] for length in lengths))
+
+
+def in_sentences(*documents: list[int]) -> list[TokenRows]:
+    """Documents of sentences of these lengths, of the ids 10, 11, 12, ... one after another."""
+    bounds = 10 + np.cumsum([0, *map(sum, documents)])
+    return [
+        TokenRows(np.arange(a, b), np.unique(np.cumsum([0, *lengths])))
+        for (a, b), lengths in zip(itertools.pairwise(bounds), documents, strict=True)
+    ]
+
+
+def test_rows_within_documents():
+    rows = pack_rows(numbered(7, 0, 2, 6), 5, CLS, SEP, cross_documents=False)
+    assert rows.token_ids.tolist() == [
+        [2, 10, 11, 12, 3],
+        [2, 13, 14, 15, 3],
+        [2, 16, 3, 0, 0],
+        [2, 17, 18, 3, 0],
+        [2, 19, 20, 21, 3],
+        [2, 22, 23, 24, 3],
+    ]
+    assert rows.owners.tolist() == [0, 0, 0, 2, 3, 3]
+    assert rows.boundaries.tolist() == [5] * 6 and rows.pair_label.tolist() == [0] * 6
+
+
+def test_rows_across_documents():
+    rows = pack_rows(numbered(4, 1, 3, 1, 1, 9), 8, CLS, SEP, cross_documents=True)
+    assert rows.token_ids.tolist() == [
+        [2, 10, 11, 12, 13, 3, 14, 3],
+        [2, 15, 16, 17, 3, 18, 3, 0],
+        [2, 19, 3, 20, 21, 22, 23, 3],
+        [2, 24, 25, 26, 27, 28, 3, 0],
+    ]
+    assert rows.owners.tolist() == [0, 2, 4, 5]
+
+
+def test_full_sentences():
+    documents = in_sentences([2, 3], [1, 4, 1], [3])
+    rows = pack_rows(documents, 9, CLS, SEP, cross_documents=True, whole_sentences=True)
+    assert rows.token_ids.tolist() == [
+        [2, 10, 11, 12, 13, 14, 3, 15, 3],
+        [2, 16, 17, 18, 19, 20, 3, 0, 0],
+        [2, 21, 22, 23, 3, 0, 0, 0, 0],
+    ]
+    assert rows.owners.tolist() == [0, 1, 2]
+
+
+def test_doc_sentences():
+    documents = in_sentences([2, 3], [1, 4, 1], [3])
+    rows = pack_rows(documents, 8, CLS, SEP, cross_documents=False, whole_sentences=True)
+    assert rows.token_ids.tolist() == [
+        [2, 10, 11, 12, 13, 14, 3, 0],
+        [2, 15, 16, 17, 18, 19, 20, 3],
+        [2, 21, 22, 23, 3, 0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize("cross_documents", [False, True])
+def test_a_sentence_longer_than_a_row_is_cut(cross_documents):
+    documents = in_sentences([2, 7, 1, 2])
+    rows = pack_rows(documents, 6, CLS, SEP, cross_documents, whole_sentences=True)
+    assert rows.token_ids.tolist() == [
+        [2, 10, 11, 3, 0, 0],
+        [2, 12, 13, 14, 15, 3],
+        [2, 16, 17, 18, 19, 3],  # its rest, and the next sentence
+        [2, 20, 21, 3, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize("cross_documents", [False, True])
+@pytest.mark.parametrize("length", [3, 17, 40])
+def test_rows_of_sentences_end_with_them_and_lose_no_id(cross_documents, length):
+    rng = np.random.default_rng(1)
+    lengths = [rng.integers(1, 30, rng.integers(0, 9)).tolist() for _ in range(60)]
+    documents = in_sentences(*lengths)
+    rows = pack_rows(documents, length, CLS, SEP, cross_documents, whole_sentences=True)
+    ids = [row[row >= 10] for row in rows.token_ids]
+    assert np.concatenate(ids).tolist() == np.concatenate([d.ids for d in documents]).tolist()
+    ends = 10 + np.cumsum([length for document in lengths for length in document]) - 1
+    sentences = dict(zip(ends.tolist(), [n for d in lengths for n in d], strict=True))
+    for row in ids:
+        if row[-1] not in sentences:  # inside one that fills all of the row
+            end = ends[np.searchsorted(ends, row[-1])]
+            assert len(row) == length - 2 and sentences[int(end)] > length - 2
+            assert row[0] > end - sentences[int(end)]
+    documents_of = np.repeat(np.arange(60), [sum(d) for d in lengths])
+    crossing = sum(len(set(documents_of[row - 10])) > 1 for row in ids)
+    assert (crossing > 0) == (cross_documents and length > 3)
+    if length == 40 and cross_documents:  # nothing that fits is left for the next row
+        for row, following in itertools.pairwise(ids):
+            sentence = sentences[int(ends[np.searchsorted(ends, following[0])])]
+            borders = len(set(documents_of[row - 10])) - 1
+            new = documents_of[following[0] - 10] != documents_of[row[-1] - 10]
+            assert len(row) + borders + new + sentence > length - 2
+
+
+@pytest.mark.parametrize("cross_documents", [False, True])
+@pytest.mark.parametrize("length", [3, 4, 17])
+def test_no_id_is_lost_and_rows_are_full(cross_documents, length):
+    lengths = np.random.default_rng(0).integers(0, 40, 50)
+    documents = numbered(*lengths)
+    rows = pack_rows(documents, length, CLS, SEP, cross_documents)
+    ids = rows.token_ids
+    assert ids[ids >= 10].tolist() == np.concatenate([d.ids for d in documents]).tolist()
+    assert (ids[:, 0] == CLS).all()
+    real = (ids != 0).sum(axis=1)
+    assert (ids[np.arange(len(ids)), real - 1] == SEP).all()
+    if cross_documents:
+        assert (real[:-1] >= length - 1).all()
+    else:
+        assert (real < length).sum() <= len(documents)
+
+
+def test_no_document_gives_no_row():
+    for cross_documents in (False, True):
+        assert pack_rows([], 8, CLS, SEP, cross_documents).token_ids.shape == (0, 8)
+        assert len(pack_rows(numbered(0, 0), 8, CLS, SEP, cross_documents).token_ids) == 0
+
+
+def book(rng, number: int, sentences: int) -> TokenRows:
+    """Ids 1000 * number + 10 and up, in sentences of 1 to 20."""
+    lengths = rng.integers(1, 21, sentences)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return TokenRows(np.arange(offsets[-1]) + 1000 * number + 10, offsets)
+
+
+def halves(row: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
+    return row[1 : boundary - 1], row[boundary : np.flatnonzero(row == SEP)[-1]]
+
+
+def test_next_sentences_are_berts():
+    rng = np.random.default_rng(1)
+    # Sentences of 5 ids and pairs of 61: chunks of a single sentence are rare.
+    documents = [
+        TokenRows(np.arange(500) + 1000 * n + 10, np.arange(0, 501, 5)) for n in range(1, 41)
+    ]
+    rows = pack_pairs(documents, 64, CLS, SEP, rng)
+    assert len(rows.token_ids) > 400
+    real = (rows.token_ids != 0).sum(axis=1)
+    follows = np.zeros(len(real), bool)
+    for number, (row, boundary) in enumerate(zip(rows.token_ids, rows.boundaries, strict=True)):
+        assert row[0] == CLS and row[boundary - 1] == SEP and row[real[number] - 1] == SEP
+        assert (row == SEP).sum() == 2 and (row == CLS).sum() == 1
+        a, b = halves(row, boundary)
+        assert len(a) and len(b)
+        for half in (a, b):  # each a stretch of one document
+            assert (np.diff(half) == 1).all()
+        same = a[0] // 1000 == b[0] // 1000
+        assert a[0] // 1000 == rows.owners[number] + 1
+        assert same == (rows.pair_label[number] == 0)
+        if same:
+            # Nothing but what trimming took, a sentence's worth, may lie between the halves.
+            assert 0 < b[0] - a[-1] <= 5 + 1
+            follows[number] = True
+    assert abs(follows.mean() - 0.5) < 0.06
+    short = (real < 60).mean()  # a target of 10% of the rows, and the ends of documents
+    assert 0.05 < short < 0.25
+
+
+def test_every_sentence_of_a_document_is_used():
+    rng = np.random.default_rng(2)
+    documents = [book(rng, n, 30) for n in range(1, 6)]
+    rows = pack_pairs(documents, 512, CLS, SEP, rng, short_probability=0.0)
+    found = set(rows.token_ids[rows.token_ids >= 10].tolist())
+    assert found == set(np.concatenate([d.ids for d in documents]).tolist())
+
+
+def test_the_longer_half_is_trimmed_at_either_end():
+    one = TokenRows(np.arange(10, 1010), np.array([0, 1000]))  # a book without a full stop
+    two = TokenRows(np.arange(5000, 5020), np.array([0, 10, 20]))
+    fronts = set()
+    for seed in range(20):
+        rows = pack_pairs(
+            [one, two], 35, CLS, SEP, np.random.default_rng(seed), short_probability=0.0
+        )
+        a, b = halves(rows.token_ids[0], rows.boundaries[0])
+        assert rows.owners[0] == 0 and rows.pair_label[0] == 1  # it has no second half
+        assert len(a) + len(b) == 32 and len(b) in (10, 16)
+        assert a[0] > 10 and a[-1] < 1009
+        fronts.add(int(a[0]))
+    assert len(fronts) > 10
+
+
+def test_the_same_seed_gives_the_same_pairs():
+    def pairs(seed):
+        documents = [book(np.random.default_rng(n), n, 20) for n in range(1, 4)]
+        return pack_pairs(documents, 32, CLS, SEP, np.random.default_rng(seed)).token_ids
+
+    assert np.array_equal(pairs(1), pairs(1))
+    assert pairs(1).shape != pairs(2).shape or not np.array_equal(pairs(1), pairs(2))
+
+
+def test_pairs_need_two_documents():
+    empty = TokenRows(np.zeros(0, np.int64), np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="two documents"):
+        pack_pairs([book(np.random.default_rng(0), 1, 5), empty], 32, CLS, SEP, None)
+
+
+def fives(documents: int, sentences: int = 100) -> list[TokenRows]:
+    """Documents of sentences of 5 ids, number n of ids 1000 n + 10 and up."""
+    return [
+        TokenRows(np.arange(5 * sentences) + 1000 * n + 10, np.arange(0, 5 * sentences + 1, 5))
+        for n in range(1, documents + 1)
+    ]
+
+
+@pytest.mark.parametrize("single_sentences", [False, True])
+def test_sentence_order_swaps_half_of_consecutive_segments(single_sentences):
+    rows = pack_pairs(
+        fives(900),
+        64,
+        CLS,
+        SEP,
+        np.random.default_rng(3),
+        "sentence_order",
+        single_sentences=single_sentences,
+    )
+    count = len(rows.token_ids)
+    assert count > (44_000 if single_sentences else 7_000)
+    used = collections.Counter()
+    for row, boundary, label, owner in zip(*rows, strict=True):
+        if label:
+            b, a = halves(row, boundary)
+        else:
+            a, b = halves(row, boundary)
+        assert len(a) and len(b)
+        assert {a[0] // 1000, a[-1] // 1000, b[0] // 1000, b[-1] // 1000} == {owner + 1}
+        assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
+        # Nothing but what trimming took, a sentence's worth at most, lies between them.
+        assert 0 < b[0] - a[-1] <= 5 + 1
+        if single_sentences:
+            assert len(a) == len(b) == 5 and b[0] == a[-1] + 1
+        used[(owner, int(a[0]))] += 1
+    assert max(used.values()) == 1  # no segment comes twice
+    share = rows.pair_label.mean()
+    assert abs(share - 0.5) < 3 * 0.5 / np.sqrt(count)
+
+
+def test_a_sentence_alone_is_cut_inside_for_its_order():
+    alone = TokenRows(np.arange(10, 30), np.array([0, 20]))
+    cuts, labels = collections.Counter(), []
+    for seed in range(400):
+        rows = pack_pairs([alone], 64, CLS, SEP, np.random.default_rng(seed), "sentence_order", 0.0)
+        a, b = halves(rows.token_ids[0], rows.boundaries[0])
+        labels.append(int(rows.pair_label[0]))
+        first, second = (b, a) if labels[-1] else (a, b)
+        assert np.concatenate([first, second]).tolist() == list(range(10, 30))
+        cuts[len(first)] += 1
+    assert set(cuts) == set(range(1, 20))
+    assert abs(np.mean(labels) - 0.5) < 0.075
+    one_id = TokenRows(np.array([10]), np.array([0, 1]))
+    none = pack_pairs([one_id], 64, CLS, SEP, np.random.default_rng(0), "sentence_order")
+    assert none.token_ids.shape == (0, 64)
+
+
+def test_pairs_of_single_sentences():
+    rows = pack_pairs(
+        fives(40), 64, CLS, SEP, np.random.default_rng(4), "next_sentence", single_sentences=True
+    )
+    same = []
+    for row, boundary, label in zip(rows.token_ids, rows.boundaries, rows.pair_label, strict=True):
+        a, b = halves(row, boundary)
+        assert len(a) == len(b) == 5 and a[0] % 5 == b[0] % 5 == 0
+        same.append(a[0] // 1000 == b[0] // 1000)
+        assert same[-1] == (label == 0)
+        assert not same[-1] or b[0] == a[-1] + 1
+    assert abs(np.mean(same) - 0.5) < 0.05
+
+
+def test_unknown_pairs():
+    with pytest.raises(ValueError, match="unknown pairs 'previous'"):
+        pack_pairs(fives(2), 64, CLS, SEP, np.random.default_rng(0), "previous")
+
+
+def test_translations_are_a_row_each_or_left_out():
+    pairs = [
+        TokenRows(np.arange(10, 15), np.array([0, 2, 5])),
+        TokenRows(np.arange(20, 23), np.array([0, 3])),  # a half without ids
+        TokenRows(np.arange(30, 36), np.array([0, 3, 6])),  # too long
+        TokenRows(np.arange(40, 42), np.array([0, 1, 2])),
+    ]
+    rows = pack_translations(pairs, 8, CLS, SEP)
+    assert rows.token_ids.tolist() == [[2, 10, 11, 3, 12, 13, 14, 3], [2, 40, 3, 41, 3, 0, 0, 0]]
+    assert rows.boundaries.tolist() == [4, 3] and rows.owners.tolist() == [0, 3]
+    assert rows.pair_label.tolist() == [0, 0]
+    assert pack_translations([], 8, CLS, SEP).token_ids.shape == (0, 8)
+
+
+@pytest.mark.parametrize("vocabulary_size", [1 << 16, 70_000])
+def test_a_record_comes_back(vocabulary_size):
+    config = CorpusConfig(("text:a",), sequence_length=8, pairs="next_sentence")
+    record = RecordFormat.of(config, vocabulary_size)
+    top = vocabulary_size - 1
+    token_ids = np.array([[2, 5, 3, top, 3, 0, 0, 0], [2, top, top, 3, 6, 3, 0, 0]], np.int32)
+    rows = Rows(token_ids, np.array([3, 4]), np.array([1, 0]), np.array([0, 0]))
+    encoded = record.encoded(rows, np.zeros((2, 2), int))
+    assert {len(r) + 16 for r in encoded} == {record.file_bytes}
+    found = record.features(record.table(tf.constant(encoded)))
+    assert found["token_ids"].numpy().tolist() == token_ids.tolist()
+    assert found["segment_ids"].numpy().tolist() == [
+        [0, 0, 0, 1, 1, 0, 0, 0],
+        [0, 0, 0, 0, 1, 1, 0, 0],
+    ]
+    assert found["pair_label"].numpy().tolist() == [1, 0]
+    assert set(found) == {"token_ids", "segment_ids", "pair_label"}
+
+
+def test_a_record_of_several_languages_comes_back():
+    sources = (
+        CorpusSource("text:a", language="de"),
+        CorpusSource("text:b", language="en"),
+        CorpusSource("tsv:c", language=("en", "de")),
+    )
+    config = CorpusConfig(sources, sequence_length=8)
+    record = RecordFormat.of(config, 100)
+    assert record.columns == ("boundary", "language", "second_language")
+    token_ids = np.array([[2, 5, 3, 6, 7, 3, 0, 0], [2, 5, 6, 7, 8, 9, 10, 3]], np.int32)
+    rows = Rows(token_ids, np.array([3, 8]), np.array([0, 0]), np.array([0, 1]))
+    encoded = record.encoded(rows, np.array([[1, 0], [0, 0]]))
+    found = record.features(record.table(tf.constant(encoded)))
+    found = {name: value.numpy().tolist() for name, value in found.items()}
+    assert found == {
+        "token_ids": token_ids.tolist(),
+        "segment_ids": [[0, 0, 0, 1, 1, 1, 0, 0], [0] * 8],
+        "language_ids": [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8],
+        "position_ids": [[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))],
+    }
+    config = CorpusConfig(sources[:2], sequence_length=8, pairs="sentence_order")
+    record = RecordFormat.of(config, 100)
+    encoded = record.encoded(rows, np.array([[1, 1], [0, 0]]))
+    found = record.features(record.table(tf.constant(encoded)))
+    assert found["language_ids"].numpy().tolist() == [[1] * 8, [0] * 8]
+    assert set(found) == {"token_ids", "segment_ids", "pair_label", "language_ids"}

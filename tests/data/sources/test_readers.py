@@ -1,0 +1,286 @@
+"""Readers of pairs and documents: files, TFDS sets, one sentence for all that is wrong."""
+
+import gzip
+import shutil
+import socket
+
+import pytest
+
+from macaron_tf.data.sources import names
+from macaron_tf.data.sources.readers import (
+    count_documents,
+    documents,
+    read_pairs,
+    source_files,
+    source_fingerprint,
+)
+from macaron_tf.errors import UserError
+
+
+def read(source, split="train"):
+    return read_pairs(source, split, "en", "de")
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "train.en").write_text("one\ntwo\u2028lines\n\nfour\n", encoding="utf-8")
+    (tmp_path / "train.de").write_bytes(b"eins\r\nzwei\n\nvier")
+    with gzip.open(tmp_path / "train.en.gz", "wt", encoding="utf-8") as file:
+        file.write("one\ntwo\u2028lines\n\nfour\n")
+    (tmp_path / "train.tsv").write_text("one\teins\ntwo\tzwei\n")
+    return tmp_path
+
+
+LINES = [("one", "eins"), ("two\u2028lines", "zwei"), ("", ""), ("four", "vier")]
+
+
+def test_plain_gzip_and_split_names(files):
+    assert read(f"text:{files}/train.en,{files}/train.de") == LINES
+    assert read(f"text:{files}/train.en,{files}/train.de", "all") == LINES
+    assert read(f"text:{files}/train.en.gz,{files}/train.de") == LINES
+    assert read(f"text:{files}/{{split}}.en,{files}/{{split}}.de") == LINES
+    assert read(f"tsv:{files}/{{split}}.tsv") == [("one", "eins"), ("two", "zwei")]
+
+
+def test_which_sources_have_splits():
+    def has_splits(name):
+        return names.parse_source(name, names.PAIRS).has_splits
+
+    assert has_splits("tfds:multi30k") and has_splits("homeassistant")
+    assert has_splits("text:{split}.en,{split}.de") and has_splits("tsv:{split}.tsv")
+    assert not has_splits("text:a.en,a.de") and not has_splits("tsv:a.tsv")
+    with pytest.raises(UserError, match=r"tfds:NAME\[/CONFIG\]\[:VERSION\], text:"):
+        has_splits("ftp:x")
+
+
+def test_byte_order_mark_is_no_text(files):
+    (files / "bom.en").write_bytes(b"\xef\xbb\xbfone\n")
+    (files / "one.de").write_text("eins\n")
+    assert read(f"text:{files}/bom.en,{files}/one.de") == [("one", "eins")]
+
+
+def test_unequal_counts_name_both(files):
+    (files / "short.de").write_text("eins\n")
+    with pytest.raises(UserError, match=r"train\.en has 4 lines but .*short\.de has 1"):
+        read(f"text:{files}/train.en,{files}/short.de")
+
+
+@pytest.mark.parametrize(
+    ("source", "split", "message"),
+    [
+        ("text:{d}/nope.en,{d}/train.de", "train", r"cannot read .*nope\.en: No such file"),
+        ("text:{d},{d}/train.de", "train", "cannot read"),
+        ("text:{d}/train.en", "train", "names 1 files, not 2"),
+        ("text:a,b,c", "train", "names 3 files, not 2"),
+        ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': put \{split\}"),
+        ("text:{d}/{{split}}.en,{d}/{{split}}.de", "dev", r"cannot read .*dev\.en"),
+        ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
+        ("text:{d}/latin,{d}/train.de", "train", r"latin, line 2: not UTF-8 \(byte 0xe4\)"),
+        ("text:{d}/broken.gz,{d}/train.de", "train", "not a whole gzip file"),
+        ("text:{d}/false.gz,{d}/train.de", "train", "not a whole gzip file"),
+        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2: 3 columns, not 2"),
+        ("tsv:{d}/train.en", "train", r"train\.en, line 1: 1 columns, not 2"),
+        ("tsv:{d}/empty", "train", "empty is empty"),
+        ("tsv:{d}/nope", "train", "cannot read"),
+        ("csv:{d}/train.tsv", "train", "unknown source 'csv:"),
+        ("", "train", "unknown source ''"),
+        ("text:", "train", "unknown source 'text:': give tfds"),
+        ("tfds:", "train", "unknown source 'tfds:': give tfds"),
+    ],
+)
+def test_pairs_that_cannot_be_read(files, source, split, message):
+    (files / "empty").write_text("")
+    (files / "latin").write_bytes(b"eins\nzw\xe4i\n")
+    (files / "three.tsv").write_text("a\tb\na\tb\tc\n")
+    (files / "broken.gz").write_bytes((files / "train.en.gz").read_bytes()[:-9])
+    (files / "false.gz").write_text("not compressed\n")
+    with pytest.raises(UserError, match=message) as caught:
+        read(source.format(d=files), split)
+    assert "\n" not in str(caught.value)
+
+
+def test_fingerprint_follows_the_content(files):
+    def fingerprint(split="train", source=f"text:{files}/train.en,{files}/train.de"):
+        return source_fingerprint(source, split, "en", "de")
+
+    before = fingerprint()
+    assert fingerprint() == before
+    assert fingerprint("all") != before
+    (files / "train.en").write_text("1\n2\n3\n4\n")
+    assert fingerprint() != before
+    with pytest.raises(UserError, match="cannot read"):
+        fingerprint(source="tsv:nowhere.tsv")
+
+
+def read_set(tfds_dir, source, split="validation", languages=("en", "de"), **options):
+    return read_pairs(source, split, *languages, data_dir=tfds_dir, **options)
+
+
+def test_both_directions_and_slices(tfds_dir):
+    pairs = read_set(tfds_dir, "tfds:multi30k/de-en")
+    assert len(pairs) == 1014
+    assert pairs[0][0].startswith("A man") and pairs[0][1].startswith("Ein Mann")
+    # Without a configuration, the one of the two languages; with a version; in the set's order.
+    assert read_set(tfds_dir, "tfds:multi30k") == pairs
+    assert read_set(tfds_dir, "tfds:multi30k/de-en:1.0.0", "validation[:7]") == pairs[:7]
+    assert read_set(tfds_dir, "tfds:multi30k", languages=("de", "en"))[0] == pairs[0][::-1]
+    assert read_set(tfds_dir, "tfds:multi30k", languages=("en", "fr"))[0][0] == pairs[0][0]
+
+
+@pytest.mark.parametrize(
+    ("source", "split", "languages", "message"),
+    [
+        ("tfds:nope", "train", ("en", "de"), r"no TFDS set 'nope' .*multi30k.*no builder 'nope'"),
+        ("tfds:opus/medical", "train", ("en", "de"), r"prepare it with: .*load\('opus/medical'"),
+        ("tfds:multi30k/xx", "train", ("en", "de"), r"no configuration 'xx' .*de-en, fr-en"),
+        ("tfds:multi30k", "train", ("en", "xx"), r"several configurations .*de-en, fr-en"),
+        ("tfds:multi30k/de-en:9.9.9", "train", ("en", "de"), r"no version '9\.9\.9': it has 1"),
+        ("tfds:multi30k", "test", ("en", "de"), "no split 'test': it has train, validation"),
+        ("tfds:multi30k/fr-en", "train", ("en", "de"), "no language 'de': .*en, fr"),
+        ("tfds:glue/sst2", "train", ("en", "de"), "no language 'en': .*idx, label, sentence"),
+        ("tfds:multi30k", "train[:10%", ("en", "de"), "cannot read split"),
+        ("tfds:multi30k", "train[:0]", ("en", "de"), "cannot read split 'train"),
+    ],
+)
+def test_sets_that_cannot_be_read(tfds_dir, source, split, languages, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read_set(tfds_dir, source, split, languages)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_any_set(tmp_path):
+    with pytest.raises(UserError, match=r"holds nothing.*prepare it with: python -c"):
+        read_set(tmp_path, "tfds:wmt14_translate/de-en")
+
+
+@pytest.mark.parametrize("name", ["iwslt14/de-en", "multi30k"])
+@pytest.mark.parametrize("download", [False, True])
+def test_a_set_that_tfds_cannot_make(name, download, tmp_path, monkeypatch):
+    def connect(*_):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.raises(
+        UserError, match=r"--data-dir\).* no builder '(iwslt14|multi30k)'"
+    ) as caught:
+        read_set(tmp_path, f"tfds:{name}", download=download)
+    assert "tfds.load" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_damaged_set(tfds_dir, tmp_path):
+    folder = tmp_path / "multi30k" / "de-en"
+    shutil.copytree(f"{tfds_dir}/multi30k/de-en", folder, copy_function=shutil.copyfile)
+    folder = folder / "1.0.0"
+    folder.chmod(0o755)
+    record = next(folder.glob("*validation.tfrecord*"))
+    record.write_bytes(record.read_bytes()[:1000])
+    with pytest.raises(UserError, match="cannot read split 'validation'"):
+        read_set(tmp_path, "tfds:multi30k")
+    (folder / "features.json").write_text("{")
+    with pytest.raises(UserError, match="not a prepared TFDS set"):
+        read_set(tmp_path, "tfds:multi30k")
+    (folder / "dataset_info.json").unlink()
+    with pytest.raises(UserError, match="is not prepared: prepare it in that folder"):
+        read_set(tmp_path, "tfds:multi30k/de-en")
+
+
+def test_fingerprint_of_a_set(tfds_dir):
+    def fingerprint(*languages):
+        return source_fingerprint("tfds:multi30k", "train", *languages, data_dir=tfds_dir)
+
+    assert fingerprint("en", "de") == fingerprint("en", "de") != fingerprint("de", "en")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "b.txt").write_text("\ufeffOne.\nTwo.\n\n\nThree.\n", encoding="utf-8")
+    with gzip.open(tmp_path / "a.txt.gz", "wb") as file:
+        file.write("Vier\u2028hier.\r\n".encode())
+    return tmp_path
+
+
+def test_forms_of_text(folder):
+    def read(kind, glob="*"):
+        return list(documents(f"{kind}:{folder}/{glob}"))
+
+    assert read("text") == ["Vier\u2028hier.", "One.\nTwo.\n\n\nThree."]
+    assert read("text-paragraphs") == ["Vier\u2028hier.", "One.\nTwo.", "Three."]
+    assert read("text-lines") == ["Vier\u2028hier.", "One.", "Two.", "Three."]
+    both = f"text:{folder}/b*,{folder}/*.gz,{folder}/b.txt"
+    assert [text[:4] for text in documents(both)] == ["One.", "Vier"]
+    assert count_documents(both) == 2
+    assert count_documents(f"text-lines:{folder}/*") is None
+    assert [path.name for path in source_files(both, "train")] == ["b.txt", "a.txt.gz"]
+
+
+def test_split_in_a_name(folder):
+    (folder / "train.txt").write_text("Learn.")
+    source = f"text:{folder}/{{split}}.txt"
+    assert list(documents(source, "train")) == ["Learn."]
+    with pytest.raises(UserError, match="no file matches .*test.txt"):
+        documents(source, "test")
+    with pytest.raises(UserError, match="has no split 'test'"):
+        documents(f"text:{folder}/b.txt", "test")
+
+
+def test_real_sets(tfds_dir):
+    articles = documents("tfds:wikipedia/20230601.en", "train[:5]", tfds_dir)
+    texts = list(articles)
+    assert len(texts) == 5 and all(len(text) > 200 for text in texts)
+    assert count_documents("tfds:wikipedia/20230601.en", "train", tfds_dir) == 677
+    book = next(documents("tfds:pg19", "validation", tfds_dir))
+    assert len(book) > 100_000
+    assert source_files("tfds:pg19", "train", data_dir=tfds_dir)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("novels", "unknown source 'novels' of documents: give tfds"),
+        ("text:", "unknown source 'text:' of documents"),
+        ("homeassistant:", "unknown source 'homeassistant:' of documents"),
+        ("tsv:pairs.tsv", "holds translation pairs: name its two languages, as in .'tsv:pairs"),
+        ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
+        ("tfds:glue/mrpc", "has no field 'text'.*sentence1, sentence2"),
+        ("tfds:glue", "several configurations"),
+    ],
+)
+def test_no_such_source(tfds_dir, source, message):
+    with pytest.raises(UserError, match=message):
+        documents(source, "train", tfds_dir)
+
+
+def test_no_such_split(tfds_dir):
+    with pytest.raises(UserError, match="no split 'night': it has train"):
+        documents("tfds:pg19", "night", tfds_dir)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", "\ufeff".encode()])
+@pytest.mark.parametrize("kind", ["text", "text-paragraphs", "text-lines"])
+def test_an_empty_file(tmp_path, kind, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.txt holds no text"):
+        list(documents(f"{kind}:{tmp_path}/a.txt"))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(UserError, match=r"no file matches .*/\*\.txt"):
+        documents(f"text:{tmp_path}/*.txt")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="names folders only"):
+        documents(f"text:{tmp_path}/f*")
+    (tmp_path / "latin.txt").write_bytes("ok\ngr\xfcn".encode("latin-1"))
+    with pytest.raises(UserError, match=r"latin\.txt, line 2: not UTF-8 \(byte 0xfc\)"):
+        list(documents(f"text:{tmp_path}/latin.txt"))
+    whole = gzip.compress(b"some text " * 1000 + bytes(range(128)) * 50)
+    middle = bytearray(whole)
+    middle[20] ^= 0xFF
+    for damaged in (whole[:-20], b"no gzip", bytes(middle), whole[:-6] + b"\0" * 6):
+        (tmp_path / "a.gz").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"a\.gz is not a whole gzip file"):
+            list(documents(f"text:{tmp_path}/a.gz"))
+
+
+def test_a_very_long_line(tmp_path):
+    (tmp_path / "a.txt").write_text("word " * 2_000_000)
+    assert [len(text) for text in documents(f"text-lines:{tmp_path}/a.txt")] == [10_000_000]
