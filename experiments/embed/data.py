@@ -4,7 +4,7 @@ import os
 
 from experiments.embed.recipe import TRIPLETS
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.reading import SentenceSets, read_examples, read_triplets
+from macaron_tf.data.tasks.reading import TextSets, read_examples, read_triplets
 from macaron_tf.errors import UserError
 
 TRAIN = "train"
@@ -16,7 +16,7 @@ def read_sets(
     source: str | None = None,
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
-) -> SentenceSets:
+) -> TextSets:
     """Reads a split of a task of two texts, or of triplets.
 
     Args:
@@ -37,7 +37,7 @@ def read_sets(
             f"the labels of split {split!r} of {source or described.source} are secret: take a "
             "split that has them"
         )
-    return SentenceSets((examples.first, examples.second), examples.labels)
+    return TextSets((examples.first, examples.second), examples.labels)
 
 
 def validation_split(task: str) -> str:

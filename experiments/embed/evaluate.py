@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
         "seconds": round(seconds, 2),
         "metrics": metrics,
     }
-    digest = hashlib.sha256(f"{encoder.identity()} {json.dumps(sets.sentences)}".encode())
+    digest = hashlib.sha256(f"{encoder.identity()} {json.dumps(sets.texts)}".encode())
     words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{task}-{source}-{split}")[-100:].strip("-.")
     path = storage.as_path(folder) / f"{words}-{digest.hexdigest()[:8]}.json"
     storage.write_aside(path, (json.dumps(record, indent=1) + "\n").encode())

@@ -16,7 +16,7 @@ from experiments.embed.start import Start, read_start
 from experiments.recipe import check_same, override
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.data.tasks.reading import SentenceSets
+from macaron_tf.data.tasks.reading import TextSets
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
@@ -88,8 +88,8 @@ def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
 def train_recipe(
     recipe: EmbeddingRecipe,
     path: epath.Path,
-    examples: SentenceSets,
-    held_out: SentenceSets,
+    examples: TextSets,
+    held_out: TextSets,
     start: Start,
     strategy: tf.distribute.Strategy | None = None,
 ) -> TrainingResult:

@@ -282,53 +282,49 @@ class BucketBatches(Batches):
     An epoch holds every example once, and one batch at most is filled up with rows of padding.
 
     Args:
-        row_lengths: (N,) the longest row of each example.
-        buckets: static lengths to the buckets of these lengths.
+        rows: the ids that a batch shows; every example has equally many rows of each.
+        count: number of examples, N.
+        make_buckets: static lengths to their buckets.
         shapes: greatest number of static lengths.
         length_multiple: lengths are multiples of this, or `longest` itself.
         lengths: the static lengths, instead of the best ones for these rows; give a training
             set's `lengths` to its validation set to share its shapes. A longer row adds one.
         longest: greatest static length; None = any.
+        others: arrays besides the ids that a model is trained on, for `fingerprint`.
+        indices: (N,) the examples' numbers in `evaluation_dataset`; 0 to N - 1 when None.
 
     Attributes:
-        rows_per_example: rows of a batch's arrays that an example takes up.
+        row_lengths: (N,) int64, the longest row of each example.
     """
-
-    rows_per_example: int
 
     def __init__(
         self,
-        row_lengths: np.ndarray,
-        buckets: Callable[[list[int]], Buckets],
+        rows: Sequence[TokenRows],
+        count: int,
+        make_buckets: Callable[[list[int]], Buckets],
         *,
         shapes: int,
         length_multiple: int,
         lengths: Sequence[int] | None = None,
         longest: int | None = None,
+        others: Sequence[np.ndarray | None] = (),
+        indices: np.ndarray | None = None,
     ):
-        self.row_lengths = row_lengths
-        best = choose_lengths(row_lengths, shapes, length_multiple)
+        self._arrays = [array for part in rows for array in (part.offsets, part.ids)]
+        self._arrays += [array for array in others if array is not None]
+        self._indices = np.arange(count) if indices is None else indices
+        self.real_tokens = sum(int(part.offsets[-1]) for part in rows)
+        all_lengths = np.concatenate([part.lengths.reshape(count, -1) for part in rows], axis=1)
+        self.rows_per_example = all_lengths.shape[1]  # of (N, R)
+        self.row_lengths = all_lengths.max(axis=1)  # (N,)
+        best = choose_lengths(self.row_lengths, shapes, length_multiple)
         if longest is not None:
             # A table of 100 learned positions has none for a batch of 104.
             best = [min(length, longest) for length in best]
         if lengths is not None:
             best = [*lengths, *([best[-1]] if best[-1] > max(lengths) else [])]
-        self.buckets = buckets(best)
-        self.steps_per_epoch = self.buckets.steps(row_lengths)
-
-    @property
-    @abc.abstractmethod
-    def token_rows(self) -> Sequence[TokenRows]:
-        """The ids of all rows."""
-
-    @property
-    def extra_arrays(self) -> Sequence[np.ndarray | None]:
-        """Arrays that a model is trained on besides the ids, for `fingerprint`."""
-        return ()
-
-    def example_index(self, rows: np.ndarray) -> np.ndarray:
-        """The number by which a batch's example is known outside; -1 for padding."""
-        return rows
+        self.buckets = make_buckets(best)
+        self.steps_per_epoch = self.buckets.steps(self.row_lengths)
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -340,9 +336,20 @@ class BucketBatches(Batches):
         return self.buckets.lengths
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
+    def shapes(self) -> tuple[tuple[int, int], ...]:
         """(B, L) of every batch that can occur, shortest first."""
         return self.buckets.shapes
+
+    @property
+    def element_spec(self) -> dict[str, tf.TensorSpec]:
+        # Of batches of padding: a dimension that differs between buckets is None.
+        made = [self.gather(Batch(np.full(size, -1), length)) for size, length in self.shapes]
+        spec = {}
+        for name, array in made[0].items():
+            shapes = zip(*(batch[name].shape for batch in made), strict=True)
+            shape = [sizes[0] if len(set(sizes)) == 1 else None for sizes in shapes]
+            spec[name] = tf.TensorSpec(shape, array.dtype, name)
+        return spec
 
     def plan(self, rng: np.random.Generator | None) -> list[Batch]:
         return self.buckets.plan(self.row_lengths, rng)
@@ -350,37 +357,35 @@ class BucketBatches(Batches):
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Every example once, in ascending order of length, with "index" (B,) int32 besides.
 
-        The index is an example's number among all, -1 in rows of padding.
+        The index is an example's number, -1 in rows of padding.
         """
 
         def batches() -> Iterator[dict]:
             for batch in self.plan(None):
-                index = self.example_index(batch.rows).astype(np.int32)
-                yield {**self.gather(batch), "index": index}
+                index = np.where(batch.rows < 0, -1, self._indices[batch.rows])
+                yield {**self.gather(batch), "index": index.astype(np.int32)}
 
         spec = self.element_spec
         size = next(iter(spec.values())).shape[:1]
-        spec["index"] = tf.TensorSpec(size, tf.int32, "index")
-        return _dataset(batches, spec, self.steps_per_epoch)
+        index = tf.TensorSpec(size, tf.int32, "index")
+        return _dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) over ids, lengths and labels: what a model is trained on, to the id."""
         digest = hashlib.sha256()
-        arrays = [array for rows in self.token_rows for array in (rows.offsets, rows.ids)]
-        for array in (*arrays, *self.extra_arrays):
-            if array is not None:
-                digest.update(np.ascontiguousarray(array))
+        for array in self._arrays:
+            digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()
 
     def padding_efficiency(self) -> float:
         """Real tokens in a padded one over an epoch."""
         plan = self.plan(np.random.default_rng(0))
-        padded = sum(len(batch.rows) * batch.length for batch in plan) * self.rows_per_example
-        return sum(int(rows.offsets[-1]) for rows in self.token_rows) / padded
+        padded = sum(len(batch.rows) * batch.length for batch in plan)
+        return self.real_tokens / (padded * self.rows_per_example)
 
     def summary(self) -> str:
         """One line for the log: examples, steps, real tokens in a padded one, shapes."""
-        shapes = " ".join("x".join(map(str, shape)) for shape in self.shapes)
+        shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
         return (
             f"{len(self):,} examples, {self.steps_per_epoch:,} steps an epoch, "
             f"{self.padding_efficiency():.1%} of the padded tokens real, shapes {shapes}"
@@ -398,7 +403,7 @@ class EncodedExamples:
             None where batches have no segments.
         labels: (N,) int32 classes or float32 scores; (N, 2) int32 positions; `TokenRows` of a
             label for each id; or None.
-        max_length: what no row exceeds.
+        max_length: greatest length of a row.
         count: R.
         cls_last: whether a row's last id is [CLS], of segment 2.
         needs_labels: whether there is nothing to learn from without labels.
@@ -412,31 +417,6 @@ class EncodedExamples:
     max_length: int
     count: int = dataclasses.field(default=1, kw_only=True)
     cls_last: bool = dataclasses.field(default=False, kw_only=True)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """(N,) int64: the longest row of each example."""
-        return self.rows.lengths.reshape(-1, self.count).max(axis=1)  # (N R,) -> (N, R) -> (N,)
-
-    def row_shape(self, size: int, length: int | None) -> tuple[int | None, ...]:
-        """(B, L), or (B, R, L) of several rows an example."""
-        return (size, length) if self.count == 1 else (size, self.count, length)
-
-    def padded(self, examples: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """The ids, and segments where there are any, of examples (B,); -1 gives padding."""
-        own = examples[:, None] * self.count + np.arange(self.count)  # (B, R)
-        own = np.where(examples[:, None] < 0, -1, own).reshape(-1)  # (B, R) -> (B R,)
-        shape = self.row_shape(len(examples), length)
-        token_ids = self.rows.padded(own, length)  # (B R, L)
-        inputs = {"token_ids": token_ids.reshape(shape)}  # (B R, L) -> (B, L) or (B, R, L)
-        if self.boundaries is not None:
-            second = np.arange(length) >= self.boundaries[own][:, None]  # (B R, L)
-            segment_ids = (second & (token_ids != 0)).astype(np.int32)
-            if self.cls_last:
-                ends = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
-                segment_ids[np.arange(length) == ends - 1] = CLS_SEGMENT
-            inputs["segment_ids"] = segment_ids.reshape(shape)
-        return inputs
 
 
 class ExampleBatches(BucketBatches):
@@ -467,45 +447,17 @@ class ExampleBatches(BucketBatches):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be a whole number of at least 1")
         self.encoded = encoded
-        self.batch_size = batch_size
-        self.rows_per_example = encoded.count
+        labels = encoded.labels
         super().__init__(
-            encoded.lengths,
+            [encoded.rows],
+            len(encoded.rows.lengths) // encoded.count,
             lambda chosen: Buckets.of_rows(chosen, batch_size),
             shapes=shapes,
             length_multiple=length_multiple,
             lengths=lengths,
             longest=encoded.max_length,
+            others=[encoded.boundaries, labels.ids if isinstance(labels, TokenRows) else labels],
         )
-
-    @property
-    def token_rows(self) -> Sequence[TokenRows]:
-        return (self.encoded.rows,)
-
-    @property
-    def extra_arrays(self) -> Sequence[np.ndarray | None]:
-        labels = self.encoded.labels
-        labels = labels.ids if isinstance(labels, TokenRows) else labels
-        return (self.encoded.boundaries, labels)
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """(B, L) or (B, R, L) of every batch that can occur, shortest first."""
-        return tuple(self.encoded.row_shape(*shape) for shape in self.buckets.shapes)
-
-    @property
-    def element_spec(self) -> dict[str, tf.TensorSpec]:
-        size, labels = self.batch_size, self.encoded.labels
-        length = self.lengths[0] if len(self.lengths) == 1 else None
-        row = (self.encoded.row_shape(size, length), tf.int32)
-        specs = {"token_ids": row, "segment_ids": row, "weight": ((size,), tf.float32)}
-        if self.encoded.boundaries is None:
-            del specs["segment_ids"]
-        if isinstance(labels, TokenRows):
-            specs["label"] = row
-        elif labels is not None:
-            specs["label"] = ((size, *labels.shape[1:]), labels.dtype)
-        return {name: tf.TensorSpec(*spec, name=name) for name, spec in specs.items()}
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
         if self.encoded.needs_labels and self.encoded.labels is None:
@@ -528,8 +480,21 @@ class ExampleBatches(BucketBatches):
         return found
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        arrays = self.encoded.padded(*batch)
-        arrays["weight"] = (batch.rows >= 0).astype(np.float32)
-        if self.encoded.labels is not None:
+        encoded, examples = self.encoded, batch.rows
+        own = examples[:, None] * encoded.count + np.arange(encoded.count)  # (B, R)
+        own = np.where(examples[:, None] < 0, -1, own).reshape(-1)  # (B, R) -> (B R,)
+        shape = (len(examples), *((encoded.count,) if encoded.count > 1 else ()), batch.length)
+        token_ids = encoded.rows.padded(own, batch.length)  # (B R, L)
+        arrays = {"token_ids": token_ids.reshape(shape)}  # (B R, L) -> (B, L) or (B, R, L)
+        if encoded.boundaries is not None:
+            positions = np.arange(batch.length)
+            second = positions >= encoded.boundaries[own][:, None]  # (B R, L)
+            segment_ids = (second & (token_ids != 0)).astype(np.int32)
+            if encoded.cls_last:
+                ends = (token_ids != 0).sum(axis=1, keepdims=True)  # (B R, 1)
+                segment_ids[positions == ends - 1] = CLS_SEGMENT
+            arrays["segment_ids"] = segment_ids.reshape(shape)
+        arrays["weight"] = (examples >= 0).astype(np.float32)
+        if encoded.labels is not None:
             arrays["label"] = self.labels(*batch)
         return arrays

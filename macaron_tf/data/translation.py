@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
-import tensorflow as tf
 from annotated_types import Ge
 
 from macaron_tf.data.batches import Batch, BucketBatches, Buckets
@@ -183,8 +182,6 @@ class TranslationData(BucketBatches):
         UserError: no row at all, or a row longer than the tokens of a batch.
     """
 
-    rows_per_example = 2
-
     def __init__(
         self,
         tokens: TokenizedPairs,
@@ -197,12 +194,13 @@ class TranslationData(BucketBatches):
         if not len(tokens.indices):
             raise UserError(f"no pair to batch: {_counted(tokens.removed)}")
         super().__init__(
-            # A pair's padded length is that of its longer side.
-            np.maximum(tokens.source.lengths, tokens.target.lengths),
+            [tokens.source, tokens.target],
+            len(tokens.indices),
             lambda chosen: Buckets(chosen, batching.max_tokens, batching.row_multiple),
             shapes=batching.shapes,
             length_multiple=batching.length_multiple,
             lengths=lengths,
+            indices=tokens.indices,
         )
 
     @classmethod
@@ -284,10 +282,6 @@ class TranslationData(BucketBatches):
         return cls(tokens, batching, lengths)
 
     @property
-    def token_rows(self) -> Sequence[TokenRows]:
-        return (self.tokens.source, self.tokens.target)
-
-    @property
     def source_tokens(self) -> int:
         """Tokens of the source side, EOS included."""
         return int(self.tokens.source.offsets[-1])
@@ -297,11 +291,6 @@ class TranslationData(BucketBatches):
         """Tokens of the target side, EOS included: those that a loss counts in an epoch."""
         return int(self.tokens.target.offsets[-1])
 
-    @property
-    def element_spec(self) -> dict[str, tf.TensorSpec]:
-        shape = self.shapes[0] if len(self.shapes) == 1 else (None, None)
-        return {name: tf.TensorSpec(shape, tf.int32, name) for name in ("source", "target")}
-
     def summary(self) -> str:
         """One line for the log: pairs, removed ones, tokens, steps, efficiency, shapes."""
         examples, rest = super().summary().split(" examples, ")
@@ -309,9 +298,6 @@ class TranslationData(BucketBatches):
             f"{examples} pairs ({_counted(self.tokens.removed)}), {self.source_tokens:,} source "
             f"and {self.target_tokens:,} target tokens, {rest}"
         )
-
-    def example_index(self, rows: np.ndarray) -> np.ndarray:
-        return np.where(rows < 0, -1, self.tokens.indices[rows])
 
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
         return {

@@ -10,7 +10,7 @@ import tensorflow as tf
 from macaron_tf.data.batches import ArrayBatches, Buckets, ExampleBatches, choose_lengths
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
-from macaron_tf.data.tasks.reading import Examples, SentenceSets, read_examples
+from macaron_tf.data.tasks.reading import Examples, TextSets, read_examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -103,7 +103,7 @@ def data(examples, encode):
 
 @pytest.fixture(scope="module")
 def sentences(examples, vocabulary):
-    sets = SentenceSets((examples.first, examples.second), examples.labels.astype(np.float32))
+    sets = TextSets((examples.first, examples.second), examples.labels.astype(np.float32))
     return ExampleBatches(encode_sets(vocabulary, sets, LENGTH), ROWS)
 
 
@@ -214,7 +214,7 @@ def test_an_epoch_holds_each_set_of_sentences_once(sentences, examples, vocabula
     found = []
     for batch in itertools.islice(sentences.batches(3, 26), 26):
         assert set(batch) == {"token_ids", "weight", "label"}
-        assert batch["token_ids"].shape in sentences.shapes
+        assert (len(batch["token_ids"]), batch["token_ids"].shape[2]) in sentences.shapes
         for ids, weight, label in zip(
             batch["token_ids"], batch["weight"], batch["label"], strict=True
         ):
@@ -239,7 +239,8 @@ def test_few_static_shapes(data, sentences):
     }
     assert data.summary().startswith("203 examples, 26 steps an epoch, ")
     assert len(sentences.shapes) <= 4
-    assert all(shape[:2] == (ROWS, 2) and shape[2] <= LENGTH for shape in sentences.shapes)
+    assert all(size == ROWS and length <= LENGTH for size, length in sentences.shapes)
+    assert sentences.dataset().element_spec["token_ids"].shape.as_list() == [ROWS, 2, None]
     one = ExampleBatches(sentences.encoded, ROWS, shapes=1)
     assert one.dataset().element_spec["token_ids"].shape == (ROWS, 2, sentences.lengths[-1])
 

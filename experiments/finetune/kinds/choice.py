@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from experiments.finetune.kinds.base import Limits, SpanLimits
 from experiments.finetune.kinds.classification import Classification
 from macaron_tf.data.tasks.encoding import encode_choices
-from macaron_tf.data.tasks.reading import Choices, read_choices
+from macaron_tf.data.tasks.reading import TextSets, read_choices
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import score
 from macaron_tf.models import CausalChooser
@@ -22,14 +22,13 @@ class Choice(Classification):
     def row_shape(self) -> tuple[int, ...]:
         return (len(self.task.second),)
 
-    def read(self, split, data_dir, download, source) -> Choices:
+    def read(self, split, data_dir, download, source) -> TextSets:
         return read_choices(self.task, split, data_dir, download, source)
 
-    def of_texts(self, *columns: Sequence[str]) -> Choices:
-        context, *choices = map(list, columns)
-        return Choices(context, tuple(choices), None)
+    def of_texts(self, *columns: Sequence[str]) -> TextSets:
+        return TextSets(tuple(map(list, columns)), None)
 
-    def parse(self, lines: list[str], first: int) -> Choices:
+    def parse(self, lines: list[str], first: int) -> TextSets:
         rows = [line.split("\t") for line in lines]
         wanted = 1 + len(self.task.second)
         for number, row in enumerate(rows, first):
@@ -43,7 +42,7 @@ class Choice(Classification):
     def least_length(self, spans: SpanLimits) -> int:
         return 5
 
-    def encode(self, vocabulary, examples: Choices, limits: Limits, progress=None):
+    def encode(self, vocabulary, examples: TextSets, limits: Limits, progress=None):
         return encode_choices(vocabulary, examples, limits.max_length, progress, limits.causal)
 
     def network(self, config, head_dropout, policy) -> CausalChooser:
@@ -54,8 +53,8 @@ class Choice(Classification):
             )
         return CausalChooser(config, head_dropout, dtype=policy)
 
-    def score(self, predictions, examples: Choices) -> dict[str, float]:
+    def score(self, predictions, examples: TextSets) -> dict[str, float]:
         return score(self.task, predictions, examples.labels)
 
-    def baseline(self, train: Choices) -> None:
+    def baseline(self, train: TextSets) -> None:
         return None

@@ -1,7 +1,7 @@
 """Texts as rows of ids: one text or two, choices, sentences, and windows over long rows."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -9,12 +9,12 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.data.batches import CLS_SEGMENT, EncodedExamples, Progress, in_parts
-from macaron_tf.data.tasks.reading import Choices, Examples, SentenceSets
+from macaron_tf.data.tasks.reading import Examples, TextSets
 from macaron_tf.errors import UserError
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
-CHUNK = 1024  # examples tokenized at once: at 512 ids a row, 2 MB of ids
+_CHUNK = 1024  # examples tokenized at once: at 512 ids a row, 2 MB of ids
 
 
 def encode_pairs(
@@ -80,15 +80,38 @@ def encode_pairs(
     }
 
 
-def pack_rows(parts: Sequence[np.ndarray], vocabulary_size: int) -> TokenRows:
-    """Padded rows, of (M, L) each with an L of its own, without their padding.
+def encode_parts(
+    total: int,
+    encode: Callable[[slice], tuple],
+    vocabulary_size: int,
+    progress: Progress | None = None,
+) -> tuple[TokenRows, list[tuple]]:
+    """Tokenizes a split part by part.
 
-    PAD is 0 and stands only at the end of a row.
+    Args:
+        total: number of examples.
+        encode: a slice of the examples to (M, L) int32 ids, filled up with 0 (PAD), and arrays
+            that belong to them.
+        progress: see `in_parts`.
+
+    Returns:
+        All rows without their padding, and the arrays of each part.
+
+    Raises:
+        UserError: no example.
     """
+    if not total:
+        raise UserError("no example to encode: take a larger split")
+    parts, arrays = [], []
+    for part in in_parts(total, _CHUNK, progress):
+        token_ids, *others = encode(part)
+        parts.append(np.asarray(token_ids))
+        arrays.append(others)
     lengths = np.concatenate([(part != 0).sum(axis=1) for part in parts])
     dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
     ids = np.concatenate([part[part != 0] for part in parts]).astype(dtype)
-    return TokenRows(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return TokenRows(ids, offsets), arrays
 
 
 def encode_examples(
@@ -100,27 +123,21 @@ def encode_examples(
 ) -> EncodedExamples:
     """Tokenizes a split once, by `encode_pairs`.
 
-    Args:
-        progress: see `in_parts`.
-
     Raises:
         UserError: no example, or `max_length` is too small.
     """
-    if not len(examples):
-        raise UserError("no example to encode: take a larger split")
-    rows, boundaries = [], []
-    for part in in_parts(len(examples), CHUNK, progress):
-        first, second = (
-            None if texts is None else tf.constant(texts[part])
-            for texts in (examples.first, examples.second)
-        )
-        encoded = encode_pairs(vocabulary, first, second, max_length, causal)
-        token_ids, segment_ids = (encoded[name].numpy() for name in ("token_ids", "segment_ids"))
-        rows.append(token_ids)  # (B, L)
-        boundaries.append((token_ids != 0).sum(axis=1) - (segment_ids != 0).sum(axis=1))  # (B,)
+
+    def encode(part: slice) -> tuple:
+        texts = (examples.first, examples.second)
+        texts = (None if column is None else tf.constant(column[part]) for column in texts)
+        encoded = encode_pairs(vocabulary, *texts, max_length, causal)
+        first = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
+        return encoded["token_ids"], tf.math.count_nonzero(first, axis=1)
+
+    rows, boundaries = encode_parts(len(examples), encode, vocabulary.size, progress)
     return EncodedExamples(
-        pack_rows(rows, vocabulary.size),
-        np.concatenate(boundaries).astype(np.int64),
+        rows,
+        np.concatenate([boundary for (boundary,) in boundaries]),
         examples.labels,
         max_length,
         cls_last=vocabulary.cls_last,
@@ -129,22 +146,22 @@ def encode_examples(
 
 def encode_choices(
     vocabulary: PieceVocabulary,
-    examples: Choices,
+    examples: TextSets,
     max_length: int,
     progress: Progress | None = None,
     causal: bool = False,
 ) -> EncodedExamples:
     """`encode_examples` of R rows an example: its context with each choice."""
-    count = len(examples.choices)
+    contexts, *choices = examples.texts
     pairs = Examples(
-        [context for context in examples.contexts for _ in range(count)],
-        [text for texts in zip(*examples.choices, strict=True) for text in texts],
+        [context for context in contexts for _ in choices],
+        [text for texts in zip(*choices, strict=True) for text in texts],
         None,
-        np.arange(count * len(examples)),
+        np.arange(len(choices) * len(examples)),
         None,
     )
     encoded = encode_examples(vocabulary, pairs, max_length, progress, causal)
-    return dataclasses.replace(encoded, labels=examples.labels, count=count)
+    return dataclasses.replace(encoded, labels=examples.labels, count=len(choices))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,9 +207,7 @@ def encode_sentences(
     return TokenRows(ids, offsets), int(np.sum(rows.lengths > room))
 
 
-def encode_sets(
-    vocabulary: PieceVocabulary, sets: SentenceSets, max_length: int
-) -> EncodedSentences:
+def encode_sets(vocabulary: PieceVocabulary, sets: TextSets, max_length: int) -> EncodedSentences:
     """Tokenizes a split of sentence sets by `encode_sentences`.
 
     Raises:
@@ -200,9 +215,9 @@ def encode_sets(
     """
     if not len(sets):
         raise UserError("no example to encode: take a larger split")
-    texts = [text for example in zip(*sets.sentences, strict=True) for text in example]
+    texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, cut = encode_sentences(vocabulary, texts, max_length)
-    return EncodedSentences(rows, None, sets.labels, max_length, cut, count=len(sets.sentences))
+    return EncodedSentences(rows, None, sets.labels, max_length, cut, count=len(sets.texts))
 
 
 class Windows(NamedTuple):

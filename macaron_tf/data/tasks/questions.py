@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import EncodedExamples, Progress, in_parts
+from macaron_tf.data.batches import EncodedExamples, Progress
 from macaron_tf.data.sources.tfds import read_sequences
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import CHUNK, pack_rows, windows_over
+from macaron_tf.data.tasks.encoding import encode_parts, windows_over
 from macaron_tf.data.tasks.reading import decoded, may_be_unlabelled, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -279,33 +279,28 @@ def encode_question_examples(
 ) -> EncodedQuestions:
     """Tokenizes a split once by `encode_questions`; the first of the right answers is the label.
 
-    Args:
-        progress: see `in_parts`.
-
     Returns:
         The windows, in the questions' order.
 
     Raises:
         UserError: no example; see also `encode_questions`.
     """
-    if not len(examples):
-        raise UserError("no question to encode: take a larger split")
-    rows, positions = [], []
-    for part in in_parts(len(examples), CHUNK, progress):
+
+    def encode(part: slice) -> tuple:
         texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))
         inputs, found = encode_questions(
             vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
         )
-        rows.append(inputs["token_ids"].numpy())  # (M, L)
-        positions.append(found._replace(question=found.question + part.start))
+        return inputs["token_ids"], *found._replace(question=found.question + part.start)
+
+    rows, positions = encode_parts(len(examples), encode, vocabulary.size, progress)
     question, boundary, first_piece, starts, ends = zip(*positions, strict=True)
-    question = np.concatenate(question)  # (M,)
     encoded = EncodedQuestions(
-        pack_rows(rows, vocabulary.size),
+        rows,
         np.concatenate(boundary),
         None,
         max_length,
-        question,
+        np.concatenate(question),
         np.concatenate(first_piece),
         _character_rows(starts),
         _character_rows(ends),

@@ -259,22 +259,22 @@ def _joined(task, texts, labels, indices, groups) -> Examples:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Choices:
-    """A split of a task of choices, N examples in the source's order.
+class TextSets:
+    """A split of N examples of several texts each.
 
     Attributes:
-        contexts: N texts.
-        choices: R lists of N texts, the first choice of every example first.
-        labels: (N,) int32, which one is right; None where that is kept secret.
+        texts: lists of N texts: contexts and then each choice, the two sentences of pairs, or
+            anchors, positives and negatives of triplets.
+        labels: (N,) int32, the right choice or a class, or float32 scores; None where they are
+            kept secret, or the order of a triplet says all.
     """
 
-    contexts: list[str]
-    choices: tuple[list[str], ...]
+    texts: tuple[list[str], ...]
     labels: np.ndarray | None
 
     def __len__(self) -> int:
         """N."""
-        return len(self.contexts)
+        return len(self.texts[0])
 
 
 def read_choices(
@@ -283,7 +283,7 @@ def read_choices(
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
     source: str | None = None,
-) -> Choices:
+) -> TextSets:
     """`read_examples` of a task of kind "choice", whose `second` fields are the choices."""
     # Of each choice a task on two texts, so that sources and their errors are the same.
     found = [
@@ -296,27 +296,10 @@ def read_choices(
         )
         for field in task.second
     ]
-    return Choices(found[0].first, tuple(part.second for part in found), found[0].labels)
+    return TextSets((found[0].first, *(part.second for part in found)), found[0].labels)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SentenceSets:
-    """A split of N examples of S sentences that are compared.
-
-    Attributes:
-        sentences: S lists of N texts: of pairs 2, of triplets anchors, positives and negatives.
-        labels: (N,) int32 classes or float32 scores; None where the order of a triplet says all.
-    """
-
-    sentences: tuple[list[str], ...]
-    labels: np.ndarray | None
-
-    def __len__(self) -> int:
-        """N."""
-        return len(self.sentences[0])
-
-
-def read_triplets(source: str, split: str) -> SentenceSets:
+def read_triplets(source: str, split: str) -> TextSets:
     """Reads triplets from `tsv:FILE`, a `Table` with columns `anchor`, `positive` and `negative`.
 
     Raises:
@@ -324,4 +307,4 @@ def read_triplets(source: str, split: str) -> SentenceSets:
     """
     table = Table(parse_source(source, ("tsv:FILE",), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
-    return SentenceSets(tuple(map(list, zip(*rows, strict=True))), None)
+    return TextSets(tuple(map(list, zip(*rows, strict=True))), None)

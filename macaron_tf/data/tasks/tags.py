@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import EncodedExamples, Progress, in_parts
+from macaron_tf.data.batches import EncodedExamples, Progress
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import read_sequences
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import CHUNK, pack_rows, windows_over
+from macaron_tf.data.tasks.encoding import encode_parts, windows_over
 from macaron_tf.data.tasks.reading import decoded, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
@@ -237,37 +237,31 @@ def encode_tagged(
 ) -> EncodedTaggedSentences:
     """Tokenizes a split once by `encode_words`.
 
-    Args:
-        progress: see `in_parts`.
-
     Returns:
         The windows, in the sentences' order.
 
     Raises:
         UserError: no example; see also `encode_words`.
     """
-    if not len(examples):
-        raise UserError("no sentence to encode: take a larger split")
-    rows, word_rows, word_columns, windows = [], [], [], 0
-    for part in in_parts(len(examples), CHUNK, progress):
+
+    def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)
         inputs, positions = encode_words(vocabulary, words, max_length)
-        found = positions.rows.numpy()
-        word_rows.append(np.where(found < 0, found, found + windows))
-        word_columns.append(positions.columns.numpy())
-        rows.append(inputs["token_ids"].numpy())  # (M, L)
-        windows += len(rows[-1])
-    packed = pack_rows(rows, vocabulary.size)
-    row, column = np.concatenate(word_rows), np.concatenate(word_columns)  # (W,)
+        return inputs["token_ids"], len(inputs["token_ids"]), *positions
+
+    rows, positions = encode_parts(len(examples), encode, vocabulary.size, progress)
+    windows, row, column = zip(*positions, strict=True)
+    before = np.cumsum(windows) - windows  # windows of the parts before each
+    row = np.concatenate(
+        [tf.where(own < 0, own, own + n) for own, n in zip(row, before, strict=True)]
+    )
+    column = np.concatenate(column)
     labels = None
     if examples.labels is not None:
-        found = row >= 0
-        tags = np.zeros_like(packed.ids, np.uint16)
-        tags[packed.offsets[row[found]] + column[found]] = (
-            1 + np.concatenate(examples.labels)[found]
-        )
-        labels = TokenRows(tags, packed.offsets)
-    splits = np.concatenate([[0], np.cumsum([len(words) for words in examples.words])])
-    return EncodedTaggedSentences(
-        packed, packed.lengths, labels, max_length, row, column, splits.astype(np.int64)
-    )
+        has_piece = row >= 0  # (W,)
+        tags = np.zeros_like(rows.ids, np.uint16)
+        place = rows.offsets[row[has_piece]] + column[has_piece]
+        tags[place] = 1 + np.concatenate(examples.labels)[has_piece]
+        labels = TokenRows(tags, rows.offsets)
+    splits = np.cumsum([0, *map(len, examples.words)])
+    return EncodedTaggedSentences(rows, rows.lengths, labels, max_length, row, column, splits)

@@ -179,7 +179,7 @@ def test_no_room_is_refused(vocabulary):
         encode_question_examples(
             vocabulary, Questions(["1"], ["a"], ["b"], None), max_length=7, stride=2, max_question=4
         )
-    with pytest.raises(UserError, match="no question to encode"):
+    with pytest.raises(UserError, match="no example to encode"):
         encode_question_examples(
             vocabulary, Questions([], [], [], None), max_length=8, stride=2, max_question=4
         )

@@ -224,7 +224,7 @@ def test_a_line_of_ten_megabytes(table):
 def test_triplets_are_read_by_their_columns(table):
     source = table("id\tnegative\tanchor\tpositive", "1\tc\ta a\tb\r", "2\tf\td\te e")
     sets = read_triplets(source.replace("table", "{split}"), "table")
-    assert sets.sentences == (["a a", "d"], ["b", "e e"], ["c", "f"]) and sets.labels is None
+    assert sets.texts == (["a a", "d"], ["b", "e e"], ["c", "f"]) and sets.labels is None
     assert len(sets) == 2
 
 

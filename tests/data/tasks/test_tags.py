@@ -142,5 +142,5 @@ def test_a_word_without_a_piece_is_outside(vocabulary):
 def test_bad_settings(vocabulary):
     with pytest.raises(UserError, match="max_length=2"):
         encode_tagged(vocabulary, TaggedSentences([["a"]], None), 2)
-    with pytest.raises(UserError, match="no sentence"):
+    with pytest.raises(UserError, match="no example"):
         encode_tagged(vocabulary, TaggedSentences([], None), 8)
