@@ -69,7 +69,8 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
         index = pieces.row_starts() + tf.gather(positions, best) + shift
         # One value more, for an empty context.
         values = tf.concat([pieces.values, [0]], axis=0)
-        return tf.gather(values, tf.where(possible, index, 0)) * tf.cast(possible, tf.int64)
+        found = tf.gather(values, tf.where(possible, index, 0))
+        return tf.cast(found, tf.int64) * tf.cast(possible, tf.int64)
 
     top = tf.math.segment_max(spans["log_total"], question)  # (N,)
     rest = tf.exp(spans["log_total"] - tf.gather(top, question))

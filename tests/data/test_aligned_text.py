@@ -97,12 +97,12 @@ def test_real_answers_are_found_again(tfds_dir, shared_data):
     options = {"max_length": 128, "stride": 40, "max_question": 32}
     encoded = encode_question_examples(vocabulary, examples, **options)
     assert len(encoded.rows.lengths) > len(examples) == 138
-    found = set()
+    found, positions = set(), encoded.positions
     for window in np.flatnonzero(encoded.labels[:, 0]):
-        question = encoded.question[window]
-        shift = encoded.starts.offsets[question] + encoded.first_piece[window]
+        question = positions.question[window]
+        shift = positions.starts.row_starts()[question] + positions.first_piece[window]
         first, last = encoded.labels[window] - encoded.boundaries[window] + shift
-        start, end = encoded.starts.ids[first], encoded.ends.ids[last]
+        start, end = positions.starts.values[first], positions.ends.values[last]
         assert examples.contexts[question][start:end] == examples.labels[question][0].text
-        found.add(question)
+        found.add(int(question))
     assert len(found) == 138

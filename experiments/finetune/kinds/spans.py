@@ -103,7 +103,7 @@ class Spans(TaskKind):
             for begin in range(0, len(logits), _CHUNK)
         ]
         spans = {name: tf.concat([chunk[name] for chunk in chunks], axis=0) for name in chunks[0]}
-        answers = best_answers(spans, encoded.positions())
+        answers = best_answers(spans, encoded.positions)
         found = {name: value.numpy() for name, value in answers.items()}
         places = zip(examples.contexts, found["start"], found["end"], strict=True)
         texts = [context[start:end] for context, start, end in places]

@@ -59,7 +59,7 @@ class Tags(TaskKind):
     def outputs(
         self, logits, encoded: EncodedTaggedSentences, examples, limits, tuned
     ) -> list[np.ndarray]:
-        found = word_probabilities(tf.constant(logits), encoded.positions()).numpy()  # (W, C)
+        found = word_probabilities(tf.constant(logits), encoded.positions).numpy()  # (W, C)
         return np.split(found, encoded.splits[1:-1])
 
     def finite(self, outputs: list[np.ndarray]) -> bool:

@@ -82,13 +82,21 @@ class Task(Settings):
         return "em" in (*self.metrics, *self.more_metrics)
 
 
-_ENTAILMENT = ("entailment", "not_entailment")
+_ENTAILMENT = dict.fromkeys(("labels", "server_labels"), ("entailment", "not_entailment"))
 _MNLI = ("entailment", "neutral", "contradiction")
 
 
-def _glue(name: str, file: str, **options) -> Task:
+def _glue(name: str, file: str, first="sentence1", second="sentence2", **options) -> Task:
+    """A task of GLUE on two texts, or on one where `second` is None."""
     source = f"tfds:glue/{name}"
-    return Task(name, source=source, submissions=(SubmissionFile(file, source),), **options)
+    return Task(
+        name,
+        (first,),
+        (second,) if second else (),
+        source=source,
+        submissions=(SubmissionFile(file, source),),
+        **options,
+    )
 
 
 # The order and the names of the classes are those of TensorFlow Datasets' records.
@@ -98,17 +106,16 @@ TASKS = {
         _glue(
             "cola",
             "CoLA.tsv",
-            first=("sentence",),
+            "sentence",
+            None,
             labels=("unacceptable", "acceptable"),
             metrics=("matthews",),
             more_metrics=("accuracy",),
         ),
-        _glue("sst2", "SST-2.tsv", first=("sentence",), labels=("negative", "positive")),
+        _glue("sst2", "SST-2.tsv", "sentence", None, labels=("negative", "positive")),
         _glue(
             "mrpc",
             "MRPC.tsv",
-            first=("sentence1",),
-            second=("sentence2",),
             labels=("not_equivalent", "equivalent"),
             metrics=("f1", "accuracy"),
             symmetric=True,
@@ -116,8 +123,8 @@ TASKS = {
         _glue(
             "qqp",
             "QQP.tsv",
-            first=("question1",),
-            second=("question2",),
+            "question1",
+            "question2",
             labels=("not_duplicate", "duplicate"),
             metrics=("f1", "accuracy"),
             symmetric=True,
@@ -125,8 +132,6 @@ TASKS = {
         _glue(
             "stsb",
             "STS-B.tsv",
-            first=("sentence1",),
-            second=("sentence2",),
             metrics=("pearson", "spearman"),
             score_range=(0.0, 5.0),
             symmetric=True,
@@ -146,29 +151,9 @@ TASKS = {
             ),
             server_labels=_MNLI,
         ),
-        _glue(
-            "qnli",
-            "QNLI.tsv",
-            first=("question",),
-            second=("sentence",),
-            labels=_ENTAILMENT,
-            server_labels=_ENTAILMENT,
-        ),
-        _glue(
-            "rte",
-            "RTE.tsv",
-            first=("sentence1",),
-            second=("sentence2",),
-            labels=_ENTAILMENT,
-            server_labels=_ENTAILMENT,
-        ),
-        _glue(
-            "wnli",
-            "WNLI.tsv",
-            first=("sentence1",),
-            second=("sentence2",),
-            labels=("not_entailment", "entailment"),
-        ),
+        _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
+        _glue("rte", "RTE.tsv", **_ENTAILMENT),
+        _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),
         Task(
             "boolq",
             first=("passage",),

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.offsets import LocatedPieces
-from macaron_tf.text.token_rows import TokenRows
 
 
 class Answer(NamedTuple):
@@ -248,24 +247,10 @@ class EncodedQuestions(EncodedExamples):
     position, or with [CLS], 0, where a window does not hold the answer.
 
     Attributes:
-        question: (M,) int64: the question of each window.
-        first_piece: (M,) int64: see `WindowPositions`.
-        starts, ends: where the pieces of each question's context lie.
+        positions: of the windows; starts and ends are int32.
     """
 
-    question: np.ndarray
-    first_piece: np.ndarray
-    starts: TokenRows
-    ends: TokenRows
-
-    def positions(self) -> WindowPositions:
-        """The windows' positions as tensors."""
-        starts, ends = (
-            tf.RaggedTensor.from_row_splits(tf.constant(rows.ids, tf.int64), rows.offsets)
-            for rows in (self.starts, self.ends)
-        )
-        windows = (self.question, self.boundaries, self.first_piece)
-        return WindowPositions(*map(tf.constant, windows), starts, ends)
+    positions: WindowPositions
 
 
 def encode_question_examples(
@@ -291,45 +276,34 @@ def encode_question_examples(
         inputs, found = encode_questions(
             vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
         )
-        return inputs["token_ids"], *found._replace(question=found.question + part.start)
+        # SQuAD has millions of pieces: int32 halves their memory.
+        starts, ends = (tf.cast(rows, tf.int32) for rows in (found.starts, found.ends))
+        found = found._replace(question=found.question + part.start, starts=starts, ends=ends)
+        return inputs["token_ids"], *found
 
-    rows, positions = encode_parts(len(examples), encode, vocabulary.size, progress)
-    question, boundary, first_piece, starts, ends = zip(*positions, strict=True)
-    encoded = EncodedQuestions(
-        rows,
-        np.concatenate(boundary),
-        None,
-        max_length,
-        np.concatenate(question),
-        np.concatenate(first_piece),
-        _character_rows(starts),
-        _character_rows(ends),
-    )
-    if examples.labels is None:
-        return encoded
-    return dataclasses.replace(encoded, labels=_labels(encoded, examples))
+    rows, found = encode_parts(len(examples), encode, vocabulary.size, progress)
+    positions = WindowPositions(*(tf.concat(parts, axis=0) for parts in zip(*found, strict=True)))
+    labels = None if examples.labels is None else _labels(examples, positions, rows.lengths)
+    return EncodedQuestions(rows, positions.boundary.numpy(), labels, max_length, positions)
 
 
-def _character_rows(parts: Sequence[tf.RaggedTensor]) -> TokenRows:
-    rows = tf.concat(parts, axis=0)  # (N, None)
-    return TokenRows(rows.values.numpy().astype(np.int32), rows.row_splits.numpy())
-
-
-def _labels(encoded: EncodedQuestions, examples: Questions) -> np.ndarray:
+def _labels(examples: Questions, positions: WindowPositions, lengths: np.ndarray) -> np.ndarray:
     """(M, 2) int32: the first answer's first and last position in each window; 0 is [CLS]."""
+    starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
+    splits = positions.starts.row_splits.numpy()
+    question, boundary = positions.question.numpy(), positions.boundary.numpy()  # (M,)
     # Of each question; an answer that no piece is of, such as one of white space, counts as none.
     pieces = np.full((len(examples), 2), -1, np.int64)  # (N, 2)
     for number, answers in enumerate(examples.labels):
         if answers:
             text, start = answers[0]
-            row = slice(*encoded.starts.offsets[number : number + 2])
-            first = np.searchsorted(encoded.ends.ids[row], start, side="right")
-            last = np.searchsorted(encoded.starts.ids[row], start + len(text)) - 1
+            row = slice(*splits[number : number + 2])
+            first = np.searchsorted(ends[row], start, side="right")
+            last = np.searchsorted(starts[row], start + len(text)) - 1
             if first <= last:
                 pieces[number] = first, last
-    shift = (encoded.boundaries - encoded.first_piece)[:, None]  # (M, 1)
-    positions = pieces[encoded.question] + shift  # (M, 2)
-    ends = encoded.rows.lengths - 1  # (M,): the last [SEP]
-    inside = (positions[:, 0] >= encoded.boundaries) & (positions[:, 1] < ends)
-    inside &= pieces[encoded.question, 0] >= 0
-    return np.where(inside[:, None], positions, 0).astype(np.int32)
+    shift = boundary - positions.first_piece.numpy()  # (M,)
+    found = pieces[question] + shift[:, None]  # (M, 2)
+    inside = (found[:, 0] >= boundary) & (found[:, 1] < lengths - 1)  # before the last [SEP]
+    inside &= pieces[question, 0] >= 0
+    return np.where(inside[:, None], found, 0).astype(np.int32)

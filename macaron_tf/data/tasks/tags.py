@@ -216,17 +216,12 @@ class EncodedTaggedSentences(EncodedExamples):
     is the tag's number plus 1, that of all other ids 0.
 
     Attributes:
-        word_rows, word_columns: (W,) int64: see `WordPositions`.
+        positions: of the W words, as NumPy arrays.
         splits: (N + 1,) int64: sentence i has the words `splits[i]` to `splits[i + 1]`.
     """
 
-    word_rows: np.ndarray
-    word_columns: np.ndarray
+    positions: WordPositions
     splits: np.ndarray
-
-    def positions(self) -> WordPositions:
-        """The words' positions as tensors."""
-        return WordPositions(tf.constant(self.word_rows), tf.constant(self.word_columns))
 
 
 def encode_tagged(
@@ -249,13 +244,13 @@ def encode_tagged(
         inputs, positions = encode_words(vocabulary, words, max_length)
         return inputs["token_ids"], len(inputs["token_ids"]), *positions
 
-    rows, positions = encode_parts(len(examples), encode, vocabulary.size, progress)
-    windows, row, column = zip(*positions, strict=True)
+    rows, found = encode_parts(len(examples), encode, vocabulary.size, progress)
+    windows, row, column = zip(*found, strict=True)
     before = np.cumsum(windows) - windows  # windows of the parts before each
     row = np.concatenate(
-        [tf.where(own < 0, own, own + n) for own, n in zip(row, before, strict=True)]
+        [np.where(own < 0, -1, own + count) for own, count in zip(row, before, strict=True)]
     )
-    column = np.concatenate(column)
+    column = np.concatenate(column)  # (W,)
     labels = None
     if examples.labels is not None:
         has_piece = row >= 0  # (W,)
@@ -264,4 +259,5 @@ def encode_tagged(
         tags[place] = 1 + np.concatenate(examples.labels)[has_piece]
         labels = TokenRows(tags, rows.offsets)
     splits = np.cumsum([0, *map(len, examples.words)])
-    return EncodedTaggedSentences(rows, rows.lengths, labels, max_length, row, column, splits)
+    positions = WordPositions(row, column)
+    return EncodedTaggedSentences(rows, rows.lengths, labels, max_length, positions, splits)

@@ -128,11 +128,11 @@ def test_rows_and_labels(vocabulary):
         [*question, *ids("i j k"), sep],
     ]
     assert rows[3] == [cls, *ids("a"), sep, sep]
-    assert encoded.question.tolist() == [0, 0, 0, 1, 2, 3]
+    assert encoded.positions.question.numpy().tolist() == [0, 0, 0, 1, 2, 3]
     # "h i" is whole in the second window only; a text of no piece is no answer.
     assert encoded.labels.tolist() == [[0, 0], [5, 6], [0, 0], [0, 0], [4, 4], [0, 0]]
     assert encoded.labels.dtype == np.int32
-    positions = encoded.positions()
+    positions = encoded.positions
     again = encode_questions(
         vocabulary,
         tf.constant(examples.questions),

@@ -81,10 +81,10 @@ def test_no_word_is_lost(vocabulary, max_length):
     assert encoded.rows.lengths.max() <= max_length
     flat = [word for row in words for word in row]
     numbers = np.concatenate(labels)
-    place = encoded.rows.offsets[encoded.word_rows] + encoded.word_columns
+    place = encoded.rows.offsets[encoded.positions.rows] + encoded.positions.columns
     for number, word in enumerate(flat):
         if word == "\u200b":
-            assert encoded.word_rows[number] == encoded.word_columns[number] == -1
+            assert encoded.positions.rows[number] == encoded.positions.columns[number] == -1
         else:
             assert encoded.rows.ids[place[number]] == vocabulary.words.index(word[0])
             assert encoded.labels.ids[place[number]] == 1 + numbers[number]
@@ -101,8 +101,8 @@ def test_no_word_is_lost(vocabulary, max_length):
             at += len(word) if word != "\u200b" else 0
         at = 0
     owner = np.repeat(np.arange(len(words)), [len(row) for row in words])
-    for number in np.flatnonzero(encoded.word_rows >= 0):
-        column = encoded.word_columns[number] - 1
+    for number in np.flatnonzero(encoded.positions.rows >= 0):
+        column = encoded.positions.columns[number] - 1
         left, right = pieces[number], lengths[owner[number]] - 1 - pieces[number]
         assert column >= min(left, room // 4 - 1)
         assert room - 1 - column >= min(right, room // 4 - 1)
