@@ -180,7 +180,7 @@ def _bootstrap(rows: list[dict], blocks: list[str], seed: int) -> dict:
         first["references"],
         TranslationMetric(**first["metric"]),
     )
-    return {"seed": seed, **compared.as_dict()}
+    return {"seed": seed, **dataclasses.asdict(compared)}
 
 
 def _table(record: dict, options: argparse.Namespace) -> str:

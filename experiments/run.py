@@ -24,7 +24,7 @@ from etils import epath
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint, read_manifest
 from macaron_tf.training.state import load_network
 

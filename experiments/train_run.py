@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from experiments.recipe import Recipe
 from experiments.run import Run
-from macaron_tf.text.vocabulary import check_vocabulary
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate

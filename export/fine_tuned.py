@@ -16,7 +16,7 @@ from macaron_tf.data.tasks.questions import encode_questions
 from macaron_tf.data.tasks.tags import encode_words, word_probabilities
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
 from macaron_tf.errors import UserError
-from macaron_tf.text.loading import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 
 
 class ClassifierModule(ExportedModule):

@@ -8,7 +8,6 @@ from experiments.generate.opening import OpenedModel, open_model
 from export.module import ExportedModule, checked_text
 from macaron_tf.decoding import Controls, generate
 from macaron_tf.special_ids import PAD
-from macaron_tf.text.words import spelled_in_graph
 
 MAX_TOKENS = 1024
 
@@ -84,8 +83,7 @@ class GeneratorModule(ExportedModule):
         most = tf.maximum(tf.reduce_max(limits), 1)
         step, prefill_fn = self.network.step, generator.prefill_fn
         found = generate(step, context, cache, prompts, rules, most, prefill_fn)
-        after = self.vocabulary.spaces_after
-        texts = spelled_in_graph(generator.token_bytes, found["ids"][:, 0], after)
+        texts = generator.detokenizer.in_graph(found["ids"][:, 0])
         begun = tf.strings.regex_replace(texts, "^ ", "")
         return {
             "completion": tf.where(generator.begins(lengths), begun, texts),

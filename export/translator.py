@@ -5,8 +5,7 @@ import tensorflow as tf
 from export.module import ExportedModule
 from macaron_tf.decoding import BeamSearchConfig, score_ids, translate_ids
 from macaron_tf.special_ids import EOS, PAD
-from macaron_tf.text.pair_vocabulary import PairVocabulary
-from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text import PieceVocabulary
 
 
 class TranslationModule(ExportedModule):
@@ -30,7 +29,7 @@ class TranslationModule(ExportedModule):
     def __init__(
         self,
         network,
-        vocabulary: Vocabulary | PairVocabulary,
+        vocabulary: PieceVocabulary,
         decoding: BeamSearchConfig,
         max_tokens: int,
     ):

@@ -6,13 +6,13 @@ import pathlib
 import keras
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop import files
+from macaron_tf.interop import arrays
 from macaron_tf.interop.encoder_decoders import MODEL_TYPES, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
-from macaron_tf.interop.imported import Pretrained
 from macaron_tf.interop.keras_models import read_keras_hub_bert
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
 from macaron_tf.io import paths
+from macaron_tf.models.pretrained import Pretrained
 
 HUGGING_FACE, KERAS_HUB = "hugging-face", "keras-hub"
 
@@ -65,7 +65,7 @@ def _library_folder(place: str) -> pathlib.Path:
 
 def _load_hugging_face(folder: pathlib.Path, lower_case: bool | None, pooling: bool) -> Pretrained:
     config = folder / "config.json"
-    kind = files.read_json(config).get("model_type") if config.is_file() else None
+    kind = arrays.read_json(config).get("model_type") if config.is_file() else None
     if (folder / "modules.json").is_file() and pooling:
         return read_sentence_transformer(folder, lower_case)
     if kind in LANGUAGE_FAMILIES:

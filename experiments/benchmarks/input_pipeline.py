@@ -210,7 +210,7 @@ def counted(dataset):
 
 def open_vocabulary(path: str | None, texts: Sequence[str]):
     """BERT's uncased vocabulary of a file, or one trained on the first million characters."""
-    from macaron_tf.text.loading import WordPieceVocabulary
+    from macaron_tf.text import WordPieceVocabulary
 
     if path:
         return WordPieceVocabulary.from_file(path)

@@ -13,10 +13,12 @@ from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 from macaron_tf.special_ids import EOS
-from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text import SentencePieceVocabulary
 
 
-def write_pieces(path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: Vocabulary) -> None:
+def write_pieces(
+    path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
+) -> None:
     """Writes lines of pieces with blanks between them, as Joey NMT's level "word" splits them.
 
     Args:
@@ -29,14 +31,14 @@ def write_pieces(path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: 
     write_aside(path, "".join(line + "\n" for line in lines).encode())
 
 
-def write_vocabulary(path: pathlib.Path, vocabulary: Vocabulary) -> None:
+def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
     """Writes as many rows as our embedding has, without the special four, which Joey NMT adds."""
     names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
     names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
     write_aside(path, "".join(name + "\n" for name in names).encode())
 
 
-def read_pieces(path: pathlib.Path, vocabulary: Vocabulary) -> list[str]:
+def read_pieces(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> list[str]:
     """The lines of text that a file of pieces says."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [vocabulary.processor.decode_pieces(line.split(" ")) for line in lines]

@@ -133,11 +133,10 @@ def _agreement(
 ) -> float:
     """Share of equal texts; less than all where two tokens are almost equally likely."""
     from macaron_tf.text.byte_pairs import SEP
-    from macaron_tf.text.words import spelled
 
     places = {number: place for place, number in enumerate(ids.tolist()) if place >= SEP}
     theirs = [
-        spelled(generator.token_bytes, [places[number] for number in row])
+        generator.detokenizer(places[number] for number in row)
         for row in peer.go_on(ids[rows], options.new_tokens).tolist()
     ]
     ours = [one.text for one in _completions(options, generator, rows)]

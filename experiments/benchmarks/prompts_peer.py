@@ -12,7 +12,7 @@ from macaron_tf.interop import (
     read_language_model,
 )
 from macaron_tf.models import EncoderConfig
-from macaron_tf.text.byte_pair_ops import byte_alphabet
+from macaron_tf.text.byte_pairs import byte_alphabet
 
 _END = "<|endoftext|>"
 

@@ -19,7 +19,7 @@ from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
-from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 IN_MEMORY, SAVED_MODEL = "graph in memory", "SavedModel"
@@ -177,7 +177,9 @@ def translators(
     Returns:
         By name, functions of lines that give their translations as strings `(B, 1)`.
     """
-    vocabulary = Vocabulary.train(lines, 1000)
+    vocabulary = SentencePieceVocabulary.train(
+        lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
+    )
     network = catalog.build(f"transformer_{size}", vocab_size=vocabulary.size)
     config = BeamSearchConfig(
         length_penalty=0.0,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from experiments.benchmarks.joeynmt import logged_update, read_pieces
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric, evaluate_translations
-from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.training.progress import TRAIN, VALIDATION, read_lines
 
 _POLL_SECONDS = 0.01
@@ -165,7 +165,7 @@ class JoeyTrainer(Trainer):
         command: Sequence[str],
         run: pathlib.Path,
         environment: Mapping[str, str],
-        vocabulary: Vocabulary,
+        vocabulary: SentencePieceVocabulary,
         references: Sequence[str],
         metric: TranslationMetric,
     ):

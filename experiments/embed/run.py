@@ -7,7 +7,7 @@ from etils import epath
 from experiments.embed.recipe import EmbeddingRecipe
 from experiments.run import Run
 from macaron_tf.models.siamese import SiameseEncoder
-from macaron_tf.text.loading import PieceVocabulary, load_encoder_vocabulary
+from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
 
 
 def build_network(recipe: EmbeddingRecipe, vocab_size: int) -> SiameseEncoder:

@@ -14,7 +14,7 @@ from macaron_tf.data.tasks.encoding import encode_sentences
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.io.progress import track
 from macaron_tf.models.siamese import SiameseEncoder
-from macaron_tf.text.loading import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
 # Lengths of batches. Of STS-B's positions 9% are padding; with multiples of 8 it would be 24%.

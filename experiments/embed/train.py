@@ -20,7 +20,7 @@ from macaron_tf.data.tasks.reading import TextSets
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.text.vocabulary import check_vocabulary
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult, build_fit_model, train
 
 # Decided by the command line's own arguments.

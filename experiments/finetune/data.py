@@ -9,7 +9,7 @@ from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
-from macaron_tf.text.loading import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 
 TRAIN = "train"
 

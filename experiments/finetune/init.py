@@ -13,15 +13,15 @@ import numpy as np
 from experiments.finetune.recipe import FinetuningRecipe
 from experiments.run import read_kind, run_place
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import assign
+from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.two_stream import TwoStreamModel
 from macaron_tf.pretrained import is_library, load
-from macaron_tf.text.loading import PieceVocabulary, load_encoder_vocabulary
-from macaron_tf.text.vocabulary import check_vocabulary
+from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
+from macaron_tf.text.base import check_vocabulary
 
 NOTHING = "none"
 # What may stand on an encoder and be taken over with it.

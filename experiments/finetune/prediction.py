@@ -12,7 +12,7 @@ from experiments.finetune.kinds import Limits, kind_of
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.text.loading import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 
 # What fills up the outputs of short rows: no position of a span, no tag.
 _NOTHING = -1e9

@@ -13,7 +13,7 @@ from experiments.finetune.recipe import FinetuningRecipe
 from experiments.run import Run
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.io import paths as storage
-from macaron_tf.text.loading import PieceVocabulary, load_encoder_vocabulary
+from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.training.checkpoints import read_manifest
 
 RESULT = "result.json"

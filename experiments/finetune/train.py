@@ -20,7 +20,7 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.distribution import Workers, is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.text.vocabulary import check_vocabulary
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 

@@ -17,14 +17,14 @@ from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
-from macaron_tf.text.base import RECORD
-from macaron_tf.text.loading import (
+from macaron_tf.text import (
     BytePairVocabulary,
     PieceVocabulary,
-    SentencePieceEncoderVocabulary,
+    SentencePieceVocabulary,
     WordPieceVocabulary,
     load_encoder_vocabulary,
 )
+from macaron_tf.text.base import RECORD
 from macaron_tf.text.normalization import NormalizationConfig
 
 
@@ -46,7 +46,7 @@ def train_vocabulary(
         return WordPieceVocabulary.train(lines, config.size, lower_case=config.lower_case)
     if config.kind == "byte_bpe":
         return BytePairVocabulary.train(lines, config.size, lower_case=config.lower_case)
-    return SentencePieceEncoderVocabulary.train(
+    return SentencePieceVocabulary.train(
         lines,
         config.size,
         normalization=NormalizationConfig(lower_case=config.lower_case),
@@ -124,7 +124,7 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
     settings = vocabulary.settings()
     lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
     kind = vocabulary.kind
-    if isinstance(vocabulary, SentencePieceEncoderVocabulary) and vocabulary.model_type != "bpe":
+    if isinstance(vocabulary, SentencePieceVocabulary) and vocabulary.model_type != "bpe":
         kind = vocabulary.model_type
     return VocabularyConfig(kind, vocabulary.pieces, lower_case)
 

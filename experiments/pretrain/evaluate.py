@@ -12,7 +12,7 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.paths import write_aside
-from macaron_tf.text.vocabulary import check_vocabulary
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import build_fit_model
 
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 from experiments.text_to_text.recipe import PREFIXES
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.text_tasks import in_one_line, source_text, source_texts
-from macaron_tf.text.words import as_prompt, as_prompts
+from macaron_tf.text.normalization import as_prompt, as_prompts
 
 
 def framed(task: str, line: str) -> str:

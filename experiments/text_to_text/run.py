@@ -9,8 +9,7 @@ from experiments.run import Run
 from experiments.text_to_text.recipe import TextRecipe
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator
 from macaron_tf.models import EncoderDecoder
-from macaron_tf.text.loading import load_encoder_vocabulary
-from macaron_tf.text.pair_vocabulary import TextVocabulary
+from macaron_tf.text import TextVocabulary, load_encoder_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

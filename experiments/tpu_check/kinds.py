@@ -125,7 +125,7 @@ class Translation(Kind):
         return {"source": side, "target": side}
 
     def parts(self, recipe: TranslationRecipe) -> dict:
-        size = _rounded(recipe.data.vocabulary_size, 8)  # as Vocabulary.size
+        size = _rounded(recipe.data.vocabulary_size, 8)  # as a vocabulary's size
         network = build_translator(recipe, types.SimpleNamespace(size=size))
         return {
             "network": network,

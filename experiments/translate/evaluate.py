@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
         "steps": steps,
         **conditions,
         "seconds": round(seconds, 2),
-        **scores.as_dict(),
+        **dataclasses.asdict(scores),
         "hypotheses": hypotheses,
         "references": references,
     }

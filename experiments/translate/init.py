@@ -11,19 +11,22 @@ from experiments.run import read_kind, run_place
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import assign
+from macaron_tf.interop.arrays import assign
 from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.text.loading import SentencePieceEncoderVocabulary, load_encoder_vocabulary
-from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text import (
+    PairVocabulary,
+    SentencePieceVocabulary,
+    check_vocabulary,
+    load_encoder_vocabulary,
+)
 from macaron_tf.text.sentencepiece import normalized_text
-from macaron_tf.text.vocabulary import check_vocabulary
 
 # Fields of the model that no pre-trained weight depends on.
 _FREE = (*DROPOUTS, "initializer_range", "vocab_size")
-_MAX_LINES = 10_000_000  # that a vocabulary is trained on, as `Vocabulary.train`'s
+_MAX_LINES = 10_000_000  # that a vocabulary is trained on, as `SentencePieceVocabulary.train`'s
 
 
 class Start(abc.ABC):
@@ -263,8 +266,8 @@ class SequenceStart(Start):
             pairs = read_pairs(data.source, data.train_split, *data.languages, data_dir, download)
             source_lines = (line for line, _ in pairs)
             lines = normalized_text(source_lines, data.normalization, [language], _MAX_LINES)
-            source = SentencePieceEncoderVocabulary.train(
-                lines, data.vocabulary_size, language=language, character_coverage=1.0
+            source = SentencePieceVocabulary.train(
+                lines, data.vocabulary_size, languages=(language,), character_coverage=1.0
             )
         return PairVocabulary(source, self.run.vocabulary, data.normalization, data.languages)
 

@@ -10,16 +10,13 @@ from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import first_stage_variables
-from macaron_tf.text.pair_vocabulary import PairVocabulary, load_translation_vocabulary
-from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text import PairVocabulary, PieceVocabulary
 from macaron_tf.training.updates import FirstStage
 
 _MAX_SOURCE = 256  # pieces of the longest line that is read
 
 
-def build_network(
-    recipe: TranslationRecipe, vocabulary: Vocabulary | PairVocabulary
-) -> EncoderDecoder:
+def build_network(recipe: TranslationRecipe, vocabulary: PieceVocabulary) -> EncoderDecoder:
     """The recipe's model at the vocabulary's size, in the recipe's dtype policy.
 
     Args:
@@ -58,8 +55,8 @@ class TranslationRun(Run):
     recipe_class = TranslationRecipe
 
     @staticmethod
-    def load_vocabulary(directory: epath.Path) -> Vocabulary | PairVocabulary:
-        return load_translation_vocabulary(directory)
+    def load_vocabulary(directory: epath.Path) -> PieceVocabulary:
+        return PieceVocabulary.load(directory)
 
     def build_network(self) -> EncoderDecoder:
         return build_network(self.recipe, self.vocabulary)

@@ -22,8 +22,8 @@ from macaron_tf.evaluation import evaluate_translations
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.objectives import TranslationObjective
+from macaron_tf.text import PieceVocabulary, SentencePieceVocabulary, check_vocabulary
 from macaron_tf.text.sentencepiece import interleave
-from macaron_tf.text.vocabulary import Vocabulary, check_vocabulary
 from macaron_tf.training import FitModel, TrainingResult
 
 METRICS = ("loss", "nll", "perplexity", "accuracy", "bleu", "sacrebleu", "chrf")
@@ -68,18 +68,20 @@ def run_vocabulary(options: argparse.Namespace) -> None:
 
 def train_vocabulary(
     data: DataConfig, data_dir: str | None = None, download: bool = False
-) -> Vocabulary:
+) -> SentencePieceVocabulary:
     """Trains the joint vocabulary on both sides of the training split.
 
     Raises:
         UserError: the text cannot be read, or is too little for the size.
     """
     pairs = read_pairs(data.source, data.train_split, *data.languages, data_dir, download)
-    return Vocabulary.train(
+    return SentencePieceVocabulary.train(
         interleave(pairs, data.languages),
         data.vocabulary_size,
         normalization=data.normalization,
         languages=data.languages,
+        masks=False,
+        character_coverage=1.0,
     )
 
 
@@ -120,12 +122,16 @@ def train_recipe(
     if opened:
         vocabulary = opened.vocabulary
         if vocabulary_dir:
-            load = (lambda place: start.vocabulary(recipe, place)) if start else Vocabulary.load
+            load = (
+                (lambda place: start.vocabulary(recipe, place))
+                if start
+                else SentencePieceVocabulary.load
+            )
             check_vocabulary(vocabulary.hash, load(vocabulary_dir), str(path))
     elif start:
         vocabulary = start.vocabulary(recipe, vocabulary_dir, **text)
     elif vocabulary_dir:
-        vocabulary = Vocabulary.load(vocabulary_dir)
+        vocabulary = SentencePieceVocabulary.load(vocabulary_dir)
     else:
         print(f"training a vocabulary of {config.vocabulary_size:,} pieces", flush=True)
         vocabulary = train_vocabulary(config, **text)
@@ -189,7 +195,7 @@ class TranslationValidation:
         self,
         recipe: TranslationRecipe,
         network: EncoderDecoder,
-        vocabulary,
+        vocabulary: PieceVocabulary,
         pairs: Sequence[tuple[str, str]],
     ):
         self.metric = recipe.metric

@@ -17,8 +17,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.settings import Count, Fraction, Settings
 from macaron_tf.special_ids import EOS
+from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import FORMAT, TokenizedPairs, TokenRows, load_tokens, save_tokens
-from macaron_tf.text.vocabulary import Vocabulary, sample_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ def clean_pairs(
 
 def tokenize(
     pairs: Sequence[tuple[str, str]],
-    vocabulary: Vocabulary,
+    vocabulary: PieceVocabulary,
     cleaning: CleaningConfig,
     languages: Sequence[str],
     sampling: BpeDropoutConfig,
@@ -147,7 +147,7 @@ def tokenize(
             if sampling.dropout:
                 # A stream of its own for each side and copy.
                 state = np.random.SeedSequence([sampling.seed, side, copy]).generate_state(1)
-                rows += sample_lines(vocabulary, lines, sampling.dropout, int(state[0]), language)
+                rows += vocabulary.sample_lines(lines, sampling.dropout, int(state[0]), language)
             else:
                 rows += vocabulary.encode_lines(lines, language)
         sides.append(TokenRows.from_lists([[*row, EOS] for row in rows], vocabulary.size))
@@ -208,7 +208,7 @@ class TranslationData(BucketBatches):
         cls,
         source: str,
         split: str,
-        vocabulary: Vocabulary,
+        vocabulary: PieceVocabulary,
         *,
         source_lang: str | None = None,
         target_lang: str | None = None,
@@ -266,7 +266,7 @@ class TranslationData(BucketBatches):
     def from_pairs(
         cls,
         pairs: Sequence[tuple[str, str]],
-        vocabulary: Vocabulary,
+        vocabulary: PieceVocabulary,
         *,
         cleaning: CleaningConfig | None = None,
         batching: BatchingConfig | None = None,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.sentences import cut_lines
+from macaron_tf.text.words import cut_lines
 
 
 def score_targets(logits: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -22,8 +22,8 @@ from macaron_tf.decoding.sampling import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, PAD
-from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.words import SpelledStream, as_prompt, as_prompts, spelled
+from macaron_tf.text.base import Detokenizer, PieceVocabulary
+from macaron_tf.text.normalization import as_prompt, as_prompts
 
 
 class FilledContext(NamedTuple):
@@ -102,7 +102,7 @@ class TextGenerator:
         self.vocabulary = vocabulary
         self.longest = longest
         self.prefix = [vocabulary.cls_id] if starts else []
-        self.token_bytes = vocabulary.spellings()
+        self.detokenizer = vocabulary.detokenizer
         special = np.isin(np.arange(vocabulary.size), vocabulary.special_ids)
         self.barred = special | (np.arange(vocabulary.size) >= vocabulary.pieces)
         self.barred[vocabulary.sep_id] = False
@@ -222,15 +222,15 @@ class TextGenerator:
             return context, self._begin(prompts, context, cache)
 
         tokens = stream(begin, self._step(config), self.prompts(rows, *asked))
-        spelling = SpelledStream(self.token_bytes, self.vocabulary.spaces_after)
+        shown_text = self.detokenizer.stream()
         fresh = self.begins(len(row))
         for new in tokens:
-            part = spelling.add(new[0, 0])
+            part = shown_text.add(new[0, 0])
             shown = part.removeprefix(" ") if fresh else part
             fresh = fresh and not part
             if shown:
                 yield shown
-        if rest := spelling.end():
+        if rest := shown_text.end():
             yield rest
 
     def _asked(
@@ -280,7 +280,7 @@ class TextGenerator:
     def _completion(self, result: dict, row: int, k: int, fresh: bool) -> Completion:
         length = int(result["lengths"][row, k])
         ids = result["ids"][row, k, :length]
-        text = spelled(self.token_bytes, ids, self.vocabulary.spaces_after)
+        text = self.detokenizer(ids)
         return Completion(
             text=text.removeprefix(" ") if fresh else text,
             log_prob=float(result["log_probs"][row, k]),
@@ -319,7 +319,8 @@ class SequenceGenerator(TextGenerator):
         self.sentinels = sentinels
         self.source_start, self.answer_start = tuple(source_start), tuple(answer_start)
         rows = model.config.vocab_size - vocabulary.size
-        self.token_bytes = [*self.token_bytes, *[f" {HOLE}".encode()] * rows]
+        token_bytes = [*self.detokenizer.token_bytes, *[f" {HOLE}".encode()] * rows]
+        self.detokenizer = Detokenizer(token_bytes, vocabulary.spaces_after)
         self.barred = np.concatenate([self.barred, np.arange(rows) >= sentinels])
 
     @property

@@ -1,11 +1,16 @@
-"""The metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), as the papers report them."""
+"""The metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and the files of their servers.
+
+scikit-learn and SciPy compute them. A correlation that is undefined is 0 here, not NaN.
+"""
 
 import json
 import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy.stats
 from etils import epath
+from sklearn import metrics
 
 from macaron_tf.data.tasks.definitions import SubmissionFile, Task
 from macaron_tf.errors import UserError
@@ -16,7 +21,6 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     """A model's outputs to predictions.
 
     Args:
-        task: the task.
         outputs: (N, C) logits or probabilities; (N, 1) scores of a regression task.
 
     Returns:
@@ -42,12 +46,11 @@ def score(
 ) -> dict[str, float]:
     """Scores predictions by a task's metrics, as fractions: 1 is perfect.
 
-    A metric that its formula leaves undefined counts as 0, what a coin would get: Matthews'
-    correlation where only one class is predicted (or true), Pearson's and Spearman's where all
-    predictions are equal or one is not finite, F1 without a positive. Papers print them times 100.
+    A metric that its formula leaves undefined counts as 0, as guessing does: Matthews' correlation
+    where only one class is predicted (or true), Pearson's and Spearman's where all predictions are
+    equal or one is not finite, F1 without a positive. Papers print them times 100.
 
     Args:
-        task: the task.
         predictions: (N,) classes or scores, such as `decide` makes.
         labels: (N,) the true ones.
         groups: (N, 2) paragraph and question of each example, for a grouped task.
@@ -76,92 +79,51 @@ def score(
         raise ValueError(f"{predictions.shape} predictions for {labels.shape} labels")
     if not len(labels):
         raise UserError(f"no example of {task.name!r} to score: take a larger split")
-    found = {}
-    for name in names:
-        if name == "em":
-            found[name] = exact_match(predictions, labels, groups)
-        else:
-            found[name] = METRICS[name](predictions, labels)
+    found = {
+        name: exact_match(predictions, labels, groups)
+        if name == "em"
+        else METRICS[name](predictions, labels)
+        for name in names
+    }
     found["score"] = float(np.mean([found[name] for name in task.metrics]))
     return found
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Part of the examples whose class is right.
-
-    Args:
-        predictions, labels: (N,) classes.
-
-    Returns:
-        From 0 to 1.
-    """
-    return float(np.mean(predictions == labels))
+    """Part of the examples whose class is right."""
+    return float(metrics.accuracy_score(labels, predictions))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1; of MultiRC's answers, all of them together, it is the paper's F1a.
+    """F1 of class 1, 0 without a positive; of MultiRC's answers, all together, the paper's F1a."""
+    return float(metrics.f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
-    Args:
-        predictions, labels: (N,) classes.
 
-    Returns:
-        From 0 to 1.
-    """
-    hits = np.sum((predictions == 1) & (labels == 1))
-    positives = np.sum(predictions == 1) + np.sum(labels == 1)
-    return float(2 * hits / positives) if positives else 0.0
+def _defined(predictions: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether two arrays have a correlation: finite numbers, not all equal."""
+    return all(np.isfinite(values).all() and np.ptp(values) > 0 for values in (predictions, labels))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews' correlation of two classes or more (Gorodkin 2004).
-
-    Args:
-        predictions, labels: (N,) classes.
-
-    Returns:
-        From -1 to 1.
-    """
-    classes = int(max(predictions.max(), labels.max())) + 1
-    predicted = np.bincount(predictions.astype(np.int64), minlength=classes)  # (C,)
-    true = np.bincount(labels.astype(np.int64), minlength=classes)  # (C,)
-    total = len(labels)
-    covariance = total * int(np.sum(predictions == labels)) - int(true @ predicted)
-    spread = (total**2 - int(predicted @ predicted)) * (total**2 - int(true @ true))
-    return covariance / spread**0.5 if spread else 0.0
+    """Matthews' correlation of two classes or more (Gorodkin 2004), from -1 to 1."""
+    if not _defined(predictions, labels):
+        return 0.0
+    return float(metrics.matthews_corrcoef(labels, predictions))
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson's correlation.
-
-    Args:
-        predictions, labels: (N,) scores.
-
-    Returns:
-        From -1 to 1.
-    """
+    """Pearson's correlation, from -1 to 1."""
+    if not _defined(predictions, labels):
+        return 0.0
     x, y = predictions.astype(np.float64), labels.astype(np.float64)
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        return 0.0
-    if np.ptp(x) == 0 or np.ptp(y) == 0:  # a mean is not exact: differences from it may not be 0
-        return 0.0
-    x, y = x - x.mean(), y - y.mean()
-    # Scaled before they are squared: scores of 1e-200 and 1e200 correlate as well.
-    x, y = x / np.abs(x).max(), y / np.abs(y).max()
-    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
+    return float(scipy.stats.pearsonr(x, y).statistic)
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Spearman's correlation: Pearson's of the ranks, equal scores sharing their mean rank.
-
-    Args:
-        predictions, labels: (N,) scores.
-
-    Returns:
-        From -1 to 1.
-    """
-    if not np.isfinite(predictions).all():
+    """Spearman's correlation: Pearson's of the ranks, equal scores sharing their mean rank."""
+    if not _defined(predictions, labels):
         return 0.0
-    return pearson(_ranks(predictions), _ranks(labels))
+    return pearson(scipy.stats.rankdata(predictions), scipy.stats.rankdata(labels))
 
 
 def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:
@@ -170,9 +132,6 @@ def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray 
     Args:
         predictions, labels: (N,) classes.
         groups: (N, 2) paragraph and question of each.
-
-    Returns:
-        From 0 to 1.
 
     Raises:
         ValueError: no groups, or not one for each example.
@@ -194,11 +153,6 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 }
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[places]  # (N,)
-
-
 def write_submission(
     task: Task,
     file: SubmissionFile,
@@ -207,17 +161,15 @@ def write_submission(
     indices: np.ndarray,
     groups: np.ndarray | None = None,
 ) -> epath.Path:
-    """Writes the predictions of a test set as its server reads them.
+    """Writes the predictions of a test set in its server's format.
 
     GLUE: two tab-separated columns under `index` and `prediction`; SuperGLUE: a JSON object a line,
     of an example for BoolQ, of a paragraph with its questions and answers for MultiRC. All in
     ascending order of the benchmark's numbers, whatever the order given.
 
     Args:
-        task: the task.
-        file: one of its `submissions`.
-        folder: where the file goes.
-        predictions: (N,) classes or scores, such as `evaluation.glue.decide` makes.
+        file: one of the task's `submissions`.
+        predictions: (N,) classes or scores, such as `decide` makes.
         indices: (N,) the benchmark's number of each example (`Examples.indices`).
         groups: (N, 2) paragraph and question of each, for a grouped task (`Examples.groups`).
 

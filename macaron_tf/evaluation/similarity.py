@@ -6,28 +6,14 @@ from macaron_tf.evaluation.glue import pearson, spearman
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Vectors scaled to length 1; one of zeros stays as it is.
-
-    Args:
-        vectors: (N, D).
-
-    Returns:
-        (N, D) float32.
-    """
+    """Vectors (N, D) scaled to length 1, float32; one of zeros stays as it is."""
     vectors = np.asarray(vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)  # (N, 1)
     return vectors / np.maximum(lengths, 1e-6)
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The cosine of each pair.
-
-    Args:
-        first, second: (N, D) vectors.
-
-    Returns:
-        (N,) float32, from -1 to 1.
-    """
+    """The cosine of each pair of (N, D) vectors: (N,) float32, from -1 to 1."""
     return np.sum(unit_vectors(first) * unit_vectors(second), axis=-1)
 
 
@@ -41,7 +27,7 @@ def similarity_metrics(
         labels: (N,) scores.
 
     Returns:
-        "spearman" and "pearson", from -1 to 1; NaN where a vector is not finite.
+        "spearman" and "pearson", from -1 to 1; NaN if a vector is not finite.
     """
     found = cosines(first, second)
     if not np.isfinite(found).all():
@@ -56,7 +42,7 @@ def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndar
         anchor, positive, negative: (N, D) vectors.
 
     Returns:
-        From 0 to 1; NaN where a vector is not finite.
+        From 0 to 1; NaN if a vector is not finite.
     """
     near = np.linalg.norm(anchor - positive, axis=-1)  # (N,)
     far = np.linalg.norm(anchor - negative, axis=-1)  # (N,)
@@ -68,7 +54,7 @@ def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndar
 def nearest(
     queries: np.ndarray, corpus: np.ndarray, top: int, chunk: int = 65_536
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of the greatest cosine with each query, exactly: nothing is left unlooked at.
+    """The vectors of the greatest cosine with each query, by exhaustive search.
 
     Args:
         queries: (Q, D) unit vectors.
@@ -77,27 +63,27 @@ def nearest(
         chunk: vectors compared at once: at D = 768, 200 MB.
 
     Returns:
-        Cosines (Q, top), greatest first, and places in the corpus (Q, top); of equals the earlier.
+        Cosines (Q, top), greatest first, and indices in the corpus (Q, top); of equals the earlier.
     """
     top = min(top, len(corpus))
     scores = np.empty((len(queries), 0), np.float32)
-    places = np.empty((len(queries), 0), np.int64)
+    indices = np.empty((len(queries), 0), np.int64)
     for start in range(0, len(corpus), chunk):
         found = queries @ corpus[start : start + chunk].T  # (Q, D) x (D, n) -> (Q, n)
         best = np.stack([_best(row, top) for row in found])  # (Q, top), or (Q, n) of fewer
-        # Beside the best so far, which stand earlier: of equals a stable sort takes those.
+        # After the best so far: of equals a stable sort keeps the earlier.
         scores = np.concatenate([scores, np.take_along_axis(found, best, axis=1)], axis=1)
-        places = np.concatenate([places, start + best], axis=1)
+        indices = np.concatenate([indices, start + best], axis=1)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
         scores = np.take_along_axis(scores, order, axis=1)
-        places = np.take_along_axis(places, order, axis=1)
-    return scores, places
+        indices = np.take_along_axis(indices, order, axis=1)
+    return scores, indices
 
 
 def _best(scores: np.ndarray, top: int) -> np.ndarray:
-    """Places of the greatest `top` of `(n,)`, in order; a tie goes to the earlier place."""
+    """Indices of the greatest `top` of `(n,)`, in order; a tie goes to the earlier index."""
     if top >= len(scores):
         return np.argsort(-scores, kind="stable")
     least = np.partition(scores, -top)[-top]
-    candidates = np.flatnonzero(scores >= least)  # in order: among equals, as many as there are
+    candidates = np.flatnonzero(scores >= least)  # ascending, with all ties
     return candidates[np.argsort(-scores[candidates], kind="stable")][:top]

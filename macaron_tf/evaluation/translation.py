@@ -3,12 +3,14 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import sacrebleu
 import sacremoses
 
 from macaron_tf.errors import UserError
+from macaron_tf.settings import Settings
 
 # The compound splitting of the published WMT14 En-De scores; as there, neighbouring matches do
 # not overlap: a-b-c becomes a ##AT##-##AT## b-c.
@@ -16,10 +18,10 @@ _COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationMetric:
+class TranslationMetric(Settings):
     """How translations are scored; hypotheses and references are treated alike.
 
-    Args:
+    Attributes:
         language: target language, for the Moses rules.
         lowercase: compare without case, in every metric.
         normalize_punctuation: Moses punctuation normalization before the Moses tokenizer, for
@@ -32,9 +34,10 @@ class TranslationMetric:
             what multi-bleu.perl gives on them; sacreBLEU and chrF see them detokenized.
 
     Raises:
-        UserError: `tokenized` with `split_hyphens`, which is a step of the tokenizer.
+        SettingError: `tokenized` with `split_hyphens`, which is a step of the tokenizer.
     """
 
+    section: ClassVar[str] = "metric"
     language: str = "de"
     lowercase: bool = False
     normalize_punctuation: bool = False
@@ -42,10 +45,10 @@ class TranslationMetric:
     split_compounds: bool = False
     tokenized: bool = False
 
-    def __post_init__(self):
+    def check(self):
         if self.tokenized and self.split_hyphens:
-            raise UserError(
-                "metric.split_hyphens is a step of the tokenizer, which metric.tokenized leaves "
+            raise self.error(
+                "split_hyphens is a step of the tokenizer, which metric.tokenized leaves "
                 "out: set one of the two to False"
             )
 
@@ -66,7 +69,7 @@ class TranslationMetric:
 
     @property
     def plain_suffix(self) -> str:
-        """What is added to sacreBLEU's own signatures: how tokens became plain lines, if at all."""
+        """A suffix of sacreBLEU's own signatures: how tokens became plain lines, if at all."""
         if not self.tokenized:
             return ""
         return f"|detok:moses-{self.language}|sacremoses:{sacremoses.__version__}"
@@ -76,13 +79,11 @@ class TranslationMetric:
 class TranslationScores:
     """Scores of one system; BLEU and chrF run from 0 to 100.
 
-    Args:
-        bleu: sacreBLEU's corpus BLEU.
-        bleu_signature: its settings.
-        chrf: sacreBLEU's chrF2.
-        chrf_signature: its settings.
-        tokenized_bleu: BLEU on Moses tokens without smoothing, multi-bleu.perl's formula.
-        tokenized_signature: its settings.
+    Attributes:
+        bleu, bleu_signature: sacreBLEU's corpus BLEU and its settings.
+        chrf, chrf_signature: sacreBLEU's chrF2 and its settings.
+        tokenized_bleu, tokenized_signature: BLEU on Moses tokens without smoothing,
+            multi-bleu.perl's formula, and its settings.
         precisions: tokenized BLEU's n-gram precisions in percent, n = 1 to 4.
         brevity_penalty: tokenized BLEU's, from 0 to 1.
         length_ratio: tokens of the hypotheses over tokens of the references.
@@ -100,10 +101,6 @@ class TranslationScores:
     length_ratio: float
     sentences: int
 
-    def as_dict(self) -> dict:
-        """The fields, ready for JSON."""
-        return {**dataclasses.asdict(self), "precisions": list(self.precisions)}
-
     def __str__(self) -> str:
         return (
             f"sacreBLEU {self.bleu:.2f} ({self.bleu_signature})\n"
@@ -119,19 +116,15 @@ def evaluate_translations(
     """Scores one system's translations.
 
     Args:
-        hypotheses: plain (detokenized) lines; Moses tokens where the settings say `tokenized`.
+        hypotheses: plain (detokenized) lines, or Moses tokens if `metric.tokenized`.
         references: lines of the same kind, one for each hypothesis.
-        metric: the settings.
-
-    Returns:
-        The scores.
 
     Raises:
         UserError: the two are not of equal number, or empty.
     """
     metric = metric or TranslationMetric()
     check_parallel(hypotheses, references)
-    # force: lines that look tokenized are the user's own affair, and cost one warning a call.
+    # force: no warning about lines that look tokenized.
     bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True)
     plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
     bleu_score = bleu.corpus_score(*plain)
@@ -162,14 +155,10 @@ def tokenized_bleu(effective_order: bool = False) -> sacrebleu.BLEU:
 
 
 def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
-    """What tokenized BLEU compares: lower-cased, normalized, tokenized, split, as the settings say.
+    """The lines that tokenized BLEU compares: tokens with a space between, by the settings.
 
     Args:
-        lines: plain lines, or Moses tokens where the settings say `tokenized`.
-        metric: the settings.
-
-    Returns:
-        The lines as tokens with a space between.
+        lines: plain lines, or Moses tokens if `metric.tokenized`.
     """
     normalizer = sacremoses.MosesPunctNormalizer(metric.language)
     tokenizer = sacremoses.MosesTokenizer(metric.language)
@@ -192,15 +181,7 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
 
 
 def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
-    """What sacreBLEU compares: the lines, detokenized where the settings say `tokenized`.
-
-    Args:
-        lines: plain lines, or Moses tokens where the settings say `tokenized`.
-        metric: the settings.
-
-    Returns:
-        Plain lines.
-    """
+    """The lines that sacreBLEU compares: plain ones, detokenized if `metric.tokenized`."""
     if not metric.tokenized:
         return list(lines)
     detokenizer = sacremoses.MosesDetokenizer(metric.language)
@@ -231,17 +212,14 @@ _CHUNK = 100
 class PairedBootstrap:
     """System B against system A on the same sentences; intervals hold 95% of the resamples.
 
-    Args:
-        bleu_a: BLEU of system A on the whole set, 0 to 100.
-        bleu_b: the same of system B.
-        interval_a: of A's BLEU.
-        interval_b: of B's BLEU.
+    Attributes:
+        bleu_a, bleu_b: BLEU of each system on the whole set, 0 to 100.
+        interval_a, interval_b: of these.
         difference: bleu_b - bleu_a.
         interval: of the difference.
         p_value: one-sided: share of resamples in which the system that is better on the whole
             set is not better, (count + 1) / (resamples + 1). 1 for identical systems.
-        resamples: how many were drawn.
-        signature: which BLEU.
+        signature: of the BLEU.
     """
 
     bleu_a: float
@@ -253,13 +231,6 @@ class PairedBootstrap:
     p_value: float
     resamples: int
     signature: str
-
-    def as_dict(self) -> dict:
-        """The fields, ready for JSON."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in dataclasses.asdict(self).items()
-        }
 
     def __str__(self) -> str:
         def line(name, value, interval):
@@ -288,16 +259,10 @@ def paired_bootstrap(
     it, and finds a system significantly different from itself (p = 1 / (resamples + 1)).
 
     Args:
-        system_a: lines, of the kind that the metric takes.
-        system_b: as many.
-        references: as many.
-        metric: how lines are compared.
+        system_a, system_b, references: lines of the kind that the metric takes, equally many.
         tokenized: compare the papers' tokenized BLEU; else sacreBLEU's.
         resamples: test sets drawn with replacement, each as large as the real one.
         seed: the same seed gives the same result; 0 or more.
-
-    Returns:
-        Both BLEUs, the difference, their intervals and the p-value.
 
     Raises:
         UserError: the sets are not of equal number, or empty; `resamples` is below 1 or `seed`

@@ -8,7 +8,6 @@ Hugging Face, sentence-transformers), `language_models` (GPT, GPT-2, XLNet), `en
 
 from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
-from macaron_tf.interop.imported import Pretrained
 from macaron_tf.interop.keras_models import (
     copy_keras_hub,
     import_keras_hub_bert,
@@ -16,6 +15,7 @@ from macaron_tf.interop.keras_models import (
     read_model_garden_bert,
 )
 from macaron_tf.interop.language_models import read_language_model, read_xlnet
+from macaron_tf.models.pretrained import Pretrained
 
 __all__ = [
     "Pretrained",

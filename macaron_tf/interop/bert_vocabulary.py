@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.files import read_json
+from macaron_tf.interop.arrays import read_json
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 # BERT's own; ours has no others.

@@ -7,12 +7,21 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import Raw, Table, assign_weights, built, under
-from macaron_tf.interop.files import ACTIVATIONS, ForeignConfig, TorchArrays, read_state
+from macaron_tf.interop.arrays import (
+    ACTIVATIONS,
+    ForeignConfig,
+    Raw,
+    Table,
+    TorchArrays,
+    assign_weights,
+    built,
+    read_state,
+    transformer_layer,
+)
 from macaron_tf.interop.hugging_face_vocabularies import read_t5_vocabulary, read_vocabulary
-from macaron_tf.interop.imported import Pretrained
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.text import PieceVocabulary
 
 MODEL_TYPES = ("t5", "bart", "marian")
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
@@ -177,27 +186,22 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _t5_table(gated: bool) -> Table:
-    inner = ("wi_0", "wi_1") if gated else ("wi",)
     table = {}
     for stack in ("encoder", "decoder"):
-        last = 2 if stack == "decoder" else 1  # a block's number of the feed-forward
-        layer = {
-            "attention_0/attention/query_key_value": tuple(f"0.SelfAttention.{p}" for p in "qkv"),
-            "attention_0/attention/output": "0.SelfAttention.o",
-            "attention_0/norm": "0.layer_norm",
-            "cross_attention_0/attention/query": "1.EncDecAttention.q",
-            "cross_attention_0/attention/key_value": ("1.EncDecAttention.k", "1.EncDecAttention.v"),
-            "cross_attention_0/attention/output": "1.EncDecAttention.o",
-            "cross_attention_0/norm": "1.layer_norm",
-            "feed_forward_1/feed_forward/inner": tuple(
-                f"{last}.DenseReluDense.{name}" for name in inner
-            ),
-            "feed_forward_1/feed_forward/outer": f"{last}.DenseReluDense.wo",
-            "feed_forward_1/norm": f"{last}.layer_norm",
-        }
+        last = 2 if stack == "decoder" else 1  # the feed-forward is the last of its layer's parts
+        inner = ("wi_0", "wi_1", "wo") if gated else ("wi", "wo")
         bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
         table |= {
-            **under(f"{stack}/block_{{}}", f"{stack}.block.{{}}.layer.", layer),
+            **transformer_layer(
+                f"{stack}.block.{{}}.layer.",
+                [f"0.SelfAttention.{part}" for part in "qkvo"],
+                "0.layer_norm",
+                [f"{last}.DenseReluDense.{part}" for part in inner],
+                f"{last}.layer_norm",
+                [f"1.EncDecAttention.{part}" for part in "qkvo"],
+                "1.layer_norm",
+                ours=f"{stack}/block_{{}}",
+            ),
             f"{stack}/relative_bias_0": bias,
             f"{stack}/final_norm": f"{stack}.final_layer_norm",
         }
@@ -252,35 +256,24 @@ def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
     }
 
 
-_BART_LAYER = {
-    "attention_0/attention/query_key_value": (
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-    ),
-    "attention_0/attention/output": "self_attn.out_proj",
-    "attention_0/norm": "self_attn_layer_norm",
-    "cross_attention_0/attention/query": "encoder_attn.q_proj",
-    "cross_attention_0/attention/key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
-    "cross_attention_0/attention/output": "encoder_attn.out_proj",
-    "cross_attention_0/norm": "encoder_attn_layer_norm",
-    "feed_forward_1/feed_forward/inner": "fc1",
-    "feed_forward_1/feed_forward/outer": "fc2",
-    "feed_forward_1/norm": "final_layer_norm",
-}
-
-
 def _bart_table() -> Table:
     """MarianMT's too, which has neither tables of positions nor norms of the embeddings."""
-    table = {}
+    table, parts = {}, ("q_proj", "k_proj", "v_proj", "out_proj")
     for stack, embeddings in (("encoder", "source_embeddings"), ("decoder", "target_embeddings")):
+        positions = f"model.{stack}.embed_positions.weight"
         table |= {
-            f"{embeddings}/positions/table": Raw(
-                f"model.{stack}.embed_positions.weight",
-                transform=lambda positions: positions[_BART_OFFSET:],
-            ),
+            f"{embeddings}/positions/table": Raw(positions, transform=lambda t: t[_BART_OFFSET:]),
             f"{embeddings}/norm": f"model.{stack}.layernorm_embedding",
-            **under(f"{stack}/block_{{}}", f"model.{stack}.layers.{{}}.", _BART_LAYER),
+            **transformer_layer(
+                f"model.{stack}.layers.{{}}.",
+                [f"self_attn.{part}" for part in parts],
+                "self_attn_layer_norm",
+                ["fc1", "fc2"],
+                "final_layer_norm",
+                [f"encoder_attn.{part}" for part in parts],
+                "encoder_attn_layer_norm",
+                ours=f"{stack}/block_{{}}",
+            ),
         }
     return table
 

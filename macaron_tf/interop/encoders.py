@@ -12,32 +12,30 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import (
+from macaron_tf.interop.arrays import (
+    ACTIVATIONS,
     UNUSED_TOKEN_BIAS,
+    Arrays,
+    ForeignConfig,
     Raw,
     Table,
+    TorchArrays,
     assign_weights,
     built,
     check_output,
     check_rows,
     check_unread,
-    rows,
-    under,
-)
-from macaron_tf.interop.files import (
-    ACTIVATIONS,
-    Arrays,
-    ForeignConfig,
-    TorchArrays,
     read_json,
     read_state,
+    rows,
+    transformer_layer,
 )
 from macaron_tf.interop.hugging_face_vocabularies import read_vocabulary
-from macaron_tf.interop.imported import Pretrained
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.text.loading import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,21 +200,12 @@ _SETTINGS = {
     "epsilon": ("layer_norm_eps", 1e-12),
     "initializer_range": ("initializer_range", 0.02),
 }
-_LAYERS = under(
-    "block_{}",
+_LAYERS = transformer_layer(
     "encoder.layer.{}.",
-    {
-        "attention_0/attention/query_key_value": (
-            "attention.self.query",
-            "attention.self.key",
-            "attention.self.value",
-        ),
-        "attention_0/attention/output": "attention.output.dense",
-        "attention_0/norm": "attention.output.LayerNorm",
-        "feed_forward_1/feed_forward/inner": "intermediate.dense",
-        "feed_forward_1/feed_forward/outer": "output.dense",
-        "feed_forward_1/norm": "output.LayerNorm",
-    },
+    [*(f"attention.self.{part}" for part in ("query", "key", "value")), "attention.output.dense"],
+    "attention.output.LayerNorm",
+    ["intermediate.dense", "output.dense"],
+    "output.LayerNorm",
 )
 _BERT = Family(
     name="BERT",
@@ -261,21 +250,12 @@ _ALBERT = dataclasses.replace(
         table={
             "embeddings/norm": "embeddings.LayerNorm",
             "encoder/projection": "encoder.embedding_hidden_mapping_in",
-            **under(
-                "block_{}",
+            **transformer_layer(
                 "encoder.albert_layer_groups.0.albert_layers.0.",
-                {
-                    "attention_0/attention/query_key_value": (
-                        "attention.query",
-                        "attention.key",
-                        "attention.value",
-                    ),
-                    "attention_0/attention/output": "attention.dense",
-                    "attention_0/norm": "attention.LayerNorm",
-                    "feed_forward_1/feed_forward/inner": "ffn",
-                    "feed_forward_1/feed_forward/outer": "ffn_output",
-                    "feed_forward_1/norm": "full_layer_layer_norm",
-                },
+                [f"attention.{part}" for part in ("query", "key", "value", "dense")],
+                "attention.LayerNorm",
+                ["ffn", "ffn_output"],
+                "full_layer_layer_norm",
             ),
         },
         bias=("predictions.bias", "predictions.decoder.bias"),
@@ -332,16 +312,13 @@ _XLM = Family(
         table={
             "embeddings/languages": Raw("lang_embeddings.weight"),
             "embeddings/norm": "layer_norm_emb",
-            "block_{}/attention_0/attention/query_key_value": (
-                "attentions.{}.q_lin",
-                "attentions.{}.k_lin",
-                "attentions.{}.v_lin",
+            **transformer_layer(
+                "",
+                [f"attentions.{{}}.{part}_lin" for part in ("q", "k", "v", "out")],
+                "layer_norm1.{}",
+                ["ffns.{}.lin1", "ffns.{}.lin2"],
+                "layer_norm2.{}",
             ),
-            "block_{}/attention_0/attention/output": "attentions.{}.out_lin",
-            "block_{}/attention_0/norm": "layer_norm1.{}",
-            "block_{}/feed_forward_1/feed_forward/inner": "ffns.{}.lin1",
-            "block_{}/feed_forward_1/feed_forward/outer": "ffns.{}.lin2",
-            "block_{}/feed_forward_1/norm": "layer_norm2.{}",
         },
         bias=("pred_layer.proj.bias",),
         head_options={"transform": False},

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
+from macaron_tf.interop.arrays import read_json
 from macaron_tf.interop.bert_vocabulary import read_hugging_face_vocabulary
-from macaron_tf.interop.files import read_json
 from macaron_tf.interop.sentencepiece_models import (
     encoder_model,
     pieces_of_file,
     pieces_of_tokenizer,
     without_commas,
 )
-from macaron_tf.text.byte_pair_ops import WORD_END
-from macaron_tf.text.byte_pairs import BytePairVocabulary, CharacterPairVocabulary
-from macaron_tf.text.loading import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
+from macaron_tf.text.byte_pairs import WORD_END, BytePairVocabulary, CharacterPairVocabulary
 
 # In our order, by the names of XLNet (which has <s> and </s> too, and does not use them), by those
 # of RoBERTa and XLM-R, and by those of ALBERT.

@@ -9,55 +9,43 @@ import keras
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import Raw, assign_weights, under
-from macaron_tf.interop.bert_vocabulary import read_keras_hub_vocabulary
-from macaron_tf.interop.encoders import EncoderNames, import_encoder
-from macaron_tf.interop.files import (
+from macaron_tf.interop.arrays import (
     ForeignConfig,
     KerasArrays,
+    Raw,
+    Table,
     activation_name,
+    assign_weights,
     read_checkpoint,
     read_json,
+    transformer_layer,
 )
-from macaron_tf.interop.imported import Pretrained
+from macaron_tf.interop.bert_vocabulary import read_keras_hub_vocabulary
+from macaron_tf.interop.encoders import EncoderNames, import_encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 if TYPE_CHECKING:
     import keras_hub
 
 
-def _attention(ours: str, theirs: str, norm: str) -> dict:
-    """KerasHub's names of an attention to the sequence itself."""
-    return {
-        f"{ours}/attention/query_key_value": (
-            f"{theirs}/query",
-            f"{theirs}/key",
-            f"{theirs}/value",
-        ),
-        f"{ours}/attention/output": f"{theirs}/attention_output",
-        f"{ours}/norm": norm,
-    }
+_PARTS = ("query", "key", "value", "attention_output")
+_FEED_FORWARD = ("feedforward_intermediate_dense", "feedforward_output_dense")
 
 
-_FEED_FORWARD = {
-    "feed_forward_1/feed_forward/inner": "feedforward_intermediate_dense",
-    "feed_forward_1/feed_forward/outer": "feedforward_output_dense",
-    "feed_forward_1/norm": "feedforward_layer_norm",
-}
-_ENCODER_LAYER = {
-    **_attention("attention_0", "self_attention_layer", "self_attention_layer_norm"),
-    **_FEED_FORWARD,
-}
-_DECODER_LAYER = {
-    **_attention("attention_0", "self_attention", "self_attention_layer_norm"),
-    "cross_attention_0/attention/query": "cross_attention/query",
-    "cross_attention_0/attention/key_value": ("cross_attention/key", "cross_attention/value"),
-    "cross_attention_0/attention/output": "cross_attention/attention_output",
-    "cross_attention_0/norm": "cross_attention_layer_norm",
-    **_FEED_FORWARD,
-}
+def _keras_hub_layer(theirs: str, attention: str, ours: str = "block_{}") -> Table:
+    return transformer_layer(
+        theirs,
+        [f"{attention}/{part}" for part in _PARTS],
+        "self_attention_layer_norm",
+        _FEED_FORWARD,
+        "feedforward_layer_norm",
+        [f"cross_attention/{part}" for part in _PARTS],
+        "cross_attention_layer_norm",
+        ours,
+    )
 
 
 def copy_keras_hub(
@@ -86,8 +74,8 @@ def copy_keras_hub(
     layers |= dict(zip(("encoder_norm", "decoder_norm"), final_norms, strict=False))
     names = {
         "embedding/table": table,
-        **under("encoder/block_{}", "encoder_{}/", _ENCODER_LAYER),
-        **under("decoder/block_{}", "decoder_{}/", _DECODER_LAYER),
+        **_keras_hub_layer("encoder_{}/", "self_attention_layer", "encoder/block_{}"),
+        **_keras_hub_layer("decoder_{}/", "self_attention", "decoder/block_{}"),
         "encoder/final_norm": "encoder_norm",
         "decoder/final_norm": "decoder_norm",
     }
@@ -100,7 +88,7 @@ _KERAS_HUB = EncoderNames(
         "embeddings/positions": "position_embedding",
         "embeddings/segments": Raw("segment_embedding/embeddings"),
         "embeddings/norm": "embeddings_layer_norm",
-        **under("block_{}", "transformer_layer_{}/", _ENCODER_LAYER),
+        **_keras_hub_layer("transformer_layer_{}/", "self_attention_layer"),
     },
     bias=("masked_lm_head/output_bias",),
     head={
@@ -192,21 +180,12 @@ def _model_garden(first: tuple[str, str, str, str], layers: str, pooler: str) ->
             "embeddings/positions": positions,
             "embeddings/segments": Raw(f"{segments}/embeddings"),
             "embeddings/norm": norm,
-            **under(
-                "block_{}",
+            **transformer_layer(
                 f"{layers}/",
-                {
-                    "attention_0/attention/query_key_value": (
-                        "_attention_layer/_query_dense",
-                        "_attention_layer/_key_dense",
-                        "_attention_layer/_value_dense",
-                    ),
-                    "attention_0/attention/output": "_attention_layer/_output_dense",
-                    "attention_0/norm": "_attention_layer_norm",
-                    "feed_forward_1/feed_forward/inner": "_intermediate_dense",
-                    "feed_forward_1/feed_forward/outer": "_output_dense",
-                    "feed_forward_1/norm": "_output_layer_norm",
-                },
+                [f"_attention_layer/_{part}_dense" for part in ("query", "key", "value", "output")],
+                "_attention_layer_norm",
+                ["_intermediate_dense", "_output_dense"],
+                "_output_layer_norm",
             ),
         },
         # A checkpoint's spelling of output_bias/bias.

@@ -11,29 +11,32 @@ from typing import Any
 import numpy as np
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import (
+from macaron_tf.interop.arrays import (
+    ACTIVATIONS,
     UNUSED_TOKEN_BIAS,
+    ForeignConfig,
     Raw,
     Table,
+    TorchArrays,
     assign_weights,
     built,
     check_output,
     check_rows,
     check_unread,
+    read_state,
     rows,
-    under,
+    transformer_layer,
 )
-from macaron_tf.interop.files import ACTIVATIONS, ForeignConfig, TorchArrays, read_state
 from macaron_tf.interop.hugging_face_vocabularies import (
     read_gpt2_vocabulary,
     read_gpt_vocabulary,
     read_vocabulary,
 )
-from macaron_tf.interop.imported import Pretrained
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.models.two_stream import TwoStreamModel
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import CLS, SPECIAL
 
 
@@ -101,17 +104,8 @@ _REQUIRED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-_LAYERS = under(
-    "block_{}",
-    "h.{}.",
-    {
-        "attention_0/attention/query_key_value": "attn.c_attn",
-        "attention_0/attention/output": "attn.c_proj",
-        "attention_0/norm": "ln_1",
-        "feed_forward_1/feed_forward/inner": "mlp.c_fc",
-        "feed_forward_1/feed_forward/outer": "mlp.c_proj",
-        "feed_forward_1/norm": "ln_2",
-    },
+_LAYERS = transformer_layer(
+    "h.{}.", ["attn.c_attn", "attn.c_proj"], "ln_1", ["mlp.c_fc", "mlp.c_proj"], "ln_2"
 )
 # Kept beside the weights by some versions: the causal mask, and the score of hidden positions.
 _BUFFERS = (".attn.bias", ".attn.masked_bias")
@@ -215,28 +209,23 @@ def _per_head(bias: np.ndarray) -> np.ndarray:
     return bias[:, None]  # (H, d) -> (H, 1, d)
 
 
-_XLNET_LAYERS = under(
-    "block_{}",
-    "layer.{}.",
-    {
-        "attention_0/norm": "rel_attn.layer_norm",
-        "feed_forward_1/feed_forward/inner": "ff.layer_1",
-        "feed_forward_1/feed_forward/outer": "ff.layer_2",
-        "feed_forward_1/norm": "ff.layer_norm",
-    },
-)
-_XLNET_ATTENTION = {
-    "query/kernel": Raw(_xlnet_layer("q"), transform=_flat),
-    "key_value/kernel": Raw(_xlnet_layer("k"), _xlnet_layer("v"), transform=_flat),
-    "distance/kernel": Raw(_xlnet_layer("r"), transform=_flat),
-    "output/kernel": Raw(_xlnet_layer("o"), transform=lambda kernel: _flat(kernel).T),
-    "content_bias": Raw(_xlnet_layer("r_w_bias"), transform=_per_head),
-    "distance_bias": Raw(_xlnet_layer("r_r_bias"), transform=_per_head),
-    "segment_bias": Raw(_xlnet_layer("r_s_bias"), transform=_per_head),
+_XLNET_TABLE = {
+    "query_vector": Raw("mask_emb", transform=np.ravel),
+    "attention/query/kernel": Raw(_xlnet_layer("q"), transform=_flat),
+    "attention/key_value/kernel": Raw(_xlnet_layer("k"), _xlnet_layer("v"), transform=_flat),
+    "attention/distance/kernel": Raw(_xlnet_layer("r"), transform=_flat),
+    "attention/output/kernel": Raw(_xlnet_layer("o"), transform=lambda kernel: _flat(kernel).T),
+    "attention/content_bias": Raw(_xlnet_layer("r_w_bias"), transform=_per_head),
+    "attention/distance_bias": Raw(_xlnet_layer("r_r_bias"), transform=_per_head),
+    "attention/segment_bias": Raw(_xlnet_layer("r_s_bias"), transform=_per_head),
     # (2, H, d) -> (H, 2, d)
-    "segment_vectors": Raw(
+    "attention/segment_vectors": Raw(
         _xlnet_layer("seg_embed"), transform=lambda vectors: vectors.transpose(1, 0, 2)
     ),
+    "attention_0/norm": "layer.{}.rel_attn.layer_norm",
+    "feed_forward/inner": "layer.{}.ff.layer_1",
+    "feed_forward/outer": "layer.{}.ff.layer_2",
+    "feed_forward_1/norm": "layer.{}.ff.layer_norm",
 }
 
 
@@ -284,10 +273,8 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
     )
     table = {
         "tokens/table": Raw("word_embedding.weight", transform=rows(ids, size)),
-        "query_vector": Raw("mask_emb", transform=np.ravel),
         "language_head/bias": Raw("lm_loss.bias", transform=rows(ids, size, UNUSED_TOKEN_BIAS)),
-        **{f"block_{{}}/attention_0/attention/{n}": raw for n, raw in _XLNET_ATTENTION.items()},
-        **_XLNET_LAYERS,
+        **_XLNET_TABLE,
     }
     has_head = arrays.has("lm_loss.bias")
     assign_weights(network, arrays, table, drawn=() if has_head else ("language_head",))

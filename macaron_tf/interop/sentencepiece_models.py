@@ -10,8 +10,8 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.text.encoder_sentencepiece import CONTROL, SentencePieceEncoderVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
+from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
 
 _Model = sentencepiece_model_pb2.ModelProto
 _Kind = _Model.SentencePiece
@@ -88,7 +88,7 @@ def without_commas(source: ForeignPieces) -> ForeignPieces:
 
 def encoder_model(
     source: ForeignPieces, order: Sequence[int], **options: bool | int
-) -> SentencePieceEncoderVocabulary:
+) -> SentencePieceVocabulary:
     """Our vocabulary of these pieces: it cuts text as theirs does.
 
     Args:
@@ -111,7 +111,7 @@ def encoder_model(
         else:
             piece.CopyFrom(source.pieces[theirs])
     normalization = NormalizationConfig(lower_case=options.pop("lower_case"))
-    return SentencePieceEncoderVocabulary(
+    return SentencePieceVocabulary(
         model.SerializeToString(deterministic=True), normalization, **options
     )
 

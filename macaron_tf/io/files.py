@@ -1,8 +1,7 @@
-"""The folder of what can be fetched or computed again."""
+"""The cache folder, stamps that tell whether a file has changed, and the lock of a folder."""
 
 import concurrent.futures
 import contextlib
-import fcntl
 import gzip
 import hashlib
 import os
@@ -10,12 +9,15 @@ import pathlib
 import zlib
 from collections.abc import Iterator, Sequence
 
+import filelock
 import tensorflow as tf
 from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.paths import is_remote
+
+_END = 1 << 20  # bytes at either end of a file that are read
+_THREADS = 16  # a bucket answers each request late, and many at once
 
 
 def cache_directory() -> pathlib.Path:
@@ -28,20 +30,13 @@ def cache_directory() -> pathlib.Path:
         UserError: it is set to a place in a bucket.
     """
     named = os.environ.get("MACARON_TF_CACHE")
-    if named and "://" in named:
+    if named and storage.is_remote(named):
         raise UserError(f"MACARON_TF_CACHE is {named}: the cache must be a folder on a local disk")
     return pathlib.Path(named) if named else pathlib.Path.home() / ".cache" / "macaron_tf"
 
 
-_END = 1 << 20  # bytes at either end of a file that are read
-_THREADS = 16  # a bucket answers each question late, and many at once
-
-
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
-    """Of a file that stays in its place: any writing changes it.
-
-    Args:
-        path: the file.
+    """A stamp of a file that stays in its place: any writing changes it.
 
     Returns:
         Absolute path, size in bytes, time of change in nanoseconds.
@@ -58,16 +53,13 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
 
 
 def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, str]]:
-    """Of files that may be copied or mounted elsewhere: their bytes alone change it.
+    """Stamps of files that may be copied or mounted elsewhere: only their bytes change them.
 
-    Bytes between the first and the last mebibyte count by their number only: sets of hundreds of
-    gigabytes are not read for it.
-
-    Args:
-        paths: the files.
+    Bytes between the first and the last mebibyte count by their number only, so that sets of
+    hundreds of gigabytes are not read.
 
     Returns:
-        Name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte of each.
+        Name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte of each file.
 
     Raises:
         UserError: a file cannot be read.
@@ -77,23 +69,8 @@ def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, s
 
 
 def same_contents(known: Sequence, found: Sequence) -> bool:
-    """Whether stamps may be of the same bytes in the same order; names do not count.
-
-    Args:
-        known: stamps that were kept; earlier versions kept those of `state_stamp`, of which name
-            and size can be compared, or one text over them all, which says nothing of a copy.
-        found: those of now.
-    """
-    if len(known) == 1 and isinstance(known[0], str):
-        return True
-    pairs = zip(known, found, strict=False)
-    return len(known) == len(found) and all(_same(*pair) for pair in pairs)
-
-
-def _same(known: Sequence, found: Sequence) -> bool:
-    if isinstance(known[2], int) and isinstance(found[2], str):
-        return [os.path.basename(known[0]), known[1]] == [found[0], found[1]]
-    return [known[1], known[2]] == [found[1], found[2]]
+    """Whether two lists of content stamps are of the same bytes in the same order."""
+    return [list(stamp[1:]) for stamp in known] == [list(stamp[1:]) for stamp in found]
 
 
 def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
@@ -109,32 +86,31 @@ def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
 
 @contextlib.contextmanager
 def only_writer(folder: str | os.PathLike, activity: str) -> Iterator[None]:
-    """Keeps a second process from writing into a folder; ends with the process at the latest.
+    """Keeps a second process from writing into a folder; a killed process frees it.
 
     Args:
         folder: made when absent; an empty `.lock` stays in it. A bucket has no locks: nothing is
             done there.
-        activity: what is done in it, such as "training", for the sentence that refuses a second.
+        activity: such as "training", for the sentence that refuses a second process.
 
     Raises:
-        UserError: another process is at it, or the folder cannot be written.
+        UserError: another process holds the folder, or it cannot be written.
     """
-    if is_remote(folder):
+    if storage.is_remote(folder):
         yield
         return
     folder = pathlib.Path(folder)
+    lock = filelock.FileLock(folder / ".lock", blocking=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "w")  # noqa: SIM115 (closed below, by `with file`)
+        held = lock.acquire()
+    except filelock.Timeout as error:
+        raise UserError(
+            f"another process is {activity} in {folder}: wait for it or choose another folder"
+        ) from error
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; choose another place") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(
-                f"another process is {activity} in {folder}: wait for it or choose another folder"
-            ) from error
+    with held:
         yield
 
 

@@ -1,4 +1,4 @@
-"""Paths on disk or in a bucket (`gs://`), and files there that are never half-written."""
+"""Paths on disk or in a bucket (`gs://`), and files that are never half-written."""
 
 import contextlib
 import fnmatch
@@ -13,15 +13,12 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 
-# What reading or writing a file raises: Python's errors on disk, TensorFlow's in a bucket.
+# Errors of reading or writing a file: Python's on disk, TensorFlow's in a bucket.
 FILE_ERRORS = (OSError, tf.errors.OpError)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:
-    """A path with pathlib's methods, wherever it leads; pathlib would make `gs:/` of `gs://`.
-
-    Args:
-        path: on disk, or in a bucket: `gs://BUCKET/NAME`.
+    """A path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`).
 
     Raises:
         UserError: it begins with a scheme that is not known.
@@ -39,14 +36,11 @@ def as_path(path: str | os.PathLike) -> epath.Path:
 def clear_errors(
     what: str, mend: str = "check its permissions and the free space"
 ) -> Iterator[None]:
-    """What cannot be read or written within the `with` becomes one sentence.
+    """Turns a file error within the `with` into a UserError of one sentence.
 
     Args:
         what: such as "cannot write FILE".
-        mend: what to do.
-
-    Raises:
-        UserError: it could not.
+        mend: the remedy.
     """
     try:
         yield
@@ -55,59 +49,29 @@ def clear_errors(
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path names a place in a bucket, where nothing can be locked or renamed at once.
-
-    Args:
-        path: a path.
-    """
+    """Whether a path names a place in a bucket, where nothing can be locked or renamed at once."""
     return "://" in os.fspath(path)
 
 
 def reason(error: Exception) -> str:
-    """Why a file cannot be read or written, for a message.
-
-    Args:
-        error: one of `FILE_ERRORS`.
-
-    Returns:
-        Its last words, such as "Permission denied".
-    """
+    """The last words of one of `FILE_ERRORS`, such as "Permission denied"."""
     # TensorFlow says "PATH; No such file or directory".
     text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0].rpartition("; ")[2][:200]
 
 
 def join(folder: str | os.PathLike, name: str) -> str:
-    """A file of a folder; pathlib would make `gs:/` of `gs://`.
-
-    Args:
-        folder: the folder.
-        name: the file's name.
-    """
+    """A file of a folder; pathlib would make `gs:/` of `gs://`."""
     return f"{os.fspath(folder).rstrip('/')}/{name}"
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file.
-
-    Args:
-        path: the file.
-    """
+    """Whether there is such a file."""
     return tf.io.gfile.exists(path)
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Reads a file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its content.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Reads a file; a UserError where it cannot be read."""
     clear = clear_errors(f"cannot read {path}", "check the path")
     with clear, tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
@@ -115,13 +79,10 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 @contextlib.contextmanager
 def renamed_aside(path: str | os.PathLike) -> Iterator[str]:
-    """A place beside a file's, to be written within the `with`; then it takes the file's place.
+    """Yields a path beside a file's, to be written within the `with`; it then replaces the file.
 
     Args:
         path: the file; its folder is made when absent.
-
-    Yields:
-        Where to write.
 
     Raises:
         UserError: the place cannot be written.
@@ -144,47 +105,26 @@ def renamed_aside(path: str | os.PathLike) -> Iterator[str]:
 
 
 def write_aside(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file beside its place, then renames it there.
-
-    Args:
-        path: the file; its folder is made when absent.
-        content: what it will hold.
-
-    Raises:
-        UserError: the place cannot be written.
-    """
+    """Writes a file as a whole or not at all, see `renamed_aside`."""
     with renamed_aside(path) as aside, tf.io.gfile.GFile(aside, "wb") as file:
         file.write(content)
 
 
 def matching(folder: str, pattern: str) -> list[str]:
-    """The files of a folder whose names match a pattern.
-
-    Args:
-        folder: the folder.
-        pattern: with `*` and `?`.
-    """
+    """The files of a folder whose names match a pattern."""
     return sorted(
         join(folder, name) for name in tf.io.gfile.listdir(folder) if fnmatch.fnmatch(name, pattern)
     )
 
 
 def remove(path: str) -> None:
-    """Removes a file, or does nothing where there is none.
-
-    Args:
-        path: the file.
-    """
+    """Removes a file, or does nothing where there is none."""
     with contextlib.suppress(tf.errors.NotFoundError):
         tf.io.gfile.remove(path)
 
 
 def sync(path: str | os.PathLike) -> None:
-    """Waits until a local file or folder is on the disk.
-
-    Args:
-        path: the file or folder.
-    """
+    """Waits until a local file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -193,23 +133,12 @@ def sync(path: str | os.PathLike) -> None:
 
 
 def size(path: str | os.PathLike) -> int:
-    """Bytes of a file.
-
-    Args:
-        path: the file.
-    """
+    """Bytes of a file."""
     return tf.io.gfile.stat(os.fspath(path)).length
 
 
 def file_digest(path: str | os.PathLike) -> str:
-    """SHA-256 (hex) of a file's bytes.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The digest.
-    """
+    """SHA-256 (hex) of a file's bytes."""
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(os.fspath(path), "rb") as file:
         while block := file.read(1 << 22):
@@ -218,14 +147,9 @@ def file_digest(path: str | os.PathLike) -> str:
 
 
 def require_room(folder: str | os.PathLike, size: int) -> None:
-    """Finds out whether so much can be written to a local disk, for libraries that crash if not.
+    """Raises an OSError where a local disk has no room for `size` bytes.
 
-    Args:
-        folder: on the disk.
-        size: bytes.
-
-    Raises:
-        OSError: it cannot.
+    For libraries that crash on a full disk.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, size)
@@ -233,13 +157,9 @@ def require_room(folder: str | os.PathLike, size: int) -> None:
 
 @contextlib.contextmanager
 def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """A file as libraries want it that open none in a bucket.
+    """Yields a file for libraries that open none in a bucket.
 
-    Args:
-        path: the file.
-
-    Yields:
-        The file itself where it is on disk; else a copy, which lasts as long as the `with`.
+    It is the file itself where it is on disk, else a copy that lasts as long as the `with`.
     """
     if not is_remote(path):
         yield pathlib.Path(path)
@@ -255,7 +175,7 @@ def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str)
 
     Args:
         folder: the folder, with its subfolders.
-        destination: what it is to be there.
+        destination: the copy's path.
         last: name of the file that makes the copy valid: it comes after all the others.
     """
     files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]

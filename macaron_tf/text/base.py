@@ -1,56 +1,55 @@
-"""What every encoder vocabulary shares: its special ids, its hash, its files."""
+"""The base of all vocabularies: special ids, hash, files, lines to ids and ids to lines."""
 
 import abc
+import base64
+import codecs
+import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.special_ids import PAD
-from macaron_tf.text.normalization import in_chunks
-from macaron_tf.text.offsets import LocatedPieces
+from macaron_tf.special_ids import BOS, EOS, PAD
+from macaron_tf.text.normalization import (
+    LocatedPieces,
+    NormalizationConfig,
+    as_strings,
+    in_chunks,
+    locate,
+    map_lines,
+    normalize,
+    normalize_lines,
+)
 from macaron_tf.text.token_rows import TokenRows
-from macaron_tf.text.vocabulary import check_vocabulary
 
 RECORD = "vocabulary.json"
 
 
-class PieceVocabulary(abc.ABC):
-    """Base of the vocabularies of encoders: rows are `[CLS] a [SEP]`, or end with `b [SEP]`.
+class Vocabulary(abc.ABC):
+    """A table of pieces in a folder: a file of its own, and `vocabulary.json` with a hash.
 
-    A subclass sets `kind` and `contents_name`, the attributes below, and overrides `pieces`,
-    `contents`, `settings`, `encode`, `word_starts`, `trackables`, `decode_lines`, `spellings` and
-    `from_contents`.
-
-    Attributes:
-        pad_id, unk_id, cls_id, sep_id, mask_id: the special ids; `pad_id` is 0.
-        pair_separators: how many [SEP] stand between two texts; RoBERTa's and XLM-R's have 2.
-        spaces_after: whether a piece that ends a word brings the space after it along, where
-            others have one that begins a word bring the space before it.
-        cls_last: whether [CLS] ends a classification's row, as XLNet's, and does not begin it.
+    Class attributes:
+        kind: name in `vocabulary.json`; `Vocabulary.load` finds the class by it.
+        contents_name: the vocabulary's own file.
     """
 
-    kind = ""
-    contents_name = ""
-    pad_id = PAD
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    pair_separators = 1
-    cls_last = False
-    spaces_after = False
+    kind: ClassVar[str] = ""
+    contents_name: ClassVar[str] = ""
+    kinds: ClassVar[dict[str, type["Vocabulary"]]] = {}
 
-    @property
-    def special_ids(self) -> tuple[int, ...]:
-        """The five ids that stand for no text of their own: never hidden, never drawn."""
-        return (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if cls.kind:
+            Vocabulary.kinds[cls.kind] = cls
 
     @property
     @abc.abstractmethod
@@ -62,9 +61,9 @@ class PieceVocabulary(abc.ABC):
         """V, the rows of an embedding table: the pieces, padded to a multiple of 8."""
         return -(-self.pieces // 8) * 8
 
-    @property
+    @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 (hex) over the contents and the settings: what must never be mismatched."""
+        """SHA-256 (hex) of the contents and the settings."""
         record = json.dumps({"kind": self.kind, **self.settings()}, sort_keys=True).encode()
         return hashlib.sha256(record + b"\0" + self.contents()).hexdigest()
 
@@ -72,136 +71,21 @@ class PieceVocabulary(abc.ABC):
     def contents(self) -> bytes:
         """The bytes of the vocabulary's own file."""
 
-    @abc.abstractmethod
-    def settings(self) -> dict:
-        """What is done to text besides cutting it, as JSON takes it."""
+    def settings(self) -> dict[str, Any]:
+        """The constructor's further arguments, as JSON."""
+        return {}
 
     @classmethod
     @abc.abstractmethod
-    def from_contents(cls, contents: bytes, settings: dict) -> "PieceVocabulary":
-        """Makes the vocabulary again from `contents` and `settings`.
+    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
+        """The vocabulary of `contents` and `settings`; a UserError where they hold none."""
 
-        Args:
-            contents: the bytes of its file.
-            settings: its settings.
-
-        Returns:
-            The vocabulary.
-
-        Raises:
-            UserError: the contents are not such a file's.
-        """
-
-    @abc.abstractmethod
-    def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        """Lines to ids, in-graph, without special ids.
-
-        Args:
-            strings: (B,) string tensor.
-
-        Returns:
-            (B, None) int32 ragged tensor; a line without text gives an empty row.
-        """
-
-    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        """`encode`, in-graph, and where in the text each piece lies.
-
-        Args:
-            strings: (B,) string tensor of UTF-8.
-
-        Returns:
-            The pieces. What the vocabulary does to a text with an eye on more than one character
-            (punctuation rules, BERT's limit of 100 characters a word) is left out.
-
-        Raises:
-            UserError: this kind of vocabulary cannot say.
-        """
-        raise UserError(
-            f"a {self.kind} vocabulary cannot say where in a text its pieces lie: take a model "
-            "with a WordPiece or SentencePiece vocabulary"
-        )
-
-    def encode_rows(self, lines: Iterable[str]) -> TokenRows:
-        """`encode` for a corpus: the same ids, packed.
-
-        Args:
-            lines: any number of lines.
-
-        Returns:
-            A row of ids for each line.
-        """
-        dtype = np.uint16 if self.size <= 1 << 16 else np.int32
-        ids, lengths = [np.zeros(0, dtype)], [np.zeros(1, np.int64)]
-        for chunk in in_chunks(lines):
-            # A lone surrogate, which UTF-8 cannot hold, is mended by `encode`.
-            raw = [line.encode("utf-8", "surrogatepass") for line in chunk]
-            with tf.device("CPU"):
-                rows = self.encode(tf.constant(raw))  # (chunk, None)
-            ids.append(rows.values.numpy().astype(dtype))
-            lengths.append(rows.row_lengths().numpy())
-        return TokenRows(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))
-
-    def encode_lines(self, lines: Iterable[str]) -> list[list[int]]:
-        """`encode` outside a graph.
-
-        Args:
-            lines: any number of lines.
-
-        Returns:
-            A list of ids for each line.
-        """
-        rows = self.encode_rows(lines)
-        ids, offsets = rows.ids.tolist(), rows.offsets.tolist()
-        return [ids[a:b] for a, b in itertools.pairwise(offsets)]
-
-    @abc.abstractmethod
-    def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Ids to lines; special ids and those of no piece are left out.
-
-        Args:
-            rows: the ids of each line, a list or an array.
-
-        Returns:
-            The lines.
-        """
-
-    @abc.abstractmethod
-    def spellings(self) -> list[bytes]:
-        """What each of the V ids adds to a text: UTF-8, or a part of a character.
-
-        A piece that begins a word brings the space before it along (or see `spaces_after`); special
-        ids and those of no piece add nothing.
-        """
-
-    def _spelled(self, spelling: Callable[[int], bytes]) -> list[bytes]:
-        """`spellings` from that of an id which stands for text."""
-        special = set(self.special_ids)
-        kept = (number < self.pieces and number not in special for number in range(self.size))
-        return [spelling(number) if text else b"" for number, text in enumerate(kept)]
-
-    @abc.abstractmethod
-    def word_starts(self) -> np.ndarray:
-        """(V,) bool: False where a piece continues the word that the piece before it is of."""
-
-    @abc.abstractmethod
     def trackables(self) -> list:
-        """The objects that a SavedModel has to track for `encode` to work in it."""
-
-    def _with_separators(self, settings: dict) -> dict:
-        # Left out where there is one: vocabularies from before it have that hash.
-        count = self.pair_separators
-        return settings if count == 1 else {**settings, "pair_separators": count}
-
-    def _text_ids(self, rows: Iterable[Sequence[int]]) -> Iterator[list[int]]:
-        special = set(self.special_ids)
-        for row in rows:
-            yield [int(i) for i in row if 0 <= i < self.pieces and int(i) not in special]
+        """The objects that a SavedModel has to track for the vocabulary's ops to work in it."""
+        return []
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes the vocabulary's file and `vocabulary.json` into a folder, each one atomically.
-
-        Args:
-            directory: the folder, `gs://` included; it is made when absent.
+        """Writes both files into a folder, made when absent, each file atomically.
 
         Raises:
             UserError: the folder cannot be written.
@@ -219,66 +103,386 @@ class PieceVocabulary(abc.ABC):
         storage.write_aside(storage.join(directory, RECORD), text.encode())
 
     @classmethod
-    def load(cls, directory: str | os.PathLike) -> "PieceVocabulary":
-        """Reads a vocabulary that `save` wrote and verifies its hash.
+    def load(cls, directory: str | os.PathLike) -> Self:
+        """Reads a vocabulary of this class or of one that extends it, and verifies its hash.
 
         Args:
-            directory: its folder, `gs://` included.
-
-        Returns:
-            The vocabulary.
+            directory: the folder, `gs://` included.
 
         Raises:
-            UserError: a file is missing, damaged, of another kind of vocabulary, or not the one
-                the hash was taken of.
+            UserError: a file is missing or damaged, the vocabulary is of another class, or it is
+                not the one that was saved.
         """
         place = storage.join(directory, RECORD)
-        record = read_record(directory)
-        if record["kind"] != cls.kind:
+        if not storage.exists(place):
             raise UserError(
-                f"{place} is of a {record['kind']!r} vocabulary, not of a {cls.kind!r} one: "
-                "give the folder of the right one"
+                f"no vocabulary in {os.fspath(directory)}: there is no {RECORD}; "
+                "train a vocabulary there or give the folder of one"
             )
-        path = storage.join(directory, cls.contents_name)
+        damaged = f"{place} is damaged: restore it or train the vocabulary again"
+        try:
+            record = json.loads(storage.read_bytes(place))
+            name, settings, expected = record["kind"], record["settings"], record["hash"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(damaged) from error
+        kinds = {name: kind for name, kind in Vocabulary.kinds.items() if issubclass(kind, cls)}
+        if name not in kinds:
+            raise UserError(
+                f"{place} is of a vocabulary of kind {name!r}: it must be one of {', '.join(kinds)}"
+            )
+        path = storage.join(directory, kinds[name].contents_name)
         contents = storage.read_bytes(path)
         try:
-            vocabulary = cls.from_contents(contents, record["settings"])
-            expected = record["hash"]
+            vocabulary = kinds[name].from_contents(contents, settings)
         except (KeyError, TypeError) as error:
-            raise UserError(f"{place} is damaged: restore it or train the vocabulary again") from (
-                error
-            )
+            raise UserError(damaged) from error
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
         check_vocabulary(expected, vocabulary, place)
         return vocabulary
 
 
-def read_record(directory: str | os.PathLike) -> dict:
-    """Reads what `vocabulary.json` says.
+def check_vocabulary(expected_hash: str, vocabulary: Vocabulary, where: str) -> None:
+    """Raises a UserError where a vocabulary is not the one that something was made with.
 
     Args:
-        directory: the vocabulary's folder.
+        expected_hash: the `hash` that was recorded.
+        vocabulary: the vocabulary at hand.
+        where: the place of the recorded hash, for the message.
+    """
+    if vocabulary.hash != expected_hash:
+        raise UserError(
+            f"vocabulary mismatch: {where} was made with vocabulary {str(expected_hash)[:12]} but "
+            f"this one is {vocabulary.hash[:12]}; use the vocabulary saved beside it"
+        )
 
-    Returns:
-        The record; it has a "kind".
+
+class PieceVocabulary(Vocabulary):
+    """Base of the vocabularies that cut text into pieces and put it together again.
+
+    A row of one text is `[CLS] a [SEP]`, of two it ends with `b [SEP]`; translators call the two
+    special pieces BOS and EOS. A subclass defines the first four methods, `trackables`, and the
+    abstract methods of `Vocabulary`.
+
+    Attributes:
+        pad_id, unk_id, cls_id, sep_id, mask_id: the special ids; `pad_id` is 0, `mask_id` is None
+            where there is no [MASK].
+        languages: of the lines, the source's first; empty where no rule depends on a language.
+        pair_separators: number of [SEP] between two texts; RoBERTa's and XLM-R's have 2.
+        cls_last: [CLS] ends a row, as in XLNet, instead of beginning it.
+        spaces_after: a piece that ends a word carries the space after it; in the other kinds the
+            piece that begins a word carries the space before it.
+        leading_space: pattern of the space that begins the joined pieces but not the line.
+    """
+
+    pad_id: int = PAD
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int | None = None
+    languages: tuple[str, ...] = ()
+    pair_separators = 1
+    cls_last = False
+    spaces_after = False
+    leading_space = "^ "
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids without text of their own: never hidden, never drawn."""
+        ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+        return tuple(number for number in ids if number is not None)
+
+    def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
+        """Changes lines before they are cut, in-graph: `(B,)` strings to `(B,)` strings."""
+        raise NotImplementedError
+
+    @property
+    def tokenizer(self) -> Any:
+        """Cuts normalized lines in-graph: has `tokenize` and `tokenize_with_offsets`."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def piece_bytes(self, number: int) -> bytes:
+        """Bytes that a piece adds to a text: UTF-8, or a part of a character."""
+
+    def starts_word(self, number: int) -> bool:
+        """Whether a piece begins a word; never asked about special pieces."""
+        raise NotImplementedError
+
+    def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
+        """Lines to ids, in-graph, without special ids.
+
+        Args:
+            strings: (B,) string tensor.
+            language: of the lines, for the rules that depend on it; None = the first of
+                `languages`.
+
+        Returns:
+            (B, None) int32 ragged tensor; a line without text gives an empty row.
+        """
+        return self.tokenizer.tokenize(self.normalized(strings, language))
+
+    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
+        """`encode`, and the place of each piece in the text; see `locate` for its limits.
+
+        Raises:
+            UserError: this kind of vocabulary keeps no offsets.
+        """
+        return locate(strings, self.normalized, self.tokenizer)
+
+    def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
+        """`encode` for a corpus: the same ids, packed."""
+        ids, lengths = [], []
+        for chunk in in_chunks(lines):
+            with tf.device("CPU"):
+                rows = self.encode(as_strings(chunk), language)  # (chunk, None)
+            ids.append(rows.values.numpy())
+            lengths.append(rows.row_lengths().numpy())
+        return TokenRows.of_lengths(ids, lengths, self.size)
+
+    def normalized_lines(self, lines: Iterable[str], language: str | None = None) -> Iterator[str]:
+        """`normalized` outside a graph."""
+        return map_lines(lambda strings: self.normalized(strings, language), lines)
+
+    def encode_lines(self, lines: Iterable[str], language: str | None = None) -> list[list[int]]:
+        """`encode` outside a graph: a list of ids for each line."""
+        rows = self.encode_rows(lines, language)
+        ids, offsets = rows.ids.tolist(), rows.offsets.tolist()
+        return [ids[a:b] for a, b in itertools.pairwise(offsets)]
+
+    def decode(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+        """Ids to lines, in-graph: a row ends at its first [SEP]; special ids add nothing.
+
+        Args:
+            ids: (B, L) integers, or ragged (B, None); ids outside 0 to V - 1 add nothing.
+
+        Returns:
+            (B,) string tensor.
+        """
+        if not isinstance(ids, tf.RaggedTensor):
+            ids = tf.RaggedTensor.from_tensor(ids)
+        # Flat over the batch, (N,): one line of 100,000 pieces must not widen all the others.
+        flat, rows = ids.values, ids.value_rowids()
+        positions = tf.ragged.range(ids.row_lengths()).values
+        ends = tf.where(flat == self.sep_id, positions, positions.dtype.max)
+        ends = tf.math.unsorted_segment_min(ends, rows, ids.nrows())  # (B,)
+        kept = (positions < tf.gather(ends, rows)) & (flat >= 0) & (flat < self.size)
+        texts = self.detokenizer.in_graph(ids.with_values(tf.where(kept, flat, PAD)))
+        return tf.strings.regex_replace(texts, self.leading_space, "")
+
+    def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        """`decode` outside a graph, of lists or arrays of ids."""
+        lines = []
+        for row in rows:
+            kept = itertools.takewhile(lambda number: number != self.sep_id, map(int, row))
+            text = self.detokenizer(number for number in kept if 0 <= number < self.size)
+            lines.append(re.sub(self.leading_space, "", text))
+        return lines
+
+    @functools.cached_property
+    def detokenizer(self) -> "Detokenizer":
+        """Ids to the text of a model, its leading space included; special ids add nothing."""
+        token_bytes = [b""] * self.size
+        for number in self._text_ids:
+            token_bytes[number] = self.piece_bytes(number)
+        return Detokenizer(token_bytes, self.spaces_after)
+
+    @property
+    def _text_ids(self) -> list[int]:
+        """The ids that are neither special nor padding rows."""
+        return [number for number in range(self.pieces) if number not in self.special_ids]
+
+    def word_starts(self) -> np.ndarray:
+        """(V,) bool: False where a piece continues the word of the piece before it."""
+        starts = np.ones(self.size, bool)
+        for number in self._text_ids:
+            starts[number] = self.starts_word(number)
+        return starts
+
+
+class Detokenizer:
+    """Joins the bytes of ids to text; bytes that form no character become U+FFFD.
+
+    Args:
+        token_bytes: of each of the V ids: UTF-8, or a part of a character.
+        spaces_after: see `PieceVocabulary`; the text begins with a space all the same, and ends
+            with none.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], spaces_after: bool = False):
+        self.token_bytes = list(token_bytes)
+        self.spaces_after = spaces_after
+
+    def __call__(self, ids: Iterable[int]) -> str:
+        """The text of ids from 0 to V - 1."""
+        text = b"".join(self.token_bytes[int(i)] for i in ids)
+        if self.spaces_after and text:
+            text = b" " + text.removesuffix(b" ")
+        return text.decode("utf-8", "replace")
+
+    def in_graph(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+        """Ids `(B, N)` to texts `(B,)`, in-graph."""
+        texts = tf.strings.reduce_join(tf.gather(tf.constant(self.token_bytes), ids), axis=-1)
+        if self.spaces_after:
+            texts = tf.strings.regex_replace(texts, r" \z", "")
+            texts = tf.where(texts == "", "", tf.strings.join([" ", texts]))
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+    def stream(self) -> "TextStream":
+        """A new text, one id at a time."""
+        return TextStream(self)
+
+
+class TextStream:
+    """The text of a `Detokenizer`, one id at a time: a character comes with its last byte."""
+
+    def __init__(self, detokenizer: Detokenizer):
+        self._detokenizer = detokenizer
+        self._space = b" "  # before the next piece, where spaces stand after words
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        """The text that this id makes certain; it may be empty."""
+        piece = self._detokenizer.token_bytes[int(token)]
+        if self._detokenizer.spaces_after and piece:
+            before, self._space = self._space, piece[-1:] if piece.endswith(b" ") else b""
+            piece = before + piece.removesuffix(b" ")
+        return self._decoder.decode(piece)
+
+    def end(self) -> str:
+        """The rest: U+FFFD where a character is not whole."""
+        return self._decoder.decode(b"", final=True)
+
+
+class PairVocabulary(PieceVocabulary):
+    """A pre-trained vocabulary for each language of a translation; ids are decoded as the target's.
+
+    Args:
+        source, target: of each side; the same one where both were learnt together.
+        normalization: applied to a line before its vocabulary's own.
+        languages: of the source and the target.
 
     Raises:
-        UserError: no such file, a damaged one, or that of a translation vocabulary.
+        UserError: the special ids of a side are not an encoder-decoder's.
     """
-    place = storage.join(directory, RECORD)
-    if not storage.exists(place):
+
+    kind = "pair"
+    contents_name = "vocabulary.pair"
+
+    def __init__(
+        self,
+        source: PieceVocabulary,
+        target: PieceVocabulary,
+        normalization: NormalizationConfig | None = None,
+        languages: Sequence[str] = ("en", "de"),
+    ):
+        for side in (source, target):
+            check_ends(side)
+        self.source, self.target = source, target
+        self.normalization = normalization or NormalizationConfig()
+        self.languages = tuple(languages)
+        self.unk_id, self.cls_id, self.sep_id = target.unk_id, target.cls_id, target.sep_id
+        self.spaces_after = target.spaces_after
+
+    @property
+    def pieces(self) -> int:
+        """Number of the target's pieces."""
+        return self.target.pieces
+
+    @property
+    def size(self) -> int:
+        """Greater than every id of both sides."""
+        return max(self.source.size, self.target.size)
+
+    def contents(self) -> bytes:
+        sides = {
+            name: {
+                "kind": side.kind,
+                "settings": side.settings(),
+                "contents": base64.b64encode(side.contents()).decode(),
+            }
+            for name, side in (("source", self.source), ("target", self.target))
+        }
+        return json.dumps(sides, indent=0, sort_keys=True).encode()
+
+    def settings(self) -> dict[str, Any]:
+        normalization = dataclasses.asdict(self.normalization)
+        return {"normalization": normalization, "languages": list(self.languages)}
+
+    @classmethod
+    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
+        try:
+            sides = json.loads(contents)
+            made = [
+                Vocabulary.kinds[side["kind"]].from_contents(
+                    base64.b64decode(side["contents"]), side["settings"]
+                )
+                for side in (sides["source"], sides["target"])
+            ]
+        except ValueError as error:
+            raise UserError("it holds no two vocabularies: restore it") from error
+        normalization = NormalizationConfig(**settings["normalization"])
+        return cls(*made, normalization, settings["languages"])
+
+    def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
+        """The vocabulary of a language, the source's by default, and the language."""
+        language = language or self.languages[0]
+        return (self.target if language == self.languages[1] else self.source), language
+
+    def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
+        side, language = self._side(language)
+        return side.encode(normalize(strings, self.normalization, language))
+
+    def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
+        side, language = self._side(language)
+        return side.encode_rows(normalize_lines(lines, self.normalization, language))
+
+    def piece_bytes(self, number: int) -> bytes:
+        return self.target.piece_bytes(number)
+
+    def trackables(self) -> list:
+        return [*self.source.trackables(), *self.target.trackables()]
+
+
+class TextVocabulary:
+    """A vocabulary whose lines are cut off at a greatest length, for text-to-text models.
+
+    Args:
+        vocabulary: its [CLS] and [SEP] are BOS and EOS.
+        max_source, max_target: greatest number of ids of a line, EOS included.
+        starts: the ids of a line begin with BOS, as in Hugging Face's BART.
+
+    Attributes:
+        languages: names of the two sides, used as a translation's languages.
+
+    Raises:
+        UserError: the special ids are others.
+    """
+
+    languages = ("source", "target")
+
+    def __init__(
+        self, vocabulary: PieceVocabulary, max_source: int, max_target: int, starts: bool = False
+    ):
+        check_ends(vocabulary)
+        self.vocabulary = vocabulary
+        self.limits = dict(zip(self.languages, (max_source, max_target), strict=True))
+        self.before = [BOS] if starts else []
+        self.pieces, self.size, self.hash = vocabulary.pieces, vocabulary.size, vocabulary.hash
+        self.decode_lines = vocabulary.decode_lines
+
+    def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
+        """Lines of one side to ids, with room for EOS; none for a line without text."""
+        room = self.limits[language] - 1
+        rows = self.vocabulary.encode_lines(lines)
+        return [[*self.before, *row][:room] if row else [] for row in rows]
+
+
+def check_ends(vocabulary: PieceVocabulary) -> None:
+    """Raises a UserError where [CLS] and [SEP] are not an encoder-decoder's BOS and EOS."""
+    if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
         raise UserError(
-            f"no vocabulary in {os.fspath(directory)}: there is no {RECORD}; "
-            "train a vocabulary there or give the folder of one"
+            f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
+            f"{vocabulary.sep_id}, an encoder-decoder needs {BOS} and {EOS}: take a run whose "
+            "vocabulary was trained here"
         )
-    try:
-        record = json.loads(storage.read_bytes(place))
-    except ValueError as error:
-        raise UserError(f"{place} is damaged: restore it or train the vocabulary again") from error
-    if not isinstance(record, dict) or "kind" not in record:
-        raise UserError(
-            f"{place} is not of an encoder vocabulary: give the folder of a WordPiece or "
-            "SentencePiece vocabulary that was trained for encoders"
-        )
-    return record

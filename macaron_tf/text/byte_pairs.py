@@ -1,33 +1,40 @@
-"""A byte-level BPE vocabulary, GPT-2's and RoBERTa's kind: no text has an unknown piece."""
+"""Byte-pair vocabularies: pieces of bytes (GPT-2, RoBERTa) or of characters (GPT), in a graph."""
 
+import abc
+import functools
 import itertools
 import json
-import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text
 
 from macaron_tf.errors import UserError
-from macaron_tf.io import paths as storage
-from macaron_tf.special_ids import UNK
+from macaron_tf.special_ids import BOS, EOS, UNK
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.byte_pair_ops import (
-    WORD_END,
-    ByteMerges,
-    CharacterMerges,
-    byte_alphabet,
-    clean,
-    words,
-)
-from macaron_tf.text.normalization import in_chunks
-from macaron_tf.text.offsets import LocatedPieces, locate
+from macaron_tf.text.normalization import LocatedPieces, in_chunks, map_lines
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.wordpiece import basic_words
 
-CLS, SEP, MASK = 2, 3, 4
-SPECIAL = 5
+CLS, SEP, MASK = BOS, EOS, 4
+SPECIAL = 5  # ids of PAD, UNK, [CLS], [SEP] and [MASK]: the pieces follow them
+WORD_END = "</w>"  # ends a piece that ends a word, where pieces are of characters
+
+# White space of Python's and Rust's `\s`; RE2's own knows ASCII alone.
+_SPACE = r"\t-\r\x{85}\pZ"
+# Set between two words for a moment. No character (Unicode keeps it for such uses), so that it
+# may be taken out of every text.
+_MARK = "\U0010ffff"
+# Radford et al. 2019: contractions, then letters, digits and signs, each with the one space before
+# them. Their pattern leaves the last space of several to the next word by looking ahead, which
+# RE2 cannot: `_MARK` is set there.
+_WORD = (
+    "'s|'t|'re|'ve|'m|'ll|'d"
+    rf"| ?\pL+| ?\pN+| ?[^{_SPACE}\pL\pN{_MARK}]+|[{_SPACE}]+"
+)
+_SHIFT = 1 << 32  # makes one number of a pair of ids
 
 
 class MergedPieceVocabulary(PieceVocabulary):
@@ -49,18 +56,21 @@ class MergedPieceVocabulary(PieceVocabulary):
     def __init__(self, units: Sequence[str], merges: Sequence[str]):
         self.units = tuple(units)
         self.merges = tuple(merges)
-        self._numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
-        if len(self._numbers) < len(self.units):
-            twice = next(u for n, u in enumerate(self.units, SPECIAL) if self._numbers[u] != n)
+        self.numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
+        if len(self.numbers) < len(self.units):
+            twice = next(u for n, u in enumerate(self.units, SPECIAL) if self.numbers[u] != n)
             raise UserError(f"the vocabulary holds the piece {twice!r} twice: remove one of them")
+        rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
-            if not {left, right, left + right} <= self._numbers.keys():
+            rows.append([self.numbers.get(unit) for unit in (left, right, left + right)])
+            if None in rows[-1]:
                 raise UserError(
                     f"the vocabulary merges {merge!r}, and not all of that are pieces: the merges "
                     "are another vocabulary's"
                 )
-        self._merging = None
+        # (merges, 3): ids of the left, the right and the merged piece.
+        self._merge_ids = np.array(rows, np.int64).reshape(-1, 3)
 
     @property
     def pieces(self) -> int:
@@ -71,7 +81,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         return json.dumps(record, ensure_ascii=False, indent=0).encode()
 
     @classmethod
-    def from_contents(cls, contents: bytes, settings: dict) -> "MergedPieceVocabulary":
+    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
         try:
             record = json.loads(contents)
             pieces, merges = record["pieces"], record["merges"]
@@ -79,109 +89,109 @@ class MergedPieceVocabulary(PieceVocabulary):
             raise UserError(f"it is no file of a vocabulary of kind {cls.kind}") from error
         return cls(pieces, merges, **settings)
 
-    def cut(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
-        """The pieces of lines of words, `(B, None)` string to `(B, None)` ids."""
+    @property
+    def tokenizer(self) -> Self:
+        return self
+
+    @abc.abstractmethod
+    def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
+        """Cuts normalized lines `(B,)` into words `(B, None)`."""
+
+    @abc.abstractmethod
+    def letters(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Ids of the letters of all words `(N,)`, `(all,)` int64, and the words' lengths `(N,)`."""
+
+    def tokenize(self, lines: tf.Tensor) -> tf.RaggedTensor:
+        """Cuts normalized lines `(B,)` into pieces `(B, None)` int32."""
+        words = self.words(lines)
         # A text has few words that it does not repeat.
-        different, places = tf.unique(words.values)
-        pieces = tf.gather(self.merging(different), places)  # (words, None)
+        distinct, positions = tf.unique(words.values)
+        pieces = tf.gather(self._merged(*self.letters(distinct)), positions)  # (words, None)
         # (B, None, None) -> (B, None)
         return words.with_values(pieces).merge_dims(1, 2)
 
-    @property
-    def merging(self) -> ByteMerges | CharacterMerges:
-        """The in-graph merges, made at their first use."""
-        if self._merging is None:
-            merges = []
-            for merge in self.merges:
-                left, right = merge.split(" ")
-                merges.append(tuple(self._numbers[unit] for unit in (left, right, left + right)))
-            # A graph may be under construction: the tables have to outlive it.
-            with tf.init_scope():
-                self._merging = self.make_merging(merges)
-        return self._merging
+    @functools.cached_property
+    def ranks(self) -> tf.lookup.StaticHashTable:
+        """The rank of each merge by its pair of ids."""
+        left, right, _ = self._merge_ids.T
+        ranks = np.arange(len(self.merges), dtype=np.int64)
+        # A graph may be under construction: the table has to outlive it.
+        with tf.init_scope():
+            return tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(left * _SHIFT + right, ranks),
+                default_value=len(ranks),
+            )
 
-    def make_merging(self, merges: list[tuple[int, int, int]]) -> ByteMerges | CharacterMerges:
-        """The in-graph merges, given each one's ids: left, right and merged."""
-        raise NotImplementedError
+    def trackables(self) -> list:
+        return [self.ranks]
+
+    def _merged(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+        """Applies the merges within words, the earliest learnt ones first.
+
+        All words go at once, one merge of each a round: English takes about ten rounds.
+
+        Args:
+            ids: (all,) int64, of the letters of all words, one word after the other.
+            lengths: (N,) int32, the number of letters of each word.
+
+        Returns:
+            (N, None) int32 ragged tensor.
+        """
+        count = tf.size(lengths)
+        owners = tf.repeat(tf.range(count), lengths)
+        anything = tf.TensorShape([None])
+        ids, owners, _ = tf.while_loop(
+            lambda ids, owners, more: more,
+            lambda ids, owners, more: self._round(ids, owners, count),
+            (ids, owners, tf.constant(True)),
+            shape_invariants=(anything, anything, tf.TensorShape([])),
+        )
+        return tf.RaggedTensor.from_value_rowids(
+            tf.cast(ids, tf.int32), tf.cast(owners, tf.int64), tf.cast(count, tf.int64)
+        )
+
+    def _round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
+        """Merges the best pair of each word at all its positions; whether there was any."""
+        none = len(self.merges)  # the rank of a pair that is not merged
+        merged = np.append(self._merge_ids[:, 2], 0)
+        within = owners[:-1] == owners[1:]
+        rank = tf.where(within, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), none)
+        best = tf.math.unsorted_segment_min(rank, owners[:-1], count)
+        chosen = (rank < none) & (rank == tf.gather(best, owners[:-1]))
+        chosen = _every_second(chosen)  # of "aaa" the first two
+        ids = tf.concat([tf.where(chosen, tf.gather(merged, rank), ids[:-1]), ids[-1:]], 0)
+        kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
+        return tf.boolean_mask(ids, kept), tf.boolean_mask(owners, kept), tf.reduce_any(chosen)
 
 
-def train_byte_pairs(
-    lines: Iterable[str],
-    size: int,
-    *,
-    special: int,
-    lower_case: bool,
-    add_prefix_space: bool,
-    max_lines: int,
-) -> tuple[list[str], list[str]]:
-    """Learns pieces by merges of bytes within words; the same lines give the same pieces.
+def _every_second(chosen: tf.Tensor) -> tf.Tensor:
+    """Of each run of True the first, the third, the fifth, ..."""
+    positions = tf.range(tf.size(chosen))
+    starts = chosen & ~tf.concat([tf.zeros_like(chosen[:1]), chosen[:-1]], 0)
+    runs = tf.cumsum(tf.cast(starts, tf.int32))
+    first = tf.concat([[0], tf.boolean_mask(positions, starts)], 0)
+    return chosen & ((positions - tf.gather(first, runs)) % 2 == 0)
 
-    Args:
-        lines: lines of text.
-        size: number of pieces, special ones included.
-        special: number of those, which are not learnt.
-        lower_case, add_prefix_space: as for `clean`.
-        max_lines: lines read at most.
 
-    Returns:
-        The pieces, the 256 bytes first, and the merges, `"left right"`, in the order of learning.
+def byte_alphabet() -> tuple[str, ...]:
+    """The character that stands for each of the 256 bytes in a piece: none is a space.
 
-    Raises:
-        UserError: no text, too little of it for `size` pieces, or `size` is less than the bytes
-            take; or the tokenizers package is not installed.
+    Bytes that Latin-1 prints stand for themselves, the others for U+0100, U+0101, ... in turn.
     """
-    try:
-        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    except ImportError:
-        raise UserError(
-            "training a byte-level BPE vocabulary needs a package: pip install tokenizers"
-        ) from None
-    least = special + len(byte_alphabet())
-    if size < least:
-        raise UserError(
-            f"a vocabulary of {size} pieces is too small: the bytes alone need {least}; ask for "
-            f"{least} pieces or more"
-        )
-    text = cleaned(itertools.islice(lines, max_lines), lower_case, add_prefix_space)
-    text = filter(str.strip, text)
-    first = next(text, None)
-    if first is None:
-        raise UserError("no text to train a vocabulary on: every line is empty")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size - special, initial_alphabet=list(byte_alphabet()), show_progress=False
-    )
-    tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    pieces = sorted(model["vocab"], key=model["vocab"].get)
-    if len(pieces) < size - special:
-        most = len(pieces) + special
-        raise UserError(
-            f"a vocabulary of {size} pieces is too large for this text: it gives at most {most}; "
-            f"ask for {most} or fewer, or bring more text"
-        )
-    return pieces, [" ".join(merge) for merge in model["merges"]]
-
-
-def cleaned(lines: Iterable[str], lower_case: bool, add_prefix_space: bool) -> Iterator[str]:
-    """`clean` outside a graph, chunk by chunk; a lone surrogate becomes U+FFFD."""
-    for chunk in in_chunks(lines):
-        raw = [line.encode("utf-8", "surrogatepass") for line in chunk]
-        with tf.device("CPU"):
-            text = clean(tf.constant(raw), lower_case, add_prefix_space).numpy().tolist()
-        for line in text:
-            yield line.decode("utf-8")
+    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printed else next(others)) for byte in range(256))
 
 
 _BYTES = {unit: bytes([byte]) for byte, unit in enumerate(byte_alphabet())}
+_SPACE_UNITS = frozenset(byte_alphabet()[ord(space)] for space in " \t\n\v\f\r")
 
 
 class BytePairVocabulary(MergedPieceVocabulary):
     """Pieces of bytes: 0 to 4 are PAD, UNK (which no text gives), [CLS], [SEP] and [MASK].
 
-    Text is cut as GPT-2's tokenizer does it, to the same pieces. A word brings the space before it
-    along: a piece that begins with white space begins a word.
+    Text is cut into the pieces of GPT-2's tokenizer. A word carries the space before it: a piece
+    that begins with white space begins a word.
 
     Args:
         units: the pieces from id 5 on, each byte written as its character of `byte_alphabet`.
@@ -211,46 +221,13 @@ class BytePairVocabulary(MergedPieceVocabulary):
         self.lower_case = lower_case
         self.add_prefix_space = add_prefix_space
         self.pair_separators = pair_separators
-        missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self._numbers]
+        self.leading_space = "^ " if add_prefix_space else ""
+        missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self.numbers]
         if missing:
             raise UserError(
                 f"the vocabulary has no piece for the byte {missing[0]}: give a byte-level one"
             )
-        self._fast = None
-
-    @classmethod
-    def from_files(
-        cls,
-        numbers: str | os.PathLike,
-        merges: str | os.PathLike,
-        left_out: Collection[str] = (),
-        **options: Any,
-    ) -> "BytePairVocabulary":
-        """Reads the two files that GPT-2 and RoBERTa are published with.
-
-        Args:
-            numbers: `encoder.json` or `vocab.json`: an object of pieces and their ids.
-            merges: `vocab.bpe` or `merges.txt`: a merge a line.
-            left_out: names of special pieces among them, which ours stand for.
-            options: further arguments of the class.
-
-        Returns:
-            The vocabulary; the pieces follow each other as their ids do, from 5 on.
-
-        Raises:
-            UserError: a file cannot be read, or they are no such vocabulary's.
-        """
-        found = _json_object(os.fspath(numbers))
-        kept = sorted(found.keys() - set(left_out), key=found.__getitem__)
-        try:
-            lines = storage.read_bytes(os.fspath(merges)).decode("utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{merges} is not UTF-8: give the merges that the vocabulary came with"
-            ) from error
-        # The first line may say which version of the format it is.
-        lines = [line for line in lines if line and not line.startswith("#version")]
-        return cls(kept, lines, **options)
+        self._byte_ids = np.array([self.numbers[unit] for unit in byte_alphabet()], np.int64)
 
     @classmethod
     def train(
@@ -260,7 +237,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         lower_case: bool = False,
         add_prefix_space: bool = True,
         max_lines: int = 10_000_000,
-    ) -> "BytePairVocabulary":
+    ) -> Self:
         """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
 
         Args:
@@ -269,120 +246,131 @@ class BytePairVocabulary(MergedPieceVocabulary):
             lower_case, add_prefix_space: as for the class.
             max_lines: lines read at most; the first ones are taken.
 
-        Returns:
-            The vocabulary.
-
         Raises:
-            UserError: as `train_byte_pairs`.
+            UserError: no text, too little of it for `size` pieces, or `size` is less than the
+                bytes take; or the tokenizers package is not installed.
         """
-        options = {"lower_case": lower_case, "add_prefix_space": add_prefix_space}
-        learnt = train_byte_pairs(lines, size, special=SPECIAL, max_lines=max_lines, **options)
-        return cls(*learnt, **options)
+        try:
+            from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+        except ImportError:
+            raise UserError(
+                "training a byte-level BPE vocabulary needs a package: pip install tokenizers"
+            ) from None
+        # A vocabulary of bytes alone says how text is normalized.
+        plain = cls(byte_alphabet(), [], lower_case, add_prefix_space)
+        if size < plain.pieces:
+            raise UserError(
+                f"a vocabulary of {size} pieces is too small: the bytes alone need "
+                f"{plain.pieces}; ask for {plain.pieces} pieces or more"
+            )
+        text = filter(str.strip, plain.spaced_lines(itertools.islice(lines, max_lines)))
+        first = next(text, None)
+        if first is None:
+            raise UserError("no text to train a vocabulary on: every line is empty")
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=size - SPECIAL, initial_alphabet=list(byte_alphabet()), show_progress=False
+        )
+        tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
+        model = json.loads(tokenizer.to_str())["model"]
+        pieces = sorted(model["vocab"], key=model["vocab"].get)
+        if (most := len(pieces) + SPECIAL) < size:
+            raise UserError(
+                f"a vocabulary of {size} pieces is too large for this text: it gives at most "
+                f"{most}; ask for {most} or fewer, or bring more text"
+            )
+        merges = [" ".join(merge) for merge in model["merges"]]
+        return cls(pieces, merges, lower_case, add_prefix_space)
 
-    def settings(self) -> dict:
-        settings = {"lower_case": self.lower_case, "add_prefix_space": self.add_prefix_space}
-        return self._with_separators(settings)
+    def settings(self) -> dict[str, Any]:
+        names = ("lower_case", "add_prefix_space", "pair_separators")
+        return {name: getattr(self, name) for name in names}
 
-    def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        return self.cut(words(clean(strings, self.lower_case, self.add_prefix_space)))
+    def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
+        lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
+        lines = tf.strings.regex_replace(lines, _MARK, "")
+        # `regex_split` loses a line that has a NUL.
+        lines = tf.strings.regex_replace(lines, r"\x00", "\ufffd")
+        return tf.strings.lower(lines, encoding="utf-8") if self.lower_case else lines
 
-    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        # A space before each single character would be no help to `locate`.
-        return locate(strings, lambda lines: clean(lines, self.lower_case, False), self)
+    def spaced(self, lines: tf.Tensor) -> tf.Tensor:
+        """Normalized lines with the space that `add_prefix_space` asks for."""
+        if not self.add_prefix_space:
+            return lines
+        return tf.strings.regex_replace(lines, rf"^([^{_SPACE}])", r" \1")
+
+    def spaced_lines(self, lines: Iterable[str]) -> Iterable[str]:
+        """`normalized` and `spaced`, outside a graph."""
+        return map_lines(lambda strings: self.spaced(self.normalized(strings)), lines)
+
+    def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
+        marked = tf.strings.regex_replace(
+            self.spaced(lines), rf"([{_SPACE}]+)([{_SPACE}][^{_SPACE}])", rf"\1{_MARK}\2"
+        )
+        found = tensorflow_text.regex_split(marked, _WORD, keep_delim_regex_pattern=_WORD)
+        return tf.ragged.boolean_mask(found, (found != _MARK) & (found != ""))
+
+    def letters(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        letters = tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8)  # (all bytes,)
+        ids = tf.gather(self._byte_ids, tf.cast(letters, tf.int32))
+        return ids, tf.strings.length(words)
 
     def tokenize_with_offsets(
         self, lines: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Pieces of cleaned lines, and the bytes at which each begins and ends.
-
-        Args:
-            lines: (B,) string tensor.
+        """Pieces of normalized lines `(B,)`, and the bytes at which each begins and ends.
 
         Returns:
             (B, None) ids, starts and ends.
         """
-        spaced = clean(lines, False, self.add_prefix_space)
-        ids = self.cut(words(spaced))  # (B, None)
+        ids = self.tokenize(lines)  # (B, None)
         lengths = np.array([0] * SPECIAL + [len(unit) for unit in self.units], np.int64)
-        ends = tf.cumsum(tf.gather(lengths, ids.values))
+        lengths = tf.gather(lengths, ids.values)
         # Bytes before a line, the space that it was given among them.
-        sizes = tf.cast(tf.strings.length(spaced), tf.int64)
+        sizes = tf.cast(tf.strings.length(self.spaced(lines)), tf.int64)
         added = sizes - tf.cast(tf.strings.length(lines), tf.int64)
         before = tf.gather(tf.cumsum(sizes, exclusive=True) + added, ids.value_rowids())
-        ends = ends - before
-        starts = tf.maximum(ends - tf.gather(lengths, ids.values), 0)
+        ends = tf.cumsum(lengths) - before
+        starts = tf.maximum(ends - lengths, 0)
         return ids, ids.with_values(starts), ids.with_values(ends)
 
-    def encode_rows(self, lines: Iterable[str]) -> TokenRows:
+    def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
         """As the base's, by the tokenizers package where it is installed."""
-        fast = self._fast_tokenizer()
-        if fast is None:
-            return super().encode_rows(lines)
+        if self._fast is None:
+            return super().encode_rows(lines, language)
         rows = []
-        for chunk in in_chunks(cleaned(lines, self.lower_case, self.add_prefix_space)):
-            rows += [found.ids for found in fast.encode_batch_fast(chunk, add_special_tokens=False)]
+        for chunk in in_chunks(self.spaced_lines(lines)):
+            found = self._fast.encode_batch_fast(chunk, add_special_tokens=False)
+            rows += [one.ids for one in found]
         return TokenRows.from_lists(rows, self.size)
 
-    def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        lines = []
-        for row in self._text_ids(rows):
-            line = b"".join(map(self._spelling, row)).decode("utf-8", "replace")
-            lines.append(line.removeprefix(" ") if self.add_prefix_space else line)
-        return lines
+    @functools.cached_property
+    def _fast(self):
+        """The tokenizers package's tokenizer of the same pieces, or None."""
+        try:
+            from tokenizers import Tokenizer, models, pre_tokenizers
+        except ImportError:
+            return None
+        merges = [tuple(merge.split(" ")) for merge in self.merges]
+        tokenizer = Tokenizer(models.BPE(vocab=self.numbers, merges=merges))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return tokenizer
 
-    def spellings(self) -> list[bytes]:
-        return self._spelled(self._spelling)
-
-    def _spelling(self, number: int) -> bytes:
+    def piece_bytes(self, number: int) -> bytes:
         # A piece that is none of bytes, such as GPT-2's <|endoftext|>, stands for itself.
-        return b"".join(
-            _BYTES.get(letter, letter.encode()) for letter in self.units[number - SPECIAL]
-        )
+        unit = self.units[number - SPECIAL]
+        return b"".join(_BYTES.get(letter, letter.encode()) for letter in unit)
 
-    def word_starts(self) -> np.ndarray:
-        spaces = {byte_alphabet()[ord(space)] for space in " \t\n\v\f\r"}
-        starts = np.ones(self.size, bool)
-        for number, unit in enumerate(self.units, SPECIAL):
-            starts[number] = unit[0] in spaces
-        return starts
-
-    def make_merging(self, merges: list[tuple[int, int, int]]) -> ByteMerges:
-        return ByteMerges([self._numbers[unit] for unit in byte_alphabet()], merges)
-
-    def _fast_tokenizer(self):
-        if self._fast is None:
-            try:
-                from tokenizers import Tokenizer, models, pre_tokenizers
-            except ImportError:
-                return None
-            merges = [tuple(merge.split(" ")) for merge in self.merges]
-            self._fast = Tokenizer(models.BPE(vocab=self._numbers, merges=merges))
-            self._fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        return self._fast
-
-    def trackables(self) -> list:
-        return [self.merging.ranks]
-
-
-def _json_object(path: str) -> dict[str, int]:
-    try:
-        found = json.loads(storage.read_bytes(path))
-    except ValueError as error:
-        raise UserError(
-            f"{path} is no JSON ({error}): give the pieces that the vocabulary came with"
-        ) from error
-    if not isinstance(found, dict) or not all(type(number) is int for number in found.values()):
-        raise UserError(
-            f"{path} holds no object of pieces and their ids: give the vocabulary's vocab.json"
-        )
-    return found
+    def starts_word(self, number: int) -> bool:
+        return self.units[number - SPECIAL][0] in _SPACE_UNITS
 
 
 class CharacterPairVocabulary(MergedPieceVocabulary):
     """Pieces of characters: 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
 
-    Words are cut as BERT's "uncased" ones, without accents. A piece that ends a word brings the
-    space after it along; a character that is no piece is UNK.
+    Words are cut as BERT's "uncased" ones, without accents. A piece that ends a word carries the
+    space after it; a character that is no piece is UNK.
 
     Args:
         units: the pieces from id 5 on; one that ends a word ends with `</w>`.
@@ -397,32 +385,50 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
     kind = "character_bpe"
     spaces_after = True
 
-    def settings(self) -> dict:
-        return {}
+    def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
+        return basic_words(strings, lower_case=True)
 
-    def encode(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        lines = tf.strings.split(basic_words(strings, lower_case=True), " ")  # (B, None)
-        return self.cut(tf.ragged.boolean_mask(lines, lines != ""))
+    def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
+        words = tf.strings.split(lines, " ")  # (B, None)
+        return tf.ragged.boolean_mask(words, words != "")
 
-    def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        texts = ("".join(map(self._spelling, row)) for row in self._text_ids(rows))
-        return [text.removesuffix(" ") for text in texts]
+    def letters(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        letters = tf.strings.unicode_split(words, "UTF-8")  # (N, None)
+        owners = letters.value_rowids()
+        last = tf.concat([owners[1:] != owners[:-1], tf.ones_like(owners[:1], tf.bool)], 0)
+        ends = tf.where(last, WORD_END, "")
+        ids = self.letter_ids.lookup(tf.strings.join([letters.values, ends]))
+        return ids, tf.cast(letters.row_lengths(), tf.int32)
 
-    def spellings(self) -> list[bytes]:
-        return self._spelled(lambda number: self._spelling(number).encode())
+    @functools.cached_property
+    def letter_ids(self) -> tf.lookup.StaticHashTable:
+        """Ids of single characters, with and without `WORD_END`; others are UNK."""
+        letters = [unit for unit in self.units if len(unit.removesuffix(WORD_END)) <= 1]
+        with tf.init_scope():
+            return tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(
+                    tf.constant(letters, tf.string),
+                    tf.constant([self.numbers[unit] for unit in letters], tf.int64),
+                ),
+                default_value=UNK,
+            )
 
-    def _spelling(self, number: int) -> str:
+    def trackables(self) -> list:
+        return [self.ranks, self.letter_ids]
+
+    def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
+        raise UserError(
+            f"a {self.kind} vocabulary keeps no offsets of its pieces in a text: take a model of "
+            "another kind of vocabulary"
+        )
+
+    def piece_bytes(self, number: int) -> bytes:
         unit = self.units[number - SPECIAL]
-        return f"{unit.removesuffix(WORD_END)} " if unit.endswith(WORD_END) else unit
+        text = f"{unit.removesuffix(WORD_END)} " if unit.endswith(WORD_END) else unit
+        return text.encode()
 
-    def word_starts(self) -> np.ndarray:
+    def starts_word(self, number: int) -> bool:
         raise UserError(
             "a vocabulary of GPT's kind says where words end, not where they begin: take one of "
             "another kind to hide or to fill whole words"
         )
-
-    def make_merging(self, merges: list[tuple[int, int, int]]) -> CharacterMerges:
-        return CharacterMerges(self._numbers, merges)
-
-    def trackables(self) -> list:
-        return [self.merging.ranks, self.merging.letters]

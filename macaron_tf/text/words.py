@@ -1,36 +1,30 @@
-"""Words as rows of characters, which are bytes: in the graph, so that a served model has it too."""
+"""Words of running text: sentences, words, their characters, and a vocabulary of words (ELMo)."""
 
-import codecs
 import collections
 import dataclasses
-import functools
-import hashlib
 import itertools
-import os
-import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text
 
 from macaron_tf.errors import UserError
-from macaron_tf.io import paths as storage
 from macaron_tf.special_ids import PAD
-from macaron_tf.text.sentences import split_sentences
+from macaron_tf.text.base import Vocabulary
+from macaron_tf.text.normalization import in_chunks
 
 SENTENCE_START, SENTENCE_END = "<S>", "</S>"
-# 0 stands behind a word's end, byte n is n + 1.
+# 0 follows a word's end, byte n is n + 1.
 _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
 
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Texts cut at white space and around every character that is no letter, mark or digit.
-
-    Args:
-        texts: `(B,)` strings, UTF-8.
+    """Cuts texts `(B,)` at white space and around every character that is no letter, mark or digit.
 
     Returns:
-        `(B, words)` strings.
+        `(B, words)` ragged strings.
     """
     apart = tf.strings.regex_replace(texts, r"([^\p{L}\p{M}\p{N}\s])", r" \1 ")
     return tf.strings.split(apart)
@@ -43,22 +37,22 @@ def with_ends(words: tf.RaggedTensor) -> tf.RaggedTensor:
     return tf.concat([start, words, end], axis=1)
 
 
-def character_ids(words: tf.Tensor, places: int) -> tf.Tensor:
-    """The characters of words between the marks of a word's two ends.
+def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
+    """The characters, which are bytes, of words, between the marks of a word's two ends.
 
     Args:
         words: `(...)` strings; the empty one is padding. The two marks of a sentence's ends are
             one character each.
-        places: C; a word of more than C - 2 bytes is cut.
+        width: C; a word of more than C - 2 bytes is cut.
 
     Returns:
         `(..., C)` int32: the mark of the beginning, the bytes plus 1, the mark of the end, zeros;
         padding is all zeros.
     """
     flat = tf.reshape(words, [-1])  # (...) -> (N,)
-    kept = tf.strings.substr(flat, 0, places - 2)
+    kept = tf.strings.substr(flat, 0, width - 2)
     # decode_raw puts zeros behind the bytes: ones, once the bytes are counted from 1.
-    ids = tf.cast(tf.io.decode_raw(kept, tf.uint8, fixed_length=places - 2), tf.int32) + 1
+    ids = tf.cast(tf.io.decode_raw(kept, tf.uint8, fixed_length=width - 2), tf.int32) + 1
     length = tf.strings.length(kept)[:, None]  # (N, 1)
     for mark, character in (
         (SENTENCE_START, _OF_SENTENCE_START),
@@ -67,178 +61,138 @@ def character_ids(words: tf.Tensor, places: int) -> tf.Tensor:
         is_mark = (flat == mark)[:, None]
         ids = tf.where(is_mark, character, ids)
         length = tf.where(is_mark, 1, length)
-    place = tf.range(places)[None]  # (1, C)
+    column = tf.range(width)[None]  # (1, C)
     ids = tf.pad(ids, [[0, 0], [1, 1]])  # (N, C - 2) -> (N, C)
-    ids = tf.where(place == 0, _WORD_START, tf.where(place == length + 1, _WORD_END, ids))
-    ids = tf.where((place <= length + 1) & (flat != "")[:, None], ids, PAD)
-    return tf.reshape(ids, tf.concat([tf.shape(words), [places]], axis=0))
+    ids = tf.where(column == 0, _WORD_START, tf.where(column == length + 1, _WORD_END, ids))
+    ids = tf.where((column <= length + 1) & (flat != "")[:, None], ids, PAD)
+    return tf.reshape(ids, tf.concat([tf.shape(words), [width]], axis=0))
 
 
-# Rows of running text have no line ends: documents are cut at them. RE2 reads these alike.
-_LINE_ENDS, _TRAILING = r"[ \t\r]*\n[ \t\r\n]*", r"[ \t\r\n]+\z"
+SPLITTERS = ("tensorflow_text", "blingfire")
+_LONGEST = 1 << 16  # characters of a line; the sentence breakers are slow on longer ones
 
 
-def as_prompt(text: str) -> str:
-    """A text as the rows of a corpus hold it: a line's end is a space.
-
-    White space at its end is left out: the word that follows brings its own.
-    """
-    return re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
-
-
-def as_prompts(texts: tf.Tensor) -> tf.Tensor:
-    """`as_prompt` in-graph, `(B,)` strings to `(B,)` strings."""
-    texts = tf.strings.regex_replace(texts, _TRAILING, "")
-    return tf.strings.regex_replace(texts, _LINE_ENDS, " ")
-
-
-def spelled(spellings: Sequence[bytes], ids: Iterable[int], spaces_after: bool = False) -> str:
-    """The text of some ids; bytes that make no character become U+FFFD.
-
-    Args:
-        spellings: of a vocabulary, see `PieceVocabulary.spellings`.
-        ids: from 0 to V - 1.
-        spaces_after: of the vocabulary; the text begins with a space all the same, and ends with
-            none.
-    """
-    text = b"".join(spellings[int(i)] for i in ids)
-    if spaces_after and text:
-        text = b" " + text.removesuffix(b" ")
-    return text.decode("utf-8", "replace")
+def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
+    """The stripped lines of a text, none empty; one of more characters is cut at a space."""
+    lines = []
+    for line in text.split("\n"):
+        line = line.strip()
+        start = 0
+        while len(line) - start > longest:
+            space = line.rfind(" ", start + 1, start + longest + 1)
+            end = space if space > 0 else start + longest
+            lines.append(line[start:end].strip())
+            start = end + (space > 0)
+        lines.append(line[start:].strip())
+    return [line for line in lines if line]
 
 
-def spelled_in_graph(
-    spellings: Sequence[bytes], ids: tf.Tensor, spaces_after: bool = False
-) -> tf.Tensor:
-    """`spelled` in a graph.
+def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> list[list[str]]:
+    """Cuts lines into sentences.
 
-    Args:
-        spellings, spaces_after: as there.
-        ids: (B, N) int32.
+    `tensorflow_text`'s StateBasedSentenceBreaker cuts behind every ".", "?" and "!", in "Mr. Smith"
+    and "3.5" too, and leaves a closing quotation mark to the next sentence; it takes 2.2 MB a
+    second. `blingfire`, an optional package, knows abbreviations, numbers and quotation marks and
+    takes 9.7 MB a second, but leaves lower-cased text whole.
 
     Returns:
-        (B,) strings of valid UTF-8.
+        The sentences of each line, stripped, none empty.
+
+    Raises:
+        UserError: no such splitter, or its package is not installed.
     """
-    joined = tf.strings.reduce_join(tf.gather(tf.constant(list(spellings)), ids), axis=-1)
-    if spaces_after:
-        joined = tf.strings.regex_replace(joined, r" \z", "")
-        joined = tf.where(joined == "", "", tf.strings.join([" ", joined]))
-    return tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", errors="replace")
+    if splitter == "blingfire":
+        split = _blingfire()
+        found = [split(line.encode("utf-8", "replace").decode()).split("\n") for line in lines]
+    elif splitter == "tensorflow_text":
+        raw = [line.encode("utf-8", "replace") for line in lines]
+        with tf.device("CPU"):
+            breaker = tensorflow_text.StateBasedSentenceBreaker()
+            rows = breaker.break_sentences(tf.constant(raw, tf.string)).to_list() if raw else []
+        found = [[sentence.decode("utf-8", "replace") for sentence in row] for row in rows]
+    else:
+        raise UserError(
+            f"no sentence splitter {splitter!r}: it must be one of {', '.join(SPLITTERS)}"
+        )
+    return [[text for text in map(str.strip, row) if text] for row in found]
 
 
-class SpelledStream:
-    """`spelled`, an id at a time: a character comes out once its last byte is there.
-
-    Args:
-        spellings, spaces_after: as for `spelled`.
-    """
-
-    def __init__(self, spellings: Sequence[bytes], spaces_after: bool = False):
-        self.spellings = spellings
-        self.spaces_after = spaces_after
-        self._space = b" "  # before the next piece, where they stand after words
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def add(self, token: int) -> str:
-        """What this id makes certain of the text; it may be empty."""
-        piece = self.spellings[int(token)]
-        if self.spaces_after and piece:
-            before, self._space = self._space, piece[-1:] if piece.endswith(b" ") else b""
-            piece = before + piece.removesuffix(b" ")
-        return self._decoder.decode(piece)
-
-    def end(self) -> str:
-        """What is left at the end: U+FFFD where a character is not whole."""
-        return self._decoder.decode(b"", final=True)
+def _blingfire():
+    try:
+        import blingfire
+    except ImportError as error:
+        raise UserError(
+            f"the sentence splitter blingfire is not installed ({error}): pip install blingfire, "
+            "or take tensorflow_text"
+        ) from error
+    return blingfire.text_to_sentences
 
 
 UNKNOWN = "<UNK>"
 _SPECIAL = (UNKNOWN, SENTENCE_START, SENTENCE_END)
-_FILE = "words.txt"
 _CHUNK = 256  # documents at once
 
 
 @dataclasses.dataclass(frozen=True)
-class WordVocabulary:
+class WordVocabulary(Vocabulary):
     """The words that a model predicts: three special ones, then the most frequent first.
 
     Attributes:
-        words: all of them; a word's number is its place.
+        words: all words; a word's id is its position.
     """
+
+    kind = "words"
+    contents_name = "words.txt"
 
     words: tuple[str, ...]
 
     @property
-    def size(self) -> int:
-        """V."""
+    def pieces(self) -> int:
         return len(self.words)
 
-    @functools.cached_property
-    def hash(self) -> str:
-        """SHA-256 of the words, which a checkpoint keeps."""
-        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
+    @property
+    def size(self) -> int:
+        """V: an output layer has no padding rows."""
+        return len(self.words)
 
-    def trackables(self) -> list:
-        """Nothing: words are cut and numbered by stateless ops."""
-        return []
-
-    def save(self, directory: str | os.PathLike) -> None:
-        """Writes `words.txt`, a word a line.
-
-        Raises:
-            UserError: the folder cannot be written.
-        """
-        storage.as_path(directory).mkdir(parents=True, exist_ok=True)
-        text = "\n".join(self.words) + "\n"
-        storage.write_aside(storage.as_path(directory) / _FILE, text.encode())
+    def contents(self) -> bytes:
+        return ("\n".join(self.words) + "\n").encode()
 
     @classmethod
-    def load(cls, directory: str | os.PathLike) -> "WordVocabulary":
-        """Reads what `save` wrote.
-
-        Raises:
-            UserError: the file cannot be read.
-        """
-        path = storage.as_path(directory) / _FILE
+    def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> "WordVocabulary":
         try:
-            text = path.read_bytes().decode()
-        except (*storage.FILE_ERRORS, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {path}: {error}; restore it") from error
-        return cls(tuple(text.removesuffix("\n").split("\n")))
+            return cls(tuple(contents.decode().removesuffix("\n").split("\n")))
+        except UnicodeDecodeError as error:
+            raise UserError("it is not UTF-8: restore it") from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordText:
-    """A text of words, each of which has its characters and its number in a vocabulary.
+    """A text of words, with the characters of each and its id in a vocabulary.
 
     Attributes:
-        types: the words there are, `WordVocabulary`'s first and in its order.
-        ids: `(N,)` int32, the text: each word's place in `types`.
-        vocab_size: V; words from there on are unknown to the vocabulary.
+        types: the distinct words, `WordVocabulary`'s first and in its order.
+        ids: `(N,)` int32, the text: each word's index in `types`.
+        vocab_size: V; words with this index and later ones are unknown to the vocabulary.
     """
 
     types: Sequence[str]
     ids: np.ndarray
     vocab_size: int
 
-    def characters(self, places: int) -> np.ndarray:
-        """The types' characters `(types, places)` int32, see `character_ids`."""
-        return character_ids(tf.constant(list(self.types)), places).numpy()
+    def characters(self, width: int) -> np.ndarray:
+        """The types' characters `(types, width)` int32, see `character_ids`."""
+        return character_ids(tf.constant(list(self.types)), width).numpy()
 
     def targets(self, ids: np.ndarray) -> np.ndarray:
-        """Numbers in the vocabulary of words by their place in `types`; 0 is the unknown one."""
+        """Vocabulary ids of words by their index in `types`; 0 is the unknown word."""
         return np.where(ids < self.vocab_size, ids, 0)
 
 
 def read_words(documents: Iterable[str]) -> list[list[str]]:
-    """The words of each document, every sentence between its two marks.
-
-    Args:
-        documents: texts; a line's end is a sentence's.
-    """
+    """The words of each document, every sentence between its two marks; a line ends a sentence."""
     found = []
-    documents = iter(documents)
-    while chunk := list(itertools.islice(documents, _CHUNK)):
+    for chunk in in_chunks(documents, _CHUNK):
         lines = [text.split("\n") for text in chunk]
         sentences = iter(split_sentences([line for text in lines for line in text]))
         for text in lines:
@@ -251,10 +205,10 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
 
 
 def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
-    """The most frequent words; of equally frequent ones the first by the alphabet.
+    """A vocabulary of the most frequent words; ties in alphabetical order.
 
     Args:
-        texts: words.
+        texts: the words of each text.
         size: V, the special ones included.
 
     Raises:
@@ -270,12 +224,7 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
 
 
 def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
-    """Words as numbers.
-
-    Args:
-        words: the text.
-        vocabulary: what is predicted of it.
-    """
+    """The ids of a text's words: the vocabulary's, then one for each further word."""
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
     ids = np.fromiter(
         (numbers.setdefault(word, len(numbers)) for word in words), np.int32, len(words)

@@ -12,8 +12,8 @@ from macaron_tf.data.translation import (
     clean_pairs,
 )
 from macaron_tf.errors import UserError
+from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
-from macaron_tf.text.vocabulary import Vocabulary
 
 SMALL = BatchingConfig(max_tokens=200, shapes=5)
 
@@ -174,7 +174,8 @@ def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary):
     assert equal(next(first.batches(seed=1)), next(data.batches(seed=1)))
     assert build(batching=BatchingConfig(max_tokens=512))[1] == 1  # tokens know no batches
     assert build(cleaning=CleaningConfig(max_length=10))[1] == 2
-    other = Vocabulary(toy_vocabulary.proto, NormalizationConfig(lower_case=True))
+    lower = NormalizationConfig(lower_case=True)
+    other = SentencePieceVocabulary(toy_vocabulary.proto, lower, ("en", "de"))
     assert build(other)[1] == 3
     assert build(source_lang="de", target_lang="en")[1] == 4
     write(build.folder, toy_pairs[:200])

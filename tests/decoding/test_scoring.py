@@ -4,7 +4,7 @@ import pytest
 from macaron_tf.decoding.scoring import TextScorer
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, LanguageModel
-from macaron_tf.text.loading import WordPieceVocabulary
+from macaron_tf.text import WordPieceVocabulary
 
 TEXT = "the cat sat on the mat .\nthe dog sat on the log .\n\na cat and a dog sat ."
 

@@ -7,7 +7,7 @@ from macaron_tf.decoding.text_generator import fill_context
 from macaron_tf.errors import UserError
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.text.loading import WordPieceVocabulary
+from macaron_tf.text import WordPieceVocabulary
 
 EXAMPLES = [[1, 1, 1], [2, 2, 2, 2, 2], [3], [4, 4]]
 
@@ -74,7 +74,7 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
             target.append(int(np.where(generator.barred, -np.inf, logits).argmax()))
             if target[-1] == 3:
                 break
-        answer = b"".join(generator.token_bytes[i] for i in target[1:]).decode()
+        answer = b"".join(generator.detokenizer.token_bytes[i] for i in target[1:]).decode()
         assert found.text == answer.removeprefix(" ")
         assert found.length == len(target) - 1
         assert "".join(generator.stream(text, config)) == found.text

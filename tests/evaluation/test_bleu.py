@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import json
 import math
 import random
@@ -43,7 +44,7 @@ def test_sacrebleu_and_its_signature():
     assert f"version:{sacrebleu.__version__}" in scores.bleu_signature
     assert "chrF2" not in scores.bleu_signature
     assert "nc:6" in scores.chrf_signature
-    assert json.loads(json.dumps(scores.as_dict()))["bleu"] == scores.bleu
+    assert json.loads(json.dumps(dataclasses.asdict(scores)))["bleu"] == scores.bleu
     assert "tokenized BLEU" in str(scores)
 
 

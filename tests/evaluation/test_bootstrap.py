@@ -91,7 +91,6 @@ def test_case_and_text():
     )
     assert found.difference == 0.0
     assert "p = 1.0000" in str(found)
-    assert isinstance(found.as_dict()["interval"], list)
 
 
 @pytest.mark.parametrize("tokenized", [True, False])

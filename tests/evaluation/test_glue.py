@@ -1,5 +1,6 @@
-"""The metrics of GLUE and SuperGLUE."""
+"""The metrics of GLUE and SuperGLUE, and the files of their servers."""
 
+import json
 import warnings
 
 import numpy as np
@@ -8,7 +9,15 @@ import pytest
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.glue import decide, exact_match, matthews, pearson, score, spearman
+from macaron_tf.evaluation.glue import (
+    decide,
+    exact_match,
+    matthews,
+    pearson,
+    score,
+    spearman,
+    write_submission,
+)
 
 COLA, MRPC, STSB, MULTIRC = (TASKS[name] for name in ("cola", "mrpc", "stsb", "multirc"))
 
@@ -54,28 +63,29 @@ def test_questions():
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_classes_against_scikit_learn(classes, rng):
-    metrics = pytest.importorskip("sklearn.metrics")
+def test_matthews_is_the_correlation_of_indicators(classes, rng):
+    """Gorodkin 2004: the covariance of the classes' indicators, over both spreads."""
     for _ in range(20):
         labels = rng.integers(0, classes, 50)
         predictions = np.where(rng.random(50) < 0.5, labels, rng.integers(0, classes, 50))
-        expected = metrics.matthews_corrcoef(labels, predictions)
+        x, y = (np.eye(classes)[values] for values in (predictions, labels))
+        x, y = x - x.mean(0), y - y.mean(0)
+        expected = (x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum())
         assert matthews(predictions, labels) == pytest.approx(expected, abs=1e-12)
-        if classes == 2:
-            found = score(MRPC, predictions, labels)
-            assert found["f1"] == pytest.approx(metrics.f1_score(labels, predictions))
-            assert found["accuracy"] == metrics.accuracy_score(labels, predictions)
 
 
 @pytest.mark.parametrize("decimals", [0, 8])
-def test_correlations_against_scipy(decimals, rng):
-    stats = pytest.importorskip("scipy.stats")
+def test_correlations_are_numpys_of_values_and_of_mean_ranks(decimals, rng):
     for _ in range(20):
         labels = rng.uniform(0, 5, 60).round(decimals).astype(np.float32)  # 0: many ties
         predictions = (labels + rng.normal(0, 2, 60)).round(decimals)
+        ranks = [
+            (values[:, None] > values).sum(1) + (values[:, None] == values).sum(1) / 2
+            for values in (predictions, labels)
+        ]
         found = score(STSB, predictions, labels)
-        assert found["pearson"] == pytest.approx(stats.pearsonr(predictions, labels)[0])
-        assert found["spearman"] == pytest.approx(stats.spearmanr(predictions, labels)[0])
+        assert found["pearson"] == pytest.approx(np.corrcoef(predictions, labels)[0, 1])
+        assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
         assert found["score"] == pytest.approx((found["pearson"] + found["spearman"]) / 2)
 
 
@@ -133,3 +143,96 @@ def test_errors():
         score(Task("x", first=("a",), labels=("b", "c"), metrics=("bleu",)), [0], [0])
     with pytest.raises(ValueError, match=r"\(2,\) predictions for \(3,\) labels"):
         score(COLA, [0, 1], [0, 1, 1])
+
+
+def written(name, tmp_path, predictions, indices, number=0, **options):
+    task = TASKS[name]
+    path = write_submission(
+        task, task.submissions[number], tmp_path, predictions, np.array(indices), **options
+    )
+    assert path.parent == tmp_path and path.name == task.submissions[number].name
+    return path.read_bytes().decode()
+
+
+@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "qqp", "wnli"])
+def test_class_numbers(name, tmp_path):
+    text = written(name, tmp_path, [1, 0, 1], [0, 2, 1])
+    assert text == "index\tprediction\n0\t1\n1\t1\n2\t0\n"
+
+
+@pytest.mark.parametrize("name", ["qnli", "rte"])
+def test_class_names(name, tmp_path):
+    text = written(name, tmp_path, np.array([1, 0]), [0, 1])
+    assert text == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_three_files_of_mnli(number, tmp_path):
+    text = written("mnli", tmp_path, [2, 1, 0], [0, 1, 2], number)
+    assert text == "index\tprediction\n0\tcontradiction\n1\tneutral\n2\tentailment\n"
+    assert [file.name for file in tmp_path.iterdir()] == [
+        ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"][number]
+    ]
+
+
+def test_scores_are_clipped_and_rounded(tmp_path):
+    text = written("stsb", tmp_path, [5.2, -0.3, 2.71828], [2, 1, 0])
+    assert text == "index\tprediction\n0\t2.718\n1\t0.000\n2\t5.000\n"
+
+
+def test_boolq(tmp_path):
+    text = written("boolq", tmp_path, [1, 0], [8, 7])
+    assert text == '{"idx": 7, "label": "false"}\n{"idx": 8, "label": "true"}\n'
+
+
+def test_multirc(tmp_path):
+    groups = np.array([[1, 2], [0, 0], [0, 1], [0, 0], [1, 2]])
+    text = written("multirc", tmp_path, [1, 0, 1, 1, 0], [4, 1, 2, 0, 3], groups=groups)
+    assert [json.loads(line) for line in text.splitlines()] == [
+        {
+            "idx": 0,
+            "passage": {
+                "questions": [
+                    {"idx": 0, "answers": [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]},
+                    {"idx": 1, "answers": [{"idx": 2, "label": 1}]},
+                ]
+            },
+        },
+        {
+            "idx": 1,
+            "passage": {
+                "questions": [
+                    {"idx": 2, "answers": [{"idx": 3, "label": 0}, {"idx": 4, "label": 1}]}
+                ]
+            },
+        },
+    ]
+
+
+def test_real_questions_are_written(tfds_dir, tmp_path):
+    examples = read_examples(TASKS["multirc"], "validation", tfds_dir)
+    text = written("multirc", tmp_path, examples.labels, examples.indices, groups=examples.groups)
+    found = {
+        (paragraph["idx"], question["idx"], answer["idx"]): answer["label"]
+        for paragraph in map(json.loads, text.splitlines())
+        for question in paragraph["passage"]["questions"]
+        for answer in question["answers"]
+    }
+    keys = zip(*examples.groups.T.tolist(), examples.indices.tolist(), strict=True)
+    assert found == dict(zip(keys, examples.labels.tolist(), strict=True))
+    assert len(found) == 1381
+
+
+def test_submission_errors(tmp_path):
+    with pytest.raises(UserError, match="STS-B.tsv cannot be written: a prediction is not a fin"):
+        written("stsb", tmp_path, [1.0, np.nan], [0, 1])
+    with pytest.raises(ValueError, match="an index occurs twice"):
+        written("cola", tmp_path, [1, 0], [0, 0])
+    with pytest.raises(ValueError, match="predictions for"):
+        written("cola", tmp_path, [1, 0], [0])
+    with pytest.raises(ValueError, match="needs the group"):
+        written("multirc", tmp_path, [1, 0], [0, 1])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        written("cola", tmp_path / "file", [1], [0])
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

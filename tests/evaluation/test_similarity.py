@@ -44,18 +44,18 @@ def test_search_equals_brute_force(chunk, top):
     corpus = unit_vectors(np.round(normal(300, 4), 1))
     corpus[100:110] = corpus[5]  # ties: the earlier one first
     queries = np.concatenate([unit_vectors(normal(6, 4, seed=2)), corpus[5:6]])
-    scores, places = nearest(queries, corpus, top, chunk)
-    assert scores.shape == places.shape == (7, min(top, 300))
-    for query, row, found in zip(queries, scores, places, strict=True):
+    scores, indices = nearest(queries, corpus, top, chunk)
+    assert scores.shape == indices.shape == (7, min(top, 300))
+    for query, row, found in zip(queries, scores, indices, strict=True):
         exact = corpus.astype("float64") @ query.astype("float64")
         np.testing.assert_allclose(row, np.sort(exact)[::-1][: len(row)], atol=1e-6)
         np.testing.assert_allclose(exact[found], row, atol=1e-6)
         assert len(set(found)) == len(found)
-    assert places[-1, 0] == 5
+    assert indices[-1, 0] == 5
     if top == 10:
-        assert places[-1].tolist() == [5, *range(100, 109)]
+        assert indices[-1].tolist() == [5, *range(100, 109)]
 
 
 def test_an_empty_corpus_has_no_answers():
-    scores, places = nearest(normal(2, 4), np.zeros((0, 4), "float32"), 5)
-    assert scores.shape == places.shape == (2, 0)
+    scores, indices = nearest(normal(2, 4), np.zeros((0, 4), "float32"), 5)
+    assert scores.shape == indices.shape == (2, 0)

@@ -17,8 +17,7 @@ from experiments.benchmarks.encoder_step import (
 from experiments.benchmarks.harness import Samples
 from experiments.benchmarks.workers import Worker, worker_processes
 from macaron_tf.errors import UserError
-from macaron_tf.interop.assign import Raw, assign_weights
-from macaron_tf.interop.files import TorchArrays
+from macaron_tf.interop.arrays import Raw, TorchArrays, assign_weights
 
 TINY = StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
 

@@ -13,14 +13,16 @@ from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import TranslationMetric
 from macaron_tf.special_ids import EOS
-from macaron_tf.text.vocabulary import Vocabulary
+from macaron_tf.text import SentencePieceVocabulary
 from tests.conftest import number_pairs, number_settings
 
 
 @pytest.fixture(scope="module")
 def vocabulary():
     lines = [line for pair in number_pairs(200, seed=3) for line in pair]
-    return Vocabulary.train(lines, 40)
+    return SentencePieceVocabulary.train(
+        lines, 40, masks=False, languages=("en", "de"), character_coverage=1.0
+    )
 
 
 @pytest.fixture

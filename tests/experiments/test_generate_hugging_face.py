@@ -12,7 +12,6 @@ from experiments.generate.opening import open_model
 from export.generator import GeneratorModule
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.interop import read_language_model
-from macaron_tf.text.words import spelled
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -72,7 +71,7 @@ def test_it_goes_on_as_theirs(system, request, capsys):
     assert len(set(new)) > 3 and 3 not in new
     command = ["complete", given, TEXT, "--temperature", "0", "--max-tokens", str(TOKENS)]
     assert main(command) == 0
-    expected = spelled(read.vocabulary.spellings(), new, system == "gpt")
+    expected = read.vocabulary.detokenizer(new)
     assert expected.startswith(" ") or system == "gpt2"
     assert capsys.readouterr().out == f"{TEXT}{expected}\n"
     [[whole]] = (
@@ -97,7 +96,7 @@ def test_what_is_exported_of_gpt_goes_on_as_well(gpt):
     settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": TOKENS}
     inputs = {name: tf.constant([value]) for name, value in settings.items()}
     found = complete(text=tf.constant([TEXT]), **inputs)
-    expected = spelled(read.vocabulary.spellings(), their_continuation(theirs, read), True)
+    expected = read.vocabulary.detokenizer(their_continuation(theirs, read))
     assert found["completion"].numpy()[0].decode() == expected
     with pytest.raises(tf.errors.InvalidArgumentError, match="begins none"):
         complete(text=tf.constant([""]), **inputs)

@@ -16,7 +16,7 @@ from experiments.pretrain.train import PretrainingValidation, train_recipe
 from experiments.recipe import override
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.sources.names import DOCUMENTS
-from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 

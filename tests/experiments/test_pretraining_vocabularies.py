@@ -4,7 +4,7 @@ import pytest
 
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.corpus import described
-from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.text import load_encoder_vocabulary
 from tests.experiments.pretraining_toy import flags, toy_settings
 
 TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 12 dogs.\n" * 30

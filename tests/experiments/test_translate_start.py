@@ -16,7 +16,7 @@ from experiments.translate.run import TranslationRun, build_network, first_stage
 from export.saved_model import main as export
 from macaron_tf.errors import UserError
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.text.pair_vocabulary import PairVocabulary
+from macaron_tf.text import PairVocabulary
 from tests.conftest import number_pairs, number_settings
 from tests.experiments.pretraining_toy import flags
 from tests.experiments.start_toy import make_start

@@ -8,7 +8,7 @@ import pytest
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_language_model
-from macaron_tf.text.byte_pair_ops import byte_alphabet
+from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import numpy_of
 from tests.interop.bert_parity import check_equal, noise
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.interop import read_encoder
-from macaron_tf.text.byte_pair_ops import byte_alphabet
+from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import numpy_of
 from tests.interop.bert_parity import check_equal, noise
 

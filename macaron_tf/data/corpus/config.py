@@ -7,7 +7,7 @@ from annotated_types import Ge
 
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Count, Fraction, Natural, OneOf, Positive, Settings
-from macaron_tf.text.sentences import SPLITTERS
+from macaron_tf.text.words import SPLITTERS
 
 TEXT_PACKINGS = ("doc_text", "full_text", "doc_sentences", "full_sentences")
 PAIR_PACKINGS = ("segment_pair", "sentence_pair")

@@ -24,8 +24,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.files import content_stamps
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.sentences import cut_lines, split_sentences
 from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.words import cut_lines, split_sentences
 
 Text = str | tuple[str, str]  # a document, or the two halves of a translation pair
 

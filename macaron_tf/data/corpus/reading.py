@@ -19,9 +19,8 @@ from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.loading import load_encoder_vocabulary
-from macaron_tf.text.vocabulary import check_vocabulary
 
 FORMAT = 1  # raise it when the files' layout or meaning changes
 INDEX = "corpus.json"  # makes a folder a finished corpus

@@ -17,7 +17,7 @@ from macaron_tf.data.tasks.reading import decoded, may_be_unlabelled, parse_task
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text.base import PieceVocabulary
-from macaron_tf.text.offsets import LocatedPieces
+from macaron_tf.text.normalization import LocatedPieces
 
 
 class Answer(NamedTuple):

@@ -18,8 +18,8 @@ from macaron_tf.data.corpus.documents import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.io import progress
-from macaron_tf.text.sentences import cut_lines, split_sentences
 from macaron_tf.text.wordpiece import WordPieceVocabulary
+from macaron_tf.text.words import cut_lines, split_sentences
 from tests.data.corpus.number_corpus import SPECIAL
 
 

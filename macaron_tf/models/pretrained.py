@@ -10,7 +10,7 @@ import numpy as np
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.tasks import EncoderClassifier
-from macaron_tf.text.loading import PieceVocabulary
+from macaron_tf.text import PieceVocabulary
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

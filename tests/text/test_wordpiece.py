@@ -2,16 +2,15 @@
 # ruff: noqa: RUF001 -- look-alike characters are to be told apart
 
 import gzip
-import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.text.loading import WordPieceVocabulary, load_encoder_vocabulary
+from macaron_tf.text import WordPieceVocabulary, load_encoder_vocabulary
+from macaron_tf.text.wordpiece import SPECIAL_PIECES as SPECIAL
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 STRANGE = [
     "",
     "   ",
@@ -73,12 +72,6 @@ def test_special_ids_of_bert(bert):
     assert (bert.pieces, bert.size) == (30522, 30528)
 
 
-def test_no_text_forges_a_special_id(bert, small):
-    for vocabulary in (bert, small):
-        (ids,) = vocabulary.encode_lines(["[MASK] [CLS] [PAD] [SEP]x"])
-        assert not set(ids) & (set(vocabulary.special_ids) - {vocabulary.unk_id})
-
-
 def test_in_graph_equals_outside(small):
     lines = ["A few words.", *STRANGE]
     raw = tf.constant([line.encode() for line in lines])
@@ -116,7 +109,7 @@ def test_long_lines(small):
 
 
 def test_training_is_exact_and_the_same_again(real_lines, small):
-    assert small.pieces == 1000 and small.words[:5] == tuple(SPECIAL)
+    assert small.pieces == 1000 and small.words[:5] == SPECIAL
     again = WordPieceVocabulary.train(real_lines, 1000)
     assert again.words == small.words and again.hash == small.hash
     ids = small.encode_rows(real_lines).ids
@@ -139,55 +132,13 @@ def test_cased_and_uncased_differ_in_hash_and_ids(small):
     assert cased.encode_lines(["THE"]) != small.encode_lines(["THE"]) == small.encode_lines(["the"])
 
 
-def test_works_in_a_saved_model(small, tmp_path):
-    module = tf.Module()
-    module.assets = small.trackables()
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def call(lines):
-        return small.encode(lines).to_tensor()
-
-    module.call = call
-    tf.saved_model.save(module, str(tmp_path / "model"))
-    found = tf.saved_model.load(str(tmp_path / "model")).call(tf.constant(["The man", ""]))
-    assert found.numpy()[0].tolist() == small.encode_lines(["the man"])[0]
-
-
-def test_first_use_inside_a_graph(small):
-    fresh = WordPieceVocabulary(small.words)
-    dataset = tf.data.Dataset.from_tensors(["the man"]).map(lambda x: fresh.encode(x).to_tensor())
-    assert next(iter(dataset)).numpy()[0].tolist() == fresh.encode_lines(["the man"])[0]
-
-
-def test_save_and_load(small, tmp_path):
-    small.save(tmp_path / "new" / "folder")
-    loaded = load_encoder_vocabulary(tmp_path / "new" / "folder")
-    assert isinstance(loaded, WordPieceVocabulary)
-    assert loaded.hash == small.hash and loaded.words == small.words
-    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == [
-        "vocabulary.json",
-        "vocabulary.txt",
-    ]
-
-
-def test_load_refuses_what_is_missing_or_damaged(small, tmp_path):
-    with pytest.raises(UserError, match=r"no vocabulary in .*vocabulary\.json"):
-        load_encoder_vocabulary(tmp_path)
+def test_damage_is_refused(small, tmp_path):
     small.save(tmp_path)
     record, words = tmp_path / "vocabulary.json", tmp_path / "vocabulary.txt"
     whole, text = record.read_text(), words.read_bytes()
-    changed = json.loads(whole)
-    changed["settings"]["lower_case"] = False
-    for content, message in (
-        (json.dumps(changed), "vocabulary mismatch"),
-        (whole[:40], r"vocabulary\.json is damaged"),
-        (whole.replace('"settings"', '"other"'), r"vocabulary\.json is damaged"),
-        (whole.replace('"wordpiece"', '"runes"'), "unknown kind 'runes'"),
-        ('{"format": 1}', "not of an encoder vocabulary"),
-    ):
-        record.write_text(content)
-        with pytest.raises(UserError, match=message):
-            load_encoder_vocabulary(tmp_path)
+    record.write_text(whole.replace("true", "false"))
+    with pytest.raises(UserError, match="vocabulary mismatch"):
+        load_encoder_vocabulary(tmp_path)
     record.write_text(whole)
     for content, message in (
         (text.replace(b"\nthe\n", b"\nthee\n"), "vocabulary mismatch"),
@@ -197,9 +148,6 @@ def test_load_refuses_what_is_missing_or_damaged(small, tmp_path):
         words.write_bytes(content)
         with pytest.raises(UserError, match=message):
             load_encoder_vocabulary(tmp_path)
-    words.unlink()
-    with pytest.raises(UserError, match=r"cannot read .*vocabulary\.txt"):
-        load_encoder_vocabulary(tmp_path)
 
 
 def test_a_file_that_is_no_vocabulary(tmp_path):
@@ -227,9 +175,3 @@ def test_training_errors_are_sentences():
     for nothing in ([], ["", "  ", "\x00"]):
         with pytest.raises(UserError, match="no text to train a vocabulary on"):
             WordPieceVocabulary.train(nothing, 100)
-
-
-def test_save_to_an_unwritable_place(small, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match="cannot write"):
-        small.save(tmp_path / "file")

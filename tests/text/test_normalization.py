@@ -8,7 +8,13 @@ import sacremoses
 import tensorflow as tf
 
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.text.normalization import NormalizationConfig, normalize, normalize_lines
+from macaron_tf.text.normalization import (
+    NormalizationConfig,
+    as_prompt,
+    as_prompts,
+    normalize,
+    normalize_lines,
+)
 
 # What `normalize` takes for a space, whatever the options; sacremoses keeps it.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -62,3 +68,10 @@ def test_every_line_becomes_one_line_of_valid_utf8():
 
 def test_lone_surrogates_are_mended():
     assert "\ufffd" in normalize_lines(["a\ud800b"], NormalizationConfig(), "en")[0]
+
+
+def test_line_ends_are_spaces_and_none_ends_a_prompt():
+    texts = ["a\nb", " a \r\n\n b\n", "a b \t", "", "\n", "a\u2028b", "a \n"]
+    expected = ["a b", " a b", "a b", "", "", "a\u2028b", "a"]
+    assert [as_prompt(text) for text in texts] == expected
+    assert [x.decode() for x in as_prompts(tf.constant(texts)).numpy()] == expected

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.text.encoder_sentencepiece import SentencePieceEncoderVocabulary
-from macaron_tf.text.normalization import NormalizationConfig
-from macaron_tf.text.offsets import AlignedText
+from macaron_tf.text.normalization import AlignedText, NormalizationConfig
+from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary, clean
 
 TEXTS = [
@@ -60,7 +59,7 @@ def test_wordpieces_lie_on_the_text_they_were_made_of(wordpiece):
 
 def test_sentencepieces_leave_out_the_space_before_them():
     lines = ["the old cat", "ﬁne cafés", "cat saw the town"] * 30
-    vocabulary = SentencePieceEncoderVocabulary.train(
+    vocabulary = SentencePieceVocabulary.train(
         lines, 40, normalization=NormalizationConfig(lower_case=True)
     )
     texts = ["The  OLD cat", "  ﬁne cafés ", "town", "", "Cat\u2028saw"]

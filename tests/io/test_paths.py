@@ -10,7 +10,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
-from macaron_tf.text.vocabulary import Vocabulary
 from tests import ram_paths
 
 
@@ -103,13 +102,6 @@ def test_documents_of_a_bucket(bucket):
     assert list(documents(f"text:{bucket}/*.txt")) == ["of a", "of b"]
     with pytest.raises(UserError, match="no file matches"):
         list(documents(f"text:{bucket}/*.nope"))
-
-
-def test_a_vocabulary_of_a_bucket(bucket, toy_vocabulary):
-    toy_vocabulary.save(f"{bucket}/vocabulary")
-    assert Vocabulary.load(f"{bucket}/vocabulary").hash == toy_vocabulary.hash
-    with pytest.raises(UserError, match=r"no vocabulary in ram://"):
-        Vocabulary.load(f"{bucket}/nothing")
 
 
 def test_tfds_of_a_bucket(bucket, tfds_dir):

@@ -1,7 +1,6 @@
-"""Byte-level BPE: GPT-2's pieces, both paths, word starts, training, saving, refusing."""
+"""Byte pairs: the pieces of GPT-2 and of GPT, both paths, word starts, training, refusing."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -9,9 +8,11 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.text.byte_pair_ops import byte_alphabet
-from macaron_tf.text.byte_pairs import BytePairVocabulary
-from macaron_tf.text.loading import load_encoder_vocabulary
+from macaron_tf.text.byte_pairs import (
+    BytePairVocabulary,
+    CharacterPairVocabulary,
+    byte_alphabet,
+)
 
 ODD = [
     "", " ", "  ", "a", " a", "  a", "a ", "a  b", "a\n\n b\t\tc  \n", "don't I'LL we'll 'tis it's",
@@ -20,6 +21,13 @@ ODD = [
     "\r\n", "<|endoftext|> [MASK]", "word,word;(x) $5.00", "\x85x", "\u180ex", "\x1c\x1dz",
     "x \u3000 y",
 ]  # fmt: skip
+
+
+def published(pieces_file, merges_file) -> tuple[dict[str, int], list[str]]:
+    """Pieces and their ids, and merges, as OpenAI's releases hold them."""
+    merges = merges_file.read_text().splitlines()
+    merges = [line for line in merges if line and not line.startswith("#version")]
+    return json.loads(pieces_file.read_text()), merges
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +43,8 @@ def vocabulary(lines) -> BytePairVocabulary:
 @pytest.fixture(scope="module")
 def gpt2(shared_data) -> BytePairVocabulary:
     folder = shared_data / "vocabularies" / "gpt2"
-    return BytePairVocabulary.from_files(folder / "encoder.json", folder / "vocab.bpe")
+    numbers, merges = published(folder / "encoder.json", folder / "vocab.bpe")
+    return BytePairVocabulary(sorted(numbers, key=numbers.get), merges)
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +103,9 @@ def test_what_is_no_text_is_mended(vocabulary):
     assert "\ufffd" in vocabulary.decode_lines(vocabulary.encode_lines(["a\ud800b"]))[0]
 
 
-def test_nothing_at_all(vocabulary):
-    assert vocabulary.encode(tf.constant([], tf.string)).to_list() == []
-    assert vocabulary.encode(tf.constant(["", ""])).to_list() == [[], []]
-    assert vocabulary.encode_lines([]) == [] and vocabulary.decode_lines([]) == []
-
-
 def test_special_ids(vocabulary):
     assert vocabulary.special_ids == (0, 1, 2, 3, 4)
     assert (vocabulary.pieces, vocabulary.size) == (300, 304)
-    assert not set(vocabulary.encode_lines(["[MASK] [CLS] <pad> </s>"])[0]) & {0, 1, 2, 3, 4}
-    assert vocabulary.decode_lines([[2, *vocabulary.encode_lines(["ein"])[0], 3, 0, 303]]) == [
-        "ein"
-    ]
 
 
 def test_a_word_brings_its_space_along(lines, vocabulary):
@@ -151,52 +150,7 @@ def test_pieces_are_found_in_the_text(vocabulary, prefix):
     assert {"日", "本", "x"} == {text[3][a:b].strip() for a, b in places} - {""}
 
 
-def test_save_and_load(vocabulary, tmp_path):
-    vocabulary.save(tmp_path)
-    loaded = load_encoder_vocabulary(tmp_path)
-    assert isinstance(loaded, BytePairVocabulary)
-    assert loaded.hash == vocabulary.hash and loaded.add_prefix_space
-    assert loaded.encode_lines(ODD) == vocabulary.encode_lines(ODD)
-    record = json.loads((tmp_path / "vocabulary.json").read_text())
-    record["settings"]["lower_case"] = True
-    (tmp_path / "vocabulary.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match="vocabulary mismatch"):
-        load_encoder_vocabulary(tmp_path)
-    (tmp_path / "vocabulary.bpe").write_text("[]")
-    with pytest.raises(UserError, match=r"\.bpe: it is no file of a vocabulary of kind byte_bpe"):
-        load_encoder_vocabulary(tmp_path)
-
-
-SERVED = """
-import sys
-import tensorflow as tf
-import tensorflow_text
-served = tf.saved_model.load(sys.argv[1])
-found = served.encode(tf.constant(["ein mann läuft", "", "日本 x"]))
-print(found.to_list())
-"""
-
-
-def test_a_saved_model_cuts_text_without_our_code(vocabulary, tmp_path):
-    module = tf.Module()
-    module.resources = vocabulary.trackables()
-    module.encode = tf.function(
-        vocabulary.encode, input_signature=[tf.TensorSpec((None,), tf.string)]
-    )
-    tf.saved_model.save(module, str(tmp_path))
-    found = subprocess.run(
-        [sys.executable, "-c", SERVED, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env={"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PATH": ""},
-    )
-    expected = vocabulary.encode_lines(["ein mann läuft", "", "日本 x"])
-    assert json.loads(found.stdout.splitlines()[-1]) == expected
-
-
-def test_errors_are_sentences(lines, vocabulary, tmp_path):
+def test_errors_are_sentences(lines):
     with pytest.raises(UserError, match=r"too large for this text: it gives at most \d+"):
         BytePairVocabulary.train(lines, 5000)
     with pytest.raises(UserError, match="too small: the bytes alone need 261"):
@@ -210,13 +164,81 @@ def test_errors_are_sentences(lines, vocabulary, tmp_path):
         BytePairVocabulary(units[:-1], [])
     with pytest.raises(UserError, match="merges 'a b', and not all"):
         BytePairVocabulary(units, ["a b"])
-    (tmp_path / "encoder.json").write_text("{")
-    with pytest.raises(UserError, match=r"encoder\.json is no JSON"):
-        BytePairVocabulary.from_files(tmp_path / "encoder.json", tmp_path / "vocab.bpe")
-    (tmp_path / "encoder.json").write_text('{"a": "b"}')
-    with pytest.raises(UserError, match="no object of pieces and their ids"):
-        BytePairVocabulary.from_files(tmp_path / "encoder.json", tmp_path / "vocab.bpe")
-    (tmp_path / "encoder.json").write_text('{"a": 0}')
-    (tmp_path / "vocab.bpe").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"vocab\.bpe is not UTF-8"):
-        BytePairVocabulary.from_files(tmp_path / "encoder.json", tmp_path / "vocab.bpe")
+
+
+UNITS = ["h", "e", "l", "o", "h</w>", "e</w>", "l</w>", "o</w>", ",</w>", "a</w>", "he", "ll",
+         "hell", "hello</w>", "aa</w>", "a", "aa"]  # fmt: skip
+MERGES = ["h e", "l l", "he ll", "hell o</w>", "a a", "a a</w>"]
+HARD = [
+    "Hello, WORLD! It's 1,234.56 (or $7)...", "Café naïve Ünder İstanbul ΣΑΣ", "東京 tower 🙂 end",
+    "supercalifragilistic" * 20, "a-b_c/d", "tab\tand\nline", "½ ² ﬁ ①", "ß ẞ", "<unk> </w> x</w>",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def characters() -> CharacterPairVocabulary:
+    return CharacterPairVocabulary(UNITS, MERGES)
+
+
+def test_words_are_cut_and_come_back(characters):
+    lines = ["Hello, hello", "hell ohe", "", "aaa aaaaa", "hxé"]
+    rows = characters.encode_lines(lines)
+    names = [[characters.units[i - 5] if i > 4 else i for i in row] for row in rows]
+    assert names == [
+        ["hello</w>", ",</w>", "hello</w>"],
+        ["he", "l", "l</w>", "o", "h", "e</w>"],
+        [],
+        ["aa", "a</w>", "aa", "aa", "a</w>"],
+        ["h", 1, "e</w>"],  # no "x", and no accents
+    ]
+    assert tf.function(characters.encode)(tf.constant(lines)).to_list() == rows
+    assert characters.decode_lines(rows) == ["hello , hello", "hell ohe", "", "aaa aaaaa", "he"]
+    assert characters.encode(tf.constant(["", " "])).to_list() == [[], []]
+
+
+def test_published_ids_equal_the_tokenizers_package_s(shared_data):
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = shared_data / "vocabularies" / "gpt1"
+    numbers, merges = published(folder / "encoder_bpe_40000.json", folder / "vocab_40000.bpe")
+    model = tokenizers.models.BPE(
+        numbers,
+        [tuple(merge.split(" ")) for merge in merges],
+        unk_token="<unk>",
+        end_of_word_suffix="</w>",
+    )
+    theirs = tokenizers.Tokenizer(model)
+    theirs.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    names = sorted(numbers.keys() - {"<unk>"}, key=numbers.get)
+    ours = CharacterPairVocabulary(names, merges)
+    ids = {1: numbers["<unk>"], **{n: numbers[name] for n, name in enumerate(names, 5)}}
+    for line in [*HARD, *ODD]:
+        [row] = ours.encode_lines([line])
+        assert [ids[number] for number in row] == theirs.encode(line).ids, line
+
+
+def test_a_space_stands_before_what_follows_and_none_at_its_end(characters):
+    detokenizer = characters.detokenizer
+    hello, comma, he = (UNITS.index(name) + 5 for name in ("hello</w>", ",</w>", "he"))
+    for ids, text in (
+        ([hello, comma], " hello ,"),
+        ([hello, he], " hello he"),
+        ([he, 0, 0], " he"),
+        ([0, 3], ""),
+    ):
+        assert detokenizer(ids) == text
+        [found] = detokenizer.in_graph(tf.constant([ids])).numpy()
+        assert found.decode() == text
+        stream = detokenizer.stream()
+        assert "".join([*map(stream.add, ids), stream.end()]) == text
+
+
+def test_what_it_cannot_do_is_refused(characters):
+    with pytest.raises(UserError, match="where words end, not where they begin"):
+        characters.word_starts()
+    with pytest.raises(UserError, match="keeps no offsets of its pieces"):
+        characters.encode_with_offsets(tf.constant(["hello"]))
+    with pytest.raises(UserError, match="twice"):
+        CharacterPairVocabulary(["a", "a"], [])
+    with pytest.raises(UserError, match="merges 'a b'"):
+        CharacterPairVocabulary(["a", "b"], ["a b"])

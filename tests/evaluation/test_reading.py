@@ -1,35 +1,36 @@
-"""SQuAD's metrics: cases worked by hand, and a second computation written for the test."""
+"""SQuAD's metrics by hand and by a second computation, and CoNLL's metrics of tags."""
 
 import math
 
 import numpy as np
 import pytest
 
-from macaron_tf.evaluation.reading import (
-    exact_match,
-    normalized_answer,
-    score_answers,
-    token_f1,
+from macaron_tf.evaluation.reading import score_answers, score_tags
+
+
+def one(answer: str, truth: str) -> tuple[float, float]:
+    """Exact match and F1 of an answer."""
+    return tuple(score_answers([answer], [[truth]]).values())
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "exact", "f1"),
+    [
+        (" The  Cat's, a U.S. \u201ctoy\u201d! An ", "cats us \u201ctoy\u201d", 1, 1),
+        ("another theory", "theory", 0, 2 / 3),  # "an" and "the" are words, not letters
+        ("The Denver Broncos.", "denver broncos", 1, 1),
+        # 2 common words of 3 and of 2: P = 2/3, R = 1.
+        ("old Denver Broncos", "Denver Broncos", 0, 0.8),
+        # "a" is an article; "cat cat" holds one "cat" too many: P = 1/2, R = 1.
+        ("a cat cat", "the cat", 0, 2 / 3),
+        ("dog", "cat", 0, 0),
+        ("", "the", 1, 1),
+        ("", "cat", 0, 0),
+        ("cat", "", 0, 0),
+    ],
 )
-
-
-def test_normalization():
-    assert (
-        normalized_answer(" The  Cat's, a U.S. \u201ctoy\u201d! An ") == "cats us \u201ctoy\u201d"
-    )
-    assert normalized_answer("another theory") == "another theory"
-    assert normalized_answer("the a an") == ""
-
-
-def test_by_hand():
-    assert exact_match("The Denver Broncos.", "denver broncos") == 1
-    assert exact_match("Denver", "denver broncos") == 0
-    # 2 common words of 3 and of 2: P = 2/3, R = 1.
-    assert token_f1("old Denver Broncos", "Denver Broncos") == pytest.approx(0.8)
-    # "a" is an article; "cat cat" holds one "cat" too many: P = 1/2, R = 1.
-    assert token_f1("a cat cat", "the cat") == pytest.approx(2 / 3)
-    assert token_f1("dog", "cat") == 0
-    assert token_f1("", "the") == 1 and token_f1("", "cat") == 0 == token_f1("cat", "")
+def test_answers_by_hand(answer, truth, exact, f1):
+    assert one(answer, truth) == (exact, pytest.approx(f1))
 
 
 def test_of_several_truths_the_nearest_counts():
@@ -68,7 +69,7 @@ def _tried(answers, truths, unlikely, metric):
     for threshold in (-math.inf, *sorted(unlikely)):
         said = [a if u <= threshold else "" for a, u in zip(answers, unlikely, strict=True)]
         scores = [
-            max(metric(a, t) for t in options or [""])
+            max(one(a, t)[metric] for t in options or [""])
             for a, options in zip(said, truths, strict=True)
         ]
         if np.mean(scores) > best + 1e-12:
@@ -76,7 +77,7 @@ def _tried(answers, truths, unlikely, metric):
     return best, (0.0 if at == -math.inf else at)
 
 
-def test_a_second_computation_says_the_same():
+def test_a_second_computation_finds_the_same():
     rng = np.random.default_rng(0)
     words = ["the", "cat", "saw", "a", "dog", "Rome", "in", "old,"]
 
@@ -92,23 +93,61 @@ def test_a_second_computation_says_the_same():
         ]
         unlikely = rng.standard_normal(count)
         found = score_answers(answers, truths, unlikely)
-        for name, metric in (("exact", exact_match), ("f1", token_f1)):
+        for metric, name in enumerate(("exact", "f1")):
             best, threshold = _tried(answers, truths, unlikely, metric)
             # The official search counts an answer of articles alone to no question as wrong.
-            if all(bool(a) == bool(normalized_answer(a)) for a in answers):
+            if all(bool(a) == (one(a, "")[0] == 0) for a in answers):
                 assert found[f"best_{name}"] == pytest.approx(best)
                 assert found[f"best_{name}_thresh"] == pytest.approx(threshold)
             said = [a if u <= 0 else "" for a, u in zip(answers, unlikely, strict=True)]
             mean = np.mean(
-                [max(metric(a, t) for t in o or [""]) for a, o in zip(said, truths, strict=True)]
+                [
+                    max(one(a, t)[metric] for t in o or [""])
+                    for a, o in zip(said, truths, strict=True)
+                ]
             )
             assert found[name] == pytest.approx(mean)
 
 
-def test_bad_arguments():
+def test_bad_answers_are_refused():
     with pytest.raises(ValueError, match="1 answers to 2"):
         score_answers(["a"], [["a"], ["b"]])
     with pytest.raises(ValueError, match="0 answers"):
         score_answers([], [])
     with pytest.raises(ValueError, match="no-answer scores"):
         score_answers(["a"], [["a"]], np.zeros(2))
+
+
+def tags(*sentences):
+    return [sentence.split() for sentence in sentences]
+
+
+def test_entities_by_hand():
+    truths = tags("B-PER I-PER O B-LOC", "B-ORG O B-LOC B-LOC", "O O")
+    predictions = tags("B-PER I-PER O B-ORG", "B-ORG O B-LOC I-LOC", "O B-PER")
+    found = score_tags(predictions, truths)
+    # Found: PER right, ORG wrong, ORG right, one long LOC wrong, PER wrong: 2 of 5, of 5 true.
+    assert found["precision"] == found["recall"] == pytest.approx(2 / 5)
+    assert found["f1"] == pytest.approx(2 / 5) == found["conlleval_f1"]
+    assert (found["PER_precision"], found["PER_recall"]) == (0.5, 1)
+    assert (found["ORG_precision"], found["ORG_recall"]) == (0.5, 1)
+    assert (found["LOC_precision"], found["LOC_recall"], found["LOC_f1"]) == (0, 0, 0)
+
+
+def test_an_entity_begins_with_b():
+    truths, predictions = tags("O B-PER I-PER"), tags("O I-PER I-PER")
+    found = score_tags(predictions, truths)
+    assert found["f1"] == 0 and found["conlleval_f1"] == 1
+    assert score_tags(truths, truths)["f1"] == 1
+
+
+def test_nothing_found_is_nothing():
+    found = score_tags(tags("O O"), tags("O O"))
+    assert set(found.values()) == {0.0} and {"f1", "precision", "recall"} <= set(found)
+    found = score_tags(tags("O O", ""), tags("O B-PER", ""))
+    assert (found["f1"], found["PER_recall"]) == (0, 0)
+
+
+def test_tags_of_other_sentences_are_refused():
+    with pytest.raises(ValueError, match="not of the same sentences"):
+        score_tags(tags("O"), tags("O O"))

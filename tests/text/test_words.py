@@ -9,6 +9,7 @@ from macaron_tf.text.words import (
     character_ids,
     count_words,
     read_words,
+    split_sentences,
     split_words,
     with_ends,
 )
@@ -56,7 +57,32 @@ def test_a_vocabulary_is_saved_and_told_from_another(tmp_path):
     loaded = WordVocabulary.load(tmp_path / "v")
     assert loaded == vocabulary and loaded.hash == vocabulary.hash
     assert loaded.hash != WordVocabulary(("<UNK>", "<S>", "</S>", "e")).hash
-    with pytest.raises(UserError, match="cannot read .*words.txt"):
+    with pytest.raises(UserError, match="no vocabulary in"):
         WordVocabulary.load(tmp_path)
+    (tmp_path / "v" / "words.txt").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"words.txt: it is not UTF-8"):
+        WordVocabulary.load(tmp_path / "v")
+    (tmp_path / "v" / "words.txt").unlink()
+    with pytest.raises(UserError, match="cannot read .*words.txt"):
+        WordVocabulary.load(tmp_path / "v")
     with pytest.raises(UserError, match="hold no word"):
         count_words([[]], 10)
+
+
+def test_sentences():
+    lines = ["He came. She saw! Did it?  Yes", "", "   ", "no stop", "\ud800 a."]
+    found = split_sentences(lines)
+    assert found[:4] == [["He came.", "She saw!", "Did it?", "Yes"], [], [], ["no stop"]]
+    assert split_sentences([]) == []
+
+
+def test_sentences_of_blingfire():
+    pytest.importorskip("blingfire")
+    lines = ['Mr. Smith paid 3.5 pounds. "Why?" he said.', "", "\x00 a\nb."]
+    found = split_sentences(lines, "blingfire")
+    assert found[0][0] == "Mr. Smith paid 3.5 pounds." and found[1] == [] and len(found) == 3
+
+
+def test_no_such_splitter():
+    with pytest.raises(UserError, match="no sentence splitter 'axe'"):
+        split_sentences(["a"], "axe")

@@ -1,13 +1,16 @@
-"""Stamps of files: what changes them and what does not."""
+"""Stamps of files, and the lock of a folder."""
 
 import hashlib
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import content_stamps, same_contents, state_stamp
+from macaron_tf.io.files import content_stamps, only_writer, same_contents, state_stamp
 from tests import ram_paths
 
 MEBIBYTE = 1 << 20
@@ -37,17 +40,45 @@ def test_names_and_times_do_not_count(tmp_path):
     assert not same_contents(one, one + same)
 
 
-def test_stamps_of_earlier_versions(tmp_path):
-    (tmp_path / "a").write_text("one")
-    now = content_stamps([tmp_path / "a"])
-    assert same_contents([["/elsewhere/a", 3, 1234]], now)
-    assert not same_contents([["/elsewhere/b", 3, 1234]], now)
-    assert not same_contents([["/elsewhere/a", 4, 1234]], now)
-    assert same_contents(["5" * 64], now)
-
-
 def test_a_missing_file_is_named(tmp_path):
     for stamp in (state_stamp, lambda path: content_stamps([path])):
         with pytest.raises(UserError, match=r"cannot read .*/nope: .*; check the path") as caught:
             stamp(tmp_path / "nope")
         assert "\n" not in str(caught.value)
+
+
+HOLDER = """
+import sys, time
+from macaron_tf.io.files import only_writer
+with only_writer(sys.argv[1], "training"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path):
+    folder = tmp_path / "run"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        message = f"another process is training in {folder}: wait for it or choose another folder"
+        with pytest.raises(UserError, match=f"^{message}$"), only_writer(folder, "training"):
+            pass
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    for _ in range(2):
+        with (
+            only_writer(folder, "training"),
+            pytest.raises(UserError, match="another process is preparing in"),
+            only_writer(folder, "preparing"),
+        ):
+            pass
+    (tmp_path / "file").write_text("in the way")
+    unwritable = pytest.raises(UserError, match="cannot write .*; choose another place")
+    with unwritable, only_writer(tmp_path / "file", "training"):
+        pass
+    with only_writer(ram_paths.folder(tmp_path), "training"):  # a bucket has no locks
+        pass

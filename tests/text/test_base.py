@@ -1,0 +1,293 @@
+"""Each kind of vocabulary alike: graph and Python agree, files, hash, text from ids, pairs."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.text import (
+    BytePairVocabulary,
+    CharacterPairVocabulary,
+    NormalizationConfig,
+    PairVocabulary,
+    PieceVocabulary,
+    SentencePieceVocabulary,
+    TextVocabulary,
+    WordPieceVocabulary,
+    check_vocabulary,
+    load_encoder_vocabulary,
+)
+from tests import ram_paths
+from tests.text.conftest import train_joint
+from tests.text.test_byte_pairs import MERGES, UNITS
+
+LINES = ["the cat sat on the mat .", "a naïve café, 日本 !", "two  spaces", "it's the cat's"] * 8
+STRANGE = [
+    "", "   ", "a\u2028b", "a\x00b", "日本語", "\ufeff", "…" * 50, "[MASK] [SEP] <pad>", "THE Dog",
+]  # fmt: skip
+MAKERS = {
+    "wordpiece": lambda: WordPieceVocabulary.train(LINES, 60),
+    "sentencepiece": lambda: SentencePieceVocabulary.train(LINES, 60, character_coverage=1.0),
+    "translation": lambda: train_joint([(line, line) for line in LINES], 60),
+    "byte_bpe": lambda: BytePairVocabulary.train(LINES, 300),
+    "character_bpe": lambda: CharacterPairVocabulary(UNITS, MERGES),
+}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def vocabulary(request) -> PieceVocabulary:
+    return MAKERS[request.param]()
+
+
+def test_the_graph_equals_the_outside(vocabulary):
+    text = [*LINES, *STRANGE, "x" * 100_000]
+    rows = vocabulary.encode_lines(text)
+    in_graph = tf.function(vocabulary.encode)(tf.constant(text))
+    assert in_graph.dtype == tf.int32 and in_graph.to_list() == rows
+    assert vocabulary.encode(tf.constant(text)).to_list() == rows
+    ids = tf.ragged.constant(rows, dtype=tf.int32)
+    decoded = [line.decode() for line in vocabulary.decode(ids).numpy()]
+    assert decoded == vocabulary.decode_lines(rows)
+
+
+def test_no_text_gives_no_ids(vocabulary):
+    assert vocabulary.encode(tf.constant([], tf.string)).to_list() == []
+    assert vocabulary.encode(tf.constant(["", ""])).to_list() == [[], []]
+    assert vocabulary.encode_lines([]) == [] and vocabulary.decode_lines([]) == []
+    assert vocabulary.decode(tf.zeros([0, 4], tf.int32)).shape == [0]
+
+
+def test_no_text_forges_a_special_id(vocabulary):
+    (ids,) = vocabulary.encode_lines(["[MASK] [CLS] <pad> </s> [PAD] [SEP]x"])
+    assert not set(ids) & (set(vocabulary.special_ids) - {vocabulary.unk_id})
+
+
+def test_a_row_ends_at_its_first_sep_and_special_ids_add_nothing(vocabulary):
+    line = {"character_bpe": "hello"}.get(vocabulary.kind, "the cat")
+    (ids,) = vocabulary.encode_lines([line])
+    begin, end, beyond = vocabulary.cls_id, vocabulary.sep_id, vocabulary.size
+    unknown, first = vocabulary.unk_id, ids[0]
+    rows = [
+        [begin, *ids, end, first, first],
+        [*ids[:1], unknown, PAD, *ids[1:], end],
+        [*ids[:1], beyond - 1, 10**6, -1, *ids[1:]],  # a padding row, and beyond the table
+        [end, *ids],
+        [PAD],
+    ]
+    if vocabulary.pieces == vocabulary.size:
+        rows[2].remove(beyond - 1)
+    rows = tf.ragged.constant(rows, dtype=tf.int32).to_tensor(PAD)
+    expected = [line, line, line, "", ""]
+    assert vocabulary.decode_lines(rows.numpy()) == expected
+    assert [text.decode() for text in vocabulary.decode(rows).numpy()] == expected
+
+
+SERVED = """
+import sys
+import tensorflow as tf
+import tensorflow_text
+call = tf.saved_model.load(sys.argv[1]).call
+print([x.decode() for x in call(tf.constant(["hello", "", "the cat"])).numpy()])
+"""
+
+
+def test_a_saved_model_needs_none_of_our_code(vocabulary, tmp_path):
+    module = tf.Module()
+    module.resources = vocabulary.trackables()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def call(lines):
+        ids = vocabulary.encode(lines)
+        return tf.strings.reduce_join(tf.strings.as_string(ids), -1, separator=" ")
+
+    module.call = call
+    tf.saved_model.save(module, str(tmp_path))
+    found = subprocess.run(
+        [sys.executable, "-c", SERVED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PATH": ""},
+    )
+    rows = vocabulary.encode_lines(["hello", "", "the cat"])
+    assert found.stdout.strip() == str([" ".join(map(str, row)) for row in rows])
+
+
+def test_first_use_inside_a_graph(vocabulary):
+    fresh = type(vocabulary).from_contents(vocabulary.contents(), vocabulary.settings())
+    dataset = tf.data.Dataset.from_tensors(["the man"]).map(lambda x: fresh.encode(x).to_tensor())
+    assert next(iter(dataset)).numpy()[0].tolist() == fresh.encode_lines(["the man"])[0]
+
+
+def test_files_and_hash(vocabulary, tmp_path):
+    folder = tmp_path / "new" / "folder"
+    vocabulary.save(folder)
+    names = sorted(["vocabulary.json", vocabulary.contents_name])
+    assert sorted(path.name for path in folder.iterdir()) == names
+    loaded = PieceVocabulary.load(folder)
+    assert type(loaded) is type(vocabulary) and loaded.hash == vocabulary.hash
+    assert loaded.settings() == vocabulary.settings()
+    assert loaded.encode_lines(LINES) == vocabulary.encode_lines(LINES)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="cannot write"):
+        vocabulary.save(tmp_path / "file")
+    bucket = ram_paths.folder(tmp_path)
+    vocabulary.save(f"{bucket}/vocabulary")
+    assert PieceVocabulary.load(f"{bucket}/vocabulary").hash == vocabulary.hash
+    with pytest.raises(UserError, match=r"no vocabulary in ram://"):
+        PieceVocabulary.load(f"{bucket}/nothing")
+
+
+def test_damage_is_refused(vocabulary, tmp_path):
+    with pytest.raises(UserError, match=r"no vocabulary in .*: there is no vocabulary\.json"):
+        PieceVocabulary.load(tmp_path)
+    vocabulary.save(tmp_path)
+    record, own = tmp_path / "vocabulary.json", tmp_path / vocabulary.contents_name
+    whole = record.read_text()
+    changed = {**json.loads(whole), "hash": "0123456789abcdef"}
+    for content, message in (
+        (json.dumps(changed), "vocabulary mismatch: .* made with vocabulary 0123456789ab but"),
+        (whole[:40], r"vocabulary\.json is damaged"),
+        (whole.replace('"settings"', '"other"'), r"vocabulary\.json is damaged"),
+        (whole.replace(f'"{vocabulary.kind}"', '"runes"'), "of kind 'runes': it must be one of"),
+        ('{"format": 1}', r"vocabulary\.json is damaged"),
+    ):
+        record.write_text(content)
+        with pytest.raises(UserError, match=message):
+            PieceVocabulary.load(tmp_path)
+    record.write_text(whole)
+    own.write_bytes(b"\xff[]")
+    with pytest.raises(UserError, match=rf"{own.name}: (it is no file|line 1 is not|the voc)"):
+        PieceVocabulary.load(tmp_path)
+    own.unlink()
+    with pytest.raises(UserError, match=rf"cannot read .*{own.name}"):
+        PieceVocabulary.load(tmp_path)
+
+
+def test_kinds_are_told_apart(tmp_path):
+    MAKERS["sentencepiece"]().save(tmp_path)
+    with pytest.raises(UserError, match="of kind 'sentencepiece': it must be one of wordpiece"):
+        WordPieceVocabulary.load(tmp_path)
+    assert load_encoder_vocabulary(tmp_path).mask_id == 4
+    MAKERS["translation"]().save(tmp_path)
+    with pytest.raises(UserError, match=r"not of an encoder vocabulary, for it has no \[MASK\]"):
+        load_encoder_vocabulary(tmp_path)
+
+
+def test_mismatch_names_both(vocabulary):
+    check_vocabulary(vocabulary.hash, vocabulary, "run")
+    with pytest.raises(UserError, match=r"RUN/checkpoint was made with vocabulary 0123456789ab"):
+        check_vocabulary("0123456789abcdef", vocabulary, "RUN/checkpoint")
+
+
+def test_bytes_joined_are_the_decoded_line(vocabulary):
+    detokenizer = vocabulary.detokenizer
+    assert len(detokenizer.token_bytes) == vocabulary.size
+    assert not any(detokenizer.token_bytes[i] for i in vocabulary.special_ids)
+    for ids in vocabulary.encode_lines(LINES[:4]):
+        whole = detokenizer([vocabulary.cls_id, *ids, vocabulary.sep_id])
+        assert whole.removeprefix(" ") == vocabulary.decode_lines([ids])[0]
+        # In two halves, the second as what follows the first.
+        halves = [detokenizer(part) for part in (ids[:3], ids[3:])]
+        if "\ufffd" not in halves[0] and not vocabulary.spaces_after:
+            assert "".join(halves) == whole
+
+
+def test_a_stream_and_a_graph_say_the_same(vocabulary):
+    """Random ids too: bytes of broken characters in any order."""
+    detokenizer = vocabulary.detokenizer
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, vocabulary.size, (40, 25)).astype(np.int32)
+    ids = vocabulary.encode_lines(LINES[1:2])[0]
+    rows[0, : len(ids)] = ids
+    in_graph = tf.function(detokenizer.in_graph)(rows).numpy()
+    for row, found in zip(rows, in_graph, strict=True):
+        stream = detokenizer.stream()
+        text = "".join(stream.add(i) for i in row) + stream.end()
+        assert text == detokenizer(row) == found.decode()
+
+
+LOWER = NormalizationConfig(lower_case=True)
+GERMAN = ["Ein HUND läuft", "", "zwei  Hunde  laufen .", "ein Überhund"]
+
+
+@pytest.fixture(scope="module", params=["sentencepiece", "wordpiece", "byte_bpe"])
+def pair(request) -> PairVocabulary:
+    def train(lines):
+        if request.param == "sentencepiece":
+            return SentencePieceVocabulary.train(lines, 40, character_coverage=1.0)
+        if request.param == "byte_bpe":
+            return BytePairVocabulary.train(lines, 270)
+        return WordPieceVocabulary.train(lines, 40, lower_case=False)
+
+    source = train(["a dog runs", "two dogs run ."] * 9)
+    target = train(["ein hund läuft", "zwei hunde laufen .", "überhund"] * 9)
+    return PairVocabulary(source, target, LOWER, ("en", "de"))
+
+
+def test_each_language_of_a_pair_has_its_side(pair):
+    [first] = pair.encode_lines(["a dog"])
+    assert [first] == pair.source.encode_lines(["a dog"]) != pair.target.encode_lines(["a dog"])
+    assert pair.encode_lines(["EIN hund"], "de") == pair.target.encode_lines(["ein hund"])
+    assert pair.pieces == pair.target.pieces
+
+
+def test_a_pair_in_the_graph_as_outside(pair):
+    rows = pair.encode_lines(GERMAN, "de")
+    ragged = pair.encode(tf.constant(GERMAN), "de")
+    assert ragged.to_list() == rows and ragged.dtype == tf.int32
+    # Behind EOS, padding rows and special ids there is no text.
+    ended = [[*row, EOS, *([9] if row else [])] for row in rows]
+    ids = tf.ragged.constant([[2, *row] for row in ended], tf.int32).to_tensor(PAD)
+    lines = pair.decode_lines(ids.numpy())
+    assert [line.decode() for line in pair.decode(ids).numpy()] == lines
+    assert lines[0] == "ein hund läuft" and lines[1] == "" and "hunde" in lines[2]
+
+
+def test_files_and_hash_of_a_pair(pair, tmp_path):
+    pair.save(tmp_path)
+    again = PieceVocabulary.load(tmp_path)
+    assert isinstance(again, PairVocabulary)
+    assert again.hash == pair.hash and again.languages == ("en", "de")
+    assert again.encode_lines(GERMAN) == pair.encode_lines(GERMAN)
+    hashes = {
+        one.hash
+        for one in (
+            pair,
+            PairVocabulary(pair.target, pair.target, LOWER),
+            PairVocabulary(pair.source, pair.target, LOWER, ("en", "fr")),
+            PairVocabulary(pair.source, pair.target, dataclasses.replace(LOWER, lower_case=False)),
+        )
+    }
+    assert len(hashes) == 4
+    record = json.loads((tmp_path / "vocabulary.json").read_text())
+    record["settings"]["languages"] = ["en", "fr"]
+    (tmp_path / "vocabulary.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="vocabulary mismatch"):
+        PieceVocabulary.load(tmp_path)
+    (tmp_path / "vocabulary.pair").write_text("[")
+    with pytest.raises(UserError, match="it holds no two vocabularies"):
+        PieceVocabulary.load(tmp_path)
+
+
+def test_special_ids_of_another_library_are_refused(pair):
+    words = ["[PAD]", "a", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    for make in (lambda it: PairVocabulary(pair.source, it), lambda it: TextVocabulary(it, 9, 9)):
+        with pytest.raises(UserError, match="at ids 3 and 4, an encoder-decoder needs 2 and 3"):
+            make(WordPieceVocabulary(words))
+
+
+def test_lines_of_a_text_vocabulary_leave_room_for_eos(pair):
+    texts = TextVocabulary(pair.source, 4, 3, starts=True)
+    [row] = pair.source.encode_lines(["a dog runs"])
+    assert len(row) >= 3
+    assert texts.encode_lines(["a dog runs", ""]) == [[2, *row[:2]], []]
+    assert texts.encode_lines(["a dog runs"], "target") == [[2, row[0]]]
+    assert texts.decode_lines([row]) == ["a dog runs"]

@@ -1,0 +1,139 @@
+"""SentencePiece: special ids, the same bytes again, SentencePiece's own text, refusing."""
+
+import io
+
+import keras
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+from macaron_tf.errors import UserError
+from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
+from tests.text.conftest import train_joint
+
+LOWER = NormalizationConfig(lower_case=True)
+
+
+@pytest.fixture(scope="module")
+def lines(toy_pairs) -> list[str]:
+    return [pair[0] for pair in toy_pairs]
+
+
+@pytest.fixture(scope="module")
+def encoders(lines) -> SentencePieceVocabulary:
+    return SentencePieceVocabulary.train(lines, 60, normalization=LOWER)
+
+
+def test_special_ids_and_padded_size(toy_vocabulary, encoders):
+    assert toy_vocabulary.special_ids == (0, 1, 2, 3) and toy_vocabulary.mask_id is None
+    assert encoders.special_ids == (0, 1, 2, 3, 4)
+    assert (encoders.cls_id, encoders.sep_id, encoders.mask_id) == (2, 3, 4)
+    assert [encoders.processor.id_to_piece(i) for i in (2, 3, 4)] == ["[CLS]", "[SEP]", "[MASK]"]
+    for vocabulary in (toy_vocabulary, encoders):
+        assert (vocabulary.pieces, vocabulary.size) == (60, 64)
+
+
+def test_same_lines_give_the_same_vocabulary(lines, toy_pairs, toy_vocabulary, encoders):
+    for again, first in (
+        (train_joint(toy_pairs, 60), toy_vocabulary),
+        (SentencePieceVocabulary.train(lines, 60, normalization=LOWER), encoders),
+    ):
+        assert again.proto == first.proto and again.hash == first.hash
+
+
+def test_hash_covers_settings(toy_vocabulary):
+    proto = toy_vocabulary.proto
+    settings = [{}, {"normalization": LOWER}, {"languages": ("de", "en")}, {"fold_accents": True},
+                {"pair_separators": 2}, {"cls_last": True}]  # fmt: skip
+    made = [SentencePieceVocabulary(proto, **options) for options in settings]
+    assert len({vocabulary.hash for vocabulary in made}) == len(settings)
+    for vocabulary in made:
+        again = SentencePieceVocabulary.from_contents(proto, vocabulary.settings())
+        assert again.hash == vocabulary.hash
+        assert again.normalization == vocabulary.normalization
+
+
+@pytest.mark.parametrize("size", [57, 58])
+def test_the_tokenizer_outlives_a_seed(toy_pairs, size):
+    # Its own: TensorFlow shares the resource of equal models that are alive.
+    vocabulary = train_joint(toy_pairs, size)
+    lines = tf.constant([pair[0] for pair in toy_pairs[:3]])
+    before = vocabulary.encode(lines).to_list()
+    for seed, encode in ((3, vocabulary.encode), (4, tf.function(vocabulary.encode))):
+        keras.utils.set_random_seed(seed)
+        assert encode(lines).to_list() == before
+
+
+def test_real_lines_in_the_graph_and_in_sentencepiece(real_pairs, real_vocabulary):
+    processor, rng = real_vocabulary.processor, np.random.default_rng(0)
+    for side, language in enumerate(("en", "de")):
+        lines = [pair[side] for pair in real_pairs]
+        rows = real_vocabulary.encode_lines(lines, language)
+        assert real_vocabulary.encode(tf.constant(lines), language).to_list() == rows
+        # Text as SentencePiece joins it, of pieces in any order too.
+        rows += rng.integers(4, real_vocabulary.pieces, (500, 12)).tolist()
+        expected = processor.decode(rows)
+        assert real_vocabulary.decode_lines(rows) == expected
+        decoded = real_vocabulary.decode(tf.ragged.constant(rows, dtype=tf.int32)).numpy()
+        assert [line.decode() for line in decoded] == expected
+    lines = [" ".join(pair[0].lower().split()) for pair in real_pairs[:200]]
+    lines = [line for line in lines if '"' not in line and "(" not in line]
+    assert real_vocabulary.decode_lines(real_vocabulary.encode_lines(lines)) == lines
+
+
+def test_word_starts(encoders):
+    starts = encoders.word_starts()
+    assert starts.shape == (64,) and starts.dtype == bool and starts[:5].all()
+    for line in ("the man runs slowly", "a dog"):
+        ids = np.array(encoders.encode_lines([line])[0])
+        assert starts[ids].sum() == len(line.split()) and starts[ids[0]]
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_training_errors_are_sentences(lines, masks):
+    with pytest.raises(UserError, match=r"too large for this text: it gives at most \d+"):
+        SentencePieceVocabulary.train(lines, 5000, masks=masks)
+    with pytest.raises(UserError, match=r"too small: the text's characters alone need \d+"):
+        SentencePieceVocabulary.train(lines, 10, masks=masks)
+    for nothing in ([], ["", "  "]):
+        with pytest.raises(UserError, match="no text to train a vocabulary on"):
+            SentencePieceVocabulary.train(nothing, 100, masks=masks)
+
+
+@pytest.mark.parametrize("options", [{}, {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}])
+def test_a_model_with_other_special_ids_is_refused(lines, options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=50, model_type="bpe",
+        minloglevel=2, **options,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="numbers PAD, UNK, BOS, EOS as"):
+        SentencePieceVocabulary(model.getvalue())
+
+
+def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):
+    folded = SentencePieceVocabulary.train(
+        [*lines, "``Café'' naïve"], 44, model_type="unigram", normalization=LOWER, fold_accents=True
+    )
+    assert (folded.model_type, encoders.model_type) == ("unigram", "bpe")
+    text = ["``Café'' naïve", "a\ud800b", ""]
+    rows = folded.encode_lines(text)
+    assert rows[0] == folded.encode_lines(['"cafe" naive'])[0]
+    assert folded.encode(tf.constant(text[:1])).to_list() == rows[:1]
+    again = SentencePieceVocabulary.from_contents(folded.contents(), folded.settings())
+    assert again.hash == folded.hash and again.encode_lines(text) == rows
+    plain = SentencePieceVocabulary(folded.proto, folded.normalization)
+    assert plain.encode_lines(text[:1]) != rows[:1]
+
+
+def test_bpe_dropout_is_seeded_and_keeps_the_text(real_pairs, real_vocabulary):
+    lines = [pair[0] for pair in real_pairs[:300]]
+    sample = real_vocabulary.sample_lines
+    first = sample(lines, 0.1, 1, "en")
+    assert first == sample(lines, 0.1, 1, "en") != sample(lines, 0.1, 2, "en")
+    plain = real_vocabulary.encode_lines(lines, "en")
+    assert sample(lines, 0.0, 1, "en") == plain
+    assert real_vocabulary.decode_lines(first) == real_vocabulary.decode_lines(plain)
+    longer = np.mean([len(row) for row in first]) / np.mean([len(row) for row in plain])
+    assert 1.02 < longer < 1.5
