@@ -1,6 +1,5 @@
 """Multi-head scaled dot-product attention: the token mixer of a Transformer."""
 
-import functools
 import math
 
 import keras
@@ -9,6 +8,7 @@ from keras import ops
 from macaron_tf.checks import check_divisible
 from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.layers.dense import NarrowColumns
+from macaron_tf.layers.mixer import Context, Mixer, all_of
 from macaron_tf.layers.norms import Dropout
 
 
@@ -33,14 +33,8 @@ def broadcast_mask(mask):
     raise ValueError(f"an attention mask has rank 2, 3 or 4, got shape {mask.shape}")
 
 
-def all_of(*masks):
-    """Where all the given masks, of shapes that broadcast, are True; None where none is given."""
-    given = [mask for mask in masks if mask is not None]
-    return functools.reduce(ops.logical_and, given) if given else None
-
-
 def combine_masks(*masks):
-    """What all the given masks let be attended, at rank 4; None where none is given.
+    """The positions that all the given masks allow, at rank 4; None where none is given.
 
     Args:
         masks: each None or boolean of any rank that `broadcast_mask` takes.
@@ -60,11 +54,11 @@ HIDDEN_SCORE = -1e9
 
 
 def _written(held, part, index):
-    """`held (B, K, H, T, d)` with `part (B, K, H, L, d)` from the place `index` on."""
+    """`held (B, K, H, T, d)` with `part (B, K, H, L, d)` written from position `index` on."""
     if compiled_by_xla():
         return ops.slice_update(held, (0, 0, 0, index, 0), part)
-    # On TensorFlow that is XLA's operation, compiled by itself for each shape wherever it stands.
-    numbers = ops.arange(held.shape[3], dtype="int32") - index  # (T,), which of the L comes there
+    # Outside XLA, TensorFlow compiles `slice_update` alone, anew for each shape.
+    numbers = ops.arange(held.shape[3], dtype="int32") - index  # (T,), the part's row for each
     length = ops.shape(part)[3]
     if part.shape[3] != 1:
         part = ops.take(part, ops.clip(numbers, 0, length - 1), axis=3)  # (B, K, H, T, d)
@@ -72,8 +66,7 @@ def _written(held, part, index):
     return ops.where(comes[:, None], part, held)
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(Mixer):
     """`softmax(Q K^T / sqrt(d)) V` in H heads, over the sequence itself or over a memory.
 
     Args:
@@ -97,8 +90,8 @@ class MultiHeadAttention(keras.layers.Layer):
     `attention_bias`, added to the float32 scores as it is given: any float that broadcasts to
     `(B, H, T, S)`. Returns `(B, T, D)`, or `output_dim` wide.
 
-    Cached decoding: `start` makes what is constant (the memory's keys and values), `step` attends
-    one new token for each of K hypotheses, and `read` many at once.
+    The state is the keys and values of earlier tokens (self), `(B, K, H, T, d)` each, or of the
+    memory (cross), `(B, H, S, d)` each.
 
     Raises:
         ValueError: `causal` and `cross` together, or D no multiple of `num_heads` where no
@@ -106,6 +99,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     References: Vaswani et al. 2017, eq. 1.
     """
+
+    takes_bias = True
 
     def __init__(
         self,
@@ -121,11 +116,10 @@ class MultiHeadAttention(keras.layers.Layer):
         output_initializer=None,
         **kwargs,
     ):
-        # The layers within cast what they take; autocast would round the bias to bfloat16.
+        # The layers within cast their inputs; autocast would round the bias to bfloat16.
         super().__init__(autocast=False, **kwargs)
         if causal and cross:
             raise ValueError("attention is causal over its own sequence or cross to a memory")
-        self.supports_masking = True
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
@@ -170,103 +164,58 @@ class MultiHeadAttention(keras.layers.Layer):
             name=name,
         )
 
-    def call(
-        self,
-        x,
-        memory=None,
-        attention_mask=None,
-        mask=None,
-        x_mask=None,
-        memory_mask=None,
-        attention_bias=None,
-        training=None,
-    ):
+    def mix(self, x, context: Context, state=None):
         if self.cross:
-            query = self._split_heads(self.query(x), 1)[0]
-            key, value = self._split_heads(self.key_value(memory), 2)
-            mask = combine_masks(attention_mask, memory_mask)
-        else:
-            query, key, value = self._split_heads(self.query_key_value(x), 3)
-            mask = combine_masks(attention_mask, mask, x_mask)
+            key_value = state or self.project_memory(context.memory)
+            mask = combine_masks(context.attention_mask, context.memory_mask)
+            return self._across(x, key_value, mask, context), None
+        if state is not None:
+            return self._with_cache(x, context, state)
+        query, key, value = self._split_heads(self.query_key_value(x), 3)
+        mask = combine_masks(context.attention_mask, context.mask)
+        length = ops.shape(x)[1]
         if self.causal:
-            causal_mask = causal_attention_mask(ops.shape(x)[1])  # (1, 1, T, T)
-            mask = combine_masks(mask, causal_mask)
-        y = self._attend(query, key, value, mask, training, attention_bias)  # (B, H, T, d)
-        return self._merge_heads(y)
+            mask = combine_masks(mask, causal_attention_mask(length))  # (1, 1, T, T)
+        bias = context.bias and context.bias(query_length=length, key_length=length)
+        y = self._attend(query, key, value, mask, bias, context.training)  # (B, H, T, d)
+        return self._merge_heads(y), None
 
-    def start(self, memory):
+    def project_memory(self, memory):
         """Keys and values of the memory `(B, S, D)`: a pair of `(B, H, S, d)` (cross only)."""
         return tuple(self._split_heads(self.key_value(memory), 2))
 
-    def empty_cache(self, batch_size, beam_size: int, max_length: int | None):
-        """Room for the keys and values of T = `max_length` tokens: a pair of `(B, K, H, T, d)`.
+    def _across(self, x, key_value, mask, context: Context):
+        """Attention to the memory; K hypotheses of a sentence attend its one memory as queries."""
+        rows = (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
+        # (B, T, H d), or of hypotheses (B K, H d) -> (B, T, H, d) -> (B, H, T, d)
+        query = ops.reshape(self.query(x), (*rows, self.num_heads, self._head_dim))
+        query = ops.transpose(query, (0, 2, 1, 3))
+        lengths = {"query_length": ops.shape(query)[2], "key_length": ops.shape(key_value[0])[2]}
+        bias = context.bias and context.bias(**lengths)
+        y = self._attend(query, *key_value, mask, bias, context.training)
+        if len(x.shape) == 3:
+            return self._merge_heads(y)
+        # (B, H, K, d) -> (B, K, H, d) -> (B K, H d)
+        y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (-1, self.num_heads * self._head_dim))
+        return self.output_projection(y)
 
-        With None there is no room yet, T = 0, and each `step` without an index makes it.
-        """
-        shape = (batch_size, beam_size, self.num_heads, max_length or 0, self._head_dim)
+    def init_cache(self, batch_size, beams: int, room: int | None):
+        """Room for the keys and values of T tokens: a pair of `(B, K, H, T, d)`."""
+        shape = (batch_size, beams, self.num_heads, room or 0, self._head_dim)
         zeros = ops.zeros(shape, self.compute_dtype)
         return zeros, zeros
 
-    def step(self, x, index, cache, memory_mask=None, position_bias=None):
-        """Attends one new token of each hypothesis.
-
-        Args:
-            x: `(B K, D)` or `(B, K, D)`, the new token of each of K hypotheses. Flat is faster:
-                one matrix product where TensorFlow makes B small ones of rank 3.
-            index: scalar int32, the token's place in a cache made with `max_length`; None
-                lengthens a cache made without. The fixed one compiles under XLA; the growing one
-                is faster elsewhere, for places still empty are neither moved nor attended.
-            cache: what `empty_cache` or the previous step gave (self), what `start` gave (cross).
-            memory_mask: `(B, S)` (cross only).
-            position_bias: of `RelativePositionBias`'s call, what is added to the scores.
-
-        Returns:
-            An output of the shape of x and the cache, the new token's key and value added.
-        """
-        flat = (-1, *x.shape[1:-1], self.num_heads * self._head_dim)  # of the heads, joined
-        if self.cross:
-            # The K hypotheses of a sentence attend its one memory as K queries.
-            batch_size = ops.shape(cache[0])[0]
-            # (B K, H d) -> (B, K, H, d) -> (B, H, K, d)
-            query = ops.reshape(self.query(x), (batch_size, -1, self.num_heads, self._head_dim))
-            query = ops.transpose(query, (0, 2, 1, 3))
-            y = self._attend(query, *cache, broadcast_mask(memory_mask), training=False)
-            # (B, H, K, d) -> (B, K, H, d) -> (B K, H d)
-            y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), flat)
-            return self.output_projection(y), cache
-        # (B K, 3 H d) -> (B, K, 3, H, 1, d) -> 3 of (B, K, H, 1, d)
-        qkv = ops.reshape(
-            self.query_key_value(x),
-            (-1, cache[0].shape[1], 3, self.num_heads, 1, self._head_dim),
-        )
-        y, cache = self._joined(ops.unstack(qkv, 3, axis=2), index, cache, position_bias)
-        # (B, K, H, 1, d) -> (B K, H d)
-        return self.output_projection(ops.reshape(y, flat)), cache
-
-    def read(self, x, index, cache, position_bias=None):
-        """Attends the next L tokens of each text at once, as L steps do (self only).
-
-        Args:
-            x: `(B, L, D)`.
-            index: place of the first of them, or None, as of `step`.
-            cache: as of `step`, of K = 1.
-            position_bias: as of `step`.
-
-        Returns:
-            `(B, L, D)` and the cache, the new tokens' keys and values added.
-        """
-        qkv = self._split_heads(self.query_key_value(x), 3)
-        # (B, H, L, d) -> (B, 1, H, L, d)
-        y, cache = self._joined([part[:, None] for part in qkv], index, cache, position_bias)
-        return self._merge_heads(y[:, 0]), cache
-
-    def _joined(self, query_key_value, index, cache, position_bias):
-        """Attends L new tokens, 3 of `(B, K, H, L, d)`, to the past and to those before each.
-
-        Returns:
-            `(B, K, H, L, d)`, and the cache with them.
-        """
-        query, *new = query_key_value
+    def _with_cache(self, x, context: Context, cache):
+        """Attends new tokens to those of the cache and to those before each."""
+        beams, index, qkv = cache[0].shape[1], context.index, self.query_key_value(x)
+        if len(x.shape) == 2:
+            # (B K, 3 H d) -> (B, K, 3, H, 1, d) -> 3 of (B, K, H, 1, d)
+            qkv = ops.reshape(qkv, (-1, beams, 3, self.num_heads, 1, self._head_dim))
+            query, *new = ops.unstack(qkv, 3, axis=2)
+        else:
+            # 3 of (B K, H, L, d) -> (B, K, H, L, d)
+            shape = (-1, beams, self.num_heads, ops.shape(x)[1], self._head_dim)
+            query, *new = (ops.reshape(part, shape) for part in self._split_heads(qkv, 3))
         pairs = zip(cache, new, strict=True)
         start = ops.shape(cache[0])[3] if index is None else index
         if index is None:
@@ -274,17 +223,23 @@ class MultiHeadAttention(keras.layers.Layer):
         else:
             cache = tuple(_written(held, part, index) for held, part in pairs)
         length, total = ops.shape(query)[3], ops.shape(cache[0])[3]
-        seen = None
+        seen = bias = None
         if index is not None or query.shape[3] != 1:  # one token sees all of a growing cache
             own = ops.arange(length, dtype="int32") + start  # (L,)
             seen = ops.arange(total, dtype="int32") <= own[:, None]  # (L, T)
-        bias = None
-        if position_bias is not None:
+        if context.bias is not None:
             # (1, H, L, T), for scores (B, K, H, L, T)
-            bias = position_bias(query_length=length, key_length=total, start=start)
-        return self._attend(query, *cache, seen, training=False, bias=bias), cache
+            bias = context.bias(query_length=length, key_length=total, start=start)
+        y = self._attend(query, *cache, seen, bias, context.training)
+        if len(x.shape) == 2:
+            # (B, K, H, 1, d) -> (B K, H d)
+            y = ops.reshape(y, (-1, self.num_heads * self._head_dim))
+            return self.output_projection(y), cache
+        # (B, K, H, L, d) -> (B K, H, L, d)
+        y = ops.reshape(y, (-1, self.num_heads, length, self._head_dim))
+        return self._merge_heads(y), cache
 
-    def _attend(self, query, key, value, mask, training, bias=None):
+    def _attend(self, query, key, value, mask, bias, training):
         # Scaling the query costs T x d products, scaling the scores T x S.
         if self.scaled:
             query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
@@ -312,20 +267,3 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape, memory_shape=None):
         return (*x_shape[:-1], self.output_dim or x_shape[-1])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "dropout": self.dropout,
-            "causal": self.causal,
-            "cross": self.cross,
-            "use_bias": self.use_bias,
-            "output_dim": self.output_dim,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "scaled": self.scaled,
-            "output_initializer": keras.initializers.serialize(self.output_initializer)
-            if self.output_initializer
-            else None,
-        }

@@ -1,4 +1,4 @@
-"""gMLP: a token mixer of fixed weights between positions, gated by what stands there."""
+"""gMLP: a token mixer of fixed weights between positions, which gate the channels."""
 
 import keras
 from keras import ops
@@ -7,11 +7,12 @@ from macaron_tf.checks import check_count, check_divisible
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.dense import activation as activation_named
+from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import Dropout, LayerNormalization
+from macaron_tf.layers.recording import Recording
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class SpatialGating(keras.layers.Layer):
+class SpatialGating(Recording, keras.layers.Layer):
     """`u * (W LayerNorm(v) + b)`: u and v the halves of the channels, W between positions.
 
     W starts within 0.001 / L of 0 and b at 1, so that the gate is open at first: the output is u
@@ -21,8 +22,8 @@ class SpatialGating(keras.layers.Layer):
         max_length: greatest L, the size of W. A shorter input of length T meets W's first T rows
             and columns, which is the same as padding it to the full length.
         causal: position t sees positions 0 to t only: W is lower triangular.
-        toeplitz: W has one weight for each distance, 2 L - 1 in all: what is learnt of masked
-            words depends on no absolute position, and the paper's language models are so.
+        toeplitz: W has one weight for each distance, 2 L - 1 in all, as in the paper's language
+            models: predictions of masked words then depend on no absolute position.
         epsilon, affine: of the LayerNorm.
 
     Call arguments: `z (B, T, F)`; `mask (B, T)` boolean, False at padding, which no real position
@@ -98,16 +99,6 @@ class SpatialGating(keras.layers.Layer):
     def compute_output_shape(self, z_shape, addition_shape=None):
         return (*z_shape[:-1], z_shape[-1] // 2)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "max_length": self.max_length,
-            "causal": self.causal,
-            "toeplitz": self.toeplitz,
-            "epsilon": self.epsilon,
-            "affine": self.affine,
-        }
-
 
 def toeplitz_matrix(weights, length: int):
     """`(2 L - 1,)` weights by distance to the `(L, L)` matrix of `M[t, s] = w[L - 1 + s - t]`."""
@@ -119,8 +110,7 @@ def toeplitz_matrix(weights, length: int):
     return rows[:, length - 1 :]
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class GatedMLP(keras.layers.Layer):
+class GatedMLP(Mixer):
     """`SpatialGating(activation(x U + b_u)) V + b_v`: mixes channels, positions, channels.
 
     With `tiny_attention_dim` one small head of attention over x is added to the gate (aMLP).
@@ -162,7 +152,6 @@ class GatedMLP(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         check_divisible("feed_forward_dim", feed_forward_dim, "halves", 2)
         self.feed_forward_dim = feed_forward_dim
         self.max_length = max_length
@@ -219,29 +208,10 @@ class GatedMLP(keras.layers.Layer):
         self.outer.build((*outer_shape, self.feed_forward_dim // 2))
         self.built = True
 
-    def call(self, x, mask=None, training=None):
-        addition = None
+    def mix(self, x, context: Context, state=None):
+        mask, training, addition = context.mask, context.training, None
         if self.tiny_attention:
             addition = self.tiny_attention(x, mask=mask, training=training)  # (B, L, F/2)
         z = self.drop(self.inner(x, training=training), training=training)  # (B, L, F)
         y = self.gating(z, mask=mask, addition=addition, training=training)  # (B, L, F/2)
-        return self.outer(y, training=training)  # (B, L, D)
-
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "feed_forward_dim": self.feed_forward_dim,
-            "max_length": self.max_length,
-            "causal": self.causal,
-            "toeplitz": self.toeplitz,
-            "tiny_attention_dim": self.tiny_attention_dim,
-            "activation": keras.activations.serialize(self.activation),
-            "activation_dropout": self.activation_dropout,
-            "attention_dropout": self.attention_dropout,
-            "epsilon": self.epsilon,
-            "affine": self.affine,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-        }
+        return self.outer(y, training=training), None  # (B, L, D)

@@ -5,12 +5,12 @@ from keras import ops
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.norms import Dropout, normalization
+from macaron_tf.layers.recording import Recording
 
 NORM_PLACEMENTS = ("pre", "post")
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class Residual(keras.layers.Layer):
+class Residual(Recording, keras.layers.Layer):
     """One Euler step of size `step_size` through a sub-layer: `x + step_size * f(x)`.
 
     Pre-norm: `x + step_size * Dropout(sublayer(LayerNorm(x)))`; post-norm:
@@ -24,11 +24,11 @@ class Residual(keras.layers.Layer):
         norm: `"pre"` or `"post"`.
         epsilon, affine, norm_type: of the norm, see `normalization`.
 
-    Call arguments: `x (B, L, D)`, and by keyword whatever the sub-layer takes, such as `memory`
-    and `attention_mask`. Returns `(B, L, D)`.
+    Call arguments: `x (B, L, D)`, and by keyword the sub-layer's, such as `memory` and
+    `attention_mask`. Returns `(B, L, D)`.
 
     Raises:
-        ValueError: `norm` or `norm_type` is none of those there are.
+        ValueError: an unknown `norm` or `norm_type`.
 
     References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
     Dynamic System Point of View", eq. 17-19; pre- and post-norm: Xiong et al. 2020.
@@ -45,7 +45,7 @@ class Residual(keras.layers.Layer):
         norm_type: str = "layer",
         **kwargs,
     ):
-        # What the sub-layer takes besides x is its own to cast: a bias on scores stays float32.
+        # The sub-layer casts its own arguments: a bias on scores stays float32.
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         self.sublayer = sublayer
@@ -69,61 +69,20 @@ class Residual(keras.layers.Layer):
     def call(self, x, memory=None, training=None, **kwargs):
         if memory is not None:
             kwargs["memory"] = memory
-        return self.around(x, lambda y: self.sublayer(y, training=training, **kwargs), training)
+        y = self.sublayer(self.before(x, training), training=training, **kwargs)
+        return self.after(x, y, training)
 
-    def step(self, x, *args, **kwargs):
-        """The same update for cached decoding: the sub-layer's `step` also returns its cache."""
-        return self._keeping(x, lambda y: self.sublayer.step(y, *args, **kwargs))
+    def before(self, x, training=None):
+        """The sub-layer's input: x, normalized if the norm comes before it."""
+        return self.layer_norm(x, training=training) if self.norm == "pre" else x
 
-    def read(self, x, *args, **kwargs):
-        """The same update of many tokens at once: the sub-layer's `read` also returns its cache."""
-        return self._keeping(x, lambda y: self.sublayer.read(y, *args, **kwargs))
-
-    def with_past(self, x, past, training=None, **kwargs):
-        """The same update where the sub-layer goes on from its past, and its new past."""
-        return self._keeping(
-            x,
-            lambda y: self.sublayer.with_past(y, past, training=training, **kwargs),
-            training,
-        )
-
-    def _keeping(self, x, function, training=False):
-        """`around` a function that also returns what it keeps, and that."""
-        kept = None
-
-        def output(y):
-            nonlocal kept
-            y, kept = function(y)
-            return y
-
-        return self.around(x, output, training), kept
-
-    def around(self, x, function, training=None):
-        """Wraps any `function: (B, L, D) -> (B, L, D)` in this norm, dropout, step and skip."""
-        y = function(self.layer_norm(x) if self.norm == "pre" else x)
+    def after(self, x, y, training=None):
+        """x, moved one step along the sub-layer's output y."""
         y = self.drop(y, training=training)
         if self.step_size != 1.0:
             y = ops.multiply(y, ops.cast(self.step_size, y.dtype))
         y = ops.add(ops.cast(x, y.dtype), y)
-        return y if self.norm == "pre" else self.layer_norm(y)
+        return y if self.norm == "pre" else self.layer_norm(y, training=training)
 
     def compute_output_shape(self, x_shape, memory_shape=None):
         return tuple(x_shape)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "sublayer": keras.saving.serialize_keras_object(self.sublayer),
-            "step_size": self.step_size,
-            "dropout": self.dropout,
-            "norm": self.norm,
-            "epsilon": self.epsilon,
-            "affine": self.affine,
-            "norm_type": self.norm_type,
-        }
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        config["sublayer"] = keras.saving.deserialize_keras_object(config["sublayer"])
-        return cls(**config)

@@ -6,47 +6,19 @@ from keras import ops
 from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings
-from macaron_tf.models.config import ConfiguredModel, EncoderConfig
+from macaron_tf.layers.mixer import Context
+from macaron_tf.layers.recording import Recording
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
-_EMBEDDING_OPTIONS = (
-    "positions",
-    "max_length",
-    "num_segments",
-    "num_languages",
-    "dropout",
-    "epsilon",
-    "affine",
-    "initializer_range",
-)
-_BLOCK_OPTIONS = (
-    "num_heads",
-    "feed_forward_dim",
-    "causal",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation",
-    "norm",
-    "epsilon",
-    "affine",
-    "norm_type",
-    "use_bias",
-    "gated",
-    "head_dim",
-    "scaled",
-    "relative",
-)
 
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class Encoder(ConfiguredModel):
+class Encoder(Recording, keras.Model):
     """Embeddings and a stack of blocks: `(B, L)` ids to `(B, L, D)`.
 
     Args:
         config: shapes and parts.
-        embeddings: those of another encoder, to be shared; made where there are none.
+        embeddings: those of another encoder, to be shared; None = its own.
 
     Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, which no real position sees,
     and optionally `segment_ids`, `language_ids` and `position_ids`, all `(B, L)` int. Returns
@@ -78,7 +50,15 @@ class Encoder(ConfiguredModel):
         self.embeddings = embeddings or EncoderEmbeddings(
             config.vocab_size,
             width,
-            **_embedding_options(config),
+            # Relative attention knows distances and segments itself.
+            positions="none" if config.relative else config.positions,
+            max_length=config.max_length,
+            num_segments=0 if config.relative else config.num_segments,
+            num_languages=config.num_languages,
+            dropout=config.dropout,
+            epsilon=config.epsilon,
+            affine=config.affine,
+            initializer_range=config.initializer_range,
             norm=config.embedding_norm,
             dtype=policy,
             name="embeddings",
@@ -97,15 +77,14 @@ class Encoder(ConfiguredModel):
                 name="projection",
             )
         self.stack = Stack(
-            [config.layer(number) for number in range(config.num_layers)],
-            {
-                **config.options(*_BLOCK_OPTIONS),
-                "kernel_initializer": initializer,
-                "output_initializer": _output_initializer(config),
-            },
-            config.sharing,
-            relative_bias=config.relative_bias,
+            config,
+            config.num_layers,
+            causal=config.causal,
+            sharing=config.sharing,
+            segments=config.relative and config.num_segments > 0,
             shared_biases=config.shared_position_biases,
+            kernel_initializer=initializer,
+            output_initializer=_output_initializer(config),
             dtype=policy,
             name="stack",
         )
@@ -119,31 +98,28 @@ class Encoder(ConfiguredModel):
         self.built = True
 
     def call(self, inputs, training=None):
-        mask = ops.not_equal(inputs["token_ids"], PAD)
-        x = self.embed(inputs, training=training)
-        return self.stack(x, mask=mask, segment_ids=inputs.get("segment_ids"), training=training)
+        return self.with_memory(inputs, None, training=training)[0]
 
-    def with_past(self, inputs, past, training=None):
-        """The next segment of a text: `call` that goes on from `past`, see `Stack.with_past`.
+    def with_memory(self, inputs, memory, training=None):
+        """The next segment of a text: `call` that goes on from the segments before.
 
         Args:
             inputs: as for `call`, and optionally `attention_mask (B, L, L)` boolean.
-            past: from the stack's `empty_past` or the last segment.
+            memory: from the stack's `init_memory` or the last segment; None = no segments.
 
         Returns:
-            `(B, L, D)`, and the new past.
+            `(B, L, D)`, and the new memory.
         """
-        return self.stack.with_past(
-            self.embed(inputs, training=training),
-            past,
-            ops.not_equal(inputs["token_ids"], PAD),
-            inputs.get("attention_mask"),
-            inputs.get("segment_ids"),
+        context = Context(
+            mask=ops.not_equal(inputs["token_ids"], PAD),
+            attention_mask=inputs.get("attention_mask"),
+            segment_ids=inputs.get("segment_ids"),
             training=training,
         )
+        return self.stack.mix(self.embed(inputs, training=training), context, memory)
 
     def embed(self, inputs, training=None):
-        """What the blocks read, `(B, L, D)`; `inputs` as for `call`."""
+        """The input of the blocks, `(B, L, D)`; `inputs` as for `call`."""
         x = self.embeddings(
             inputs["token_ids"],
             segment_ids=inputs.get("segment_ids"),
@@ -157,16 +133,9 @@ class Encoder(ConfiguredModel):
         return (*input_shape["token_ids"], self.config.hidden_dim)
 
 
-def _embedding_options(config: EncoderConfig) -> dict:
-    options = config.options(*_EMBEDDING_OPTIONS)
-    if config.relative is not None:  # attention knows distances and segments itself
-        options |= {"positions": "none", "num_segments": 0}
-    return options
-
-
 def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:
-    """Of the last matrices of the sub-layers; None = as all others."""
+    """For the last matrices of the sub-layers; None = as all others."""
     if not config.scaled_outputs:
         return None
-    depth = sum(len(BLOCKS[config.layer(n)["block"]].scheme) for n in range(config.num_layers))
+    depth = sum(len(BLOCKS[config.layer(n)[0]].scheme) for n in range(config.num_layers))
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range / depth**0.5)

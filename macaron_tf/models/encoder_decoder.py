@@ -7,43 +7,26 @@ import keras
 from keras import ops
 
 from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
+from macaron_tf.layers.mixer import Context
+from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import (
     DROPOUTS,
     SEQUENCE_BLOCKS,
-    SHAPE,
-    ConfiguredModel,
     EncoderConfig,
     EncoderDecoderConfig,
+    shape_of,
 )
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
-_EMBEDDING_OPTIONS = ("positions", "position_layout", "max_length", "dropout", "epsilon")
-_BLOCK_OPTIONS = (
-    "num_heads",
-    "feed_forward_dim",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation",
-    "norm",
-    "epsilon",
-    "norm_type",
-    "use_bias",
-    "gated",
-    "head_dim",
-    "scaled",
-)
 
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderDecoder(ConfiguredModel):
+class EncoderDecoder(Recording, keras.Model):
     """Source ids and the target so far to scores of the next target token.
 
     One table embeds source and target and, where the configuration does not untie them, projects
     to the vocabulary. Id 0 is padding in both. A source of another vocabulary is read by an
-    encoder of its own, whose output stands where the tokens' embeddings would.
+    encoder of its own, whose output takes the place of the tokens' embeddings.
 
     Args:
         config: an `EncoderDecoderConfig`.
@@ -59,7 +42,7 @@ class EncoderDecoder(ConfiguredModel):
     section 2.1; Lewis et al. 2020 (BART), sections 2.1 and 3.4.
     """
 
-    config_class = EncoderDecoderConfig
+    can_prefill = False
 
     def __init__(self, config: EncoderDecoderConfig, name: str = "encoder_decoder", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -68,7 +51,7 @@ class EncoderDecoder(ConfiguredModel):
         initializer = keras.initializers.get(config.initializer)
         if config.initializer_range is not None:
             initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-        # Of the tables: 1 where vectors are read as they are, D^-1/2 where they are scaled.
+        # Width of the tables: D^-1/2 for vectors that are scaled, 1 for others.
         width = config.hidden_dim**-0.5 if config.embedding_scale else 1.0
         table = keras.initializers.RandomNormal(stddev=width)
         self.embedding = TiedEmbedding(
@@ -85,7 +68,12 @@ class EncoderDecoder(ConfiguredModel):
                 config.hidden_dim,
                 num_segments=0,
                 num_languages=int(config.language_embeddings),
-                **config.options(*_EMBEDDING_OPTIONS),
+                positions=config.positions,
+                position_layout=config.position_layout,
+                max_length=config.max_length,
+                dropout=config.dropout,
+                epsilon=config.epsilon,
+                affine=config.affine,
                 initializer_range=config.initializer_range or 0.02,
                 norm=config.embedding_norm,
                 tokens=self.embedding,
@@ -94,18 +82,19 @@ class EncoderDecoder(ConfiguredModel):
             )
             for name in ("source_embeddings", "target_embeddings")
         )
-        options = {**config.options(*_BLOCK_OPTIONS), "kernel_initializer": initializer}
         self.encoder = Stack(
-            [config.layer(number) for number in range(config.num_encoder_layers)],
-            options,
-            relative_bias=config.relative_bias,
+            config,
+            config.num_encoder_layers,
+            kernel_initializer=initializer,
             dtype=policy,
             name="encoder",
         )
         self.decoder = Stack(
-            [config.layer(number) for number in range(config.num_decoder_layers)],
-            {**options, "causal": True, "cross_attention": True},
-            relative_bias=config.relative_bias,
+            config,
+            config.num_decoder_layers,
+            causal=True,
+            cross_attention=True,
+            kernel_initializer=initializer,
             dtype=policy,
             name="decoder",
         )
@@ -151,17 +140,17 @@ class EncoderDecoder(ConfiguredModel):
         if self.source_encoder:
             vectors = self.source_encoder({"token_ids": source}, training=training)  # (B, S, D)
         x = self.source_embeddings(source, vectors=vectors, training=training)
-        return self.encoder(x, mask=self.padding_mask(source), training=training)
+        context = Context(mask=self.padding_mask(source), training=training)
+        return self.encoder.mix(x, context)[0]
 
     def hidden_states(self, inputs, training=None):
         """The decoder's output `(B, T, D)`, before the vocabulary: `call` without `logits`."""
         source, target = inputs["source"], inputs["target"]
         memory = self.encode(source, training=training)
         x = self.target_embeddings(target, training=training)
-        # Padding is at the end of a target, where the causal mask hides it from every real token.
-        return self.decoder(
-            x, memory=memory, memory_mask=self.padding_mask(source), training=training
-        )
+        # Padding is at the end of a target: the causal mask hides it from every real token.
+        context = Context(memory=memory, memory_mask=self.padding_mask(source), training=training)
+        return self.decoder.mix(x, context)[0]
 
     def logits(self, hidden):
         """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
@@ -179,12 +168,12 @@ class EncoderDecoder(ConfiguredModel):
             return logits
         return ops.add(logits, ops.cast(self.logits_bias, logits.dtype))
 
-    def start(self, source, beam_size: int, max_length: int | None = None):
+    def init_decode(self, source, beams: int, max_length: int | None = None):
         """Begins cached decoding of K hypotheses a sentence.
 
         Args:
             source: ids `(B, S)`.
-            beam_size: K.
+            beams: K.
             max_length: T, fixed room in the cache for this many target tokens, as XLA needs it.
                 With None the cache starts empty, an axis of 0, and grows with every step: faster
                 without XLA, and the loop must let that axis vary.
@@ -196,14 +185,10 @@ class EncoderDecoder(ConfiguredModel):
         Raises:
             ValueError: `max_length` is more than the model's positions.
         """
-        longest = self.config.longest
-        if max_length is not None and longest is not None and max_length > longest:
-            raise ValueError(
-                f"max_length={max_length} is more than the {longest} positions of the model"
-            )
+        self.config.check_room(max_length)
         memory = self.encode(source, training=False)
         context = {
-            "memory": self.decoder.start(memory),
+            "memory_keys": self.decoder.project_memory(memory),
             "memory_mask": self.padding_mask(source),
         }
         if max_length is not None and not self.output_projection:
@@ -211,32 +196,33 @@ class EncoderDecoder(ConfiguredModel):
             # 10,000 x 512, against 1 ms for the product. TensorFlow's own kernels do not.
             table = ops.cast(ops.convert_to_tensor(self.embedding.table), "float32")
             context["table"] = ops.transpose(table)
-        cache = self.decoder.empty_cache(ops.shape(source)[0], beam_size, max_length)
+        cache = self.decoder.init_cache(ops.shape(source)[0], beams, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}
 
-    def step(self, tokens, index, context, cache):
+    def decode_step(self, tokens, index, context, cache):
         """Scores of the next token of each hypothesis.
 
         Args:
             tokens: ids `(B, K)`, the tokens at position `index` of the decoder's input.
             index: scalar int32, 0 for BOS.
-            context: from `start`. cache: from `start` or the last step.
+            context: from `init_decode`. cache: from `init_decode` or the last step.
 
         Returns:
             float32 logits `(B, K, V)` and the new cache.
         """
         # (B, K) -> (B K, 1): the K hypotheses stand where rows usually do.
-        place = ops.reshape(ops.cast(index, "int32"), (1, 1))
-        x = self.target_embeddings(ops.reshape(tokens, (-1, 1)), position_ids=place, training=False)
+        positions = ops.reshape(ops.cast(index, "int32"), (1, 1))
+        tokens, beams = ops.reshape(tokens, (-1, 1)), tokens.shape[1]
+        x = self.target_embeddings(tokens, position_ids=positions, training=False)
         x = ops.reshape(x, (-1, self.config.hidden_dim))  # (B K, 1, D) -> (B K, D)
-        [(kind, past)] = cache.items()
-        x, past = self.decoder.step(
-            x,
-            index if kind == "fixed" else None,
-            context["memory"],
-            past,
+        [(kind, state)] = cache.items()
+        step = Context(
+            memory_keys=context["memory_keys"],
             memory_mask=context["memory_mask"],
+            index=index if kind == "fixed" else None,
+            training=False,
         )
+        x, state = self.decoder.mix(x, step, state)
         # In float32 under any policy: near 10 bfloat16 has steps of 1/16, which makes ties.
         x = self._to_score(ops.cast(x, "float32"))
         if self.output_projection:
@@ -246,8 +232,8 @@ class EncoderDecoder(ConfiguredModel):
         else:
             logits = self.embedding.logits(x)
         # (B K, V) -> (B, K, V)
-        logits = ops.reshape(self._biased(logits), (-1, tokens.shape[1], self.config.vocab_size))
-        return logits, {kind: past}
+        logits = ops.reshape(self._biased(logits), (-1, beams, self.config.vocab_size))
+        return logits, {kind: state}
 
     @staticmethod
     def padding_mask(ids):
@@ -269,12 +255,13 @@ def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
         num_layers=config.num_source_layers,
         num_segments=0,
         initializer_range=config.initializer_range or config.hidden_dim**-0.5,
-        **config.options(*SHAPE, *DROPOUTS),
+        **shape_of(config),
+        **config.options(*DROPOUTS),
     )
 
 
 def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
-    """What is trained first where a new encoder is put in front of a pre-trained model.
+    """The variables that are trained first behind a new encoder in front of a pre-trained model.
 
     The new encoder, the pre-trained positions of both sides, and the projection to queries, keys
     and values in the encoder's first layer, with its bias.
@@ -302,8 +289,8 @@ def config_from_encoder(
 
     Args:
         config: the encoder's.
-        base: gives the dropouts, and the depth of what is not in `parts`.
-        parts: of `PARTS`: what takes the encoder's weights; the embeddings always do.
+        base: gives the dropouts, and the depth of stacks that are not in `parts`.
+        parts: of `PARTS`, those that take the encoder's weights; the embeddings always do.
 
     Raises:
         ValueError: no encoder-decoder has such layers; the message names the field.
@@ -326,7 +313,7 @@ def config_from_encoder(
     return dataclasses.replace(
         base,
         vocab_size=config.vocab_size,
-        **config.options(*SHAPE),
+        **shape_of(config),
         **depths,
         embedding_scale=False,
         tied=True,
@@ -356,7 +343,7 @@ def copy_embeddings(network: EncoderDecoder, encoder: Encoder, languages: Sequen
             if layer:
                 layer.set_weights(theirs.get_weights())
         if side.languages is not None:
-            # What every token of the side has added to it: its language, and the first segment.
+            # Every token of the side has these added: its language, and the first segment.
             rows = ((own.languages, language), (own.segments, 0))
             found = [table[row] for table, row in rows if table is not None]
             side.languages.assign(ops.sum(ops.stack(found), axis=0, keepdims=True))  # (1, D)

@@ -4,12 +4,13 @@ import keras
 from keras import ops
 
 from macaron_tf.layers.language_heads import NextTokenHead
-from macaron_tf.models.config import ConfiguredModel, EncoderConfig
+from macaron_tf.layers.mixer import Context
+from macaron_tf.layers.recording import Recording
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class LanguageModel(ConfiguredModel):
+class LanguageModel(Recording, keras.Model):
     """Token ids to scores of each next token.
 
     The table of the tokens also scores them, see `NextTokenHead`.
@@ -21,7 +22,7 @@ class LanguageModel(ConfiguredModel):
     logits `(B, L, V)`, those at position t for the token at t + 1.
 
     Raises:
-        ValueError: the configuration is not causal: it would see what it is to predict.
+        ValueError: the configuration is not causal: it would see the tokens that it is to predict.
 
     Example:
         model = LanguageModel(EncoderConfig(1000, 128, 512, 2, 2, causal=True, norm="pre"))
@@ -38,7 +39,7 @@ class LanguageModel(ConfiguredModel):
         self.config = config
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
-        self.pooler = None  # BERT's: what is made of another network's weights asks for it
+        self.pooler = None  # BERT's, which networks that take over weights look for
         self.language_head = NextTokenHead(
             config.vocab_size,
             config.output_bias,
@@ -67,17 +68,17 @@ class LanguageModel(ConfiguredModel):
         return self.language_head(hidden, self._table(hidden.dtype))
 
     def _table(self, dtype):
-        """That of the tokens, `(V, E)`."""
+        """The tokens' embeddings `(V, E)`."""
         return ops.cast(ops.convert_to_tensor(self.encoder.embeddings.tokens.table), dtype)
 
-    def start(self, batch_size, beam_size: int, max_length: int | None = None):
+    def init_decode(self, batch_size, beams: int, max_length: int | None = None):
         """Begins cached decoding of K texts a row.
 
         Args:
             batch_size: B, an int or a scalar.
-            beam_size: K.
-            max_length: as in `EncoderDecoder.start`: fixed room for this many tokens, or with None
-                a cache that grows with every step.
+            beams: K.
+            max_length: as in `EncoderDecoder.init_decode`: fixed room for this many tokens; with
+                None the cache grows with every step.
 
         Returns:
             `context`, constant while decoding, and the empty `cache`, tensors `(B, K, ...)`.
@@ -86,67 +87,61 @@ class LanguageModel(ConfiguredModel):
             ValueError: `max_length` is more than the model's positions, or its blocks need the
                 whole sequence at once.
         """
-        longest = self.config.longest
-        if max_length is not None and longest is not None and max_length > longest:
-            raise ValueError(
-                f"max_length={max_length} is more than the {longest} positions of the model"
-            )
-        stack, context = self.encoder.stack, {}
+        self.config.check_room(max_length)
+        context = {}
         if max_length is not None:
-            # Transposed once for XLA, as in `EncoderDecoder.start`.
+            # Transposed once for XLA, as in `EncoderDecoder.init_decode`.
             context["table"] = ops.transpose(self._table("float32"))
-        cache = stack.empty_cache(batch_size, beam_size, max_length)
+        cache = self.encoder.stack.init_cache(batch_size, beams, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}
 
-    def step(self, tokens, index, context, cache):
+    def decode_step(self, tokens, index, context, cache):
         """Scores of the next token of each text.
 
         Args:
             tokens: ids `(B, K)`, those at position `index`; none is padding.
             index: scalar int32, 0 for the first token.
-            context: from `start`. cache: from `start` or the last step.
+            context: from `init_decode`. cache: from `init_decode` or the last step.
 
         Returns:
             float32 logits `(B, K, V)` and the new cache.
         """
-        # (B, K) -> (B K, 1): the K texts stand where rows usually do.
+        # (B, K) -> (B K, 1) -> (B K, D): the K texts stand where rows usually do.
         x = self._embedded(ops.reshape(tokens, (-1, 1)), index)
-        x = ops.reshape(x, (-1, self.config.hidden_dim))  # (B K, 1, D) -> (B K, D)
-        [(kind, past)] = cache.items()
-        contexts = [[]] * self.config.num_layers  # there is no memory
-        x, past = self.encoder.stack.step(x, index if kind == "fixed" else None, contexts, past)
-        # In float32 under any policy, as in `EncoderDecoder.step`.
+        x = ops.reshape(x, (-1, self.config.hidden_dim))
+        [(kind, state)] = cache.items()
+        step = Context(index=index if kind == "fixed" else None, training=False)
+        x, state = self.encoder.stack.mix(x, step, state)
+        # In float32 under any policy, as in `EncoderDecoder.decode_step`.
         fixed = "table" in context
         table = context["table"] if fixed else self._table("float32")
         logits = self.language_head(x, table, transposed=fixed)
         # (B K, V) -> (B, K, V)
         logits = ops.reshape(logits, (-1, tokens.shape[1], self.config.vocab_size))
-        return logits, {kind: past}
+        return logits, {kind: state}
 
     @property
-    def reads(self) -> bool:
-        """Whether `read` can do it: all of its mixers can."""
-        return self.encoder.stack.reads
+    def can_prefill(self) -> bool:
+        """Whether `prefill` is possible: all of its mixers can."""
+        return self.encoder.stack.can_prefill
 
-    def read(self, tokens, index, context, cache):
+    def prefill(self, tokens, index, context, cache):
         """The cache after the next L tokens of each text, in one pass instead of L steps.
 
         Args:
             tokens: ids `(B, L)`, those at position `index` and on; none is padding.
             index: scalar int32. context: not needed.
-            cache: from `start` or the last step, of one text a row, `(B, 1, ...)`.
-
-        Returns:
-            The new cache, as steps make it.
+            cache: from `init_decode` or the last step, of one text a row, `(B, 1, ...)`.
         """
-        x = self._embedded(tokens, index)
-        [(kind, past)] = cache.items()
-        return {kind: self.encoder.stack.read(x, index if kind == "fixed" else None, past)}
+        [(kind, state)] = cache.items()
+        step = Context(index=index if kind == "fixed" else None, training=False)
+        _, state = self.encoder.stack.mix(self._embedded(tokens, index), step, state)
+        return {kind: state}
 
     def _embedded(self, ids, index):
-        """What the blocks read of `(B, L)` ids at position `index` and on: `(B, L, D)`."""
-        places = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
-        inputs = {"token_ids": ids, "position_ids": places[None]}
+        """The blocks' input for `(B, L)` ids at position `index` and on: `(B, L, D)`."""
+        positions = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
+        inputs = {"token_ids": ids, "position_ids": positions[None]}
         return self.encoder.embed(inputs, training=False)
 
     def compute_output_shape(self, input_shape):

@@ -1,4 +1,4 @@
-"""What a network keeps of the text before, in variables from one batch to the next."""
+"""A memory of earlier segments: kept in variables from batch to batch, and Transformer-XL."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,28 +8,29 @@ from keras import ops
 
 from macaron_tf.layers.softmax import AdaptiveSoftmax
 from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
 
 
 class SegmentMemory:
-    """The past of B texts, a row each, that go on from batch to batch.
+    """The memory of B texts, a row each, that go on from batch to batch.
 
     The variables are no weights of the network: another number of texts, or a longer memory, takes
     the same weights. Under several replicas each has its own rows.
 
     Args:
-        past: what is kept before a text, nested, `(B, ...)`: of the network's `empty_past`.
+        empty: nested tensors `(B, ...)`, from the network's `init_memory`.
 
     Attributes:
         variables: all of them, in order.
     """
 
-    def __init__(self, past: Any):
-        self._held = keras.tree.map_structure(_variable, past)
+    def __init__(self, empty: Any):
+        self._held = keras.tree.map_structure(_variable, empty)
         self.variables: list[keras.Variable] = keras.tree.flatten(self._held)
 
     def read(self, starts=None):
-        """The past, of nothing where a text begins.
+        """The memory, empty in rows where a text begins.
 
         Args:
             starts: `(B,)` boolean; None = none begins.
@@ -44,28 +45,35 @@ class SegmentMemory:
 
         return keras.tree.map_structure(kept, self._held)
 
-    def write(self, past) -> None:
-        """Keeps the new past, of the structure that `read` gives."""
-        for variable, value in zip(self.variables, keras.tree.flatten(past), strict=True):
+    def write(self, memory) -> None:
+        """Keeps the new memory, of the structure that `read` gives."""
+        for variable, value in zip(self.variables, keras.tree.flatten(memory), strict=True):
             variable.assign(value)
 
 
 class KeepsMemory:
-    """The part of a network with a past that keeps it from batch to batch while it trains.
+    """Base of networks that keep a memory of earlier segments, and from batch to batch in training.
 
     Attributes:
+        memory_length: M, positions of earlier segments that attention sees.
         memories: of `keep_memory`, `"training"` and `"evaluation"`; None before.
     """
 
+    encoder: Encoder
+    memory_length: int
     memories: dict[str, SegmentMemory] | None = None
 
+    def init_memory(self, batch_size):
+        """The memory before a text: see `Mixer.init_memory`."""
+        return self.encoder.stack.init_memory(batch_size, self.memory_length)
+
     def keep_memory(self, rows: int) -> None:
-        """Makes the variables that keep the past of `rows` texts, once the model is built.
+        """Makes the variables that keep the memory of `rows` texts, once the model is built.
 
         Args:
-            rows: B of the batches to come; of one replica, where there are several.
+            rows: B of the batches to come; of one replica, if there are several.
         """
-        empty = self.empty_past(rows)
+        empty = self.init_memory(rows)
         self.memories = {name: SegmentMemory(empty) for name in ("training", "evaluation")}
 
 
@@ -82,12 +90,11 @@ def _variable(value) -> keras.Variable:
     )
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
 class SegmentLanguageModel(KeepsMemory, LanguageModel):
     """A `LanguageModel` with a memory of the segments before.
 
-    Attention keeps the last M positions in every layer, as it read them, a recurrence its state;
-    no gradient flows through either. `call` is a segment without a past.
+    Attention keeps its inputs at the last M positions in every layer, a recurrence its state; no
+    gradient flows through either. `call` is a segment without a memory.
 
     Args:
         config: of the encoder, `causal`, with `positions="transformer_xl"`.
@@ -102,9 +109,9 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         ValueError: another kind of positions, or M is 0 or less.
 
     Example:
-        past = model.empty_past(batch_size)
+        memory = model.init_memory(batch_size)
         for segment in segments:  # (B, L) each
-            hidden, past = model.with_past({"token_ids": segment}, past)
+            hidden, memory = model.with_memory({"token_ids": segment}, memory)
             logits = model.logits(hidden)
 
     References: Dai et al. 2019, "Transformer-XL: Attentive Language Models beyond a Fixed-Length
@@ -120,7 +127,7 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         name: str = "segment_language_model",
         **kwargs,
     ):
-        if config.relative is None:
+        if not config.relative:
             raise ValueError("a memory of segments needs positions='transformer_xl'")
         if memory_length < 1:
             raise ValueError(f"memory_length={memory_length} must be 1 or more")
@@ -140,29 +147,17 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
                 name="adaptive_softmax",
             )
 
-    def empty_past(self, batch_size):
-        """What is kept before a text: see `Stack.empty_past`."""
-        return self.encoder.stack.empty_past(batch_size, self.memory_length)
+    def with_memory(self, inputs, memory, training=None):
+        """The output `(B, L, D)` of the next segment and the new memory: see `Encoder`."""
+        return self.encoder.with_memory(inputs, memory, training=training)
 
-    def with_past(self, inputs, past, training=None):
-        """The output `(B, L, D)` of the next segment and the new past: see `Encoder.with_past`."""
-        return self.encoder.with_past(inputs, past, training=training)
-
-    def start(self, batch_size, beam_size: int, max_length: int | None = None):
-        """Begins cached decoding of K texts a row, of any length: see `LanguageModel.start`.
+    def init_decode(self, batch_size, beams: int, max_length: int | None = None):
+        """Begins cached decoding of K texts a row, of any length: see `LanguageModel.init_decode`.
 
         Args:
-            batch_size: B. beam_size: K.
+            batch_size: B. beams: K.
             max_length: changes nothing; the cache has room for M tokens.
         """
-        context, _ = super().start(batch_size, beam_size)
-        cache = self.encoder.stack.empty_cache(batch_size, beam_size, self.memory_length)
+        context, _ = super().init_decode(batch_size, beams)
+        cache = self.encoder.stack.init_cache(batch_size, beams, self.memory_length)
         return context, {"fixed": cache}
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "memory_length": self.memory_length,
-            "cutoffs": self.cutoffs,
-            "divisor": self.divisor,
-        }

@@ -9,12 +9,13 @@ from keras import ops
 from macaron_tf.layers.embeddings import EncoderEmbeddings
 from macaron_tf.layers.heads import ClassificationHead, Pooler
 from macaron_tf.layers.language_heads import MaskedLanguageHead, SpanBoundaryHead
-from macaron_tf.models.config import ConfiguredModel, EncoderConfig
+from macaron_tf.layers.recording import Recording
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class PretrainingEncoder(ConfiguredModel):
+class PretrainingEncoder(Recording, keras.Model):
     """An encoder that predicts masked tokens, and what else it is asked for.
 
     Args:

@@ -5,7 +5,8 @@ from keras import ops
 
 from macaron_tf.checks import check_count
 from macaron_tf.layers.heads import ClassificationHead, Pooling
-from macaron_tf.models.config import ConfiguredModel, EncoderConfig
+from macaron_tf.layers.recording import Recording
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.special_ids import PAD
 
@@ -18,7 +19,7 @@ FEATURES = {
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class SiameseEncoder(ConfiguredModel):
+class SiameseEncoder(Recording, keras.Model):
     """An encoder and a pooling, the same for each sentence of a pair or triplet.
 
     Args:

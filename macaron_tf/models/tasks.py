@@ -6,14 +6,15 @@ import keras
 from keras import ops
 
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
-from macaron_tf.models.config import ConfiguredModel, EncoderConfig
+from macaron_tf.layers.recording import Recording
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.special_ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderClassifier(ConfiguredModel):
+class EncoderClassifier(Recording, keras.Model):
     """An encoder, its pooled [CLS] position, and a linear layer over it.
 
     Args:
@@ -81,7 +82,7 @@ class EncoderClassifier(ConfiguredModel):
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderSpanReader(ConfiguredModel):
+class EncoderSpanReader(Recording, keras.Model):
     """An encoder and, over each position, its scores as the start and the end of the answer.
 
     An answer begins and ends in the context; [CLS], position 0, stands for "there is none". All
@@ -138,7 +139,7 @@ def answer_mask(token_ids, segment_ids):
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderTagger(ConfiguredModel):
+class EncoderTagger(Recording, keras.Model):
     """An encoder and a linear layer over each of its positions.
 
     Args:
@@ -197,7 +198,7 @@ class EncoderTagger(ConfiguredModel):
         }
 
 
-class CausalReader(ConfiguredModel, abc.ABC):
+class CausalReader(Recording, keras.Model, abc.ABC):
     """Base of the two: a language model, its vector at each row's last token, and a linear layer.
 
     An example is read as R rows, see `rows`; the language model's own scores of them are there to

@@ -1,18 +1,19 @@
-"""XLNet: a model of two streams that share weights, learning in any order of the tokens."""
+"""XLNet: a model of two streams that share weights and learn in any order of the tokens."""
 
 import keras
 from keras import ops
 
 from macaron_tf.layers.language_heads import NextTokenHead
-from macaron_tf.models.config import ConfiguredModel, EncoderConfig
+from macaron_tf.layers.mixer import Context
+from macaron_tf.layers.recording import Recording
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.memory import KeepsMemory
 from macaron_tf.special_ids import PAD
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class TwoStreamModel(KeepsMemory, ConfiguredModel):
-    """Tokens in any order: a content stream that is the encoder, and queries for what is guessed.
+class TwoStreamModel(KeepsMemory, Recording, keras.Model):
+    """Tokens in any order: a content stream, which is the encoder, and queries for the guesses.
 
     `order (B, L)` int says who sees whom: a content sees those of its own order and lower, a query
     those below its own. Tokens of order -1 are given; the others are guessed one after the other,
@@ -25,11 +26,12 @@ class TwoStreamModel(KeepsMemory, ConfiguredModel):
 
     Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, `order (B, L)` int,
     `masked_positions (B, P)` int, which are guessed, and optionally `segment_ids (B, L)` int and
-    `past` of `empty_past`. Returns a dict: `masked_language`, logits `(B, P, V)`; `content
-    (B, L, D)`, `query (B, P, D)` and `past`.
+    `memory` of `init_memory`. Returns a dict: `masked_language`, logits `(B, P, V)`; `content
+    (B, L, D)`, `query (B, P, D)` and `memory`.
 
     Raises:
-        ValueError: another kind of positions, a causal configuration, or M is 0 or less.
+        ValueError: another kind of positions, a causal configuration, a block that would tell a
+            query its own token, or M is 0 or less.
 
     References: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
     Understanding", sections 2.2 to 2.5.
@@ -39,15 +41,21 @@ class TwoStreamModel(KeepsMemory, ConfiguredModel):
         self, config: EncoderConfig, memory_length: int, name: str = "two_stream", **kwargs
     ):
         super().__init__(name=name, **kwargs)
-        if config.relative is None or config.causal:
+        if not config.relative or config.causal:
             raise ValueError("two streams need positions='transformer_xl' and causal=False")
         if memory_length < 1:
             raise ValueError(f"memory_length={memory_length} must be 1 or more")
         self.config = config
         self.memory_length = memory_length
-        self.pooler = None  # BERT's: what is made of another network's weights asks for it
+        self.pooler = None  # BERT's, which networks that take over weights look for
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
+        for block in self.encoder.stack.blocks:
+            if not block.takes_queries:
+                raise ValueError(
+                    f"two streams with a {type(block).__name__} are not possible: it would tell a "
+                    "query its own token; take transformer or macaron blocks"
+                )
         self.language_head = NextTokenHead(
             config.vocab_size,
             True,
@@ -70,52 +78,50 @@ class TwoStreamModel(KeepsMemory, ConfiguredModel):
         self.built = True
 
     def call(self, inputs, training=None):
-        past = inputs.get("past")
-        if past is None:
-            past = self.empty_past(ops.shape(inputs["token_ids"])[0])
-        content, query, past = self.two_streams(inputs, past, training=training)
+        memory = inputs.get("memory")
+        if memory is None:
+            memory = self.init_memory(ops.shape(inputs["token_ids"])[0])
+        content, query, memory = self.two_streams(inputs, memory, training=training)
         return {
             "masked_language": self.masked_logits(query),
             "content": content,
             "query": query,
-            "past": past,
+            "memory": memory,
         }
 
-    def empty_past(self, batch_size):
-        """What is kept before a text: see `Stack.empty_past`."""
-        return self.encoder.stack.empty_past(batch_size, self.memory_length)
-
-    def two_streams(self, inputs, past, training=None):
-        """The next segment of a text: h `(B, L, D)`, g `(B, P, D)` and the new past.
+    def two_streams(self, inputs, memory, training=None):
+        """The next segment of a text: h `(B, L, D)`, g `(B, P, D)` and the new memory.
 
         Args:
             inputs: as of `call`.
-            past: from `empty_past` or the last segment.
+            memory: from `init_memory` or the last segment.
+
+        References: Yang et al. 2019 (XLNet), section 2.3.
         """
         order = inputs["order"]
-        length = ops.shape(order)[1]
-        places = ops.one_hot(inputs["masked_positions"], length)  # (B, P, L)
-        content = self.encoder.embed(inputs, training=training)
-        query = ops.cast(ops.convert_to_tensor(self.query_vector), content.dtype)
-        # (D,) -> (B, P, D)
-        query = ops.zeros_like(places[..., :1], dtype=content.dtype) + query
-        query = self.encoder.embeddings.drop(query, training=training)
-        return self.encoder.stack.two_streams(
-            content,
-            query,
-            past,
-            ops.not_equal(inputs["token_ids"], PAD),
-            content_mask=order[:, None, :] <= order[:, :, None],
-            query_mask=order[:, None, :] < order[:, :, None],
-            places=places,
+        context = Context(
+            mask=ops.not_equal(inputs["token_ids"], PAD),
+            attention_mask=order[:, None, :] <= order[:, :, None],  # (B, L, L)
             segment_ids=inputs.get("segment_ids"),
+            two_streams=True,
             training=training,
         )
+        content = self.encoder.embed(inputs, training=training)
+        positions = ops.one_hot(inputs["masked_positions"], ops.shape(order)[1])  # (B, P, L)
+        query = ops.cast(ops.convert_to_tensor(self.query_vector), content.dtype)
+        # (D,) -> (B, P, D)
+        query = ops.zeros_like(positions[..., :1], dtype=content.dtype) + query
+        query = self.encoder.embeddings.drop(query, training=training)
+        content, kept = self.encoder.stack.mix(content, context, memory)
+        # A second pass: the queries attend the contents' keys, layer by layer.
+        memory, keys = ([[pair[i] for pair in block] for block in kept] for i in (0, 1))
+        context = context.replace(
+            attention_mask=order[:, None, :] < order[:, :, None], query_positions=positions
+        )
+        query, _ = self.encoder.stack.mix(query, context, keys)
+        return content, query, memory
 
     def masked_logits(self, query):
         """Scores of every token: `(..., D) -> (..., V)`."""
         table = ops.convert_to_tensor(self.encoder.embeddings.tokens.table)
         return self.language_head(query, ops.cast(table, query.dtype))
-
-    def get_config(self):
-        return {**super().get_config(), "memory_length": self.memory_length}

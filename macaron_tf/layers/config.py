@@ -1,0 +1,89 @@
+"""The options of blocks: each is declared, checked and documented here, once."""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt, Lt
+
+from macaron_tf.kernels import GATES
+from macaron_tf.layers.dense import activation
+from macaron_tf.settings import Count, Dropout, OneOf, Settings, hints_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeedForwardConfig(Settings):
+    """Options of a feed-forward.
+
+    Attributes:
+        feed_forward_dim: inner width F; of a block, of all its channel mixers together.
+        activation: of the inner channels; the papers use `"relu"` (translation) and `"gelu"`
+            (BERT, exact; `"gelu_tanh"` is its approximation).
+        activation_dropout: on inner activations.
+        gated: whether a second product gates the inner channels, see `FeedForward`.
+        use_bias: whether there are biases; of a block, in its attention too.
+
+    Raises:
+        ValueError: an unknown activation.
+    """
+
+    feed_forward_dim: Count
+    activation: str = "relu"
+    activation_dropout: Dropout = 0.0
+    gated: bool = False
+    use_bias: bool = True
+
+    def check(self) -> None:
+        activation(self.activation)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockConfig(FeedForwardConfig):
+    """Options of a block, which the models' configurations extend.
+
+    Attributes:
+        num_heads: attention heads H.
+        head_dim: d of an attention head; None = D / H.
+        scaled: whether attention scores are divided by sqrt(d).
+        attention_dropout: on attention weights.
+        dropout: on sub-layer outputs.
+        norm: `"pre"`, with a last norm at the end of a stack, or `"post"`.
+        epsilon: added to the norms' variances.
+        affine: whether LayerNorms have a scale and an offset.
+        norm_type: `"rms"`: neither centred nor offset (T5's).
+        rnn_gate: of SwishRNN's recurrence.
+        max_length: greatest L of gated MLPs, and of learned positions.
+        toeplitz: gated MLPs have one weight for each distance of two positions, not for each
+            pair of them.
+        tiny_attention_dim: width of the attention in `"amlp"` blocks.
+        clamp_length: distances beyond it count as it in relative attention; None = none does.
+    """
+
+    num_heads: Count
+    head_dim: Count | None = None
+    scaled: bool = True
+    attention_dropout: Dropout = 0.0
+    dropout: Dropout = 0.0
+    norm: Literal["pre", "post"] = "pre"
+    epsilon: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    affine: bool = True
+    norm_type: Literal["layer", "rms"] = "layer"
+    rnn_gate: Annotated[str, OneOf(tuple(GATES))] = "gelu"
+    max_length: Count = 512
+    toeplitz: bool = False
+    tiny_attention_dim: Count = 64
+    clamp_length: Count | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.norm_type == "rms" and not self.affine:
+            raise self.error("norm_type='rms' always has a scale: set affine=True")
+
+
+def fields_of(config: Settings, kind: type[Settings]) -> dict[str, Any]:
+    """The fields of a configuration that a base class of it declares, by name."""
+    return {name: getattr(config, name) for name in hints_of(kind)}
+
+
+def take_fields(kind: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Takes the fields of a configuration out of a layer's keyword arguments."""
+    return {name: arguments.pop(name) for name in hints_of(kind) if name in arguments}
