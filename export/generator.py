@@ -77,11 +77,11 @@ class GeneratorModule(ExportedModule):
         """The `serving_default` signature."""
         generator = self.text_generator
         rows, lengths, limits = self.asked(text, max_tokens)
-        context, cache = generator.start(rows, 1)
+        context, cache = generator.init_decode(rows, 1)
         prompts = generator.prompts(rows, lengths, limits, seed[:, None])
         rules = generator.rules(Controls(temperature, top_k, top_p))
         most = tf.maximum(tf.reduce_max(limits), 1)
-        step, prefill_fn = self.network.step, generator.prefill_fn
+        step, prefill_fn = self.network.decode_step, generator.prefill_fn
         found = generate(step, context, cache, prompts, rules, most, prefill_fn)
         texts = generator.detokenizer.in_graph(found["ids"][:, 0])
         begun = tf.strings.regex_replace(texts, "^ ", "")

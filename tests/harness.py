@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from macaron_tf.layers.mixer import Context
+
 
 def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_arguments):
     """Calls a layer and checks its contract; returns its output in float32 as a NumPy array.
@@ -25,7 +27,8 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
 
     config = layer.get_config()
     for name in set(config) - {"name", "trainable", "dtype"}:
-        assert hasattr(layer, name), f"argument {name} has no attribute"
+        owner = layer if hasattr(layer, name) else layer.config  # options stand in a config
+        assert hasattr(owner, name), f"argument {name} has no attribute"
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert copy.get_config() == config
     copy(*inputs, **call_arguments)
@@ -41,17 +44,17 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
     return numpy_of(output)
 
 
-def assert_reading_equals_steps(layer: keras.layers.Layer, x: np.ndarray, cache) -> None:
-    """`read` of `x (B, L, D)` in two pieces gives the whole layer's output and the steps' cache.
+def assert_prefill_equals_steps(layer: keras.layers.Layer, x: np.ndarray, cache) -> None:
+    """Prefilling `x (B, L, D)` in two pieces gives the whole layer's output and the steps' cache.
 
     Args:
         layer: built, of fixed state.
-        x: what was given to its steps, K rows of them beams of one.
+        x: the input of its steps.
         cache: after the last step, `(B / K, K, ...)`.
     """
-    read = layer.empty_cache(len(x), 1, None)
-    first, read = layer.read(x[:, :5], 0, read)
-    last, read = layer.read(x[:, 5:], 5, read)
+    read = layer.init_cache(len(x), 1, None)
+    first, read = layer.mix(x[:, :5], Context(), read)
+    last, read = layer.mix(x[:, 5:], Context(), read)
     found = np.concatenate([numpy_of(first), numpy_of(last)], axis=1)
     np.testing.assert_allclose(found, numpy_of(layer(x)), atol=1e-5)
     for one, other in zip(keras.tree.flatten(read), keras.tree.flatten(cache), strict=True):

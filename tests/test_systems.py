@@ -74,7 +74,5 @@ def test_every_block_in_every_system(name, block, tmp_path):
 
 
 def test_a_recurrence_in_xlnet_is_refused():
-    system = SYSTEMS["xlnet"]
-    network, batch = system.network("swish_rnn"), next(iter(system.batches()))
     with pytest.raises(ValueError, match="would tell a query its own token"):
-        system.outputs(network, {name: batch[name] for name in system.inputs})
+        SYSTEMS["xlnet"].network("swish_rnn")

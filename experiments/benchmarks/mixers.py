@@ -7,8 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.layers.block import Block, Mix
+from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import SwishRNNBlock
+from macaron_tf.layers.scheme import Mix
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 
 # Whole blocks, with T5's bias as in the paper's comparison, then their mixers alone.
@@ -73,26 +75,27 @@ def make_stack(mixer: str, point: Point, config: StepConfig) -> keras.layers.Lay
         config: dropout, policy and seed.
     """
     keras.utils.set_random_seed(config.seed)
-    options = {
-        "num_heads": point.width // HEAD_DIM,
-        "feed_forward_dim": 3 * point.width,
-        "dropout": config.dropout,
-        "attention_dropout": config.dropout,
-        "activation": "gelu",
-        "norm": "post",
-    }
+    drops = {"dropout": config.dropout, "attention_dropout": config.dropout}
+    sizes = {"num_heads": point.width // HEAD_DIM, "feed_forward_dim": 3 * point.width}
     if mixer in (BERT_RAB, SWISH_RNN):
-        block = "transformer" if mixer == BERT_RAB else "swish_rnn"
-        stack = Stack(
-            [{"block": block}] * point.layers,
-            options,
+        encoder = EncoderConfig(
+            vocab_size=1,
+            hidden_dim=point.width,
+            num_layers=point.layers,
+            block="transformer" if mixer == BERT_RAB else "swish_rnn",
             relative_bias="per_layer",
-            dtype=config.dtype_policy,
+            epsilon=1e-5,
+            **sizes,
+            **drops,
         )
+        stack = Stack(encoder, point.layers, dtype=config.dtype_policy)
     else:
         block = _AttentionBlock if mixer == ATTENTION else _RecurrenceBlock
         stack = keras.Sequential(
-            [block(**options, dtype=config.dtype_policy) for _ in range(point.layers)]
+            [
+                block(**sizes, **drops, activation="gelu", norm="post", dtype=config.dtype_policy)
+                for _ in range(point.layers)
+            ]
         )
     stack.build((point.batch, point.length, point.width))
     return stack

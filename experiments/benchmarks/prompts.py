@@ -102,8 +102,12 @@ def _models(options: argparse.Namespace) -> tuple:
     peer = HuggingFaceGPT2(config, options.threads)
     with tempfile.TemporaryDirectory() as folder:
         read = peer.ours(pathlib.Path(folder))
-    # Without its `read`.
-    stepping = types.SimpleNamespace(start=read.network.start, step=read.network.step)
+    # Without its `prefill`.
+    stepping = types.SimpleNamespace(
+        init_decode=read.network.init_decode,
+        decode_step=read.network.decode_step,
+        can_prefill=False,
+    )
     generators = {
         name: TextGenerator(model, read.vocabulary, config.max_length)
         for name, model in (("ours", read.network), ("token by token", stepping))

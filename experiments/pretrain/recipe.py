@@ -150,7 +150,7 @@ class PretrainingRecipe(Recipe):
                 "model.block=swish_rnn with objective 'permutation_language': its recurrence would "
                 "tell each token to itself; take transformer or macaron"
             )
-        if self.has_memory and config.relative is None:
+        if self.has_memory and not config.relative:
             raise UserError(
                 f"objective {self.objective!r} needs attention that looks back: set "
                 "model.positions=transformer_xl"

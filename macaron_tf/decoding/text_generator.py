@@ -86,7 +86,7 @@ class TextGenerator:
     """Continues texts in the form of training rows: [CLS], the text, [SEP].
 
     Args:
-        model: see `LanguageModel`: `start`, `step`, and for models that can prefill, `read`.
+        model: see `LanguageModel`: `init_decode`, `decode_step`, `can_prefill` and `prefill`.
         longest: greatest length of a row, [CLS] and [SEP] included; None = any.
         starts: whether a row begins with [CLS]; without it a prompt must not be empty.
     """
@@ -153,14 +153,16 @@ class TextGenerator:
         """The prompts of rows `(B, P)`, PAD after."""
         return Prompts(rows, lengths, limits, seeds)
 
-    def start(self, rows: tf.Tensor, samples: int, room: int | None = None) -> tuple[Any, Any]:
+    def init_decode(
+        self, rows: tf.Tensor, samples: int, room: int | None = None
+    ) -> tuple[Any, Any]:
         """Context and cache for K samples of each of the rows `(B, P)`."""
-        return self.model.start(tf.shape(rows)[0], samples, room)
+        return self.model.init_decode(tf.shape(rows)[0], samples, room)
 
     @property
     def prefill_fn(self) -> PrefillFunction | None:
         """See `prefill`; None for models that read prompts token by token."""
-        return self.model.read if self.model.reads else None
+        return self.model.prefill if self.model.can_prefill else None
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
         """The rules of a draw with this vocabulary."""
@@ -218,7 +220,7 @@ class TextGenerator:
         rows, *asked = self._asked([row], config, seed, width)
 
         def begin(prompts: Prompts) -> tuple[Any, State]:
-            context, cache = self.start(rows, 1, width)
+            context, cache = self.init_decode(rows, 1, width)
             return context, self._begin(prompts, context, cache)
 
         tokens = stream(begin, self._step(config), self.prompts(rows, *asked))
@@ -252,9 +254,9 @@ class TextGenerator:
         rules, samples = self.rules(config, config.min_tokens), config.num_samples
 
         def whole(rows, lengths, limits, seeds):
-            context, cache = self.start(rows, samples)
+            context, cache = self.init_decode(rows, samples)
             prompts, most = self.prompts(rows, lengths, limits, seeds), tf.reduce_max(limits)
-            step = self.model.step
+            step = self.model.decode_step
             return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
 
         # One trace for all shapes; autograph off: all control flow is tf.while_loop.
@@ -273,7 +275,7 @@ class TextGenerator:
         rules = self.rules(config, config.min_tokens)
 
         def step(state: State, context: Any, prompts: Prompts) -> tuple[State, tf.Tensor]:
-            return advance(self.model.step, state, context, prompts, rules)
+            return advance(self.model.decode_step, state, context, prompts, rules)
 
         return tf.function(step, autograph=False)
 
@@ -299,7 +301,7 @@ class SequenceGenerator(TextGenerator):
     T5, the answer has `[MASK]` before the filling of each.
 
     Args:
-        model: see `EncoderDecoder`: `start` and `step`.
+        model: see `EncoderDecoder`: `init_decode` and `decode_step`.
         longest: tokens of a source, EOS included, and of an answer; None = any number.
         sentinels: ids above the vocabulary's, one for each gap in turn; 0 = every gap is the
             vocabulary's [MASK].
@@ -362,5 +364,7 @@ class SequenceGenerator(TextGenerator):
         start = tf.repeat(tf.constant([self.answer_start], tf.int32), tf.shape(rows)[0], axis=0)
         return Prompts(start, tf.fill(tf.shape(lengths), len(self.answer_start)), limits, seeds)
 
-    def start(self, rows: tf.Tensor, samples: int, room: int | None = None) -> tuple[Any, Any]:
-        return self.model.start(rows, samples, room)
+    def init_decode(
+        self, rows: tf.Tensor, samples: int, room: int | None = None
+    ) -> tuple[Any, Any]:
+        return self.model.init_decode(rows, samples, room)

@@ -49,8 +49,8 @@ def translate_ids(
     """Translates a batch of source ids by beam search or, with a `SamplingConfig`, by sampling.
 
     Args:
-        model: has `start(source, beam_size, max_length) -> (context, cache)`, max_length an int
-            or None for a growing cache, and `step(tokens, index, context, cache) -> (logits,
+        model: has `init_decode(source, beams, max_length) -> (context, cache)`, max_length an int
+            or None for a growing cache, and `decode_step(tokens, index, context, cache) -> (logits,
             cache)`, see `beam_search`.
         source: (B, S) int32, each row ending with EOS, PAD after.
         vocabulary_size: ids from here up are never produced (a padded vocabulary's real size).
@@ -65,10 +65,10 @@ def translate_ids(
     sampling = isinstance(config, SamplingConfig)
     rows = config.num_samples if sampling else config.beam_size
     room = max_length + len(prefix) if isinstance(max_length, int) else None
-    context, cache = model.start(source, rows, room)
+    context, cache = model.init_decode(source, rows, room)
     batch_size = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
     options = {"limits": limits, "vocabulary_size": vocabulary_size, "prefix": prefix}
-    given = (model.step, context, cache, batch_size, config, max_length)
+    given = (model.decode_step, context, cache, batch_size, config, max_length)
     if sampling:
         return sample(*given, seed=seed, **options)
     return beam_search(*given, **options)

@@ -1,7 +1,7 @@
 """Keras layers: tensors in, tensors out."""
 
 from macaron_tf.layers.attention import MultiHeadAttention
-from macaron_tf.layers.block import Block, Mix
+from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import (
     BLOCKS,
     AttentionGatedMLPBlock,
@@ -28,6 +28,7 @@ from macaron_tf.layers.lstm import ProjectedLSTM, ProjectedLSTMStack
 from macaron_tf.layers.positions import LearnedPositions, RelativePositionBias, SinusoidalPositions
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
+from macaron_tf.layers.scheme import Mix
 from macaron_tf.layers.softmax import AdaptiveSoftmax
 from macaron_tf.layers.swish_rnn import SwishRNN
 

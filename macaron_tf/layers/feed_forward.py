@@ -15,10 +15,11 @@ class FeedForward(Mixer):
     Gated: `(activation(x W1) * (x V)) W2`, with T5 1.1's name for it, gated GELU.
 
     Args:
+        feed_forward_dim: the inner width F.
         kernel_initializer: for the matrices; biases start at 0. W1 and V are one fused matrix,
             whose fan-out the initializer sees.
         output_initializer: for W2, where it differs.
-        kwargs: the fields of `FeedForwardConfig`, `feed_forward_dim=` first of all, and Keras's.
+        kwargs: the fields of `FeedForwardConfig`, and Keras's own arguments.
 
     Call arguments: `x (B, L, D)`; returns `(B, L, D)`.
 
@@ -28,8 +29,15 @@ class FeedForward(Mixer):
     keeps_state = False
     takes_queries = True
 
-    def __init__(self, kernel_initializer="glorot_uniform", output_initializer=None, **kwargs):
-        self.config = FeedForwardConfig(**take_fields(FeedForwardConfig, kwargs))
+    def __init__(
+        self,
+        feed_forward_dim: int,
+        kernel_initializer="glorot_uniform",
+        output_initializer=None,
+        **kwargs,
+    ):
+        options = take_fields(FeedForwardConfig, kwargs)
+        self.config = FeedForwardConfig(feed_forward_dim=feed_forward_dim, **options)
         super().__init__(**kwargs)
         self.activation = activation(self.config.activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

@@ -84,7 +84,7 @@ class SegmentLanguageObjective(PretrainingObjective):
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         memory = network.memories["training" if training else "evaluation"]
         past = memory.read(batch["starts"])
-        hidden, past = network.with_past(encoder_inputs(batch), past, training=training)
+        hidden, past = network.with_memory(encoder_inputs(batch), past, training=training)
         memory.write(past)
         return next_token_sums(
             network, hidden, batch["labels"], batch["token_ids"], self.skip_padding, training

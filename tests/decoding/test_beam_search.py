@@ -21,7 +21,7 @@ def search(toy, sources, limit, jit=None, limits=None, **settings):
     def run():
         config = BeamSearchConfig(**settings)
         return beam_search(
-            toy.step,
+            toy.decode_step,
             tf.constant(sources),
             toy.empty_cache(len(sources), config.beam_size),
             len(sources),
@@ -144,12 +144,12 @@ def test_final_sentences_leave_the_batch(beam_size):
     limits = [3, 9, 3, 4, 7, 3, 12, 2, 9, 3, 5, 2]
     batches = []
 
-    def step(tokens, index, context, cache):
+    def decode_step(tokens, index, context, cache):
         batches.append(tokens.shape[0])
-        return Toy.step(toy, tokens, index, context, cache)
+        return Toy.decode_step(toy, tokens, index, context, cache)
 
     whole = search(toy, sources, 12, jit=False, limits=limits, **settings)
-    toy.step = step
+    toy.decode_step = decode_step
     # Outside a graph every step shows its batch; the limit is a tensor, as from unknown shapes.
     found = search(toy, sources, tf.constant(12), limits=limits, **settings)
     # They leave when they are a quarter: 2 of 12 after two steps are fewer, 6 after three are not.
@@ -186,7 +186,7 @@ def test_saved_model_with_unknown_shapes(tmp_path):
         def translate(self, sources, limits):
             batch = tf.shape(sources)[0]
             return beam_search(
-                toy.step,
+                toy.decode_step,
                 sources,
                 toy.empty_cache(batch, 4),
                 batch,

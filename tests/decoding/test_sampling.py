@@ -95,7 +95,7 @@ def run_sample(toy, sources, limit, seed=0, jit=False, **settings):
     @tf.function(jit_compile=jit)
     def draw(seed):
         return sample(
-            toy.step,
+            toy.decode_step,
             tf.constant(sources),
             toy.empty_cache(len(sources), config.num_samples),
             len(sources),

@@ -27,7 +27,7 @@ class Toy:
     def empty_cache(self, batch, beams: int) -> dict:
         return {"state": tf.zeros([batch, beams, self.width]), "steps": tf.zeros([batch, beams, 1])}
 
-    def step(self, tokens, index, context, cache):
+    def decode_step(self, tokens, index, context, cache):
         self.calls += 1
         state = cache["state"] @ self.mix + tf.gather(self.embedding, tokens)
         state = tf.tanh(state + context[:, None, :])

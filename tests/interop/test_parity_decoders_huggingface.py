@@ -93,9 +93,9 @@ def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
     ours = np.random.default_rng(1).integers(5, 200, (2, 6)).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(read.ids[ours])).logits.numpy()
-    context, cache = read.network.start(2, 1)
+    context, cache = read.network.init_decode(2, 1)
     for index in range(6):
-        logits, cache = read.network.step(ours[:, index : index + 1], index, context, cache)
+        logits, cache = read.network.decode_step(ours[:, index : index + 1], index, context, cache)
         check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, read.ids[5:200]])
 
 

@@ -80,7 +80,7 @@ def test_padding_is_seen_by_nobody(tmp_path):
 def test_both_streams_with_a_permutation_and_a_memory(tmp_path):
     theirs = make(tmp_path)
     read = read_xlnet(tmp_path)
-    mems, past = None, read.network.empty_past(B)
+    mems, past = None, read.network.init_memory(B)
     for seed in range(3):  # the second and third segment look back
         batch = drawn(seed)
         order, positions = batch["order"], batch["masked_positions"]
@@ -98,8 +98,8 @@ def test_both_streams_with_a_permutation_and_a_memory(tmp_path):
             use_mems=True,
             output_hidden_states=True,
         )
-        outputs = read.network({**batch, "past": past})
-        mems, past = found.mems, outputs["past"]
+        outputs = read.network({**batch, "memory": past})
+        mems, past = found.mems, outputs["memory"]
         content, query = found.hidden_states[-2:]  # of the last layer
         np.testing.assert_allclose(numpy_of(outputs["content"]), content.numpy(), atol=2e-5)
         np.testing.assert_allclose(numpy_of(outputs["query"]), query.numpy(), atol=2e-5)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.layers import MultiHeadAttention
+from macaron_tf.layers.mixer import Context
 from tests.harness import check_layer, normal, numpy_of
 
 
@@ -93,18 +94,19 @@ def test_no_position_sees_a_later_one():
 def test_cached_steps_equal_the_whole_sequence():
     x, layer = normal(2, 6, 8), MultiHeadAttention(2, causal=True)
     whole = np.asarray(layer(x))
-    cache = layer.empty_cache(2, 1, 9)
+    cache = layer.init_cache(2, 1, 9)
     for t in range(6):
-        y, cache = layer.step(x[:, t : t + 1], t, cache)
-        np.testing.assert_allclose(np.asarray(y)[:, 0], whole[:, t], atol=1e-5)
+        y, cache = layer.mix(x[:, t], Context(index=t), cache)
+        np.testing.assert_allclose(np.asarray(y), whole[:, t], atol=1e-5)
 
 
 def test_beams_attend_the_memory_as_queries():
     x, memory, layer = normal(2, 3, 8), normal(2, 5, 8, seed=1), MultiHeadAttention(2, cross=True)
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
     whole = np.asarray(layer(x, memory, attention_mask=mask))
-    y, _ = layer.step(x, 0, layer.start(memory), mask)
-    np.testing.assert_allclose(np.asarray(y), whole, atol=1e-6)
+    # (B, K, D) -> (B K, D), as decoding has them
+    y, _ = layer.mix(x.reshape(-1, 8), Context(memory_mask=mask), layer.project_memory(memory))
+    np.testing.assert_allclose(np.asarray(y).reshape(x.shape), whole, atol=1e-6)
 
 
 def test_dropout_acts_only_in_training():

@@ -9,6 +9,8 @@ from macaron_tf.layers import (
     TransformerBlock,
     block_class,
 )
+from macaron_tf.layers.attention import broadcast_mask
+from macaron_tf.layers.mixer import Context
 from tests.harness import check_layer, normal
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 16}
@@ -18,14 +20,14 @@ GATED = ["amlp", "gmlp"]
 
 
 def residuals(block):
-    return [residual for _, residual in block._sublayers]
+    return [residual for _, residual in block.sublayers]
 
 
 @pytest.mark.parametrize("options", [OPTIONS, DECODER], ids=["encoder", "decoder"])
 def test_macaron_is_half_full_half(options):
     """Equations 17-19 of Lu et al.; in the decoder the order of footnote 3."""
     block = MacaronBlock(**options)
-    kinds = [kind for kind, _ in block._sublayers]
+    kinds = [kind for kind, _ in block.sublayers]
     steps = [residual.step_size for residual in residuals(block)]
     if block.cross_attention:
         assert kinds == ["channels", "tokens", "memory", "channels"]
@@ -33,7 +35,7 @@ def test_macaron_is_half_full_half(options):
     else:
         assert kinds == ["channels", "tokens", "channels"]
         assert steps == [0.5, 1.0, 0.5]
-    widths = [r.sublayer.feed_forward_dim for k, r in block._sublayers if k == "channels"]
+    widths = [r.sublayer.config.feed_forward_dim for k, r in block.sublayers if k == "channels"]
     assert widths == [8, 8]
 
 
@@ -73,19 +75,19 @@ def test_cached_steps_equal_the_whole_sequence(name, norm):
     memory_mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
     block = block_class(name)(**DECODER, norm=norm)
     whole = np.asarray(block(x, memory=memory, memory_mask=memory_mask))
-    context, cache = block.start(memory), block.empty_cache(2, 1, 6)
+    keys, cache = block.project_memory(memory), block.init_cache(2, 1, 6)
     for t in range(6):
-        y, cache = block.step(x[:, t : t + 1], t, context, cache, memory_mask)
-        np.testing.assert_allclose(np.asarray(y)[:, 0], whole[:, t], atol=1e-5)
+        context = Context(memory_keys=keys, memory_mask=broadcast_mask(memory_mask), index=t)
+        y, cache = block.mix(x[:, t], context, cache)
+        np.testing.assert_allclose(np.asarray(y), whole[:, t], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", GATED)
 def test_a_gated_block_refuses_cached_decoding(name):
     block = block_class(name)(**DECODER)
     block.build((None, None, 8), (None, None, 8))
-    for call in (lambda: block.empty_cache(1, 1, 4), lambda: block.step(None, 0, [], [])):
-        with pytest.raises(ValueError, match=f"{type(block).__name__}.*whole sequence"):
-            call()
+    with pytest.raises(ValueError, match="GatedMLP.*whole sequence"):
+        block.init_cache(1, 1, 4)
 
 
 @pytest.mark.parametrize("name", sorted(BLOCKS))
@@ -184,7 +186,7 @@ def test_shared_sublayers_are_one(name, operators, tmp_path):
     pair.build(x.shape)
     sizes = {"tokens": 0, "channels": 0}
     for (operator, ours), (_, theirs) in zip(
-        pair.second._sublayers, pair.first._sublayers, strict=True
+        pair.second.sublayers, pair.first.sublayers, strict=True
     ):
         assert (ours is theirs) == (operator in operators)
         sizes[operator] += ours.count_params()
@@ -194,7 +196,7 @@ def test_shared_sublayers_are_one(name, operators, tmp_path):
     copies = len({id(v) for v in pair.variables})
     alone = block_class(name)(**options)
     alone.build(x.shape)
-    kept = sum(len(r.variables) for o, r in alone._sublayers if o not in operators)
+    kept = sum(len(r.variables) for o, r in alone.sublayers if o not in operators)
     assert len(pair.variables) == copies == len(alone.variables) + kept
 
     pair.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(pair.get_weights())])
@@ -212,8 +214,8 @@ def test_shared_sublayers_are_one(name, operators, tmp_path):
 def test_what_cannot_be_shared_is_refused():
     block = TransformerBlock(**OPTIONS)
     with pytest.raises(ValueError, match="other options"):
-        block.share(TransformerBlock(2, 32), ("channels",))
-    block.share(TransformerBlock(2, 32), ("tokens",))
+        block.share(TransformerBlock(num_heads=2, feed_forward_dim=32), ("channels",))
+    block.share(TransformerBlock(num_heads=2, feed_forward_dim=32), ("tokens",))
     with pytest.raises(ValueError, match="other options"):
         block.share(block_class("gmlp")(**OPTIONS))
     with pytest.raises(ValueError, match="operators='attention'"):

@@ -122,7 +122,8 @@ def test_contract(kind):
     options = KINDS[kind]
     check_layer(GatedMLP(12, 6, **options, activation_dropout=0.1), normal(2, 6, 8), mask=PADDED)
     block = AttentionGatedMLPBlock if "tiny_attention_dim" in options else GatedMLPBlock
-    check_layer(block(2, 12, max_length=6, **options, norm="post"), normal(2, 6, 8))
+    sizes = {"num_heads": 2, "feed_forward_dim": 12, "max_length": 6}
+    check_layer(block(**sizes, **options, norm="post"), normal(2, 6, 8))
 
 
 @pytest.mark.parametrize("toeplitz", [False, True])
@@ -151,19 +152,19 @@ def test_activation_dropout_counts_in_training_only():
     np.testing.assert_array_equal(numpy_of(layer(x)), numpy_of(layer(x, training=False)))
 
 
-@pytest.mark.parametrize("attention", [None, 64])
+@pytest.mark.parametrize("attention", [False, True])
 @pytest.mark.parametrize("toeplitz", [False, True])
 def test_a_base_block_has_the_paper_s_parameters(attention, toeplitz):
     hidden, inner, length = 512, 3072, 512
-    block = GatedMLPBlock(
-        8, inner, max_length=length, toeplitz=toeplitz, tiny_attention_dim=attention
+    block = (AttentionGatedMLPBlock if attention else GatedMLPBlock)(
+        num_heads=8, feed_forward_dim=inner, max_length=length, toeplitz=toeplitz
     )
     block.build((None, None, hidden))
     half = inner // 2
     between = (2 * length - 1 if toeplitz else length**2) + length
     expected = hidden * inner + inner + 2 * half + between + half * hidden + hidden + 2 * hidden
     if attention:
-        expected += 3 * attention * (hidden + 1) + (attention + 1) * half
+        expected += 3 * 64 * (hidden + 1) + (64 + 1) * half
     assert block.count_params() == expected
 
 
@@ -173,7 +174,9 @@ def test_what_xla_compiles_gives_the_same_and_has_the_same_gradients(name, polic
     tf = pytest.importorskip("tensorflow")
     x, weight, mask = tf.constant(normal(2, 6, 8)), normal(2, 6, 8, seed=5), tf.constant(PADDED)
     block = randomized(
-        block_class(name)(2, 16, max_length=9, toeplitz=name == "amlp", dtype=policy),
+        block_class(name)(
+            num_heads=2, feed_forward_dim=16, max_length=9, toeplitz=name == "amlp", dtype=policy
+        ),
         (None, None, 8),
     )
 
@@ -196,7 +199,9 @@ def test_it_learns_under_jit_compile_to_move_a_word():
     keras.utils.set_random_seed(1)
     x = normal(256, 6, 8)
     moved = np.roll(x, 1, axis=1)
-    block = GatedMLPBlock(2, 64, max_length=6, activation="gelu", dropout=0.01)
+    block = GatedMLPBlock(
+        num_heads=2, feed_forward_dim=64, max_length=6, activation="gelu", dropout=0.01
+    )
     model = keras.Sequential([keras.Input((6, 8)), block])
     model.compile(keras.optimizers.Adam(1e-2), "mse", jit_compile=True)
     losses = model.fit(x, moved, batch_size=64, epochs=25, verbose=0).history["loss"]

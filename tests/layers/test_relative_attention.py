@@ -3,12 +3,14 @@ import numpy as np
 import pytest
 
 from macaron_tf.layers import MacaronBlock, SwishRNNBlock, TransformerBlock
+from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.positions import RelativePositionBias
-from macaron_tf.layers.relative_attention import RelativeAttention, aligned
-from macaron_tf.models import Stack
+from macaron_tf.layers.relative_attention import RelativeAttention, Segment, aligned
+from macaron_tf.models import EncoderConfig, Stack
 from tests.harness import check_layer, normal, numpy_of
 
 H, D = 2, 8
+SIZES = {"num_heads": H, "feed_forward_dim": 192}
 
 
 def randomized(layer, *inputs):
@@ -78,9 +80,9 @@ def test_with_a_memory_of_which_some_is_missing(causal):
     x, past = normal(2, 4, D), normal(2, 5, D, seed=1)
     seen = np.arange(5) >= np.array([[0], [3]])
     layer = randomized(attention(causal=causal, clamp_length=6), x)
-    y, new = layer.with_past(x, past, past_mask=seen)
+    y, new = layer.mix(x, Context(), Segment(past, seen))
     np.testing.assert_allclose(numpy_of(y), by_the_equations(layer, x, past, seen), atol=1e-5)
-    np.testing.assert_allclose(numpy_of(new), np.concatenate([past, x], 1)[:, -5:], atol=0)
+    np.testing.assert_allclose(numpy_of(new.hidden), np.concatenate([past, x], 1)[:, -5:], atol=0)
 
 
 def test_segments_and_a_mask_over_the_new_positions():
@@ -88,7 +90,8 @@ def test_segments_and_a_mask_over_the_new_positions():
     segment_ids = np.array([[0, 0, 1, 1], [0, 1, 1, 2]], "int32")
     hidden = np.random.default_rng(0).random((2, 4, 4)) < 0.5
     layer = randomized(attention(segments=True), x)
-    y, _ = layer.with_past(x, past, attention_mask=hidden, segment_ids=segment_ids)
+    context = Context(attention_mask=hidden, segment_ids=segment_ids)
+    y, _ = layer.mix(x, context, Segment(past, np.ones((2, 3), bool)))
     expected = by_the_equations(layer, x, past, None, segment_ids, hidden)
     np.testing.assert_allclose(numpy_of(y), expected, atol=1e-5)
 
@@ -107,7 +110,7 @@ def test_contract():
     layer = attention(causal=True, clamp_length=2, dropout=0.1)
     check_layer(layer, x, mask=np.ones((2, 5), bool), atol=1e-6)
     for block in (TransformerBlock, MacaronBlock, SwishRNNBlock):
-        check_layer(block(H, 192, causal=True, relative={"clamp_length": 9}), x, atol=1e-6)
+        check_layer(block(**SIZES, causal=True, relative=True, clamp_length=9), x, atol=1e-6)
     with pytest.raises(ValueError, match="cross must be False"):
         RelativeAttention(H, cross=True)
 
@@ -115,29 +118,28 @@ def test_contract():
 def test_no_gradient_flows_into_the_past():
     tf = pytest.importorskip("tensorflow")
     x, past = tf.constant(normal(1, 4, D)), tf.constant(normal(1, 4, D, seed=1))
-    block = SwishRNNBlock(H, 192, causal=True, relative={})
+    block = SwishRNNBlock(**SIZES, causal=True, relative=True)
     block(x)
-    held = block.empty_past(1, 4)
+    held = block.init_memory(1, 4)
     start = tf.constant(normal(*held[1].shape, seed=2))
     with tf.GradientTape() as tape:
         tape.watch([x, past, start])
-        y, new = block.with_past(x, [past, start], np.ones((1, 4), bool))
-        loss = tf.reduce_sum(y**2) + sum(tf.reduce_sum(part) for part in new)
+        y, new = block.mix(x, Context(), [Segment(past, np.ones((1, 4), bool)), start])
+        loss = tf.reduce_sum(y**2) + tf.reduce_sum(new[0].hidden) + tf.reduce_sum(new[1])
     gradients = tape.gradient(loss, [x, past, start])
     assert gradients[0] is not None and gradients[1] is None and gradients[2] is None
 
 
-STACKS = {
-    "transformer": {"block": "transformer"},
-    "macaron": {"block": "macaron"},
-    "swish_rnn": {"block": "swish_rnn", "rnn_step_size": 2},
-}
+STACKS = ("transformer", "macaron", "swish_rnn")
 
 
-def stack_of(block: str, layers=1, **options):
+def stack_of(block: str, layers=1, shared_biases=False, **options):
     keras.utils.set_random_seed(3)
-    shapes = {"num_heads": H, "feed_forward_dim": 192, "causal": True, "relative": {}, **options}
-    stack = Stack([STACKS[block]] * layers, shapes)
+    config = EncoderConfig(
+        8, D, 192, H, layers, block=block, rnn_step_sizes=2, positions="transformer_xl",
+        epsilon=1e-5, dropout=0.0, attention_dropout=0.0, **{"norm": "pre", **options},
+    )  # fmt: skip
+    stack = Stack(config, layers, causal=True, shared_biases=shared_biases)
     stack.build((None, None, D))
     return stack
 
@@ -148,9 +150,9 @@ def test_segments_with_memory_are_one_long_segment(block, norm):
     # The states that are kept are those of the whole text, in every layer.
     x = normal(2, 18, D)
     stack = stack_of(block, layers=2, norm=norm)
-    past, parts = stack.empty_past(2, 18), []
+    past, parts = stack.init_memory(2, 18), []
     for start in range(0, 18, 6):
-        y, past = stack.with_past(x[:, start : start + 6], past)
+        y, past = stack.mix(x[:, start : start + 6], Context(), past)
         parts.append(numpy_of(y))
     np.testing.assert_allclose(np.concatenate(parts, 1), numpy_of(stack(x)), atol=2e-5)
 
@@ -158,9 +160,8 @@ def test_segments_with_memory_are_one_long_segment(block, norm):
 def test_a_memory_that_is_too_short_forgets():
     x = normal(1, 12, D)
     stack = stack_of("transformer")
-    past = stack.empty_past(1, 2)
-    _, past = stack.with_past(x[:, :6], past)
-    y, _ = stack.with_past(x[:, 6:], past)
+    _, past = stack.mix(x[:, :6], Context(), stack.init_memory(1, 2))
+    y, _ = stack.mix(x[:, 6:], Context(), past)
     np.testing.assert_allclose(numpy_of(y)[:, 0], numpy_of(stack(x[:, 4:7]))[:, -1], atol=1e-5)
 
 
@@ -168,12 +169,12 @@ def test_a_memory_that_is_too_short_forgets():
 def test_no_position_sees_a_later_one_with_memory(block):
     x = normal(2, 6, D)
     stack = stack_of(block, layers=2)
-    _, past = stack.with_past(normal(2, 6, D, seed=9), stack.empty_past(2, 6))
-    y = numpy_of(stack.with_past(x, past)[0])
+    _, past = stack.mix(normal(2, 6, D, seed=9), Context(), stack.init_memory(2, 6))
+    y = numpy_of(stack.mix(x, Context(), past)[0])
     for t in range(1, 6):
         changed = x.copy()
         changed[:, t:] *= -1.0
-        other = numpy_of(stack.with_past(changed, past)[0])
+        other = numpy_of(stack.mix(changed, Context(), past)[0])
         np.testing.assert_array_equal(other[:, :t], y[:, :t])
         assert np.abs(other[:, t] - y[:, t]).max() > 1e-3
 
@@ -183,10 +184,10 @@ def test_no_position_sees_a_later_one_with_memory(block):
 def test_a_token_at_a_time_is_segments_of_one(block, window):
     x = normal(2, 10, D)
     stack = stack_of(block, layers=2)
-    cache, past = stack.empty_cache(2, 1, window), stack.empty_past(2, window or 10)
+    cache, past = stack.init_cache(2, 1, window), stack.init_memory(2, window or 10)
     for t in range(10):
-        y, cache = stack.step(x[:, t], None if window is None else t, [[], []], cache)
-        expected, past = stack.with_past(x[:, t : t + 1], past)
+        y, cache = stack.mix(x[:, t], Context(index=None if window is None else t), cache)
+        expected, past = stack.mix(x[:, t : t + 1], Context(), past)
         np.testing.assert_allclose(numpy_of(y), numpy_of(expected)[:, 0], atol=2e-5)
     if window is None:
         np.testing.assert_allclose(numpy_of(y), numpy_of(stack(x))[:, -1], atol=2e-5)
@@ -199,13 +200,14 @@ def test_reading_at_once_is_a_token_at_a_time(window):
     layer = randomized(attention(causal=True, clamp_length=6), x)
     bias = RelativePositionBias(H, 4, 8, bidirectional=False, initializer="normal")
     bias.build()
-    index, by_steps, outputs = window and 0, layer.empty_cache(2, 1, window), []
+    context = Context(index=window and 0, bias=bias)
+    by_steps, outputs = layer.init_cache(2, 1, window), []
     read = by_steps
     for t in range(10):
-        y, by_steps = layer.step(x[:, t], index, by_steps, position_bias=bias)
+        y, by_steps = layer.mix(x[:, t], context, by_steps)
         outputs.append(numpy_of(y))
     for part in (x[:, :3], x[:, 3:]):
-        y, read = layer.read(part, index, read, position_bias=bias)
+        y, read = layer.mix(part, context, read)
     np.testing.assert_allclose(numpy_of(y), np.stack(outputs[3:], axis=1), atol=1e-5)
     for one, other in zip(read, by_steps, strict=True):
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
@@ -213,22 +215,16 @@ def test_reading_at_once_is_a_token_at_a_time(window):
 
 def test_u_and_v_are_shared_where_asked():
     def count(shared):
-        stack = Stack(
-            [STACKS["macaron"]] * 3,
-            {"num_heads": H, "feed_forward_dim": 32, "causal": True, "relative": {}},
-            shared_biases=shared,
-        )
-        stack.build((None, None, D))
-        return stack.count_params()
+        return stack_of("macaron", 3, shared_biases=shared).count_params()
 
     assert count(False) - count(True) == 2 * 2 * D  # u and v of two more layers
 
 
 def test_a_block_without_such_attention_keeps_no_memory():
-    block = TransformerBlock(H, 16, causal=True)
+    block = TransformerBlock(**SIZES, causal=True)
     block(normal(1, 3, D))
     with pytest.raises(ValueError, match="positions='transformer_xl'"):
-        block.empty_past(1, 4)
+        block.init_memory(1, 4)
 
 
 def test_dropout_is_for_training_alone():

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.layers import MultiHeadAttention, RelativePositionBias
-from macaron_tf.models.stack import Stack
+from macaron_tf.models import EncoderConfig, Stack
 from tests.harness import normal, numpy_of
 
 
@@ -109,28 +109,22 @@ def test_it_starts_at_0_in_float32_and_is_made_again_from_its_config():
 @pytest.mark.parametrize("relative_bias", ["shared", "per_layer"])
 @pytest.mark.parametrize("block", ["transformer", "macaron", "swish_rnn"])
 def test_it_reaches_the_scores_in_float32_under_bfloat16(block, relative_bias, monkeypatch):
-    options = {"num_heads": 2, "feed_forward_dim": 12}
-    stack = Stack(
-        [{"block": block}] * 2,
-        options,
-        relative_bias=relative_bias,
-        relative_buckets=8,
-        dtype="mixed_bfloat16",
-    )
+    config = EncoderConfig(8, 6, 12, 2, 2, block=block, relative_bias=relative_bias)
+    stack = Stack(config, 2, dtype="mixed_bfloat16")
     x = normal(2, 5, 6)
     stack.build(x.shape)
     for layer in stack.biases:
-        layer.set_weights([1 + 2.0**-20 * np.arange(16, dtype="float32").reshape(8, 2)])
+        layer.set_weights([1 + 2.0**-20 * np.arange(64, dtype="float32").reshape(32, 2)])
     expected = numpy_of(stack.biases[-1](query_length=5, key_length=5))
     assert len(np.unique(expected)) > 8  # all the same in bfloat16
     added, attend = [], MultiHeadAttention._attend
 
-    def seen(self, query, key, value, mask, training, bias):
+    def seen(self, query, key, value, mask, bias, training):
         assert {keras.backend.standardize_dtype(t.dtype) for t in (query, key, value)} == {
             "bfloat16"
         }
         added.append(numpy_of(bias))
-        return attend(self, query, key, value, mask, training, bias)
+        return attend(self, query, key, value, mask, bias, training)
 
     monkeypatch.setattr(MultiHeadAttention, "_attend", seen)
     y = stack(x)

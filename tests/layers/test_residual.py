@@ -50,7 +50,10 @@ def test_dropout_comes_before_the_step_size_and_spares_the_skip():
 
 
 def test_contract():
-    check_layer(Residual(FeedForward(16), step_size=0.5, dropout=0.1, norm="post"), normal(2, 3, 8))
+    check_layer(
+        Residual(FeedForward(16), step_size=0.5, dropout=0.1, norm="post"),
+        normal(2, 3, 8),
+    )
 
 
 def test_without_affine_parameters_only_the_sublayer_has_weights():

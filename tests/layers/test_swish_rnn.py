@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from macaron_tf.layers import FeedForward, SwishRNN, SwishRNNBlock, TransformerBlock
-from macaron_tf.models import Stack
-from tests.harness import assert_reading_equals_steps, check_layer, normal, numpy_of
+from macaron_tf.layers.mixer import Context
+from macaron_tf.models import EncoderConfig, Stack
+from tests.harness import assert_prefill_equals_steps, check_layer, normal, numpy_of
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 192}
 
@@ -122,7 +123,7 @@ def test_it_has_a_feed_forward_s_matrix_parameters():
         return sum(math.prod(w.shape) for w in layer.weights if len(w.shape) > 1)
 
     assert matrices(SwishRNN(128)) == matrices(FeedForward(192))
-    assert matrices(SwishRNNBlock(2, 192)) == matrices(TransformerBlock(2, 192))
+    assert matrices(SwishRNNBlock(**OPTIONS)) == matrices(TransformerBlock(**OPTIONS))
 
 
 def test_left_padding_changes_no_real_position():
@@ -139,23 +140,21 @@ def test_left_padding_changes_no_real_position():
 def test_a_token_at_a_time_and_reading_equal_the_whole(step_size):
     x = normal(3, 9, 6)
     layer = randomized(SwishRNN(10, step_size=step_size), x)
-    whole, cache = numpy_of(layer(x)), layer.empty_cache(3, 1, None)
+    whole, cache = numpy_of(layer(x)), layer.init_cache(3, 1, None)
     for t in range(9):
-        y, cache = layer.step(x[:, t], t, cache)
+        y, cache = layer.mix(x[:, t], Context(index=t), cache)
         np.testing.assert_allclose(numpy_of(y), whole[:, t], atol=1e-5)
-    assert_reading_equals_steps(layer, x, cache)
+    assert_prefill_equals_steps(layer, x, cache)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_24_layers_start_finite_and_of_unit_scale(dtype):
     keras.utils.set_random_seed(1)
-    options = {
-        **OPTIONS,
-        "norm": "post",
-        "kernel_initializer": keras.initializers.TruncatedNormal(stddev=0.02),
-    }
-    layers = [{"block": "swish_rnn", "rnn_step_size": k} for k in (1, 2, 4)] * 8
-    stack = Stack(layers, options, relative_bias="per_layer", dtype=dtype)
+    config = EncoderConfig(
+        8, 64, 192, 2, 24, block="swish_rnn", rnn_step_sizes=(1, 2, 4), relative_bias="per_layer"
+    )
+    initializer = keras.initializers.TruncatedNormal(stddev=0.02)
+    stack = Stack(config, 24, kernel_initializer=initializer, dtype=dtype)
     assert [block.rnn_step_size for block in stack.blocks[:4]] == [1, 2, 4, 1]
     x = normal(2, 33, 64)
     y = numpy_of(stack(x))

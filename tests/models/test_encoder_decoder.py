@@ -30,11 +30,11 @@ def test_cached_decoding_equals_uncached(block, norm):
 
     @tf.function
     def cached(source, target):
-        context, cache = model.start(source, 2, 8)
+        context, cache = model.init_decode(source, 2, 8)
         steps = []
         for t in range(6):
             tokens = tf.repeat(target[:, t : t + 1], 2, axis=1)
-            logits, cache = model.step(tokens, tf.constant(t), context, cache)
+            logits, cache = model.decode_step(tokens, tf.constant(t), context, cache)
             steps.append(logits)
         return tf.stack(steps, axis=2)  # (B, K, T, V)
 

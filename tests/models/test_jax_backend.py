@@ -30,10 +30,10 @@ whole = model({"source": data["source"], "target": data["target"]}, training=Fal
 
 @jax.jit
 def cached(source, target):
-    context, cache = model.start(source, 1, 5)
+    context, cache = model.init_decode(source, 1, 5)
     steps = []
     for t in range(5):
-        logits, cache = model.step(target[:, t : t + 1], t, context, cache)
+        logits, cache = model.decode_step(target[:, t : t + 1], t, context, cache)
         steps.append(logits[:, 0])
     return jax.numpy.stack(steps, axis=1)
 

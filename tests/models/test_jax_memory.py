@@ -26,26 +26,26 @@ for name, model in (("xl", xl), ("xlnet", xlnet)):
 
 @jax.jit
 def segments(tokens):
-    past, found = xl.empty_past(3), []
+    past, found = xl.init_memory(3), []
     for start in (0, 4):
-        hidden, past = xl.with_past({"token_ids": tokens[:, start : start + 4]}, past)
+        hidden, past = xl.with_memory({"token_ids": tokens[:, start : start + 4]}, past)
         found.append(xl.logits(hidden))
     return jax.numpy.concatenate(found, axis=1)
 
 @jax.jit
 def cached(tokens):
-    context, cache = xl.start(3, 1)
+    context, cache = xl.init_decode(3, 1)
     found = []
     for t in range(8):
-        logits, cache = xl.step(tokens[:, t : t + 1], t, context, cache)
+        logits, cache = xl.decode_step(tokens[:, t : t + 1], t, context, cache)
         found.append(logits[:, 0])
     return jax.numpy.stack(found, axis=1)
 
 @jax.jit
 def behind_read(tokens):
-    context, cache = xl.start(3, 1)
-    cache = xl.read(tokens[:, :7], 0, context, cache)
-    return xl.step(tokens[:, 7:], 7, context, cache)[0]
+    context, cache = xl.init_decode(3, 1)
+    cache = xl.prefill(tokens[:, :7], 0, context, cache)
+    return xl.decode_step(tokens[:, 7:], 7, context, cache)[0]
 
 inputs = {"token_ids": data["tokens"], "order": data["order"], "masked_positions": data["places"]}
 xl.keep_memory(3)
@@ -73,13 +73,13 @@ def test_memories_and_streams_give_the_same_on_jax(tmp_path):
     order[:, 1], order[:, 6] = [0, 1, 0], [1, 0, 1]
     np.savez(tmp_path / "in.npz", tokens=tokens, order=order, places=places, **weights)
     run_on_jax(ON_JAX, tmp_path, "")
-    past, expected = xl.empty_past(3), []
+    past, expected = xl.init_memory(3), []
     for start in (0, 4):
-        hidden, past = xl.with_past({"token_ids": tokens[:, start : start + 4]}, past)
+        hidden, past = xl.with_memory({"token_ids": tokens[:, start : start + 4]}, past)
         expected.append(numpy_of(xl.logits(hidden)))
-    past, steps = xl.empty_past(3), []
+    past, steps = xl.init_memory(3), []
     for t in range(8):
-        hidden, past = xl.with_past({"token_ids": tokens[:, t : t + 1]}, past)
+        hidden, past = xl.with_memory({"token_ids": tokens[:, t : t + 1]}, past)
         steps.append(numpy_of(xl.logits(hidden)))
     inputs = {"token_ids": tokens, "order": order, "masked_positions": places}
     with np.load(tmp_path / "out.npz") as found:

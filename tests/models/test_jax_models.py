@@ -32,9 +32,9 @@ gpt2 = filled("gpt2", gpt2)
 
 @jax.jit
 def behind_read(tokens):
-    context, cache = gpt2.start(2, 1, 8)
-    cache = gpt2.read(tokens[:, :7], 0, context, cache)
-    return gpt2.step(tokens[:, 7:], 7, context, cache)[0]
+    context, cache = gpt2.init_decode(2, 1, 8)
+    cache = gpt2.prefill(tokens[:, :7], 0, context, cache)
+    return gpt2.decode_step(tokens[:, 7:], 7, context, cache)[0]
 
 outputs["gpt2"] = jax.jit(lambda tokens: gpt2({"token_ids": tokens}))(data["tokens"])
 outputs["behind_read"] = behind_read(data["tokens"])

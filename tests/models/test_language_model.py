@@ -66,22 +66,22 @@ def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
 
     @tf.function
     def cached(tokens):  # (B, K, L), three rows of two texts each
-        context, cache = model.start(tf.shape(tokens)[0], 2, max_length)
+        context, cache = model.init_decode(tf.shape(tokens)[0], 2, max_length)
         steps = []
         for t in range(L):
-            logits, cache = model.step(tokens[:, :, t], tf.constant(t), context, cache)
+            logits, cache = model.decode_step(tokens[:, :, t], tf.constant(t), context, cache)
             steps.append(logits)
         return tf.stack(steps, axis=2), cache
 
     @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
     def read(tokens):  # (B, L)
-        context, cache = model.start(tf.shape(tokens)[0], 1, max_length)
-        cache = model.read(tokens[:, :4], tf.constant(0), context, cache)
-        return model.read(tokens[:, 4:], tf.constant(4), context, cache)
+        context, cache = model.init_decode(tf.shape(tokens)[0], 1, max_length)
+        cache = model.prefill(tokens[:, :4], tf.constant(0), context, cache)
+        return model.prefill(tokens[:, 4:], tf.constant(4), context, cache)
 
     found, by_steps = cached(tf.constant(token_ids.reshape(3, 2, L)))
     np.testing.assert_allclose(found, whole, atol=2e-5)
-    assert model.reads
+    assert model.can_prefill
     caches = (keras.tree.flatten(cache) for cache in (read(token_ids), by_steps))
     for at_once, one in zip(*caches, strict=True):
         # (B, K, ...) -> (B K, 1, ...)
@@ -92,21 +92,21 @@ def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
 @pytest.mark.parametrize("kind", ["transformer", "swish_rnn"])
 def test_reading_under_bfloat16_is_near_steps(kind):
     model, token_ids = small("mixed_bfloat16", **BLOCKS[kind]), rows(2)
-    context, cache = model.start(2, 1)
+    context, cache = model.init_decode(2, 1)
     steps = cache
     for t in range(L):
-        logits, steps = model.step(token_ids[:, t : t + 1], t, context, steps)
-    cache = model.read(token_ids[:, :-1], 0, context, cache)
-    found, cache = model.step(token_ids[:, -1:], L - 1, context, cache)
+        logits, steps = model.decode_step(token_ids[:, t : t + 1], t, context, steps)
+    cache = model.prefill(token_ids[:, :-1], 0, context, cache)
+    found, cache = model.decode_step(token_ids[:, -1:], L - 1, context, cache)
     np.testing.assert_allclose(found, logits, atol=0.3)
     for one, other in zip(keras.tree.flatten(cache), keras.tree.flatten(steps), strict=True):
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=0.1)
 
 
-def test_a_mixer_that_cannot_read_is_told(monkeypatch):
+def test_a_mixer_that_cannot_prefill_is_told(monkeypatch):
     model = small(**BLOCKS["swish_rnn"])
-    monkeypatch.delattr(SwishRNN, "read")
-    assert not model.reads and small().reads
+    monkeypatch.setattr(SwishRNN, "can_prefill", False)
+    assert not model.can_prefill and small().can_prefill
 
 
 def test_cached_steps_compile_with_xla_under_bfloat16():
@@ -114,8 +114,8 @@ def test_cached_steps_compile_with_xla_under_bfloat16():
 
     @tf.function(jit_compile=True)
     def first(tokens):
-        context, cache = model.start(2, 1, L)
-        return model.step(tokens, tf.constant(0), context, cache)[0]
+        context, cache = model.init_decode(2, 1, L)
+        return model.decode_step(tokens, tf.constant(0), context, cache)[0]
 
     found = first(tf.constant(token_ids[:, :1]))
     assert found.dtype == tf.float32
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="needs a configuration with causal=True"):
         LanguageModel(EncoderConfig(V, 16, 32, 2, 2))
     with pytest.raises(ValueError, match="max_length=13 is more than the 12 positions"):
-        small().start(2, 1, 13)
-    assert small(positions="sinusoidal").start(2, 1, 13)
-    with pytest.raises(ValueError, match="cached decoding with a GatedMLPBlock is not supported"):
-        small(**BLOCKS["gmlp"]).start(2, 1)
+        small().init_decode(2, 1, 13)
+    assert small(positions="sinusoidal").init_decode(2, 1, 13)
+    with pytest.raises(ValueError, match="cached decoding with a GatedMLP is not supported"):
+        small(**BLOCKS["gmlp"]).init_decode(2, 1)

@@ -20,11 +20,11 @@ def model_of(memory_length=6, seed=1, cutoffs=(), **overrides):
 
 def segments_of(model, token_ids, length, past=None):
     """Logits of all segments, and the last past."""
-    past = model.empty_past(len(token_ids)) if past is None else past
+    past = model.init_memory(len(token_ids)) if past is None else past
     found = []
     for start in range(0, token_ids.shape[1], length):
         segment = {"token_ids": token_ids[:, start : start + length]}
-        hidden, past = model.with_past(segment, past)
+        hidden, past = model.with_memory(segment, past)
         found.append(numpy_of(model.logits(hidden)))
     return np.concatenate(found, 1), past
 
@@ -43,19 +43,19 @@ def test_streaming_and_reading_are_segments_of_one_token(block, cutoffs):
     token_ids = ids(2, 9, vocab_size=V)
     model = model_of(memory_length=4, block=block, cutoffs=cutoffs)
     expected, _ = segments_of(model, token_ids, 1)
-    context, cache = model.start(2, 1, max_length=100)
-    read = model.read(token_ids[:, :3], 0, context, cache)
-    read = model.read(token_ids[:, 3:8], 3, context, read)
+    context, cache = model.init_decode(2, 1, max_length=100)
+    read = model.prefill(token_ids[:, :3], 0, context, cache)
+    read = model.prefill(token_ids[:, 3:8], 3, context, read)
     for t in range(9):
-        logits, cache = model.step(token_ids[:, t : t + 1], t, context, cache)
+        logits, cache = model.decode_step(token_ids[:, t : t + 1], t, context, cache)
         np.testing.assert_allclose(numpy_of(logits)[:, 0], expected[:, t], atol=1e-4)
     # Behind five tokens at once, more than the memory holds.
-    found, read = model.step(token_ids[:, 8:], 8, context, read)
+    found, read = model.decode_step(token_ids[:, 8:], 8, context, read)
     np.testing.assert_allclose(numpy_of(found), numpy_of(logits), atol=1e-4)
     for one, other in zip(keras.tree.flatten(read), keras.tree.flatten(cache), strict=True):
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
     shapes = [tuple(t.shape) for t in keras.tree.flatten(cache)]
-    assert shapes == [tuple(t.shape) for t in keras.tree.flatten(model.start(2, 1)[1])]
+    assert shapes == [tuple(t.shape) for t in keras.tree.flatten(model.init_decode(2, 1)[1])]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -92,8 +92,8 @@ def test_memories_are_no_weights():
 
 def test_a_memory_is_kept_but_where_a_text_begins():
     model = model_of()
-    memory = SegmentMemory(model.empty_past(2))
-    _, past = model.with_past({"token_ids": ids(2, 5, vocab_size=V)}, memory.read())
+    memory = SegmentMemory(model.init_memory(2))
+    _, past = model.with_memory({"token_ids": ids(2, 5, vocab_size=V)}, memory.read())
     memory.write(past)
     for held, new in zip(keras.tree.flatten(memory.read()), keras.tree.flatten(past), strict=True):
         np.testing.assert_array_equal(numpy_of(held), numpy_of(new))

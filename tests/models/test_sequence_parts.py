@@ -50,9 +50,9 @@ def test_cached_decoding_equals_uncached_and_no_future_leaks(system, block):
     whole = np.asarray(model(batch))
     assert whole.std() > 0.1
     for room in (8, None):
-        context, cache = model.start(tf.constant(batch["source"]), 1, room)
+        context, cache = model.init_decode(tf.constant(batch["source"]), 1, room)
         for t in range(6):
-            step, cache = model.step(batch["target"][:, t : t + 1], t, context, cache)
+            step, cache = model.decode_step(batch["target"][:, t : t + 1], t, context, cache)
             np.testing.assert_allclose(step[:, 0], whole[:, t], atol=2e-5)
     changed = batch["target"].copy()
     changed[:, 4:] = 5
@@ -103,10 +103,10 @@ def test_unscaled_queries_start_narrower():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"block": "gmlp"}, "block='gmlp' is not one of"),
-        ({"positions": "rotary"}, "positions='rotary' is not one of"),
+        ({"block": "gmlp"}, "block='gmlp' must be one of"),
+        ({"positions": "rotary"}, "positions='rotary' must be one of"),
         ({"tied": 1}, "tied=1 must be True or False"),
-        ({"initializer": "zeros"}, "initializer='zeros' is not one of"),
+        ({"initializer": "zeros"}, "initializer='zeros' must be one of"),
         ({"rnn_step_sizes": ()}, "rnn_step_sizes is empty"),
     ],
 )

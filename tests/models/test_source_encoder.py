@@ -30,9 +30,9 @@ def test_its_output_stands_where_the_tokens_embeddings_would(name, block):
     logits = model({"source": source, "target": target})
     assert tuple(logits.shape) == (2, 5, 24)
     # Cached decoding reads the source the same way.
-    context, cache = model.start(source, 1, 5)
+    context, cache = model.init_decode(source, 1, 5)
     for t in range(5):
-        step, cache = model.step(target[:, t : t + 1], t, context, cache)
+        step, cache = model.decode_step(target[:, t : t + 1], t, context, cache)
         np.testing.assert_allclose(np.asarray(step[:, 0]), np.asarray(logits[:, t]), atol=1e-4)
 
 

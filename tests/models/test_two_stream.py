@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 
+from macaron_tf.layers.relative_attention import Segment
 from macaron_tf.models.two_stream import TwoStreamModel
 from tests.harness import ids, normal, numpy_of
 from tests.objectives.objective_toy import V, tiny
@@ -40,10 +41,10 @@ def changed_at(inputs, row, column):
 @pytest.mark.parametrize("block", ["transformer", "macaron"])
 def test_a_guess_sees_what_is_before_it_in_the_order_and_never_itself(block):
     model, inputs = model_of(block=block), inputs_of()
-    past = model.call(inputs_of(seed=1))["past"]
-    found = model.call({**inputs, "past": past})
+    past = model.call(inputs_of(seed=1))["memory"]
+    found = model.call({**inputs, "memory": past})
     for column in range(L):
-        other = model.call({**changed_at(inputs, 0, column), "past": past})
+        other = model.call({**changed_at(inputs, 0, column), "memory": past})
         order, positions = inputs["order"][0], inputs["masked_positions"][0]
         moved = np.abs(numpy_of(other["query"]) - numpy_of(found["query"])).max(-1)
         np.testing.assert_array_equal(moved[1], 0)
@@ -61,12 +62,14 @@ def test_the_content_stream_of_given_tokens_is_the_encoder():
 
 def test_the_memory_is_seen_by_both_streams():
     model, inputs = model_of(), inputs_of()
-    outputs = [model({**inputs_of(seed=s), "past": model.empty_past(2)})["past"] for s in (1, 2)]
-    outputs[1] = keras.tree.map_structure(lambda x: x, outputs[1])
-    outputs[1]["blocks"] = [[normal(2, 5, 16)] for _ in range(2)]
-    one, two = (model({**inputs, "past": past}) for past in outputs)
+    outputs = [
+        model({**inputs_of(seed=s), "memory": model.init_memory(2)})["memory"] for s in (1, 2)
+    ]
+    outputs[1] = [[Segment(normal(2, 5, 16), kept.seen)] for [kept] in outputs[1]]
+    one, two = (model({**inputs, "memory": past}) for past in outputs)
     assert np.abs(numpy_of(one["query"]) - numpy_of(two["query"])).max() > 1e-3
-    np.testing.assert_array_equal(numpy_of(one["past"]["seen"]), True)
+    for [kept] in one["memory"]:
+        np.testing.assert_array_equal(numpy_of(kept.seen), True)
 
 
 def test_it_is_saved_and_loaded(tmp_path):
@@ -81,6 +84,6 @@ def test_it_is_saved_and_loaded(tmp_path):
 
 def test_what_tells_a_query_its_own_token_is_refused():
     with pytest.raises(ValueError, match="would tell a query its own token"):
-        model_of(block="swish_rnn")(inputs_of())
+        model_of(block="swish_rnn")
     with pytest.raises(ValueError, match="causal=False"):
         model_of(causal=True)
