@@ -55,6 +55,7 @@ class StackConfig(BlockConfig, Sizes):
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     relative_bias: Literal["none", "shared", "per_layer"] = "none"
     embedding_norm: bool = False
+    toeplitz: bool = True
 
     def check(self) -> None:
         super().check()
@@ -156,7 +157,6 @@ class EncoderConfig(StackConfig):
     epsilon: Epsilon = 1e-12
     positions: Literal["learned", "sinusoidal", "none", "transformer_xl"] = "learned"
     embedding_norm: bool = True
-    toeplitz: bool = True
     sharing: Literal["none", "all", "attention", "feed_forward"] = "none"
     embedding_dim: Count | None = None
     shared_position_biases: bool = False
@@ -239,9 +239,8 @@ class EncoderDecoderConfig(StackConfig):
         if self.hidden_dim % 2:
             raise self.error(f"hidden_dim={self.hidden_dim} must be even")
         super().check()
-        plain = BlockConfig(feed_forward_dim=1, num_heads=1)
         for name in ("toeplitz", "tiny_attention_dim", "clamp_length"):
-            if getattr(self, name) != getattr(plain, name):
+            if getattr(self, name) != getattr(type(self), name):  # the default
                 raise self.error(
                     f"{name}={getattr(self, name)!r}: it has no layers with that option"
                 )

@@ -100,7 +100,7 @@ def test_step_sizes_are_scored_and_timed(toy, tmp_path, capsys):
     ("more", "words"),
     [
         (["--recipes", "demo"], "demo is a recipe of kind 'translation'"),
-        (["--set", "model.block=rnn"], "block='rnn' is not one of"),
+        (["--set", "model.block=rnn"], "block='rnn' must be one of"),
         (["--set", "trainin.seed=1"], "there is no 'trainin' here"),
     ],
 )

@@ -123,9 +123,9 @@ def test_shared_embeddings_are_one_table():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"block": ("transformer", "mlp")}, "block='mlp' is not one of"),
+        ({"block": ("transformer", "mlp")}, "block='mlp' must be one of"),
         ({"block": ()}, "block is empty"),
-        ({"sharing": "some"}, "sharing='some' is not one of"),
+        ({"sharing": "some"}, "sharing='some' must be one of"),
         ({"embedding_dim": 0}, "embedding_dim=0 must be"),
         ({"num_languages": -1}, "num_languages=-1 must be"),
         ({"causal": 1}, "causal=1 must be True or False"),
