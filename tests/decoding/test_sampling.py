@@ -233,9 +233,9 @@ def run(model, prompts, rules, max_tokens=N, jit=False, growing=False, read=True
 
     @tf.function(jit_compile=jit, autograph=False)
     def whole(prompts):
-        context, cache = model.start(prompts.ids.shape[0], prompts.seeds.shape[1], room)
-        prefill_fn = model.read if read else None
-        return generate(model.step, context, cache, prompts, rules, max_tokens, prefill_fn)
+        context, cache = model.init_decode(prompts.ids.shape[0], prompts.seeds.shape[1], room)
+        prefill_fn = model.prefill if read else None
+        return generate(model.decode_step, context, cache, prompts, rules, max_tokens, prefill_fn)
 
     return {name: value.numpy() for name, value in whole(prompts).items()}
 
@@ -282,12 +282,12 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
         np.testing.assert_array_equal(run(model, prompts, rules, **options)["ids"], found["ids"])
 
     def begin(prompts):
-        context, cache = model.start(3, 2, P + N - 1)
-        return context, first_state(prompts, context, cache, model.read)
+        context, cache = model.init_decode(3, 2, P + N - 1)
+        return context, first_state(prompts, context, cache, model.prefill)
 
     @tf.function(autograph=False)
     def step(state, context, prompts):
-        return advance(model.step, state, context, prompts, rules)
+        return advance(model.decode_step, state, context, prompts, rules)
 
     new = list(stream(begin, step, prompts))
     for b, prompt in enumerate(ROWS):
@@ -318,10 +318,10 @@ class ReadingToy(Toy):
         super().__init__(4)
         self.pieces = []
 
-    def read(self, tokens, index, context, cache):
+    def prefill(self, tokens, index, context, cache):
         self.pieces.append((int(index), tokens.numpy().tolist()))
         for place, column in enumerate(tf.unstack(tokens, axis=1)):
-            _, cache = self.step(column[:, None], index + place, context, cache)
+            _, cache = self.decode_step(column[:, None], index + place, context, cache)
         return cache
 
 
@@ -330,7 +330,7 @@ def test_all_but_the_last_token_of_the_shortest_prompt_is_read_once_for_all_samp
     toy, prompts = ReadingToy(), asked([[2, 4, 5, 4], [2, 5, 5, 4, 4]], samples=3)
     source = tf.constant(toy.sources(2))
     empty = toy.empty_cache(2, 3)
-    index, cache = prefill(toy.read, prompts.ids, prompts.lengths, source, empty)
+    index, cache = prefill(toy.prefill, prompts.ids, prompts.lengths, source, empty)
     assert toy.pieces == [(0, [[2, 4], [2, 5]]), (2, [[5], [5]])]
     assert int(index) == 3 and cache["state"].shape == (2, 3, toy.width)
     assert (cache["steps"].numpy() == 3).all()
@@ -352,7 +352,7 @@ def toy_run(prompts, rules, max_tokens, toy=None):
     rows, samples = prompts.seeds.shape
     source = tf.constant(toy.sources(1)).numpy().repeat(rows, axis=0)
     cache = toy.empty_cache(rows, samples)
-    return generate(toy.step, tf.constant(source), cache, prompts, rules, max_tokens)
+    return generate(toy.decode_step, tf.constant(source), cache, prompts, rules, max_tokens)
 
 
 def test_draws_after_a_prompt_follow_the_models_distribution():

@@ -184,10 +184,10 @@ def source():
 def test_cached_steps_of_a_growing_cache_equal_the_whole_model(model):
     rows, target = source(), ids(4, 5, seed=1)
     whole = np.asarray(model({"source": rows, "target": target}, training=False))
-    context, cache = model.start(rows, 2)
+    context, cache = model.init_decode(rows, 2)
     for t in range(5):
         tokens = tf.repeat(target[:, t : t + 1], 2, axis=1)
-        logits, cache = model.step(tokens, t, context, cache)
+        logits, cache = model.decode_step(tokens, t, context, cache)
         np.testing.assert_allclose(logits[:, 0], whole[:, t], atol=1e-5)
         np.testing.assert_allclose(logits[:, 1], whole[:, t], atol=1e-5)
     assert {x.shape[3] for x in tf.nest.flatten(cache)} == {5}
@@ -222,8 +222,8 @@ def test_only_an_axis_that_starts_empty_may_vary():
 def test_xla_updates_a_fixed_cache_only_where_it_compiles_the_rest(model, jit_compile):
     @tf.function(jit_compile=jit_compile)
     def step(rows):
-        context, cache = model.start(rows, 2, 5)
-        return model.step(tf.zeros((4, 2), tf.int32), 3, context, cache)
+        context, cache = model.init_decode(rows, 2, 5)
+        return model.decode_step(tf.zeros((4, 2), tf.int32), 3, context, cache)
 
     graph = step.get_concrete_function(tf.TensorSpec((4, 6), tf.int32)).graph
     found = any(operation.type.startswith("Xla") for operation in graph.get_operations())
