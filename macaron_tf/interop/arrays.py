@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.layers.dense import activation
-from macaron_tf.models.config import ConfiguredModel
+from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 
 # Our activations, by the names of PyTorch models.
 ACTIVATIONS = {
@@ -472,7 +472,7 @@ def check_unread(
     return tuple(unread)
 
 
-def built(model: type[ConfiguredModel], settings: Mapping, *arguments) -> ConfiguredModel:
+def built(model: type[keras.Model], settings: Mapping, *arguments) -> keras.Model:
     """Our model of another one's settings.
 
     Args:
@@ -483,7 +483,7 @@ def built(model: type[ConfiguredModel], settings: Mapping, *arguments) -> Config
         UserError: the settings are out of our range.
     """
     try:
-        config = model.config_class(**settings)
+        config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:
         raise UserError(f"the model's settings do not fit ours: {error}.") from None
     network = model(config, *arguments)
