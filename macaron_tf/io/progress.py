@@ -67,12 +67,7 @@ class Progress:
         self._bar.stop()
 
     def advance(self, count: int = 1, text: str = "") -> None:
-        """Counts units that are done.
-
-        Args:
-            count: number of units.
-            text: more to show beside the count; the last text stays where it is "".
-        """
+        """Counts units that are done, and shows a text beside them; "" keeps the last one."""
         self._done += count
         self._text = text or self._text
         now = time.monotonic()

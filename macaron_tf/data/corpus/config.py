@@ -129,13 +129,12 @@ class CorpusConfig(Settings):
         self._check_languages()
 
     def _check_languages(self) -> None:
-        if self.language_alpha is not None:
-            if not self.languages:
-                raise UserError("language_alpha needs the sources' languages: give each its own")
-            if self.weights is not None:
-                raise UserError(
-                    "weights and language_alpha exclude each other: give the sources no weights"
-                )
+        if self.language_alpha is not None and not self.languages:
+            raise UserError("language_alpha needs the sources' languages: give each its own")
+        if self.language_alpha is not None and self.weights is not None:
+            raise UserError(
+                "weights and language_alpha exclude each other: give the sources no weights"
+            )
         if self.paired and self.has_translations:
             raise UserError(
                 f"translation pairs and pairs={self.pairs!r} exclude each other: a translation is "
@@ -164,15 +163,12 @@ class CorpusConfig(Settings):
 
     @property
     def cuts_sentences(self) -> bool:
-        """Whether rows are made of sentences, so that documents are cut into them."""
+        """Whether rows are made of whole sentences."""
         return self.row_packing not in ("doc_text", "full_text")
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages in the order in which sources first name them: a position is an id.
-
-        Empty where the corpus does not tell languages apart.
-        """
+        """The languages in the order in which sources first name them: a position is an id."""
         return tuple(dict.fromkeys(code for source in self.sources for code in source.languages))
 
     @property

@@ -40,12 +40,7 @@ def open_source(
     download: bool = False,
     max_documents: int | None = None,
 ) -> Iterator[Text]:
-    """Reads a source in its order.
-
-    Args:
-        source: documents or translation pairs.
-        data_dir, download: see `read_pairs`.
-        max_documents: read only the first so many.
+    """Reads a source in its order, or its first `max_documents`; see `read_pairs`.
 
     Returns:
         An iterator of texts, none blank, or of translation pairs, each half of one line.
@@ -71,14 +66,9 @@ def open_source(
 
 
 def identify_source(source: CorpusSource, data_dir: str | os.PathLike | None = None) -> list:
-    """Identifies the content of a source without reading it, as JSON values.
+    """Identifies the content of a source without reading it: `content_stamps` of its files.
 
-    Returns:
-        Stamps of its files, see `content_stamps`; for the embedded corpus its SHA-256, 0 and the
-        version of its cutting.
-
-    Raises:
-        UserError: as `open_source`, for what is missing.
+    The embedded corpus has its SHA-256, 0 and the version of its cutting instead.
     """
     if Source.of(source.source).is_embedded:
         return [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
@@ -174,12 +164,7 @@ class _Ahead:
 
 
 class SourceSize(NamedTuple):
-    """The size of a source.
-
-    Attributes:
-        documents: number of documents, or of translation pairs.
-        lines: number of lines that are not blank; a translation pair counts as one.
-    """
+    """Numbers of a source's documents and lines; a translation pair counts as one of each."""
 
     documents: int
     lines: int
@@ -198,9 +183,6 @@ def corpus_mixture(
         data_dir: see `read_pairs`.
         max_documents: the first so many of each source; None for all.
         stream: where the counting shows its progress; standard error if None.
-
-    Raises:
-        UserError: a source that cannot be read.
     """
     readers = [_source_reader(source, data_dir, max_documents) for source in config.sources]
     weights = config.weights
@@ -263,12 +245,7 @@ def tokenized_documents(
     """Cuts documents into lines, lines into sentences, and sentences into ids.
 
     Small documents are tokenized together, a large one in parts. Each half of a translation pair
-    counts as one sentence.
-
-    Args:
-        texts: documents or translation pairs.
-        vocabulary: cuts sentences into ids.
-        splitter: of `split_sentences`; a whole line counts as a sentence when None.
+    counts as one sentence, and so does each line where the `splitter` of `split_sentences` is None.
 
     Yields:
         For each document the ids of its sentences, none empty.

@@ -1,7 +1,7 @@
 """Rows of a fixed length: packed from documents of ids, encoded as records, decoded in a graph."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -158,20 +158,17 @@ def pack_pairs(
     Args:
         documents: the sentences of each document; for "next_sentence" two or more that have any.
         length: L, 5 or more.
-        cls_id, sep_id: ids of [CLS] and [SEP].
+        cls_id, sep_id: special ids.
         rng: decides targets, cuts, replacements and swaps.
         pairs: "next_sentence" or "sentence_order".
         short_probability: part of the rows whose target is not L - 3 ids but any from 2 on.
         single_sentences: halves of one sentence each (Liu et al. 2019, section 4.2,
             SENTENCE-PAIR): there are no targets.
 
-    Returns:
-        The rows, in the documents' order.
-
     Raises:
         ValueError: another kind of pairs, or fewer than two documents where another is drawn.
     """
-    halves: Callable | None = _HALVES.get(pairs)
+    halves = _HALVES.get(pairs)
     if halves is None:
         raise ValueError(f"unknown pairs {pairs!r}")
     numbers = [number for number, document in enumerate(documents) if len(document.ids)]
@@ -210,8 +207,7 @@ def pack_translations(
 
     Args:
         documents: the two halves of each pair, as two sentences.
-        length: L, 5 or more.
-        cls_id, sep_id: ids of [CLS] and [SEP].
+        length, cls_id, sep_id: see `pack_pairs`.
     """
     rows = []
     for number, pair in enumerate(documents):
@@ -229,10 +225,9 @@ def _next_sentence(
     target: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """The halves of sentences `first` to `end - 1` of document `index`, of about `target` ids.
+    """Halves of sentences `first` to `end - 1` of document `index`, of about `target` ids.
 
-    Returns:
-        Both halves, the label, and the next pair's first sentence.
+    Returns both halves, the label, and the next pair's first sentence.
     """
     ids, offsets = usable[index].ids, usable[index].offsets
     cut = first + 1 if end - first < 2 else int(rng.integers(first + 1, end))

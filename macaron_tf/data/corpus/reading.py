@@ -35,13 +35,7 @@ _SHUFFLED_ROWS = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of records.
-
-    Attributes:
-        name: its name in the corpus's folder.
-        rows: number of its records.
-        sha256: of its bytes, hex.
-    """
+    """A file of records in the corpus's folder: its number of rows and its bytes' SHA-256."""
 
     name: str
     rows: int
@@ -59,13 +53,10 @@ class Shard:
 
 
 def read_index(folder: str) -> dict[str, Any]:
-    """Reads the index of a prepared folder.
+    """Reads the index of a finished corpus; refuses a folder without one, or a damaged one.
 
     Returns:
         {"config": CorpusConfig, "settings": dict, "shards": a tuple of shards for each split}.
-
-    Raises:
-        UserError: there is no finished corpus, or its index is damaged.
     """
     path = storage.join(folder, INDEX)
     if not storage.exists(path):
@@ -298,19 +289,14 @@ class PretrainingCorpus:
         )
 
     def shard(self, index: int, count: int) -> "PretrainingCorpus":
-        """The part of the corpus that one of several training processes reads.
+        """The part of the corpus for one of several training processes: its own training files.
 
         The largest file goes to the first process, each next one to whoever has the fewest rows.
         A step's global batch is then made of the processes' own batches, the same for a seed and
         a number of processes. Each process has epochs of its own: where the files do not divide
         evenly, the rows of a smaller part come again sooner. Masks are drawn with
-        `process_seed`, or all processes would mask the same positions.
-
-        Returns:
-            A corpus of some training shards and all validation shards, with its own fingerprint.
-
-        Raises:
-            UserError: fewer files than processes.
+        `process_seed`, or all processes would mask the same positions. The part has all validation
+        files and its own fingerprint; fewer training files than processes are refused.
         """
         if not 0 <= index < count:
             raise ValueError(f"no process {index} of {count}")
@@ -362,7 +348,7 @@ class PretrainingCorpus:
             seed: of the order of each epoch; None keeps the order of the files.
             start_step: number of the first batch.
             repeat: go on with the next epochs for ever, a batch across two of them included, or
-                end with the first one.
+                end with the epoch of the first row.
             drop_remainder: leave out a last batch that is not full; otherwise B is None in the
                 dataset's specification.
             numbered: add "row_number" (B,) int64, a row's number in the split, the same in every
@@ -379,8 +365,7 @@ class PretrainingCorpus:
         rows = self.rows(split)
         if batch_size < 1 or start_step < 0:
             raise UserError(
-                f"batch_size is {batch_size} and start_step {start_step}: the one must be 1 or "
-                "more, the other 0 or more"
+                f"batch_size={batch_size} must be 1 or more, start_step={start_step} 0 or more"
             )
         if not rows or (not repeat and drop_remainder and rows < batch_size):
             raise UserError(
@@ -442,11 +427,9 @@ class PretrainingCorpus:
 
 
 def process_seed(seed: int, process: int) -> int:
-    """A seed for the draws of one of several training processes.
+    """A seed for the draws of one of several training processes: the run's own for process 0.
 
-    Returns:
-        63 bits from NumPy's SeedSequence, whose children do not overlap; the run's own seed for
-        process 0, so that a single process draws the same numbers as without processes.
+    Others have 63 bits from NumPy's SeedSequence, whose children do not overlap.
     """
     if not process:
         return seed
@@ -469,9 +452,7 @@ def stream_dataset(
 
     Args:
         corpus: its rows are continuous text with `packing="full_text"`.
-        split: "train" or "validation".
-        batch_size: B.
-        start_step: number of the first batch.
+        split, batch_size, start_step: see `PretrainingCorpus.dataset`.
         repeat: begin again after n batches, for ever.
 
     Returns:

@@ -210,11 +210,7 @@ class CorpusWriter:
         write_state(self.out, self.settings, self.state)
 
     def finish(self) -> None:
-        """Writes the validation rows and the index, which makes the corpus valid.
-
-        Raises:
-            UserError: no text at all, or too few documents to pair.
-        """
+        """Writes the validation rows, then the index, which makes the corpus valid."""
         tokens = self.state.tokens
         if self.config.paired:
             # Seeds of training shards have one number, this one two.
@@ -318,13 +314,7 @@ def corpus_settings(
 
 
 def check_settings(found: dict, wanted: dict, out: str) -> None:
-    """Refuses to go on with a corpus of other settings.
-
-    Args:
-        found: the settings of the corpus in `out`.
-        wanted: the `corpus_settings` asked for.
-        out: the corpus's folder.
-    """
+    """Refuses a corpus in `out` whose settings are not the wanted ones; names the difference."""
     if found["vocabulary"] != wanted["vocabulary"]:
         raise UserError(
             f"vocabulary mismatch: the corpus in {out} is cut with vocabulary "
@@ -355,10 +345,9 @@ def _contents(sources: list[dict]) -> list[dict]:
 
 
 def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationState:
-    """Reads the state to resume from; a new one where nothing was begun.
+    """Reads the state to resume from, a new one where nothing was begun.
 
-    Raises:
-        UserError: the unfinished corpus has other settings, or is damaged.
+    An unfinished corpus of other settings, or a damaged one, is refused.
     """
     path = storage.join(out, PROGRESS)
     if not storage.exists(path):

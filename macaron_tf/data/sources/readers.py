@@ -100,14 +100,10 @@ def source_fingerprint(
     target_lang: str,
     data_dir: str | os.PathLike | None = None,
 ) -> str:
-    """Identifies what `read_pairs` would return, without reading it.
+    """SHA-256 (hex) that identifies the pairs of `read_pairs` without reading them.
 
-    Returns:
-        SHA-256 (hex) over the specification and the name, size and time of change of each file
-        (for the embedded corpus, its own SHA-256).
-
-    Raises:
-        UserError: as `read_pairs`, for what is missing.
+    It covers the arguments and the name, size and time of change of each file (for the embedded
+    corpus, its own SHA-256). Missing files are refused as in `read_pairs`.
     """
     parsed = parse_source(source, PAIRS)
     files = source_files(source, split, (source_lang, target_lang), data_dir)
@@ -220,9 +216,6 @@ def count_documents(
     """The number of a source's documents where it is known before reading, else None.
 
     It is unknown for files that hold several documents, and for the embedded corpus.
-
-    Raises:
-        UserError: as `documents`.
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
@@ -232,11 +225,7 @@ def count_documents(
 
 
 def parse_documents(source: str) -> Source:
-    """Parses the name of a source of documents.
-
-    Raises:
-        UserError: it is none; of a `tsv:` source, how to name its two languages.
-    """
+    """Parses the name of a source of documents; of a `tsv:` one the error says what to add."""
     if source.startswith("tsv:"):
         raise UserError(
             f"{source} holds translation pairs: name its two languages, as in "

@@ -237,7 +237,7 @@ def test_what_cannot_be_asked_for(corpus):
         corpus.dataset("test", 4)
     with pytest.raises(UserError, match="has 10 rows, too few for a batch of 11"):
         corpus.dataset("validation", 11, repeat=False)
-    with pytest.raises(UserError, match="batch_size is 0"):
+    with pytest.raises(UserError, match="batch_size=0 must be 1 or more"):
         corpus.dataset("train", 0)
     assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
 

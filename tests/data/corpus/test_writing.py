@@ -92,18 +92,6 @@ def test_sentence_order(texts, vocabulary, tmp_path):
     assert 0.25 < np.mean(labels) < 0.75
 
 
-def test_sentence_order_needs_one_document_on_either_side(texts, vocabulary, tmp_path):
-    for count in (1, 2):
-        sources = ",".join(f"{texts}/a/0{number}.txt" for number in range(count))
-        config = config_of(texts, pairs="sentence_order", sources=(f"text:{sources}",))
-        if count == 1:
-            with pytest.raises(UserError, match="two documents or more with text, one of them"):
-                prepare(config, vocabulary, tmp_path / "one")
-        else:
-            corpus = prepare(config, vocabulary, tmp_path / "two")
-            assert corpus.rows("train") and corpus.rows("validation")
-
-
 def test_a_last_document_that_is_held_out_alone(texts, vocabulary, tmp_path):
     # Shards of a document; of twelve, numbers 0, 2 and 11 are held out.
     config = config_of(texts, pairs="sentence_order", validation_every=11, rows_per_shard=1)
@@ -168,21 +156,25 @@ def test_no_text_of_a_validation_pair_is_trained_on(texts, vocabulary, tmp_path,
     assert 0.3 < np.mean(labels) < 0.8
 
 
-def test_pairs_need_two_documents_on_either_side(texts, vocabulary, tmp_path):
-    for count in range(1, 5):
+@pytest.mark.parametrize(
+    ("pairs", "least", "message", "sides"),
+    [
+        ("next_sentence", 4, "need four documents or more with text, two of", ({1, 3}, {0, 2})),
+        ("sentence_order", 2, "need two documents or more with text, one of them", ({1}, {0})),
+    ],
+)
+def test_pairs_need_documents_on_either_side(
+    texts, vocabulary, tmp_path, pairs, least, message, sides
+):
+    for count in range(1, least + 1):
         sources = ",".join(f"{texts}/a/0{number}.txt" for number in range(count))
-        config = config_of(texts, pairs="next_sentence", sources=(f"text:{sources}",))
-        out = tmp_path / str(count)
-        if count < 4:
-            with pytest.raises(UserError, match="need four documents or more with text, two of"):
-                prepare(config, vocabulary, out)
-        else:
-            corpus = prepare(config, vocabulary, out)
-            train, held_out = (
-                {number // 50 for number in numbers_of(corpus, rows_of(corpus, split))}
-                for split in ("train", "validation")
-            )
-            assert (train, held_out) == ({1, 3}, {0, 2})
+        config = config_of(texts, pairs=pairs, sources=(f"text:{sources}",))
+        if count < least:
+            with pytest.raises(UserError, match=message):
+                prepare(config, vocabulary, tmp_path / str(count))
+    corpus = prepare(config, vocabulary, tmp_path / "enough")
+    found = ({n // 50 for n in numbers_of(corpus, rows_of(corpus, s))} for s in corpus.shards)
+    assert tuple(found) == sides
 
 
 def test_weights_repeat_but_hold_out(texts, vocabulary, tmp_path):
@@ -246,6 +238,36 @@ def test_progress_counts_the_rows_that_come_again(texts, vocabulary, tmp_path, m
     assert f" documents  {rows} rows  " in stream.getvalue().splitlines()[-1]
 
 
+def prepared_with_kills(monkeypatch, config, vocabulary, out, check=lambda: None):
+    """Prepares a corpus, killed after every few file operations; returns it and the kills."""
+    rename, remove = storage.tf.io.gfile.rename, storage.remove
+    left = kills = 0  # `left`: file operations until the kill
+
+    def dies(operation, after):
+        def wrapped(*args, **kwargs):
+            nonlocal left
+            left -= 1
+            if left < 0 and not after:
+                raise KeyboardInterrupt
+            operation(*args, **kwargs)
+            if left < 0:
+                raise KeyboardInterrupt
+
+        return wrapped
+
+    while True:
+        # Each life gets one or two operations further than the last one, then is killed.
+        left = 3 + kills % 2
+        monkeypatch.setattr(storage.tf.io.gfile, "rename", dies(rename, after=kills % 3 == 0))
+        monkeypatch.setattr(storage, "remove", dies(remove, after=kills % 3 == 1))
+        try:
+            return prepare(config, vocabulary, out, stream=io.StringIO()), kills
+        except KeyboardInterrupt:
+            kills += 1
+            assert kills < 100
+            check()
+
+
 def test_nothing_is_done_twice(texts, vocabulary, tmp_path, monkeypatch):
     corpus = prepare(config_of(texts), vocabulary, tmp_path)
     before = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
@@ -276,34 +298,12 @@ def test_a_kill_at_any_moment_leaves_the_same_bytes(
     config = config_of(texts, **settings)
     prepare(config, vocabulary, tmp_path / "whole")
     whole = contents(tmp_path / "whole")
-    rename, remove = storage.tf.io.gfile.rename, storage.remove
-    left = 0  # file operations until the kill
+    out = tmp_path / "killed"
 
-    def dies(operation, after):
-        def wrapped(*args, **kwargs):
-            nonlocal left
-            left -= 1
-            if left < 0 and not after:
-                raise KeyboardInterrupt
-            operation(*args, **kwargs)
-            if left < 0:
-                raise KeyboardInterrupt
+    def check():
+        assert not (out / "corpus.json").exists() or contents(out).items() >= whole.items()
 
-        return wrapped
-
-    out, kills = tmp_path / "killed", 0
-    while True:
-        # Each life gets one or two operations further than the last one, then is killed.
-        left = 3 + kills % 2
-        monkeypatch.setattr(storage.tf.io.gfile, "rename", dies(rename, after=kills % 3 == 0))
-        monkeypatch.setattr(storage, "remove", dies(remove, after=kills % 3 == 1))
-        try:
-            corpus = prepare(config, vocabulary, out, stream=io.StringIO())
-            break
-        except KeyboardInterrupt:
-            kills += 1
-            assert kills < 100
-            assert not (out / "corpus.json").exists() or contents(out).items() >= whole.items()
+    corpus, kills = prepared_with_kills(monkeypatch, config, vocabulary, out, check)
     assert kills >= 3
     assert contents(out) == whole
     assert corpus.fingerprint == PretrainingCorpus.open(tmp_path / "whole").fingerprint
@@ -538,25 +538,7 @@ def test_languages_come_again_but_hold_out(texts, vocabulary, tmp_path, monkeypa
     }
     assert rows["validation"] and not rows["train"] & rows["validation"]
     assert corpus.rows("train") > len(rows["train"])  # some come again
-    rename, left = storage.tf.io.gfile.rename, 0
-
-    def dies(*args, **kwargs):
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        rename(*args, **kwargs)
-
-    monkeypatch.setattr(storage.tf.io.gfile, "rename", dies)
-    kills = 0
-    while True:
-        left = 6
-        try:
-            prepare(config, vocabulary, tmp_path / "killed", stream=io.StringIO())
-            break
-        except KeyboardInterrupt:
-            kills += 1
-            assert kills < 50
+    _, kills = prepared_with_kills(monkeypatch, config, vocabulary, tmp_path / "killed")
     assert kills >= 2
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     assert PretrainingCorpus.open(tmp_path / "killed").config == config
