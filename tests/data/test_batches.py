@@ -175,8 +175,9 @@ def trimmed(value):
     """An example's array without the zeros at the ends of its rows."""
     if np.ndim(value) == 0:
         return float(value)
-    one_row = np.ndim(value[0]) == 0
-    return tuple(np.trim_zeros(value, "b") if one_row else map(trimmed, value))
+    if np.ndim(value[0]):
+        return tuple(map(trimmed, value))
+    return tuple(np.trim_zeros(np.asarray(value), "b").tolist())
 
 
 @pytest.fixture(scope="module")
