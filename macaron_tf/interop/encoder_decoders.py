@@ -18,7 +18,7 @@ from macaron_tf.interop.arrays import (
     read_state,
     transformer_layer,
 )
-from macaron_tf.interop.hugging_face_vocabularies import read_t5_vocabulary, read_vocabulary
+from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary

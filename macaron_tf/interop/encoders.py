@@ -30,7 +30,7 @@ from macaron_tf.interop.arrays import (
     rows,
     transformer_layer,
 )
-from macaron_tf.interop.hugging_face_vocabularies import read_vocabulary
+from macaron_tf.interop.vocabularies import read_vocabulary
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models.pretrained import Pretrained

@@ -20,8 +20,8 @@ from macaron_tf.interop.arrays import (
     read_json,
     transformer_layer,
 )
-from macaron_tf.interop.bert_vocabulary import read_keras_hub_vocabulary
 from macaron_tf.interop.encoders import EncoderNames, import_encoder
+from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary

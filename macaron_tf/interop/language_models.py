@@ -27,7 +27,7 @@ from macaron_tf.interop.arrays import (
     rows,
     transformer_layer,
 )
-from macaron_tf.interop.hugging_face_vocabularies import (
+from macaron_tf.interop.vocabularies import (
     read_gpt2_vocabulary,
     read_gpt_vocabulary,
     read_vocabulary,

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from macaron_tf.settings import Settings
+
 # RE2's classes are ASCII only; Python's `\s`, `\d`, which the Moses rules of sacremoses rely on,
 # are Unicode's. These two classes make up the difference (a no-break space is white space here).
 _SPACE = r"[\s\v\x{1c}-\x{1f}\x{85}\pZ]"
@@ -71,10 +73,10 @@ _DECIMAL_COMMA_LANGUAGES = ("de", "es", "cz", "cs", "fr")
 
 
 @dataclasses.dataclass(frozen=True)
-class NormalizationConfig:
-    """What is done to a line before it is cut into pieces; every option is off by default.
+class NormalizationConfig(Settings):
+    """Changes of a line before it is cut into pieces; every option is off by default.
 
-    Args:
+    Attributes:
         punctuation: Moses punctuation normalization, as `sacremoses.MosesPunctNormalizer`.
         lower_case: Unicode lower-casing.
         remove_nonprinting: remove every character of Unicode category C (format characters,

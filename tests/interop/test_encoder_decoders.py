@@ -12,7 +12,7 @@ from macaron_tf.decoding import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.interop import import_encoder_decoder, read_encoder_decoder
-from tests.interop.test_hugging_face_vocabularies import byte_pair_tokenizer, train_sentencepiece
+from tests.interop.test_vocabularies import byte_pair_tokenizer, train_sentencepiece
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -151,7 +151,7 @@ def test_the_published_vocabulary_of_gpt2_is_read(tmp_path):
     folder = pathlib.Path("../shared/data/vocabularies/gpt2")
     if not folder.is_dir():
         pytest.skip("there is no ../shared/data here")
-    from macaron_tf.interop.hugging_face_vocabularies import read_gpt2_vocabulary
+    from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
 
     for ours, theirs in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
         (tmp_path / ours).write_bytes((folder / theirs).read_bytes())

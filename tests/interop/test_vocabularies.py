@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError
-from macaron_tf.interop.hugging_face_vocabularies import read_t5_vocabulary, read_vocabulary
+from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 
 TRAINING = [

@@ -1,0 +1,395 @@
+"""Vocabularies of Hugging Face's directories and KerasHub's presets, with our ids."""
+
+import base64
+import pathlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sentencepiece import sentencepiece_model_pb2
+
+from macaron_tf.errors import UserError
+from macaron_tf.interop.arrays import read_json
+from macaron_tf.text import NormalizationConfig, PieceVocabulary, WordPieceVocabulary
+from macaron_tf.text.byte_pairs import WORD_END, BytePairVocabulary, CharacterPairVocabulary
+from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
+
+# In our order, by the names of XLNet (which has <s> and </s> too, and does not use them), by those
+# of RoBERTa and XLM-R, and by those of ALBERT.
+_SPECIAL = {
+    "pad_token": ("<pad>", "[PAD]"),
+    "unk_token": ("<unk>", "[UNK]"),
+    "cls_token": ("<cls>", "<s>", "[CLS]"),
+    "sep_token": ("<sep>", "</s>", "[SEP]"),
+    "mask_token": ("<mask>", "[MASK]"),
+}
+# Kinds of vocabularies as `tokenizer.json` calls them, by the files of their own.
+_KINDS = {
+    "vocab.txt": "WordPiece",
+    "vocab.json": "BPE",
+    "spiece.model": "Unigram",
+    "sentencepiece.bpe.model": "Unigram",
+}
+_Model = sentencepiece_model_pb2.ModelProto
+_Piece = _Model.SentencePiece
+_LAST_RESORT = 100.0  # more than the score of any other way to cut a word
+
+
+class _Tokenizer:
+    """The files of a tokenizer.
+
+    Args:
+        directory: holds one of `files` or `tokenizer.json`.
+        files: names of the vocabulary's own file.
+
+    Attributes:
+        file: the vocabulary's own file; None where only `tokenizer.json` holds it.
+        whole: contents of `tokenizer.json`, `model` and `normalizer` its parts, or {}.
+        options: contents of `tokenizer_config.json`, or {}.
+
+    Raises:
+        UserError: there is no vocabulary.
+    """
+
+    def __init__(self, directory: pathlib.Path, files: Collection[str]):
+        def optional(name: str) -> dict:
+            return read_json(directory / name) if (directory / name).is_file() else {}
+
+        self.directory = directory
+        self.whole = optional("tokenizer.json")
+        self.options = optional("tokenizer_config.json")
+        self.model = self.whole.get("model") or {}
+        self.normalizer = self.whole.get("normalizer") or {}
+        found = (directory / name for name in files if (directory / name).is_file())
+        self.file = next(found, None)
+        if not self.whole and not self.file:
+            raise UserError(
+                f"{directory} has no vocabulary: neither {', '.join(files)} nor tokenizer.json."
+            )
+
+    def token(self, field: str) -> str | None:
+        """The name that `tokenizer_config.json` gives a special piece."""
+        given = self.options.get(field)
+        # Early files keep a token as an object with its `content`.
+        return given.get("content") if isinstance(given, dict) else given
+
+    def special(
+        self, present: Collection[str], usual: Mapping[str, Sequence[str]] = _SPECIAL
+    ) -> list[str]:
+        """Their names of padding, unknown, [CLS], [SEP] and [MASK], or of those in `usual`.
+
+        Args:
+            present: the names of all pieces.
+            usual: names by field, where the options give none.
+        """
+        names = []
+        for field, candidates in usual.items():
+            given = self.token(field)
+            candidates = (given,) if given else candidates
+            name = next((name for name in candidates if name in present), None)
+            if name is None:
+                raise UserError(
+                    f"the tokenizer of {self.directory} has no {field}: only vocabularies with "
+                    f"{field} {' or '.join(candidates)} among their pieces can be read."
+                )
+            names.append(name)
+        return names
+
+    def merged_pieces(self) -> tuple[dict[str, int], list[str]]:
+        """Pieces and their ids, and merges, from their own two files or from `tokenizer.json`."""
+        if not self.file:
+            merges = self.model["merges"]
+            # Early files have "left right", later ones a list of the two.
+            return self.model["vocab"], [m if isinstance(m, str) else " ".join(m) for m in merges]
+        file = self.directory / "merges.txt"
+        if not file.is_file():
+            raise UserError(f"{self.directory} has {self.file.name} and no {file.name}.")
+        lines = (line.removesuffix("\r") for line in file.read_text(encoding="utf-8").split("\n"))
+        return read_json(self.file), [n for n in lines if n and not n.startswith("#version")]
+
+    def byte_pairs(self) -> tuple[dict[str, int], list[str], bool]:
+        """`merged_pieces` of bytes, and whether a line begins with a space."""
+        steps = self.whole.get("pre_tokenizer") or {}
+        plain = steps.get("type") == "ByteLevel" and steps.get("use_regex", True)
+        if not self.file and (not plain or self.normalizer):
+            raise UserError(
+                f"{self.directory / 'tokenizer.json'} is of no byte-level BPE as GPT-2's: only "
+                "that can be read."
+            )
+        prefix = self.options.get("add_prefix_space", steps.get("add_prefix_space", False))
+        return *self.merged_pieces(), bool(prefix)
+
+
+def read_vocabulary(
+    directory: pathlib.Path, lower_case: bool | None = None
+) -> tuple[PieceVocabulary, np.ndarray | None]:
+    """Reads a tokenizer's files: WordPiece, byte-level BPE or SentencePiece.
+
+    Args:
+        directory: holds them.
+        lower_case: whether text is lower-cased, for a WordPiece directory that does not say so.
+
+    Returns:
+        The vocabulary, and at each of its ids theirs, `(V',)` int; None where all are the same.
+
+    Raises:
+        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+    """
+    found = _Tokenizer(directory, _KINDS)
+    # Early files of WordPiece do not name the type.
+    kind = _KINDS[found.file.name] if found.file else found.model.get("type")
+    if kind == "BPE":
+        numbers, merges, prefix = found.byte_pairs()
+        names = found.special(numbers)
+        kept = sorted(numbers.keys() - set(names), key=numbers.__getitem__)
+        # RoBERTa's; other byte-level ones have no pairs.
+        separators = 2 if "<s>" in names else 1
+        vocabulary = BytePairVocabulary(
+            kept, merges, add_prefix_space=prefix, pair_separators=separators
+        )
+        return vocabulary, np.array([numbers[name] for name in [*names, *kept]])
+    if kind == "Unigram":
+        return _read_sentencepiece(found)
+    return _read_wordpiece(found, lower_case), None
+
+
+def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
+    """Reads GPT-2's tokenizer, whose one special piece is the end of a text.
+
+    Returns:
+        The vocabulary, and at each of its ids theirs, `(V',)` int: the end's for [SEP], and for
+        [CLS] too, for theirs begins a text with it; -1 for our other special ids.
+
+    Raises:
+        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+    """
+    found = _Tokenizer(directory, ["vocab.json"])
+    numbers, merges, prefix = found.byte_pairs()
+    end = found.token("eos_token") or "<|endoftext|>"
+    if end not in numbers:
+        raise UserError(f"the tokenizer of {directory} has no piece {end!r} for the end of a text.")
+    kept = sorted(numbers.keys() - {end}, key=numbers.__getitem__)
+    special = [-1, -1, numbers[end], numbers[end], -1]
+    vocabulary = BytePairVocabulary(kept, merges, add_prefix_space=prefix)
+    return vocabulary, np.array([*special, *(numbers[name] for name in kept)])
+
+
+def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
+    """Reads GPT's tokenizer: BERT's words in small letters, merges that mark where they end.
+
+    Returns:
+        The vocabulary, and at each of its ids theirs, `(V',)` int; -1 for our special ids except
+        that of an unknown character.
+
+    Raises:
+        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+    """
+    found = _Tokenizer(directory, ["vocab.json"])
+    suffix = found.model.get("end_of_word_suffix", WORD_END)
+    if suffix != WORD_END:
+        raise UserError(
+            f"{directory / 'tokenizer.json'} ends words with {suffix!r}: only {WORD_END!r} can be "
+            "read."
+        )
+    numbers, merges = found.merged_pieces()
+    [unknown] = found.special(numbers, {"unk_token": ("<unk>",)})
+    kept = sorted(numbers.keys() - {unknown}, key=numbers.__getitem__)
+    special = [-1, numbers[unknown], -1, -1, -1]
+    vocabulary = CharacterPairVocabulary(kept, merges)
+    return vocabulary, np.array([*special, *(numbers[name] for name in kept)])
+
+
+def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
+    """Reads T5's tokenizer: SentencePiece's unigrams, followed by sentinels.
+
+    Returns:
+        The vocabulary; at each of its ids theirs, `(V',)` int, -1 for [MASK], for which they have
+        none, and for [CLS] that of padding, with which their decoder begins; their ids of the
+        sentinels, `<extra_id_0>` first.
+
+    Raises:
+        UserError: there is no vocabulary, or it has no padding, end or unknown piece.
+    """
+    found = _Tokenizer(directory, ["spiece.model"])
+    model, pieces = _sentencepiece_model(found)
+    names = [piece.piece for piece in pieces]
+    numbers = [re.fullmatch(r"<extra_id_(\d+)>", name) for name in names]
+    sentinels = {int(match[1]): index for index, match in enumerate(numbers) if match}
+    if not sentinels:  # the model's file does not hold them: they follow it, the last one first
+        count = found.options.get("extra_ids", 100)
+        sentinels = {number: len(names) + count - 1 - number for number in range(count)}
+    usual = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
+    pad, unknown, end = map(names.index, found.special(names, usual))
+    rest = np.setdiff1d(np.arange(len(names)), [pad, unknown, end, *sentinels.values()])
+    ids = np.array([pad, unknown, pad, end, -1, *rest])
+    vocabulary = SentencePieceVocabulary(_reordered(model, pieces, ids))
+    return vocabulary, ids, np.array([sentinels[number] for number in sorted(sentinels)], int)
+
+
+def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]:
+    model, pieces = _sentencepiece_model(found)
+    names = [piece.piece for piece in pieces]
+    special = found.special(set(names))
+    # XLM-R's model does all that is done to text; XLNet's and ALBERT's text is folded before.
+    xlnet, fold = "<cls>" in special, "<s>" not in special
+    if xlnet and found.file:
+        # XLNet cut a piece of a digit and a comma once more: it is a last resort. Its
+        # `tokenizer.json` has these scores.
+        for piece in pieces:
+            if re.search(r"\d,$", piece.piece) and piece.type == _Piece.NORMAL:
+                piece.score -= _LAST_RESORT
+    if found.options.get("keep_accents"):
+        raise UserError(
+            f"the tokenizer of {found.directory} has keep_accents=True: only False can be read."
+        )
+    # Their defaults: ALBERT lower-cases, XLNet does not.
+    steps = found.normalizer.get("normalizers", [found.normalizer])
+    small = "Lowercase" in [step.get("type") for step in steps] if found.whole else not xlnet
+    lower_case = fold and bool(found.options.get("do_lower_case", small))
+    first = [names.index(name) for name in special]
+    order = np.array([*first, *np.setdiff1d(np.arange(len(pieces)), first)])
+    vocabulary = SentencePieceVocabulary(
+        _reordered(model, pieces, order),
+        NormalizationConfig(lower_case=lower_case),
+        fold_accents=fold,
+        pair_separators=1 if fold else 2,
+        cls_last=xlnet,
+    )
+    return vocabulary, order
+
+
+def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
+    """A model with the settings of theirs, and their pieces in the order of their ids."""
+    model = _Model()
+    if found.file:
+        try:
+            model.ParseFromString(found.file.read_bytes())
+        except Exception as error:  # protobuf's DecodeError differs between its versions
+            raise UserError(f"{found.file} is no SentencePiece model: {error}.") from None
+        pieces = list(model.pieces)
+        if found.file.name == "sentencepiece.bpe.model":
+            # Theirs are <unk>, <s>, </s>; fairseq puts its own four before the rest, one after it.
+            special = [_piece(text) for text in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
+            pieces = [*special[:4], *pieces[3:], special[4]]
+        return model, pieces
+    model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
+    # The table of SentencePiece's normalization, alone or among other steps.
+    for step in found.normalizer.get("normalizers", [found.normalizer]):
+        if charsmap := step.get("precompiled_charsmap"):
+            model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
+    pieces = [_piece(text, score) for text, score in found.model["vocab"]]
+    for token in found.whole.get("added_tokens") or ():
+        if token["id"] == len(pieces):
+            pieces.append(_piece(token["content"]))
+        elif token["id"] < len(pieces):
+            special = token.get("special")
+            pieces[token["id"]].type = _Piece.CONTROL if special else _Piece.USER_DEFINED
+    return model, pieces
+
+
+def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
+    """A serialized model of the same settings, its pieces in our order.
+
+    Args:
+        theirs: its settings are kept; its own pieces do not count.
+        pieces: at their ids.
+        order: at each of our ids the one of theirs, PAD, UNK, [CLS], [SEP] and [MASK] first.
+    """
+    model = _Model()
+    model.trainer_spec.CopyFrom(theirs.trainer_spec)
+    model.normalizer_spec.CopyFrom(theirs.normalizer_spec)
+    spec = model.trainer_spec
+    spec.pad_piece, spec.unk_piece = "<pad>", "<unk>"
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = 0, 1, -1, -1
+    special = ("<pad>", "<unk>", *CONTROL)
+    for ours, number in enumerate(order):
+        if ours < len(special):
+            kind = _Piece.UNKNOWN if ours == spec.unk_id else _Piece.CONTROL
+            model.pieces.add(piece=special[ours], type=kind)
+        else:
+            model.pieces.add().CopyFrom(pieces[number])
+    return model.SerializeToString(deterministic=True)
+
+
+def _piece(text: str, score: float = 0.0) -> _Piece:
+    return _Piece(piece=text, score=score, type=_Piece.NORMAL)
+
+
+def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
+    """BERT's vocabulary; `tokenizer_config.json` goes before `tokenizer.json`, as there."""
+    directory, whole = found.directory, found.directory / "tokenizer.json"
+    names = {
+        "lowercase": "do_lower_case",
+        "strip_accents": "strip_accents",
+        "handle_chinese_chars": "tokenize_chinese_chars",
+    }
+    settings = {theirs: found.normalizer.get(name) for name, theirs in names.items()}
+    # None is the default of some.
+    settings.update((name, value) for name, value in found.options.items() if value is not None)
+    lower_case = settings["do_lower_case"] if settings["do_lower_case"] is not None else lower_case
+    if lower_case is None:
+        raise UserError(
+            f"no file in {directory} says whether its text is lower-cased: give "
+            "lower_case=True or False."
+        )
+    # BERT takes accents off exactly where it lower-cases.
+    needed = {"strip_accents": lower_case, "tokenize_chinese_chars": True}
+    for field, value in needed.items():
+        if settings[field] not in (None, value):
+            raise UserError(
+                f"the tokenizer of {directory} has {field}={settings[field]!r}: only {value!r} can "
+                f"be read with do_lower_case={lower_case!r}."
+            )
+    for field, (_, *_, piece) in _SPECIAL.items():
+        if (token := found.token(field) or piece) != piece:
+            raise UserError(
+                f"the tokenizer of {directory} has {field}={token!r}: only {piece!r} can be read."
+            )
+    if found.file:
+        vocabulary = WordPieceVocabulary.from_file(found.file, lower_case)
+    else:
+        vocabulary = WordPieceVocabulary(_words(whole, found.model), lower_case)
+    for token in found.whole.get("added_tokens") or ():
+        if token["id"] >= vocabulary.pieces or vocabulary.words[token["id"]] != token["content"]:
+            raise UserError(
+                f"{whole} adds the token {token['content']!r} to the vocabulary: only WordPiece's "
+                "own can be read."
+            )
+    return vocabulary
+
+
+def _words(file: pathlib.Path, model: Mapping[str, Any]) -> list[str]:
+    # Early files do not name the type.
+    if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
+        raise UserError(f"{file} holds no WordPiece vocabulary: only BERT's can be read.")
+    if model.get("continuing_subword_prefix", "##") != "##":
+        raise UserError(
+            f"{file} has continuing_subword_prefix={model['continuing_subword_prefix']!r}: only "
+            "'##' can be read."
+        )
+    numbers = model["vocab"]
+    words = sorted(numbers, key=numbers.get)
+    if [numbers[word] for word in words] != list(range(len(words))):
+        raise UserError(f"{file} leaves out ids between 0 and {max(numbers.values())}.")
+    return words
+
+
+def read_keras_hub_vocabulary(directory: pathlib.Path) -> WordPieceVocabulary:
+    """Reads `tokenizer.json` and `assets/tokenizer/vocabulary.txt` of a BERT preset.
+
+    Raises:
+        UserError: a file is missing, or the tokenizer is not BERT's.
+    """
+    record, words = directory / "tokenizer.json", directory / "assets/tokenizer/vocabulary.txt"
+    for file in (record, words):
+        if not file.is_file():
+            raise UserError(
+                f"{directory} has no {file.relative_to(directory)}: save the preset's tokenizer "
+                "with it."
+            )
+    config = read_json(record).get("config", {})
+    for field, needed in (("split", True), ("suffix_indicator", "##"), ("oov_token", "[UNK]")):
+        if config.get(field, needed) != needed:
+            raise UserError(f"{record} has {field}={config[field]!r}: only {needed!r} can be read.")
+    return WordPieceVocabulary.from_file(words, lower_case=bool(config.get("lowercase", False)))
