@@ -223,7 +223,7 @@ class PieceVocabulary(Vocabulary):
         return self.tokenizer.tokenize(self.normalized(strings, language))
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        """`encode`, and the place of each piece in the text; see `locate` for its limits.
+        """`encode`, and the place of each piece in the text; see `AlignedText` for its limits.
 
         Raises:
             UserError: this kind of vocabulary keeps no offsets.

@@ -1,4 +1,4 @@
-"""Text normalization as TensorFlow graph ops: the same rules in training, serving and export."""
+"""Text normalization in a graph, and the way from normalized text back to the original."""
 # ruff: noqa: RUF001 -- look-alike punctuation is what this file is about
 
 import dataclasses
@@ -67,7 +67,7 @@ _PSEUDO_SPACES = (
     (r" +", " "),
 )
 _ENGLISH_COMMAS = ((r'"([,.]+)', r'\1"'),)
-# The full stop stays inside when the quotation ends the sentence: hence "followed by something".
+# The full stop stays inside when the quotation ends the sentence: something has to follow.
 _EUROPEAN_COMMAS = ((r',"', '",'), (rf'(\.+)"({_SPACE}*[^<])', r'"\1\2'))
 _DECIMAL_COMMA_LANGUAGES = ("de", "es", "cz", "cs", "fr")
 
@@ -89,13 +89,10 @@ class NormalizationConfig(Settings):
 
 
 def punctuation_rules(language: str) -> tuple[tuple[str, str], ...]:
-    """The Moses punctuation rules of a language, in order.
+    """Moses' punctuation rules of a language in order: RE2 patterns and their replacements.
 
     Args:
         language: a language code such as "en" or "de-AT"; only its first part counts.
-
-    Returns:
-        Pairs of an RE2 pattern and its replacement.
     """
     language = language.replace("_", "-").split("-")[0].lower()
     rules = _SPACING + _QUOTES + _PSEUDO_SPACES
@@ -108,12 +105,12 @@ def punctuation_rules(language: str) -> tuple[tuple[str, str], ...]:
 
 
 def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) -> tf.Tensor:
-    """Normalizes lines in-graph; always mends invalid UTF-8 and removes line breakers.
+    """Normalizes lines in-graph; always repairs invalid UTF-8 and removes line breakers.
 
     Args:
         strings: (B,) string tensor, nominally UTF-8; an invalid byte becomes U+FFFD.
-        config: what else is done.
-        language: the language whose punctuation rules apply.
+        config: further changes.
+        language: chooses the punctuation rules.
 
     Returns:
         (B,) string tensor of valid UTF-8 without control characters, stripped of outer space.
@@ -163,14 +160,14 @@ def in_chunks(items: Iterable, size: int = 8192) -> Iterator[list]:
         yield chunk
 
 
-# Rows of running text have no line ends: documents are cut at them. RE2 reads these alike.
+# Rows of running text have no line ends: documents are cut at them. Python and RE2 agree here.
 _LINE_ENDS, _TRAILING = r"[ \t\r]*\n[ \t\r\n]*", r"[ \t\r\n]+\z"
 
 
 def as_prompt(text: str) -> str:
-    """A text as the rows of a corpus hold it: a line's end is a space.
+    """A text in the form of a corpus's rows: each line end is a space.
 
-    White space at its end is left out: the word that follows brings its own.
+    White space at the end is removed: the next word carries its own space.
     """
     return re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
 
@@ -188,7 +185,7 @@ _GUARD = "x"
 
 
 class LocatedPieces(NamedTuple):
-    """Ids of pieces, and where each lies in the original text.
+    """Ids of pieces, and the place of each in the original text.
 
     Attributes:
         ids: (B, None) int32 ragged.
@@ -202,15 +199,15 @@ class LocatedPieces(NamedTuple):
 
 
 class AlignedText:
-    """Texts, normalized character by character, and the way back.
+    """Texts normalized character by character, with the way back to the original.
 
     A combining mark belongs to the character before it: a piece that holds a part of "e" and its
     accent lies over both.
 
     Args:
         texts: (B,) string tensor of UTF-8.
-        normalize: (N,) strings to (N,) strings; it sees one character at a time, so that rules
-            that look at a character's neighbours do nothing.
+        normalize: (N,) strings to (N,) strings; it sees one character at a time: rules that
+            depend on neighbours, such as BERT's limit of a word's length, have no effect.
 
     Attributes:
         normalized: (B,) string tensor.
@@ -219,16 +216,16 @@ class AlignedText:
     def __init__(self, texts: tf.Tensor, normalize: Callable[[tf.Tensor], tf.Tensor]):
         characters = tf.strings.unicode_split(texts, "UTF-8")  # (B, None)
         # A page has some hundred distinct characters: only those are normalized.
-        distinct, place = tf.unique(characters.values)
+        distinct, index = tf.unique(characters.values)
         guarded = normalize(tf.strings.join([_GUARD, distinct, _GUARD]))
         lengths = tf.strings.length(guarded) - 2
         clean = tf.strings.substr(guarded, tf.ones_like(lengths), lengths)
         self.normalized = tf.strings.reduce_join(
-            characters.with_values(tf.gather(clean, place)), axis=1
+            characters.with_values(tf.gather(clean, index)), axis=1
         )
 
         def of_character(values: tf.Tensor) -> tf.Tensor:
-            return tf.gather(values, place)  # (N,), N characters of all texts
+            return tf.gather(values, index)  # (N,), N characters of all texts
 
         lengths = of_character(tf.cast(lengths, tf.int64))
         ends = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(lengths)], axis=0)  # (N + 1,)
@@ -246,15 +243,9 @@ class AlignedText:
     def original(
         self, starts: tf.RaggedTensor, ends: tf.RaggedTensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Bytes of the normalized texts to characters of the original ones.
+        """Bytes `(B, None)` of the normalized texts to characters `(B, None)` of the original ones.
 
         White space at a piece's beginning, which SentencePiece counts to the piece, is left out.
-
-        Args:
-            starts, ends: (B, None) integers, where pieces begin and end in `normalized`.
-
-        Returns:
-            (B, None) and (B, None) int64.
         """
         before = tf.gather(self._text_bytes, starts.value_rowids())
         first = tf.cast(starts.values, tf.int64) + before
@@ -264,7 +255,7 @@ class AlignedText:
             for value in (first, last)
         )
         last = tf.minimum(last, tf.size(self._bytes, tf.int64) - 1)
-        # The next cluster that is no space, where it is still this piece's.
+        # The next cluster that is no space, if it belongs to this piece.
         words = tf.concat([self._words, [tf.int64.max]], axis=0)
         word = tf.gather(words, tf.searchsorted(self._words, first))
         first = tf.where(word <= last, word, tf.minimum(first, last))
@@ -277,14 +268,11 @@ class AlignedText:
 def locate(
     texts: tf.Tensor, normalize: Callable[[tf.Tensor], tf.Tensor], tokenizer
 ) -> LocatedPieces:
-    """Cuts texts into pieces, in-graph, and says where each lies.
+    """Cuts texts into pieces, in-graph, with the place of each in the original text.
 
     Args:
         texts, normalize: as for `AlignedText`.
-        tokenizer: has `tokenize_with_offsets`, as those of tensorflow_text.
-
-    Returns:
-        The pieces of the normalized texts.
+        tokenizer: has tensorflow_text's `tokenize_with_offsets`.
     """
     aligned = AlignedText(texts, normalize)
     ids, starts, ends = tokenizer.tokenize_with_offsets(aligned.normalized)

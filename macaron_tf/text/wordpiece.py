@@ -105,8 +105,8 @@ class WordPieceVocabulary(PieceVocabulary):
     """A WordPiece vocabulary; it cuts text exactly as BERT's tokenizer does.
 
     Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
-    Understanding; Schuster and Nakajima 2012 for WordPiece. Only, a "[MASK]" or "[SEP]" that
-    stands in a text is text like any other: nobody's document may forge a special id.
+    Understanding; Schuster and Nakajima 2012 for WordPiece. A "[MASK]" or "[SEP]" within a
+    text is text like any other, so that no document forges a special id.
 
     Args:
         words: the pieces, by id; one that continues a word begins with "##".
