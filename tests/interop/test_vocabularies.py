@@ -31,12 +31,9 @@ TEXTS = [
 
 
 ALBERT = {
-    "pad_id": 0,
-    "unk_id": 1,
-    "bos_id": -1,
-    "eos_id": -1,
+    "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1,
     "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
-}
+}  # fmt: skip
 
 
 def train_sentencepiece(**special) -> bytes:
@@ -95,43 +92,42 @@ def test_robertas(files, prefix, tmp_path):
     check(tmp_path, byte_pair_tokenizer(kind, files, tmp_path, add_prefix_space=prefix))
 
 
-def test_alberts(tmp_path):
+XLNET = {
+    "unk_id": 0, "bos_id": 1, "eos_id": 2, "user_defined_symbols": ["<eop>"],
+    "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("system", "file", "special", "other_case"),
+    [
+        ("Albert", "spiece.model", ALBERT, {"do_lower_case": False}),
+        ("XLNet", "spiece.model", XLNET, {"do_lower_case": True}),
+        ("XLMRoberta", "sentencepiece.bpe.model", {}, None),
+    ],
+)
+def test_sentencepieces(system, file, special, other_case, tmp_path):
     transformers = pytest.importorskip("transformers")
-    (tmp_path / "spiece.model").write_bytes(train_sentencepiece(**ALBERT))
-    tokenizer = transformers.AlbertTokenizer.from_pretrained(tmp_path)
+    kind = getattr(transformers, f"{system}Tokenizer")
+    (tmp_path / file).write_bytes(train_sentencepiece(**special))
+    tokenizer = kind.from_pretrained(tmp_path)
     check(tmp_path, tokenizer)
     tokenizer.save_pretrained(tmp_path / "saved")
-    assert not (tmp_path / "saved/spiece.model").exists()
+    assert not (tmp_path / "saved" / file).exists()
     check(tmp_path / "saved", tokenizer)
-    (tmp_path / "saved/tokenizer_config.json").unlink()
-    check(tmp_path / "saved", tokenizer)
-    cased = transformers.AlbertTokenizer.from_pretrained(tmp_path, do_lower_case=False)
-    cased.save_pretrained(tmp_path / "cased")
-    check(tmp_path / "cased", cased)
+    if other_case:
+        (tmp_path / "saved/tokenizer_config.json").unlink()
+        check(tmp_path / "saved", tokenizer)
+        other = kind.from_pretrained(tmp_path, **other_case)
+        other.save_pretrained(tmp_path / "other")
+        check(tmp_path / "other", other)
 
 
-XLNET = {
-    "unk_id": 0,
-    "bos_id": 1,
-    "eos_id": 2,
-    "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
-    "user_defined_symbols": ["<eop>"],
-}
-
-
-def test_xlnets(tmp_path):
+def test_xlnets_segments(tmp_path):
     transformers = pytest.importorskip("transformers")
     (tmp_path / "spiece.model").write_bytes(train_sentencepiece(**XLNET))
-    tokenizer = transformers.XLNetTokenizer.from_pretrained(tmp_path)
-    check(tmp_path, tokenizer)
-    tokenizer.save_pretrained(tmp_path / "saved")
-    assert not (tmp_path / "saved/spiece.model").exists()
-    check(tmp_path / "saved", tokenizer)
-    (tmp_path / "saved/tokenizer_config.json").unlink()
-    check(tmp_path / "saved", tokenizer)
     small = transformers.XLNetTokenizer.from_pretrained(tmp_path, do_lower_case=True)
     small.save_pretrained(tmp_path / "small")
-    check(tmp_path / "small", small)
     vocabulary, _ = read_vocabulary(tmp_path / "small")
     a, b = TEXTS[:2]
     for texts, rows in (((a,), (a, None)), ((a, b), (a, b))):
@@ -169,16 +165,6 @@ def test_signs_are_pieces_of_their_own_as_in_sentencepiece(system, tmp_path):
     for directory in (tmp_path, tmp_path / "saved"):
         vocabulary, ids = read_vocabulary(directory)
         assert [ids[row].tolist() for row in vocabulary.encode_lines(text)] == model.encode(text)
-
-
-def test_xlm_rs(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    (tmp_path / "sentencepiece.bpe.model").write_bytes(train_sentencepiece())
-    tokenizer = transformers.XLMRobertaTokenizer.from_pretrained(tmp_path)
-    check(tmp_path, tokenizer)
-    tokenizer.save_pretrained(tmp_path / "saved")
-    assert not (tmp_path / "saved/sentencepiece.bpe.model").exists()
-    check(tmp_path / "saved", tokenizer)
 
 
 def test_t5s(tmp_path):

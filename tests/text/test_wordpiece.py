@@ -12,20 +12,14 @@ from macaron_tf.text import WordPieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES as SPECIAL
 
 STRANGE = [
-    "",
-    "   ",
-    "café naïve Ångström e\u0301a\u0300 x\u0301\u0323 \u0301",
-    "日本語の文 \u3402 \U00020001 x 한국어 가나다 ภาษา",
+    "", "   ", "café naïve Ångström e\u0301a\u0300 x\u0301\u0323 \u0301", "😀 hi ##ing # ## ###",
+    "日本語の文 \u3402 \U00020001 x 한국어 가나다 ภาษา", "İstanbul ß ẞ ﬁ Ω K ΟΔΟΣ οδος",
     "a\u200bb \u00ad soft \ufeff a\x00b \ufffd x \ue000 pua \U000e0001 tag",
     "a\tb\nc\rd\x0be\x0cf\x85g\x1ch \u2028x\u2029 \u00a0nb\u3000sp",
-    "$5+3=8^2`~|<> don't ’ “q” — − × € °",
-    "İstanbul ß ẞ ﬁ Ω K ΟΔΟΣ οδος",
-    "x" * 100 + " y",
-    "x" * 101 + " y",
+    "$5+3=8^2`~|<> don't ’ “q” — − × € °", "x" * 100 + " y", "x" * 101 + " y",
     "é" * 60 + " z " + "é" * 101 + " " + "ж" * 60 + " " + "ж" * 101,
     "a" * 100 + "-" + "b" * 101 + "." + "c" * 102 + "語" + "d" * 100,
-    "😀 hi ##ing # ## ###",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
