@@ -406,21 +406,21 @@ def generate(
 
 
 def stream(
-    begin: Callable[[Prompts], tuple[Any, State]],
     step: Callable[[State, Any, Prompts], tuple[State, tf.Tensor]],
+    state: State,
+    context: Any,
     prompts: Prompts,
 ) -> Iterator[np.ndarray]:
     """The tokens of `generate`, each as soon as it is chosen.
 
     Args:
-        begin: gives the context and the `first_state`.
         step: `advance` without its first and last argument, as a `tf.function`; traced once where
             the cache keeps its shape.
+        state: the `first_state`.
 
     Yields:
         (B, K) int32: the next new tokens, PAD where a text has none.
     """
-    context, state = begin(prompts)
     shortest = int(tf.reduce_min(prompts.lengths))
     while not bool(tf.reduce_all(state.ended)):
         state, new = step(state, context, prompts)

@@ -108,7 +108,9 @@ class TextGenerator:
         self.barred[vocabulary.sep_id] = False
         self._whole = functools.cache(self._make_whole)
         self._step = functools.cache(self._make_step)
-        self._begin = tf.function(self._first, autograph=False)
+        self._begin = tf.function(
+            lambda *given: first_state(*given, self.prefill_fn), autograph=False
+        )
 
     def row(self, text: str) -> list[int]:
         """The model's input for a text (see `as_prompt`): [CLS] and the text's ids.
@@ -219,11 +221,10 @@ class TextGenerator:
         width = width if self.longest is None else min(width, self.longest)
         rows, *asked = self._asked([row], config, seed, width)
 
-        def begin(prompts: Prompts) -> tuple[Any, State]:
-            context, cache = self.init_decode(rows, 1, width)
-            return context, self._begin(prompts, context, cache)
-
-        tokens = stream(begin, self._step(config), self.prompts(rows, *asked))
+        context, cache = self.init_decode(rows, 1, width)
+        prompts = self.prompts(rows, *asked)
+        state = self._begin(prompts, context, cache)
+        tokens = stream(self._step(config), state, context, prompts)
         shown_text = self.detokenizer.stream()
         fresh = self.begins(len(row))
         for new in tokens:
@@ -267,9 +268,6 @@ class TextGenerator:
             tf.TensorSpec((None, samples), tf.int32),
         ]
         return tf.function(whole, input_signature=signature, autograph=False)
-
-    def _first(self, prompts: Prompts, context: Any, cache: Any) -> State:
-        return first_state(prompts, context, cache, self.prefill_fn)
 
     def _make_step(self, config: GenerationConfig) -> Callable:
         rules = self.rules(config, config.min_tokens)

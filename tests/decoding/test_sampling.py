@@ -281,15 +281,13 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     for options in ({"jit": True}, {"growing": True})[kind != "swish_rnn" :]:
         np.testing.assert_array_equal(run(model, prompts, rules, **options)["ids"], found["ids"])
 
-    def begin(prompts):
-        context, cache = model.init_decode(3, 2, P + N - 1)
-        return context, first_state(prompts, context, cache, model.prefill)
-
     @tf.function(autograph=False)
     def step(state, context, prompts):
         return advance(model.decode_step, state, context, prompts, rules)
 
-    new = list(stream(begin, step, prompts))
+    context, cache = model.init_decode(3, 2, P + N - 1)
+    state = first_state(prompts, context, cache, model.prefill)
+    new = list(stream(step, state, context, prompts))
     for b, prompt in enumerate(ROWS):
         for k in range(2):
             tokens = [int(each[b, k]) for each in new if each[b, k]]
