@@ -18,10 +18,10 @@ def masked(rng, rows, length):
 
 
 def every_span(window, max_answer):
-    positions = [i for i in range(1, window.shape[1]) if window[0, i] > -1e8]
+    allowed = [i for i in range(1, window.shape[1]) if window[0, i] > -1e8]
     return {
         (a, b): float(window[0, a] + window[1, b])
-        for a, b in itertools.product(positions, positions)
+        for a, b in itertools.product(allowed, allowed)
         if a <= b < a + max_answer
     }
 

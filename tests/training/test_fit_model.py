@@ -1,3 +1,5 @@
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -241,13 +243,13 @@ def staged(steps=STAGE, **changes):
     keras.utils.set_random_seed(1)
     network = toy_network()
     part = network.get_layer("hidden").trainable_variables
-    config = TrainingConfig(**{**STAGED.__dict__, **changes})
+    config = dataclasses.replace(STAGED, **changes)
     stage = FirstStage(steps, part) if steps else None
     return build_fit_model(network, toy_objective, config, first_stage=stage)
 
 
 def named_weights(model):
-    return {weight.path: weight.numpy() for weight in model.network.named_weights}
+    return {weight.path: weight.numpy() for weight in model.network.weights}
 
 
 @pytest.mark.parametrize("changes", [{}, {"accumulation_steps": 2}, {"steps_per_call": 2}])
