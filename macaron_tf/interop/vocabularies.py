@@ -134,7 +134,7 @@ def read_vocabulary(
         The vocabulary, and at each of its ids theirs, `(V',)` int; None where all are the same.
 
     Raises:
-        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+        UserError: there is no vocabulary, or it cuts text in a way that ours cannot.
     """
     found = _Tokenizer(directory, _KINDS)
     # Early files of WordPiece do not name the type.
@@ -162,7 +162,7 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
         [CLS] too, for theirs begins a text with it; -1 for our other special ids.
 
     Raises:
-        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+        UserError: there is no vocabulary, or it cuts text in a way that ours cannot.
     """
     found = _Tokenizer(directory, ["vocab.json"])
     numbers, merges, prefix = found.byte_pairs()
@@ -183,7 +183,7 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
         that of an unknown character.
 
     Raises:
-        UserError: there is no vocabulary, or it cuts text otherwise than ours.
+        UserError: there is no vocabulary, or it cuts text in a way that ours cannot.
     """
     found = _Tokenizer(directory, ["vocab.json"])
     suffix = found.model.get("end_of_word_suffix", WORD_END)

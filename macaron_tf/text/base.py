@@ -148,7 +148,7 @@ def check_vocabulary(expected_hash: str, vocabulary: Vocabulary, where: str) -> 
     Args:
         expected_hash: the `hash` that was recorded.
         vocabulary: the vocabulary at hand.
-        where: the place of the recorded hash, for the message.
+        where: the file that holds the recorded hash, for the message.
     """
     if vocabulary.hash != expected_hash:
         raise UserError(
@@ -223,7 +223,7 @@ class PieceVocabulary(Vocabulary):
         return self.tokenizer.tokenize(self.normalized(strings, language))
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        """`encode`, and the place of each piece in the text; see `AlignedText` for its limits.
+        """`encode` with the position of each piece in the text; see `AlignedText` for its limits.
 
         Raises:
             UserError: this kind of vocabulary keeps no offsets.

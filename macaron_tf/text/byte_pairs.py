@@ -24,8 +24,8 @@ WORD_END = "</w>"  # ends a piece that ends a word, where pieces are of characte
 
 # White space of Python's and Rust's `\s`; RE2's own knows ASCII alone.
 _SPACE = r"\t-\r\x{85}\pZ"
-# Set between two words for a moment. No character (Unicode keeps it for such uses), so that it
-# may be taken out of every text.
+# Set between two words for a moment. Unicode reserves it for such uses, so that it may be removed
+# from every text.
 _MARK = "\U0010ffff"
 # Radford et al. 2019: contractions, then letters, digits and signs, each with the one space before
 # them. Their pattern leaves the last space of several to the next word by looking ahead, which
@@ -358,7 +358,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return tokenizer
 
     def piece_bytes(self, number: int) -> bytes:
-        # A piece that is none of bytes, such as GPT-2's <|endoftext|>, stands for itself.
+        # A piece that is not of bytes, such as GPT-2's <|endoftext|>, stands for itself.
         unit = self.units[number - SPECIAL]
         return b"".join(_BYTES.get(letter, letter.encode()) for letter in unit)
 

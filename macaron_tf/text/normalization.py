@@ -185,7 +185,7 @@ _GUARD = "x"
 
 
 class LocatedPieces(NamedTuple):
-    """Ids of pieces, and the place of each in the original text.
+    """Ids of pieces, and the position of each in the original text.
 
     Attributes:
         ids: (B, None) int32 ragged.
@@ -268,7 +268,7 @@ class AlignedText:
 def locate(
     texts: tf.Tensor, normalize: Callable[[tf.Tensor], tf.Tensor], tokenizer
 ) -> LocatedPieces:
-    """Cuts texts into pieces, in-graph, with the place of each in the original text.
+    """Cuts texts into pieces, in-graph, with the position of each in the original text.
 
     Args:
         texts, normalize: as for `AlignedText`.

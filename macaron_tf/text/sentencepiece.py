@@ -36,8 +36,8 @@ _THREADS = 4
 class SentencePieceVocabulary(PieceVocabulary):
     """A SentencePiece model, the normalization before it, and its languages.
 
-    Pieces 0 to 3 are PAD, UNK, BOS and EOS, as of translators; or 0 to 4 are PAD, UNK, [CLS], [SEP]
-    and [MASK], as of encoders.
+    A translator's pieces 0 to 3 are PAD, UNK, BOS and EOS; an encoder's 0 to 4 are PAD, UNK, [CLS],
+    [SEP] and [MASK].
 
     Args:
         proto: the serialized model.

@@ -90,7 +90,7 @@ def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
 def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> list[list[str]]:
     """Cuts lines into sentences.
 
-    `tensorflow_text`'s StateBasedSentenceBreaker cuts behind every ".", "?" and "!", in "Mr. Smith"
+    `tensorflow_text`'s StateBasedSentenceBreaker cuts after every ".", "?" and "!", in "Mr. Smith"
     and "3.5" too, and leaves a closing quotation mark to the next sentence; it takes 2.2 MB a
     second. `blingfire`, an optional package, knows abbreviations, numbers and quotation marks and
     takes 9.7 MB a second, but leaves lower-cased text whole.

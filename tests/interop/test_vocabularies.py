@@ -213,7 +213,7 @@ def test_the_real_albert_vocabulary(shared_data):
     assert vocabulary.model_type == "unigram"
 
 
-def test_what_is_no_vocabulary_is_refused(tmp_path):
+def test_other_files_are_refused(tmp_path):
     (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(UserError, match=r"has vocab\.json and no merges\.txt"):
         read_vocabulary(tmp_path)

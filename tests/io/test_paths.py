@@ -118,7 +118,7 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
     assert "sentence1" in record, source
 
 
-def test_what_is_mapped_into_memory_is_on_the_disk(bucket, monkeypatch):
+def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
     rows = TokenRows.from_lists([[5, 3]], 8)
     with pytest.raises(UserError, match="mapped into memory: give a local folder"):
         save_tokens(f"{bucket}/tokens", TokenizedPairs(rows, rows, rows.lengths, {}))

@@ -96,7 +96,7 @@ def test_without_the_tokenizers_package(vocabulary, monkeypatch):
         BytePairVocabulary.train(["a"], 270)
 
 
-def test_what_is_no_text_is_mended(vocabulary):
+def test_invalid_text_is_repaired(vocabulary):
     raw = [b"a\xff\xfeb", b"a\x00b", "a\U0010ffffb".encode()]
     rows = vocabulary.encode(tf.constant(raw)).to_list()
     assert vocabulary.decode_lines(rows) == ["a\ufffd\ufffdb", "a\ufffdb", "ab"]
@@ -146,8 +146,8 @@ def test_pieces_are_found_in_the_text(vocabulary, prefix):
         for part, piece in zip(found, pieces, strict=True):
             # A part of a character's bytes, or a space that was given, lies over the character.
             assert "\ufffd" in piece or piece in ("", part.strip())
-    places = zip(starts[3].numpy(), ends[3].numpy(), strict=True)
-    assert {"日", "本", "x"} == {text[3][a:b].strip() for a, b in places} - {""}
+    positions = zip(starts[3].numpy(), ends[3].numpy(), strict=True)
+    assert {"日", "本", "x"} == {text[3][a:b].strip() for a, b in positions} - {""}
 
 
 def test_errors_are_sentences(lines):
@@ -233,7 +233,7 @@ def test_a_space_stands_before_what_follows_and_none_at_its_end(characters):
         assert "".join([*map(stream.add, ids), stream.end()]) == text
 
 
-def test_what_it_cannot_do_is_refused(characters):
+def test_starts_and_offsets_of_gpts_kind_are_refused(characters):
     with pytest.raises(UserError, match="where words end, not where they begin"):
         characters.word_starts()
     with pytest.raises(UserError, match="keeps no offsets of its pieces"):

@@ -73,7 +73,7 @@ def test_damage_is_noticed(tokens, tmp_path, name, damage):
     assert load_tokens(tmp_path / "a") is not None
 
 
-def test_what_a_killed_process_left_is_ignored_and_later_removed(tokens, tmp_path):
+def test_leftovers_of_a_killed_process_are_ignored_and_later_removed(tokens, tmp_path):
     left = tmp_path / ".tmp-a-12345"
     left.mkdir()
     (left / "source_ids.npy").write_bytes(b"half")

@@ -76,7 +76,7 @@ def test_in_graph_equals_outside(small):
     assert small.encode_lines([]) == []
 
 
-def test_what_utf8_cannot_hold_and_invalid_bytes_are_left_out(small):
+def test_surrogates_and_invalid_bytes_are_left_out(small):
     assert small.encode_lines(["the \ud800 man"]) == small.encode_lines(["the  man"])
     assert small.encode(tf.constant([b"the \xff man"])).to_list() == small.encode_lines(
         ["the  man"]
