@@ -10,6 +10,29 @@ from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tcn import TemporalConfig, TemporalModel
 
+# base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
+# small is ELECTRA's (Clark et al. 2020, table 6).
+# tiny and mini are made for two cores; F = 3 D, so that two thirds of F are a multiple of 64 and
+# all blocks have as many parameters. tiny has a layer for each of the step sizes 1, 2 and 4, and
+# matrices that start as base's do for its width: 0.02 sqrt(768 / 128) = 0.05.
+_SIZES = {
+    "tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05),
+    "mini": EncoderConfig(8_000, 256, 768, 4, 4),
+    "small": EncoderConfig(30_528, 256, 1024, 4, 12),
+    "base": EncoderConfig(30_528, 768, 3072, 12, 12),
+    "large": EncoderConfig(30_528, 1024, 4096, 16, 24),
+    # ALBERT's: H = D / 64 heads, F = 4 D.
+    "xlarge": EncoderConfig(30_000, 2048, 8192, 32, 24),
+    "xxlarge": EncoderConfig(30_000, 4096, 16384, 64, 12),
+}
+_TWO_CORES, _PAPERS = ("tiny", "mini"), ("base", "large")
+
+
+def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **changes) -> dict:
+    """A family's configurations by name."""
+    return {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
+
+
 # GPT (Radford et al. 2018, section 4.1): 40,000 merges and 478 characters, 512 positions.
 # GPT-2 (Radford et al. 2019, table 2): 50,257 pieces, 1,024 positions, a LayerNorm before each
 # sub-layer and one at the end, last matrices that start 1/sqrt(sub-layers) as wide (section 2.3).
@@ -23,7 +46,7 @@ _GPT = {
     "epsilon": 1e-5,
 }
 _GPT2 = {**_GPT, "norm": "pre", "scaled_outputs": True, "max_length": 1024}
-_GPT_VOCABULARY, _GPT2_VOCABULARY = 40_480, 50_264
+_GPT2_VOCABULARY = 50_264
 _GPT2_SIZES = {  # D, H, layers
     "base": (768, 12, 12),
     "medium": (1024, 16, 24),
@@ -43,22 +66,10 @@ _GPT3_SIZES = {  # D, H, d, layers
     "13b": (5140, 40, 128, 40),
     "175b": (12288, 96, 128, 96),
 }
-# tiny and mini: the encoders', see `encoder_catalog`.
-_TINY_SIZES = {
-    "tiny": {
-        "hidden_dim": 128,
-        "feed_forward_dim": 384,
-        "num_heads": 4,
-        "num_layers": 3,
-        "initializer_range": 0.05,
-    },
-    "mini": {"hidden_dim": 256, "feed_forward_dim": 768, "num_heads": 4, "num_layers": 4},
-}
-
 LANGUAGE_MODELS: dict[str, EncoderConfig] = {
-    **{f"gpt_{size}": EncoderConfig(8_000, **_GPT, **own) for size, own in _TINY_SIZES.items()},
-    **{f"gpt2_{size}": EncoderConfig(8_000, **_GPT2, **own) for size, own in _TINY_SIZES.items()},
-    "gpt_base": EncoderConfig(_GPT_VOCABULARY, 768, 3072, 12, 12, **_GPT),
+    **_family("gpt", _TWO_CORES, **_GPT),
+    **_family("gpt", ("base",), vocab_size=40_480, **_GPT),
+    **_family("gpt2", _TWO_CORES, **_GPT2),
     **{
         f"gpt2_{size}": EncoderConfig(_GPT2_VOCABULARY, width, 4 * width, heads, layers, **_GPT2)
         for size, (width, heads, layers) in _GPT2_SIZES.items()
@@ -75,7 +86,6 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
         for size, (width, heads, head_dim, layers) in _GPT3_SIZES.items()
     },
 }
-
 
 # Dai et al. 2019, section 4.1, "standard" for WikiText-103, and its released script: 16 layers,
 # D 410, 10 heads, F 2,100, ReLU, no dropout of attention weights, u and v the same in all layers;
@@ -95,47 +105,12 @@ _XL = {
     "epsilon": 1e-5,
 }
 _XLNET = {**_RELATIVE, "activation_dropout": 0.1}
-# tiny and mini: the encoders', see `encoder_catalog`.
-
-
-def _two_cores(name: str, parts: dict) -> dict[str, EncoderConfig]:
-    return {
-        f"{name}_tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05, **parts),
-        f"{name}_mini": EncoderConfig(8_000, 256, 768, 4, 4, **parts),
-    }
-
-
 MEMORY_MODELS: dict[str, EncoderConfig] = {
-    **_two_cores("transformer_xl", _XL),
+    **_family("transformer_xl", _TWO_CORES, **_XL),
     "transformer_xl_base": EncoderConfig(267_736, 410, 2_100, 10, 16, **_XL),
-    **_two_cores("xlnet", _XLNET),
-    "xlnet_base": EncoderConfig(32_000, 768, 3072, 12, 12, **_XLNET),
-    "xlnet_large": EncoderConfig(32_000, 1024, 4096, 16, 24, **_XLNET),
+    **_family("xlnet", _TWO_CORES, **_XLNET),
+    **_family("xlnet", _PAPERS, vocab_size=32_000, **_XLNET),
 }
-
-
-# base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; 30,522 word pieces are padded.
-# small is ELECTRA's (Clark et al. 2020, table 6).
-# tiny and mini are made for two cores; F = 3 D, for two thirds of it are a multiple of 64 and all
-# blocks count the same. tiny has a layer for each of the step sizes 1, 2 and 4, and matrices that
-# start as base's do for its width: 0.02 sqrt(768 / 128) = 0.05.
-_SIZES = {
-    "tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05),
-    "mini": EncoderConfig(8_000, 256, 768, 4, 4),
-    "small": EncoderConfig(30_528, 256, 1024, 4, 12),
-    "base": EncoderConfig(30_528, 768, 3072, 12, 12),
-    "large": EncoderConfig(30_528, 1024, 4096, 16, 24),
-    # ALBERT's: H = D / 64 heads, F = 4 D.
-    "xlarge": EncoderConfig(30_000, 2048, 8192, 32, 24),
-    "xxlarge": EncoderConfig(30_000, 4096, 16384, 64, 12),
-}
-_TWO_CORES, _PAPERS = ("tiny", "mini"), ("base", "large")
-
-
-def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **changes) -> dict:
-    """A family's configurations by name."""
-    return {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
-
 
 # BERT-rab and the SwishRNN model have T5's bias beside the learned positions (Lei et al. 2022,
 # section 3: it "adds" the bias to each attention layer); the released Macaron runs are all
@@ -243,7 +218,7 @@ def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, lay
     )
 
 
-# The tiny ones are made for two cores: the shapes of the tiny encoders. As theirs, their matrices
+# The tiny ones are made for two cores: the shapes of the tiny encoders. Like theirs, the matrices
 # start 0.05 wide where base's are 0.02; a layer for each of the step sizes 1, 2 and 4.
 _TINY = {"vocab_size": 8_000, "rnn_step_sizes": (1, 2, 4)}
 
@@ -353,11 +328,7 @@ CONFIGS: dict[str, Config] = {
 
 
 def names(kind: type | None = None) -> list[str]:
-    """The names that `config` and `build` know.
-
-    Args:
-        kind: only those with a configuration of this class.
-    """
+    """The names that `config` and `build` know, perhaps only of one `kind` of configuration."""
     return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
 
 
@@ -365,7 +336,7 @@ def config(name: str, /, **overrides) -> Config:
     """The configuration of that name, fields replaced by `overrides`.
 
     Raises:
-        ValueError: for a name or a field that does not exist; it lists those that do.
+        ValueError: an unknown name or field; the sentence lists the known ones.
     """
     if name not in CONFIGS:
         raise ValueError(f"no model is called {name!r}; the catalog has {', '.join(names())}")

@@ -1,10 +1,11 @@
-"""A small generator and the encoder that learns to see through it."""
+"""ELECTRA's pair: a small generator, and the encoder that detects the tokens it replaced."""
 
 import dataclasses
 
 import keras
 
 from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.pretraining import PretrainingEncoder
@@ -41,29 +42,31 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
     )
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class GeneratorDiscriminator(keras.Model):
+class GeneratorDiscriminator(Recording, keras.Model):
     """A masked language model whose guesses an encoder learns to tell from the real tokens.
 
-    The two share their embeddings, positions, segments and LayerNorm included; a matrix of its own
-    brings these to each one's width. What is of use afterwards is `encoder`, the discriminator's.
+    The two share their embeddings, positions, segments and LayerNorm included; each has a matrix
+    that brings these to its width. After training only `encoder`, the discriminator's, is of use.
 
     Args:
         config: of the discriminator.
         generator_config: of the generator.
 
     Attributes:
-        encoder: an `Encoder`. pooler: None. generator: a `PretrainingEncoder`.
+        encoder: an `Encoder`.
+        generator: a `PretrainingEncoder`.
 
-    Call arguments: a dict of the encoder's inputs, all `(B, L)`, which both read, and optionally
+    Call arguments: a dict of the inputs of both encoders, all `(B, L)`, and optionally
     `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits
     `(B, P, V)` (`(B, L, V)` without positions), and `replaced_token (B, L)`, logits.
 
     Raises:
-        ValueError: the two have embeddings that are not the same.
+        ValueError: the two configurations have different embeddings.
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
+
+    pooler = None  # no pre-trained pooler is taken over
 
     def __init__(
         self,
@@ -90,7 +93,6 @@ class GeneratorDiscriminator(keras.Model):
         self.replaced_token = ReplacedTokenHead(
             config.activation, config.initializer_range, dtype=policy, name="replaced_token"
         )
-        self.pooler = None
 
     def build(self, input_shape=None):
         self.encoder.build()
@@ -105,7 +107,7 @@ class GeneratorDiscriminator(keras.Model):
         }
 
     def replaced_logits(self, inputs, training=None):
-        """How sure the discriminator is that tokens were replaced: inputs to `(B, L)` logits."""
+        """The discriminator's logits of tokens having been replaced: inputs to `(B, L)`."""
         return self.replaced_token(self.encoder(inputs, training=training))
 
     def compute_output_shape(self, input_shape):
@@ -113,16 +115,3 @@ class GeneratorDiscriminator(keras.Model):
             **self.generator.compute_output_shape(input_shape),
             "replaced_token": tuple(input_shape["token_ids"]),
         }
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "config": dataclasses.asdict(self.config),
-            "generator_config": dataclasses.asdict(self.generator_config),
-        }
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        given, generator = config.pop("config"), config.pop("generator_config")
-        return cls(EncoderConfig(**given), EncoderConfig(**generator), **config)

@@ -14,23 +14,23 @@ from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
 class PretrainingEncoder(Recording, keras.Model):
-    """An encoder that predicts masked tokens, and what else it is asked for.
+    """An encoder with heads for masked tokens and, if asked for, sentence pairs and boundaries.
 
     Args:
         config: of the encoder.
         sentence_pair: add the pooler and the head of two classes: 0 = two segments stand as they
             did in the text, 1 = the second is from elsewhere, or they are swapped.
         span_boundary: add the head that predicts masked spans from what is around them.
-        head_options: `activation`, `epsilon` and `transform` of the masked language head, where
-            they are not the encoder's.
-        embeddings: those of another encoder, to be shared; made where there are none.
+        head_options: `activation`, `epsilon` and `transform` of the masked language head, if
+            they differ from the encoder's.
+        embeddings: another encoder's, to be shared; None = its own.
 
     Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally `masked_positions
-    (B, P)`, with which `left_boundaries`, `right_boundaries` and `span_positions (B, P)` may come.
-    Returns a dict: `masked_language`, logits `(B, P, V)` at those positions (`(B, L, V)` at all
-    without them); if asked, `sentence_pair (B, 2)`; and, of boundaries, `span_boundary (B, P, V)`.
+    (B, P)`, and with them `left_boundaries`, `right_boundaries` and `span_positions (B, P)`.
+    Returns a dict: `masked_language`, logits `(B, P, V)` at the masked positions (`(B, L, V)` at
+    all without them); if asked for, `sentence_pair (B, 2)`; and, of boundaries, `span_boundary
+    (B, P, V)`.
 
     References: Devlin et al. 2018 (BERT), section 3.1; Lan et al. 2020 (ALBERT); Joshi et al. 2020
     (SpanBERT).
@@ -48,8 +48,6 @@ class PretrainingEncoder(Recording, keras.Model):
     ):
         super().__init__(name=name, **kwargs)
         self.config = config
-        self.has_sentence_pair = sentence_pair
-        self.has_span_boundary = span_boundary
         self.head_options = dict(head_options or {})
         policy = self.dtype_policy
         self.encoder = Encoder(config, embeddings, dtype=policy)
@@ -142,9 +140,5 @@ class PretrainingEncoder(Recording, keras.Model):
         return ops.convert_to_tensor(self.encoder.embeddings.tokens.table)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "sentence_pair": self.has_sentence_pair,
-            "span_boundary": self.has_span_boundary,
-            "head_options": self.head_options,
-        }
+        # Shared embeddings are their owner's to save and to hand in again.
+        return {**super().get_config(), "embeddings": None}

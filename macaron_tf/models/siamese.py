@@ -1,4 +1,4 @@
-"""An encoder of sentences: texts that mean the same get vectors that point the same way."""
+"""Sentence-BERT: an encoder of sentences, whose vectors' cosine is similarity of meaning."""
 
 import keras
 from keras import ops
@@ -18,7 +18,6 @@ FEATURES = {
 }
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
 class SiameseEncoder(Recording, keras.Model):
     """An encoder and a pooling, the same for each sentence of a pair or triplet.
 
@@ -26,8 +25,8 @@ class SiameseEncoder(Recording, keras.Model):
         config: of the encoder; any block.
         pooling: `"mean"`, `"max"` or `"cls"`, see `Pooling`.
         normalize: give vectors of length 1.
-        num_classes: C of the classifier over pairs, which is trained on and then left; 0 = none.
-        concatenation: what that classifier sees of two vectors: some of `u`, `v`, `|u-v|` and
+        num_classes: C of a classifier over pairs, used in training only; 0 = none.
+        concatenation: the classifier's features of two vectors: some of `u`, `v`, `|u-v|` and
             `u*v`, with commas between.
 
     Call arguments: a dict of `token_ids (..., L)` int, 0 being padding: `(B, L)`, or `(B, S, L)`
@@ -44,6 +43,8 @@ class SiameseEncoder(Recording, keras.Model):
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3 and table 6.
     """
+
+    pooler = None  # no pre-trained pooler is taken over
 
     def __init__(
         self,
@@ -65,7 +66,6 @@ class SiameseEncoder(Recording, keras.Model):
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
         self.pool = Pooling(pooling, dtype=policy, name="pooling")
-        self.pooler = None  # BERT's: what is made of another network's weights asks for it
         self.head = None
         if num_classes:
             self.head = ClassificationHead(
@@ -110,15 +110,6 @@ class SiameseEncoder(Recording, keras.Model):
     def compute_output_spec(self, inputs, training=None):
         shape = self.compute_output_shape({"token_ids": inputs["token_ids"].shape})
         return keras.KerasTensor(shape, "float32")
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "pooling": self.pooling,
-            "normalize": self.normalize,
-            "num_classes": self.num_classes,
-            "concatenation": self.concatenation,
-        }
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:

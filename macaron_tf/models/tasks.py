@@ -1,4 +1,4 @@
-"""An encoder with a classifier on top."""
+"""Task models: an encoder or a language model with a head for classes, spans, tags or choices."""
 
 import abc
 
@@ -13,14 +13,42 @@ from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.special_ids import PAD
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderClassifier(Recording, keras.Model):
+class TaskModel(Recording, keras.Model):
+    """Base of the task models.
+
+    Args:
+        config: of the encoder or language model.
+
+    Attributes:
+        pooler: BERT's, for which pre-trained weights are taken over; None = no pooler.
+    """
+
+    pooler = None
+
+    def __init__(self, config: EncoderConfig, name: str, **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+
+    def classification_head(self, outputs: int, dropout: float) -> ClassificationHead:
+        """A linear layer behind dropout."""
+        return ClassificationHead(
+            outputs, dropout, self.config.initializer_range, dtype=self.dtype_policy, name="head"
+        )
+
+    def build_layers(self, *layers: keras.layers.Layer) -> None:
+        """Builds layers whose inputs are hidden states, in the order of their weights."""
+        for layer in layers:
+            layer.build((None, None, self.config.hidden_dim))
+        self.built = True
+
+
+class EncoderClassifier(TaskModel):
     """An encoder, its pooled [CLS] position, and a linear layer over it.
 
     Args:
         config: of the encoder; its `summary` says where [CLS] stands.
         num_classes: C; 1 for regression.
-        head_dropout: on the pooled vector, 0 to 1.
+        head_dropout: on the pooled vector.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
     logits `(B, C)`.
@@ -36,32 +64,19 @@ class EncoderClassifier(Recording, keras.Model):
         name: str = "encoder_classifier",
         **kwargs,
     ):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name, **kwargs)
         self.num_classes = num_classes
-        self.head_dropout = head_dropout
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
         self.last = None
         if config.summary == "last":
             self.last = Pooling("last", dtype=policy, name="last")
         self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
-        self.head = ClassificationHead(
-            num_classes,
-            dropout=head_dropout,
-            initializer_range=config.initializer_range,
-            dtype=policy,
-            name="head",
-        )
+        self.head = self.classification_head(num_classes, head_dropout)
 
     def build(self, input_shape=None):
-        width = self.config.hidden_dim
         self.encoder.build()
-        if self.last:
-            self.last.build((None, None, width))
-        self.pooler.build((None, None, width))
-        self.head.build((None, width))
-        self.built = True
+        self.build_layers(*([self.last] if self.last else []), self.pooler, self.head)
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
@@ -73,23 +88,12 @@ class EncoderClassifier(Recording, keras.Model):
     def compute_output_shape(self, input_shape):
         return (input_shape["token_ids"][0], self.num_classes)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "head_dropout": self.head_dropout,
-        }
 
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderSpanReader(Recording, keras.Model):
-    """An encoder and, over each position, its scores as the start and the end of the answer.
+class EncoderSpanReader(TaskModel):
+    """An encoder, and the scores of each position as the start and the end of the answer.
 
     An answer begins and ends in the context; [CLS], position 0, stands for "there is none". All
     other positions score -1e9: the question's, separators and padding.
-
-    Args:
-        config: of the encoder.
 
     Call arguments: a dict of `token_ids (B, L)` and `segment_ids (B, L)`, 1 in `context [SEP]`.
     Returns float32 logits `(B, 2, L)`: start at index 0, end at 1.
@@ -97,20 +101,14 @@ class EncoderSpanReader(Recording, keras.Model):
     References: Devlin et al. 2018 (BERT), section 4.2 and figure 4 (c).
     """
 
-    # The sequence is not made one vector: nothing to take over from a pre-trained pooler.
-    pooler = None
-
     def __init__(self, config: EncoderConfig, name: str = "encoder_span_reader", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.config = config
-        policy = self.dtype_policy
-        self.encoder = Encoder(config, dtype=policy)
-        self.head = SpanHead(1, config.initializer_range, dtype=policy, name="head")
+        super().__init__(config, name, **kwargs)
+        self.encoder = Encoder(config, dtype=self.dtype_policy)
+        self.head = SpanHead(1, config.initializer_range, dtype=self.dtype_policy, name="head")
 
     def build(self, input_shape=None):
         self.encoder.build()
-        self.head.build((None, None, self.config.hidden_dim))
-        self.built = True
+        self.build_layers(self.head)
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
@@ -123,14 +121,7 @@ class EncoderSpanReader(Recording, keras.Model):
 
 
 def answer_mask(token_ids, segment_ids):
-    """Where an answer may begin and end: at [CLS] and in the context, before its [SEP].
-
-    Args:
-        token_ids, segment_ids: (B, L).
-
-    Returns:
-        (B, L) bool.
-    """
+    """The mask of an answer's ends: [CLS] and the context before its [SEP]; all (B, L)."""
     real = ops.not_equal(token_ids, PAD)  # (B, L)
     followed = ops.pad(real[:, 1:], ((0, 0), (0, 1)))  # (B, L): false at a row's last id
     context = ops.logical_and(ops.equal(segment_ids, 1), followed)
@@ -138,23 +129,19 @@ def answer_mask(token_ids, segment_ids):
     return ops.logical_or(context, first)
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
-class EncoderTagger(Recording, keras.Model):
+class EncoderTagger(TaskModel):
     """An encoder and a linear layer over each of its positions.
 
     Args:
         config: of the encoder.
         num_tags: C.
-        head_dropout: on the positions' vectors, 0 to 1.
+        head_dropout: on the positions' vectors.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
     logits `(B, L, C)`.
 
     References: Devlin et al. 2018 (BERT), section 5.3 and figure 4 (d).
     """
-
-    # The sequence is not made one vector: nothing to take over from a pre-trained pooler.
-    pooler = None
 
     def __init__(
         self,
@@ -164,24 +151,14 @@ class EncoderTagger(Recording, keras.Model):
         name: str = "encoder_tagger",
         **kwargs,
     ):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, name, **kwargs)
         self.num_tags = num_tags
-        self.head_dropout = head_dropout
-        policy = self.dtype_policy
-        self.encoder = Encoder(config, dtype=policy)
-        self.head = ClassificationHead(
-            num_tags,
-            dropout=head_dropout,
-            initializer_range=config.initializer_range,
-            dtype=policy,
-            name="head",
-        )
+        self.encoder = Encoder(config, dtype=self.dtype_policy)
+        self.head = self.classification_head(num_tags, head_dropout)
 
     def build(self, input_shape=None):
         self.encoder.build()
-        self.head.build((None, None, self.config.hidden_dim))
-        self.built = True
+        self.build_layers(self.head)
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
@@ -190,50 +167,28 @@ class EncoderTagger(Recording, keras.Model):
     def compute_output_shape(self, input_shape):
         return (*input_shape["token_ids"], self.num_tags)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_tags": self.num_tags,
-            "head_dropout": self.head_dropout,
-        }
 
+class CausalReader(TaskModel, abc.ABC):
+    """A language model, its vector at each row's last token, and a linear layer.
 
-class CausalReader(Recording, keras.Model, abc.ABC):
-    """Base of the two: a language model, its vector at each row's last token, and a linear layer.
-
-    An example is read as R rows, see `rows`; the language model's own scores of them are there to
-    be learnt from as well.
+    Base of `CausalClassifier` and `CausalChooser`. An example is R rows, see `rows`; an auxiliary
+    objective may train the language model's own scores of them.
 
     Args:
         config: of the language model, `causal`.
         num_outputs: of the linear layer.
-        head_dropout: on the vector, 0 to 1.
+        head_dropout: on the vector.
 
     References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
     """
 
     def __init__(
-        self,
-        config: EncoderConfig,
-        num_outputs: int,
-        head_dropout: float = 0.1,
-        name: str = "causal_reader",
-        **kwargs,
+        self, config: EncoderConfig, num_outputs: int, head_dropout: float, name: str, **kwargs
     ):
-        super().__init__(name=name, **kwargs)
-        self.config = config
-        self.head_dropout = head_dropout
-        policy = self.dtype_policy
-        self.language_model = LanguageModel(config, dtype=policy)
-        self.pool = Pooling("last", dtype=policy, name="last")
-        self.pooler = None  # BERT's: what is made of another network's weights asks for it
-        self.head = ClassificationHead(
-            num_outputs,
-            dropout=head_dropout,
-            initializer_range=config.initializer_range,
-            dtype=policy,
-            name="head",
-        )
+        super().__init__(config, name, **kwargs)
+        self.language_model = LanguageModel(config, dtype=self.dtype_policy)
+        self.pool = Pooling("last", dtype=self.dtype_policy, name="last")
+        self.head = self.classification_head(num_outputs, head_dropout)
 
     @property
     def encoder(self):
@@ -246,24 +201,17 @@ class CausalReader(Recording, keras.Model, abc.ABC):
         return self.language_model.language_head
 
     def build(self, input_shape=None):
-        width = self.config.hidden_dim
         self.language_model.build()
-        self.pool.build((None, None, width))
-        self.head.build((None, width))
-        self.built = True
+        self.build_layers(self.pool, self.head)
 
     def call(self, inputs, training=None):
-        return self.read(inputs, training=training)[0]
+        return self.answers_and_hidden(inputs, training=training)[0]
 
-    def read(self, inputs, training=None):
-        """The answers, and what the language model makes of the rows that they come from.
-
-        Args:
-            inputs: as for a call.
+    def answers_and_hidden(self, inputs, training=None):
+        """The outputs of a call, and the language model's states that they come from.
 
         Returns:
-            The outputs of a call; the rows' ids `(B, R, L)`; the language model's hidden states of
-            them `(B, R, L, D)`.
+            The outputs; the rows' ids `(B, R, L)`; the hidden states of the rows `(B, R, L, D)`.
         """
         token_ids = self.rows(inputs)  # (B, R, L)
         _, count, length = ops.shape(token_ids)
@@ -277,26 +225,22 @@ class CausalReader(Recording, keras.Model, abc.ABC):
 
     @abc.abstractmethod
     def rows(self, inputs):
-        """What is read of each example: ids `(B, R, L)`."""
+        """The rows of each example: ids `(B, R, L)`."""
 
     @abc.abstractmethod
     def answers(self, vectors, training=None):
-        """The outputs of a call, of vectors `(B, R, D)`."""
-
-    def get_config(self):
-        return {**super().get_config(), "head_dropout": self.head_dropout}
+        """The outputs of a call, from vectors `(B, R, D)`."""
 
 
-@keras.saving.register_keras_serializable(package="macaron_tf")
 class CausalClassifier(CausalReader):
     """Classes of a text or two from a language model.
 
     Args:
-        config, head_dropout: as of `CausalReader`.
+        config, head_dropout: see `CausalReader`.
         num_classes: C; 1 for regression.
         symmetric: read two texts in both orders and add the vectors, for neither comes first.
 
-    Call arguments: a dict of `token_ids (B, L)`, rows of `encode_pairs`, and, where `symmetric`,
+    Call arguments: a dict of `token_ids (B, L)`, rows of `encode_causal`, and, if `symmetric`,
     `segment_ids (B, L)`. Returns logits `(B, C)`.
 
     References: Radford et al. 2018 (GPT), figure 1.
@@ -311,7 +255,7 @@ class CausalClassifier(CausalReader):
         name: str = "causal_classifier",
         **kwargs,
     ):
-        super().__init__(config, num_classes, head_dropout, name=name, **kwargs)
+        super().__init__(config, num_classes, head_dropout, name, **kwargs)
         self.num_classes = num_classes
         self.symmetric = symmetric
 
@@ -327,23 +271,15 @@ class CausalClassifier(CausalReader):
     def compute_output_shape(self, input_shape):
         return (input_shape["token_ids"][0], self.num_classes)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "symmetric": self.symmetric,
-        }
 
-
-@keras.saving.register_keras_serializable(package="macaron_tf")
 class CausalChooser(CausalReader):
     """A score of each choice that may go with a context, from a language model.
 
     Args:
-        config, head_dropout: as of `CausalReader`.
+        config, head_dropout: see `CausalReader`.
 
     Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
-    `encode_pairs`. Returns logits `(B, R)`, whose softmax is over the choices.
+    `encode_causal`. Returns logits `(B, R)`, whose softmax is over the choices.
 
     References: Radford et al. 2018 (GPT), figure 1.
     """
@@ -355,7 +291,7 @@ class CausalChooser(CausalReader):
         name: str = "causal_chooser",
         **kwargs,
     ):
-        super().__init__(config, 1, head_dropout, name=name, **kwargs)
+        super().__init__(config, 1, head_dropout, name, **kwargs)
 
     def rows(self, inputs):
         return inputs["token_ids"]
@@ -368,7 +304,7 @@ class CausalChooser(CausalReader):
 
 
 def swapped(token_ids, segment_ids):
-    """Rows `start a delimiter b end` as `start b delimiter a end`.
+    """Swaps the texts of rows: `start a delimiter b end` to `start b delimiter a end`.
 
     Args:
         token_ids: `(B, L)` int, 0 being padding at the ends of rows.
@@ -377,15 +313,15 @@ def swapped(token_ids, segment_ids):
     Returns:
         `(B, L)` int. A row of padding stays what it is.
     """
-    places = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
+    columns = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
     real = ops.cast(ops.not_equal(token_ids, PAD), "int32")
     end = ops.sum(real, axis=1, keepdims=True) - 1  # (B, 1)
-    second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # where b begins
-    delimiter = end - second + 1  # where it stands afterwards: behind the start and all of b
+    second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # the start of b
+    delimiter = end - second + 1  # its column afterwards: behind the start and b
     taken = ops.where(
-        places < delimiter,
-        places + second - 1,
-        ops.where(places == delimiter, second - 1, places - delimiter),
+        columns < delimiter,
+        columns + second - 1,
+        ops.where(columns == delimiter, second - 1, columns - delimiter),
     )
-    inside = ops.logical_and(places > 0, places < end)
-    return ops.take_along_axis(token_ids, ops.where(inside, taken, places), axis=1)
+    inside = ops.logical_and(columns > 0, columns < end)
+    return ops.take_along_axis(token_ids, ops.where(inside, taken, columns), axis=1)

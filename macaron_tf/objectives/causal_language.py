@@ -112,7 +112,9 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
     language_weight: NonNegative = 0.5
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
-        logits, token_ids, hidden = network.read(encoder_inputs(batch), training=training)
+        logits, token_ids, hidden = network.answers_and_hidden(
+            encoder_inputs(batch), training=training
+        )
         sums = self.sums(logits, batch, training)
         if self.language_weight:
             nll = _language_loss(network.language_model, token_ids, hidden)  # (B,)

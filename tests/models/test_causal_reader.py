@@ -59,7 +59,7 @@ def test_the_last_position_is_classified():
     model, inputs = built(CausalClassifier(CONFIG, 3, head_dropout=0.0)), batch(PAIRS[:4])
     expected = linear(model, last_vectors(model, inputs["token_ids"]))
     np.testing.assert_allclose(numpy_of(model(inputs)), expected, atol=1e-5)
-    logits, token_ids, hidden = model.read(inputs)
+    logits, token_ids, hidden = model.answers_and_hidden(inputs)
     np.testing.assert_array_equal(numpy_of(logits), numpy_of(model(inputs)))
     np.testing.assert_array_equal(np.asarray(token_ids)[:, 0], inputs["token_ids"])
     assert hidden.shape == (4, 1, 10, 16) and model.compute_output_shape(
