@@ -3,6 +3,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskingConfig, mask_tokens, masked_dataset
 from tests.objectives.masking_toy import (
     CHOICES,
@@ -270,3 +271,93 @@ def test_a_batch_may_be_one_row(choice):
     rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(1, 24)})
     batch = next(iter(masked_dataset(rows, MaskingConfig(choice=choice), VOCABULARY, 0)))
     assert batch["masked_weights"].shape == (1, 8) and batch["masked_weights"][0, 0] == 1
+
+
+def static_masks(duplicates, epochs=12, rows=12, seed=0):
+    """`(epochs, rows, L)` bool, of batches of 3 rows that come in another order each epoch."""
+    rng = np.random.default_rng(seed)
+    numbers = np.concatenate([rng.permutation(rows) for _ in range(epochs)])
+    batch = {
+        "token_ids": full_rows(rows, 64)[numbers],
+        "row_number": numbers.astype("int64"),
+        "epoch": np.repeat(np.arange(epochs, dtype="int32"), rows),
+    }
+    dataset = tf.data.Dataset.from_tensor_slices(batch).batch(3, drop_remainder=True)
+    config = MaskingConfig(duplicates=duplicates)
+    dataset = masked_dataset(dataset, config, VOCABULARY, seed=1, start_step=5)
+    assert dataset.element_spec["masked_positions"].shape == (3, 16)
+    assert not {"row_number", "epoch"} & set(dataset.element_spec)
+    masks = np.concatenate([chosen(one) for one in dataset.as_numpy_iterator()])
+    found = np.zeros((epochs, rows, 64), bool)
+    found[batch["epoch"], numbers] = masks
+    return found
+
+
+def test_static_masks_follow_from_the_row_and_the_epoch():
+    masks = static_masks(10)
+    np.testing.assert_array_equal(masks[10:], masks[:2])
+    np.testing.assert_array_equal(masks, static_masks(10, seed=1))
+    assert (masks.sum(axis=-1) == round(0.15 * 62)).all()
+    assert len({mask.tobytes() for mask in masks[:10].reshape(-1, 64)}) == 10 * 12
+    once = static_masks(1)
+    assert (once == once[0]).all()
+
+
+def test_static_masks_of_every_choice_come_in_any_batch():
+    original = full_rows(6, 64)
+    seeds = np.stack([np.full(6, 3), np.arange(6)], axis=1)
+    for choice in CHOICES:
+        config = MaskingConfig(choice=choice, fate="span")
+        whole = masked(original, config, seed=seeds)
+        alone = [masked(original[i : i + 1], config, seed=seeds[i : i + 1]) for i in range(6)]
+        for name in whole:
+            np.testing.assert_array_equal(whole[name], np.concatenate([one[name] for one in alone]))
+
+
+def test_static_masks_want_numbers_of_rows():
+    dataset = tf.data.Dataset.from_tensors({"token_ids": full_rows(2, 64)})
+    with pytest.raises(ValueError, match="need epoch and row_number in every batch"):
+        masked_dataset(dataset, MaskingConfig(duplicates=10), VOCABULARY, 0)
+
+
+@pytest.mark.parametrize(
+    ("n", "nearest", "up"),
+    [(0, 0, 0), (1, 1, 1), (9, 1, 2), (10, 2, 2), (20, 3, 3), (22, 3, 4), (126, 19, 19)],
+)
+def test_how_many_of_n_tokens_are_masked(n, nearest, up):
+    assert MaskingConfig().counts(200)[n] == nearest
+    assert MaskingConfig(round_up=True).counts(200)[n] == up
+
+
+def test_rounding_errors_mask_no_token_more():
+    config = MaskingConfig(rate=0.07, round_up=True)  # 0.07 * 100 > 7
+    assert config.counts(100)[100] == 7
+    assert config.positions(100) == 8
+    for length in (20, 53, 512):
+        assert config.counts(length).max() <= config.positions(length)
+
+
+@pytest.mark.parametrize(
+    "settings, field",
+    [
+        ({"rate": 0.0}, "rate"),
+        ({"rate": 1.5}, "rate"),
+        ({"rate": float("nan")}, "rate"),
+        ({"mask": -0.1}, "mask"),
+        ({"random": "0.1"}, "random"),
+        ({"mask": 0.9, "random": 0.2}, r"mask=0.9 and masking\.random=0.2 must"),
+        ({"choice": "words"}, "choice"),
+        ({"fate": "word"}, "fate"),
+        ({"round_up": 1}, "round_up"),
+        ({"duplicates": 0}, "duplicates"),
+        ({"duplicates": 2.0}, "duplicates"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(settings, field):
+    with pytest.raises(UserError, match=rf"^masking\.{field}"):
+        MaskingConfig(**settings)
+
+
+def test_shares_that_add_up_to_one_in_decimals_are_accepted():
+    for mask in range(11):
+        MaskingConfig(mask=mask / 10, random=round(1 - mask / 10, 1))

@@ -1,0 +1,370 @@
+"""Task objectives against NumPy: their sums, padding, gradients, XLA."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.models import (
+    EncoderClassifier,
+    EncoderConfig,
+    EncoderSpanReader,
+    EncoderTagger,
+    SiameseEncoder,
+    TemporalConfig,
+    TemporalModel,
+)
+from macaron_tf.objectives import (
+    ClassificationObjective,
+    CosineObjective,
+    PairClassificationObjective,
+    SequenceObjective,
+    SpanObjective,
+    TaggingObjective,
+    TripletObjective,
+)
+from macaron_tf.training import TrainingConfig, build_fit_model
+from macaron_tf.training.updates import metrics_from_sums
+from tests.harness import ids, normal, numpy_of
+from tests.objectives.objective_toy import floats, nll_of
+
+CONFIG = EncoderConfig(
+    24, 16, 32, 2, 1, dropout=0.0, attention_dropout=0.0, max_length=16, initializer_range=0.1
+)
+
+
+def answering(logits):
+    """A network that gives these logits."""
+
+    def network(inputs, training):
+        assert set(inputs) == {"token_ids", "segment_ids"}
+        return tf.convert_to_tensor(logits)
+
+    return network
+
+
+def batch_of(label, weight):
+    """Rows of 12 columns, the last 3 padding, the second segment from column 4 on."""
+    tokens = ids(len(weight), 12)
+    tokens[:, 9:] = 0
+    batch = {
+        "token_ids": tokens,
+        "segment_ids": np.where((np.arange(12) >= 4) & (tokens > 0), 1, 0).astype("int32"),
+        "label": label,
+        "weight": np.float32(weight),
+    }
+    return {name: tf.constant(value) for name, value in batch.items()}
+
+
+def sentences_of(count, weight, label=None):
+    """Examples of so many sentences of 6 columns, the last 2 padding."""
+    tokens = ids(len(weight), count, 6)
+    tokens[:, :, 4:] = 0
+    batch = {"token_ids": tf.constant(tokens), "weight": tf.constant(weight, tf.float32)}
+    return batch if label is None else {**batch, "label": tf.constant(label)}
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("bfloat16", 0.02)])
+def test_cross_entropy_of_the_rows_that_count(dtype, tolerance):
+    logits = normal(5, 3)
+    labels = np.array([0, 2, 1, 1, -1], "int32")  # the label of padding may be anything
+    batch = batch_of(labels, [1, 1, 1, 1, 0])
+    network = answering(tf.cast(logits, dtype))
+    sums = floats(ClassificationObjective(3)(network, batch, training=False))
+    nll, right = nll_of(logits[:4], labels[:4]), (logits[:4].argmax(1) == labels[:4]).sum()
+    assert sums["loss_sum"] == pytest.approx(nll.sum(), rel=tolerance)
+    assert (sums["weight"], sums["correct_sum"], sums["input_tokens"]) == (4, right, 45)
+    metrics = metrics_from_sums(sums)
+    assert metrics["loss"] == pytest.approx(nll.mean(), rel=tolerance)
+    assert metrics["accuracy"] == right / 4
+
+
+def test_squared_error_of_a_number():
+    logits, labels = normal(4, 1), np.array([1.5, 0.0, 5.0, np.nan], "float32")
+    batch = batch_of(labels, [1, 1, 1, 0])
+    sums = floats(ClassificationObjective(1)(answering(logits), batch, training=False))
+    expected = ((logits[:3, 0] - labels[:3]) ** 2).sum()
+    assert sums["loss_sum"] == pytest.approx(expected, rel=1e-6)
+    assert set(sums) == {"loss_sum", "weight", "input_tokens"}
+
+
+def test_spans_are_two_cross_entropies():
+    logits = normal(3, 2, 12)
+    labels = np.array([[4, 6], [0, 0], [-7, 99]], "int32")
+    batch = batch_of(labels, [1, 1, 0])
+    sums = floats(SpanObjective()(answering(logits), batch, training=False))
+    assert sums["loss_sum"] == pytest.approx(nll_of(logits[:2], labels[:2]).sum() / 2, rel=1e-6)
+    assert sums["weight"] == 2 and sums["input_tokens"] == 27
+    right = [logits[0].argmax(-1).tolist() == [4, 6], logits[1].argmax(-1).tolist() == [0, 0]]
+    assert sums["correct_sum"] == sum(right)
+    sure = np.full((3, 2, 12), -9.0, "float32")
+    sure[0, 0, 4] = sure[0, 1, 6] = sure[1, :, 1] = 9.0
+    sums = SpanObjective()(answering(sure), batch, training=False)
+    assert metrics_from_sums(floats(sums))["accuracy"] == 0.5
+
+
+def test_tags_count_once_a_word():
+    logits = normal(2, 12, 3)
+    label = np.zeros((2, 12), "int32")
+    label[0, [1, 3]], label[1, 2] = [1, 3], 2
+    batch = batch_of(np.concatenate([label, label + 7]), [1, 1, 0, 0])
+    network = answering(np.concatenate([logits, logits]))
+    sums = floats(TaggingObjective(3)(network, batch, training=False))
+    words, tags = (np.array([0, 0, 1]), np.array([1, 3, 2])), np.array([0, 2, 1])
+    assert sums["loss_sum"] == pytest.approx(nll_of(logits[words], tags).sum(), rel=1e-6)
+    assert sums["weight"] == 3
+    assert sums["correct_sum"] == (logits[words].argmax(-1) == tags).sum()
+
+
+class Vectors:
+    """A Siamese network that gives these vectors."""
+
+    num_classes = 3
+
+    def __init__(self, vectors, kernel=None):
+        self.vectors, self.kernel = tf.constant(vectors), kernel
+
+    def __call__(self, inputs, training):
+        assert set(inputs) == {"token_ids"}
+        return self.vectors
+
+    def pair_logits(self, u, v, training=None):
+        return tf.concat([u, v, tf.abs(u - v)], axis=1) @ self.kernel
+
+
+def check_losses(sums, losses):
+    sums = floats(sums)
+    assert set(sums) == {"loss_sum", "weight", "input_tokens"}
+    assert sums["loss_sum"] == pytest.approx(losses.sum(), rel=1e-5)
+    assert sums["weight"] == len(losses)
+
+
+def test_softmax_over_a_pair_s_classes():
+    x, kernel = normal(5, 2, 8), normal(24, 3, seed=1)
+    labels = np.array([0, 2, 1, 1, -1], "int32")
+    batch = sentences_of(2, [1, 1, 1, 1, 0], labels)
+    sums = PairClassificationObjective(3)(Vectors(x, kernel), batch, training=False)
+    u, v = x[:4, 0], x[:4, 1]
+    check_losses(sums, nll_of(np.concatenate([u, v, np.abs(u - v)], axis=1) @ kernel, labels[:4]))
+    assert float(sums["input_tokens"]) == 5 * 2 * 4
+
+
+def test_squared_error_of_the_cosine():
+    x, labels = normal(4, 2, 8), np.array([5.0, 0.0, 2.5, np.nan], "float32")
+    batch = sentences_of(2, [1, 1, 1, 0], labels)
+    u, v = x[:3, 0], x[:3, 1]
+    cosine = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
+    losses = (cosine - labels[:3] / 5) ** 2
+    check_losses(CosineObjective(0.0, 5.0)(Vectors(x), batch, training=False), losses)
+    shifted = {**batch, "label": batch["label"] * 0.4 + 1}  # from 1 to 3
+    check_losses(CosineObjective(1.0, 3.0)(Vectors(x), shifted, training=False), losses)
+
+
+@pytest.mark.parametrize("margin", [1.0, 3.0])
+def test_triplets_want_a_margin(margin):
+    x = normal(9, 3, 8)
+    a, p, n = x[:8, 0], x[:8, 1], x[:8, 2]
+    gap = np.linalg.norm(a - p, axis=1) - np.linalg.norm(a - n, axis=1)
+    losses = np.maximum(gap + margin, 0)
+    assert (losses == 0).any() == (margin == 1.0) and (losses > 0).any()
+    batch = sentences_of(3, [1] * 8 + [0])
+    check_losses(TripletObjective(margin)(Vectors(x), batch, training=False), losses)
+
+
+TAGS = np.zeros((2, 12), "int32")
+TAGS[:, 1:5] = [[1, 2, 3, 0], [3, 0, 2, 1]]
+CASES = {  # network, objective, batch
+    "number": (
+        lambda: EncoderClassifier(CONFIG, 1, 0.0),
+        ClassificationObjective(1),
+        lambda: batch_of(np.float32([0, 2]), [1, 1]),
+    ),
+    "classes": (
+        lambda: EncoderClassifier(CONFIG, 3, 0.0),
+        ClassificationObjective(3),
+        lambda: batch_of(np.int32([0, 2]), [1, 1]),
+    ),
+    "spans": (
+        lambda: EncoderSpanReader(CONFIG),
+        SpanObjective(),
+        lambda: batch_of(np.int32([[4, 6], [0, 0]]), [1, 1]),
+    ),
+    "tags": (
+        lambda: EncoderTagger(CONFIG, 3, 0.0),
+        TaggingObjective(3),
+        lambda: batch_of(TAGS, [1, 1]),
+    ),
+    "pairs": (
+        lambda: SiameseEncoder(CONFIG, num_classes=3),
+        PairClassificationObjective(3),
+        lambda: sentences_of(2, [1] * 4, np.int32([0, 1, 2, 0])),
+    ),
+    "cosine": (
+        lambda: SiameseEncoder(CONFIG),
+        CosineObjective(0.0, 5.0),
+        lambda: sentences_of(2, [1] * 4, np.float32([0, 1, 2, 0])),
+    ),
+    "triplets": (
+        lambda: SiameseEncoder(CONFIG),
+        TripletObjective(1.0),
+        lambda: sentences_of(3, [1] * 4),
+    ),
+}
+
+
+def case(name):
+    make, objective, batch = CASES[name]
+    keras.utils.set_random_seed(0)
+    network = make()
+    network.build()
+    return network, objective, batch()
+
+
+def gradients_of(network, objective, batch, training=False):
+    """The loss and its gradients, all finite."""
+    with tf.GradientTape() as tape:
+        loss = objective(network, batch, training=training)["loss_sum"]
+    weights = [variable.value for variable in network.trainable_variables]
+    gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
+    assert all(tf.reduce_all(tf.math.is_finite(g)) for g in gradients)
+    return [loss, *gradients]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_padding_rows_leave_the_gradient_as_it_is(name):
+    network, objective, batch = case(name)
+    padded = {key: tf.concat([value, tf.zeros_like(value)], 0) for key, value in batch.items()}
+    pair = (gradients_of(network, objective, one) for one in (batch, padded))
+    for a, b in zip(*pair, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("number", "classes")])
+def test_a_step_compiles_with_xla_and_learns(name):
+    network, objective, batch = case(name)
+    steps = 30 if name in ("spans", "tags") else 6
+    rate = 0.02 if name in ("spans", "tags") else 3e-3
+    config = TrainingConfig(
+        max_steps=steps, learning_rate=rate, schedule="constant", warmup_steps=0
+    )
+    model = build_fit_model(network, objective, config, jit_compile=True)
+    before = floats(objective(network, batch, training=False))
+    model.fit(tf.data.Dataset.from_tensors(batch).repeat(steps), verbose=0)
+    after = floats(objective(network, batch, training=False))
+    assert after["loss_sum"] < before["loss_sum"]
+    if name in ("spans", "tags"):
+        assert after["loss_sum"] / after["weight"] < 0.3
+
+
+def test_equal_sentences_have_a_gradient():
+    """An anchor that is its own positive: the slope of a distance of 0 must not be NaN."""
+    network, objective, batch = case("triplets")
+    tokens = batch["token_ids"].numpy()
+    tokens[:, 1] = tokens[:, 0]
+    gradients_of(network, objective, {**batch, "token_ids": tf.constant(tokens)})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ClassificationObjective(0), "num_classes=0 must be"),
+        (lambda: TaggingObjective(0), "num_tags=0 must be"),
+        (lambda: PairClassificationObjective(1), "num_classes=1 must be"),
+        (lambda: CosineObjective(5, 5), "low=5.0 must be below"),
+        (lambda: TripletObjective(0), "margin=0 must be"),
+        (lambda: SequenceObjective("hinge"), "loss='hinge' must be one of"),
+        (
+            lambda: ClassificationObjective(2)(
+                answering(np.zeros((2, 3))), batch_of(np.int32([0, 1]), [1, 1]), training=True
+            ),
+            "num_classes=2, but the network scores 3",
+        ),
+        (
+            lambda: TaggingObjective(2)(
+                answering(np.zeros((2, 12, 3))), batch_of(TAGS, [1, 1]), training=True
+            ),
+            "num_tags=2, but the network scores 3",
+        ),
+        (
+            lambda: PairClassificationObjective(2)(
+                Vectors(normal(2, 2, 8)), sentences_of(2, [1, 1], np.int32([0, 0])), training=False
+            ),
+            "num_classes=2, but the network scores 3",
+        ),
+        (
+            lambda: TripletObjective()(
+                Vectors(normal(2, 2, 8)), sentences_of(2, [1, 1]), training=False
+            ),
+            "2 sentences an example, not 3",
+        ),
+    ],
+)
+def test_bad_settings_and_networks_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+WEIGHT = np.arange(7)[None] < np.array([[7], [3]])
+PRESSED = (normal(2, 7, 5, seed=1) > 0).astype("float32")
+
+
+def temporal(**changes):
+    model = TemporalModel(TemporalConfig(5, (6,), input_dim=4, **changes))
+    model.build()
+    return model
+
+
+def sequences_of(targets, weight=WEIGHT):
+    batch = {"inputs": normal(2, 7, 4), "targets": targets, "weight": np.float32(weight)}
+    return {name: tf.constant(value) for name, value in batch.items()}
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_keys_are_summed_in_a_frame_and_frames_counted(skip):
+    model, batch = temporal(), sequences_of(PRESSED)
+    sums = floats(SequenceObjective("bernoulli", skip)(model, batch, training=True))
+    p = 1 / (1 + np.exp(-numpy_of(model(batch["inputs"])).astype("float64")))
+    nll = -(PRESSED * np.log(p) + (1 - PRESSED) * np.log(1 - p)).sum(-1)
+    assert sums == {"loss_sum": pytest.approx((nll * WEIGHT).sum(), rel=1e-5), "weight": 10}
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_classes_of_positions(skip):
+    labels = np.random.default_rng(0).integers(0, 5, (2, 7)).astype("int32")
+    model, batch = temporal(), sequences_of(labels)
+    sums = floats(SequenceObjective("classes", skip)(model, batch, training=False))
+    scores = numpy_of(model(batch["inputs"]))
+    expected = (nll_of(scores, labels) * WEIGHT).sum()
+    assert sums["loss_sum"] == sums["nll_sum"] == pytest.approx(expected, rel=1e-5)
+    assert sums["correct_sum"] == ((scores.argmax(-1) == labels) * WEIGHT).sum()
+
+
+def test_one_answer_a_sequence_is_a_mean_square_of_its_numbers():
+    targets = normal(2, 5, seed=1)
+    model, batch = temporal(last_only=True), sequences_of(targets, [1.0, 0.0])
+    sums = floats(SequenceObjective("squared_error")(model, batch, training=True))
+    error = ((numpy_of(model(batch["inputs"])) - targets) ** 2).mean(-1)
+    assert sums == {"loss_sum": pytest.approx(error[0], rel=1e-5), "weight": 1}
+
+
+def test_the_loss_of_sequences_falls():
+    dataset = tf.data.Dataset.from_tensors(sequences_of(PRESSED)).repeat()
+    config = TrainingConfig(max_steps=40, learning_rate=1e-3, schedule="constant", warmup_steps=0)
+    model = build_fit_model(temporal(dropout=0.1), SequenceObjective("bernoulli"), config)
+    losses = model.fit(dataset, steps_per_epoch=20, epochs=2, verbose=0).history["loss"]
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.parametrize("mixer", ["tcn", "gru"])
+def test_an_update_of_sequences_compiles_under_xla(mixer):
+    model, objective = temporal(mixer=mixer), SequenceObjective("bernoulli", skip_padding=False)
+    batch = sequences_of(PRESSED)
+
+    def gradients(batch):
+        with tf.GradientTape() as tape:
+            loss = objective(model, batch, training=True)["loss_sum"]
+        return loss, *tape.gradient(loss, [w.value for w in model.trainable_variables])
+
+    compiled = tf.function(gradients, autograph=False, jit_compile=True)(batch)
+    for ours, theirs in zip(compiled, gradients(batch), strict=True):
+        np.testing.assert_allclose(numpy_of(ours), numpy_of(theirs), rtol=1e-4, atol=1e-4)
