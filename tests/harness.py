@@ -77,3 +77,16 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 def ids(*shape: int, vocab_size: int = 20, seed: int = 0) -> np.ndarray:
     """Token ids without the special ones 0 to 3."""
     return np.random.default_rng(seed).integers(4, vocab_size, shape).astype("int32")
+
+
+def check_saved(model: keras.Model, inputs, folder) -> keras.Model:
+    """Saves a model, and loads it with the same configuration and outputs; returns the copy."""
+    model.save(folder / "model.keras")
+    loaded = keras.saving.load_model(folder / "model.keras")
+    assert loaded.get_config() == model.get_config()
+    keras.tree.map_structure(
+        lambda a, b: np.testing.assert_array_equal(numpy_of(a), numpy_of(b)),
+        model(inputs),
+        loaded(inputs),
+    )
+    return loaded

@@ -6,7 +6,7 @@ import tensorflow as tf
 from macaron_tf.models import Elmo, ElmoConfig, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.training.fit_model import FitModel
-from tests.harness import normal, numpy_of
+from tests.harness import check_saved, normal, numpy_of
 from tests.models import elmo_reference
 
 CONFIG = ElmoConfig(
@@ -97,10 +97,7 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
 
 def test_it_is_saved_with_its_configuration(tmp_path):
     model, characters = built(), words(2, 7)
-    model.save(tmp_path / "elmo.keras")
-    loaded = keras.saving.load_model(tmp_path / "elmo.keras")
-    assert loaded.config == model.config
-    np.testing.assert_allclose(numpy_of(loaded(characters)), numpy_of(model(characters)), atol=1e-6)
+    assert check_saved(model, characters, tmp_path).config == model.config
 
 
 @pytest.mark.parametrize(
@@ -125,10 +122,7 @@ def test_it_tags_words_whatever_the_padding_and_is_saved(tmp_path):
     assert found.shape == (2, 7, 4) == model.compute_output_shape(characters.shape)
     padded = np.pad(characters, ((0, 0), (0, 3), (0, 0)))
     np.testing.assert_allclose(numpy_of(model(padded))[:, :7], found, atol=1e-6)
-    model.save(tmp_path / "tagger.keras")
-    loaded = keras.saving.load_model(tmp_path / "tagger.keras")
-    assert loaded.config == TAGGER
-    np.testing.assert_allclose(numpy_of(loaded(characters)), found, atol=1e-6)
+    assert check_saved(model, characters, tmp_path).config == TAGGER
 
 
 @pytest.mark.parametrize("elmo", [CONFIG, None])

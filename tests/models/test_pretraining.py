@@ -1,9 +1,8 @@
-import keras
 import numpy as np
 import pytest
 
 from macaron_tf.models import Encoder, EncoderConfig, PretrainingEncoder
-from tests.harness import ids, numpy_of
+from tests.harness import check_saved, ids, numpy_of
 
 AT = np.array([[1, 4, 6], [0, 2, 2]])
 SPANS = {
@@ -73,14 +72,7 @@ def test_spans_are_scored_from_what_is_around_them():
 )
 def test_a_saved_model_is_the_same_one(options, tmp_path):
     model = built(PretrainingEncoder(tiny(), **options))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.get_config() == model.get_config()
-    inputs = {"token_ids": ids(2, 7), **SPANS}
-    outputs = [model(inputs), loaded(inputs)]
-    keras.tree.map_structure(
-        lambda a, b: np.testing.assert_array_equal(numpy_of(a), numpy_of(b)), *outputs
-    )
+    check_saved(model, {"token_ids": ids(2, 7), **SPANS}, tmp_path)
 
 
 def test_the_table_is_counted_once_and_heads_are_as_wide_as_it():

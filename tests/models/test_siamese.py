@@ -7,10 +7,10 @@ import pytest
 from macaron_tf.layers import BLOCKS
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.siamese import SiameseEncoder, unit_length
-from tests.harness import ids, normal, numpy_of
+from tests.harness import check_saved, ids, normal, numpy_of
 
 CONFIG = EncoderConfig(24, 16, 48, 2, 2, max_length=16, initializer_range=0.2)
-# Those of the paper's table 6, in NumPy.
+# The concatenations of the paper's table 6, in NumPy.
 TABLE = {
     "u,v": lambda u, v: [u, v],
     "|u-v|": lambda u, v: [abs(u - v)],
@@ -75,15 +75,10 @@ def test_unit_vectors_if_asked():
 
 def test_a_saved_model_is_the_same_one(tmp_path):
     model, tokens = built(CONFIG, "max", True, 3, "|u-v|,u*v"), pairs()
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.get_config() == model.get_config()
-    vectors = [numpy_of(one({"token_ids": tokens})) for one in (model, loaded)]
-    np.testing.assert_array_equal(*vectors)
-    logits = [
-        numpy_of(one.pair_logits(v[:, 0], v[:, 1])) for one in (model, loaded) for v in vectors
-    ]
-    np.testing.assert_array_equal(logits[0], logits[-1])
+    loaded = check_saved(model, {"token_ids": tokens}, tmp_path)
+    v = model({"token_ids": tokens})
+    logits = [numpy_of(one.pair_logits(v[:, 0], v[:, 1])) for one in (model, loaded)]
+    np.testing.assert_array_equal(*logits)
 
 
 def test_vectors_are_float32_under_every_policy():

@@ -6,7 +6,7 @@ import pytest
 from macaron_tf.models import CausalChooser, CausalClassifier
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
 from tests.harness import numpy_of
-from tests.models.test_causal_reader import CONFIG, PAIRS, batch, built
+from tests.models.test_tasks import CONFIG, PAIRS, batch, built
 from tests.objectives.objective_toy import floats, nll_of
 
 LABELS = np.array([0, 2, 1, 1, 2], "int32")
