@@ -45,8 +45,8 @@ def built(model):
 def last_vectors(model, token_ids):
     """Of rows `(N, L)`, one by one and without padding."""
     found = []
-    for ids in token_ids:
-        real = ids[ids != 0][None]
+    for row_ids in token_ids:
+        real = row_ids[row_ids != 0][None]
         hidden = numpy_of(model.encoder({"token_ids": real})) if real.size else np.zeros((1, 1, 16))
         found.append(hidden[0, -1])
     return np.array(found)
