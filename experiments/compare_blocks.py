@@ -22,7 +22,7 @@ from experiments.figures import loss_curves
 from experiments.recipe import override, recipe_from_json
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.errors import UserError, exit_on_user_error
-from macaron_tf.evaluation import TranslationMetric, paired_bootstrap
+from macaron_tf.evaluation.translation import TranslationMetric, paired_bootstrap
 from macaron_tf.io.paths import write_aside
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines

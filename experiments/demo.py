@@ -19,7 +19,7 @@ from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError, exit_on_user_error
-from macaron_tf.evaluation import evaluate_translations
+from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
 SHOWN = 10

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.benchmarks.joeynmt import logged_update, read_pieces
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import TranslationMetric, evaluate_translations
+from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.training.progress import TRAIN, VALIDATION, read_lines
 

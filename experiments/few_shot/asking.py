@@ -11,8 +11,8 @@ from experiments.few_shot.tasks import PromptTask
 from experiments.generate.opening import OpenedModel
 from macaron_tf.data.tasks.prompts import Prompt
 from macaron_tf.decoding import FilledContext, GenerationConfig, fill_context
-from macaron_tf.evaluation import score_answers
 from macaron_tf.evaluation.language import calibrated, choice_scores
+from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.text.normalization import as_prompt
 
 _ANSWER_TOKENS = 16  # of a free answer

@@ -13,8 +13,8 @@ from experiments.generate.opening import OpenedModel, open_model
 from experiments.run import run_place
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import score_answers
 from macaron_tf.evaluation.language import chance, majority
+from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 

@@ -21,8 +21,7 @@ from macaron_tf.data.tasks.prompts import (
 from macaron_tf.data.tasks.questions import read_questions
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import score
-from macaron_tf.evaluation.glue import accuracy
+from macaron_tf.evaluation.glue import accuracy, score
 
 _POOL = 10_000  # examples that shots are drawn from: the first ones
 

@@ -6,7 +6,7 @@ import math
 
 from experiments.generate.opening import open_model
 from macaron_tf.decoding import TextScorer
-from macaron_tf.evaluation import perplexity
+from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 

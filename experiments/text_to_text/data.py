@@ -9,8 +9,9 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.data.tasks.text_tasks import answer_text, as_texts, read_answer, read_answers
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import evaluate_translations, glue
+from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.language import rouge
+from macaron_tf.evaluation.translation import evaluate_translations
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,11 @@ from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.names import PAIRS, parse_source
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import TranslationMetric, evaluate_translations, paired_bootstrap
+from macaron_tf.evaluation.translation import (
+    TranslationMetric,
+    evaluate_translations,
+    paired_bootstrap,
+)
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest

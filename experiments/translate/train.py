@@ -18,7 +18,7 @@ from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import LineTranslator
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import evaluate_translations
+from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.objectives import TranslationObjective

@@ -9,8 +9,12 @@ import sacrebleu
 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import TranslationMetric, evaluate_translations, tokenize_lines
-from macaron_tf.evaluation.translation import plain_lines
+from macaron_tf.evaluation.translation import (
+    TranslationMetric,
+    evaluate_translations,
+    plain_lines,
+    tokenize_lines,
+)
 
 HYPOTHESES = ["the cat sat on mat .", "a big dog runs"]
 REFERENCES = ["the cat sat on the mat .", "a big dog ran away"]

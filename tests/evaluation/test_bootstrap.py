@@ -3,8 +3,12 @@ import pytest
 import sacrebleu
 
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import TranslationMetric, evaluate_translations, paired_bootstrap
-from macaron_tf.evaluation.translation import bleu_from_counts
+from macaron_tf.evaluation.translation import (
+    TranslationMetric,
+    bleu_from_counts,
+    evaluate_translations,
+    paired_bootstrap,
+)
 
 WORDS = np.array(["der", "die", "hund", "katze", "haus", "rennt", "rote", "und", "."])
 

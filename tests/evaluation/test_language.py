@@ -5,9 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from macaron_tf.evaluation import perplexity
 from macaron_tf.evaluation.glue import accuracy, matthews
-from macaron_tf.evaluation.language import calibrated, chance, choice_scores, majority, rouge
+from macaron_tf.evaluation.language import (
+    calibrated,
+    chance,
+    choice_scores,
+    majority,
+    perplexity,
+    rouge,
+)
 
 
 def test_uniform_model_has_the_vocabularys_size():

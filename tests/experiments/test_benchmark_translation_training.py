@@ -11,7 +11,7 @@ from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer
 from experiments.translate.run import build_network
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation import TranslationMetric
+from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.special_ids import EOS
 from macaron_tf.text import SentencePieceVocabulary
 from tests.conftest import number_pairs, number_settings
