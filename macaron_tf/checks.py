@@ -1,4 +1,4 @@
-"""Checks of arguments that layers, kernels and configurations make the same way."""
+"""Checks of arguments, shared by layers, kernels and configurations."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ def check_choice(argument: str, value: str, choices: Sequence[str]) -> str:
 
 
 def check_divisible(dividend_name: str, dividend: int, divisor_name: str, divisor: int) -> int:
-    """Returns `dividend // divisor`, or raises a ValueError where it does not come out even."""
+    """Returns `dividend // divisor`, or raises a ValueError if there is a remainder."""
     if dividend % divisor:
         raise ValueError(
             f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}"

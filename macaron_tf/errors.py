@@ -1,4 +1,4 @@
-"""The one way this project tells a person that their input is wrong."""
+"""Errors of a user's input, and the exit statuses of commands."""
 
 import functools
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class UserError(Exception):
-    """A mistake the user can mend: one sentence naming the place and the mend."""
+    """A mistake that the user can correct: one sentence names it and the correction."""
 
 
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
@@ -18,8 +18,8 @@ def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
 
     Returns:
         A function with `main`'s arguments that returns the exit status: 0, `main`'s own, 2 for a
-        `UserError`, 130 for Ctrl-C and 141 where nobody reads the output any more (the shell's
-        conventions for SIGINT and SIGPIPE).
+        `UserError`, 130 for Ctrl-C and 141 for a closed output pipe (the shell's conventions for
+        SIGINT and SIGPIPE).
     """
 
     @functools.wraps(main)

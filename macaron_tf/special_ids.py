@@ -1,4 +1,4 @@
-"""The ids that every vocabulary, batch, model and search here agrees on."""
+"""The special ids that vocabularies, batches, models and searches share."""
 
 PAD = 0  # fills a row up; never attended, never counted
 UNK = 1  # a character that the vocabulary does not have

@@ -165,7 +165,7 @@ def write_submission(
 
     GLUE: two tab-separated columns under `index` and `prediction`; SuperGLUE: a JSON object a line,
     of an example for BoolQ, of a paragraph with its questions and answers for MultiRC. All in
-    ascending order of the benchmark's numbers, whatever the order given.
+    ascending order of the benchmark's numbers.
 
     Args:
         file: one of the task's `submissions`.
@@ -177,7 +177,7 @@ def write_submission(
         The file's path.
 
     Raises:
-        UserError: a prediction is not finite; the place cannot be written.
+        UserError: a prediction is not finite; the folder cannot be written.
         ValueError: arrays of unequal length, an index twice, no groups for a grouped task.
     """
     predictions, indices = np.asarray(predictions), np.asarray(indices)

@@ -79,9 +79,8 @@ def score_tags(
 
     Returns:
         As fractions: "f1", "precision" and "recall" over all entities, and of each type that
-        occurs "TYPE_f1" and so on, an entity being only what IOB2 says, from its B- on;
-        "conlleval_f1", the F1 of CoNLL's own script, which takes an I- that follows nothing for a
-        beginning.
+        occurs "TYPE_f1" and so on, entities by IOB2, each from its B- on; "conlleval_f1", the F1
+        of CoNLL's own script, which takes an I- that follows nothing for a beginning.
 
     Raises:
         UserError: seqeval is not installed.

@@ -20,7 +20,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def similarity_metrics(
     first: np.ndarray, second: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """How well the cosines of pairs follow people's scores (Reimers and Gurevych 2019, section 4).
+    """Correlation of pairs' cosines with people's scores (Reimers and Gurevych 2019, section 4).
 
     Args:
         first, second: (N, D) vectors.

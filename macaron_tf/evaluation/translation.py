@@ -19,7 +19,7 @@ _COMPOUND = re.compile(r"(\S)-(\S)")
 
 @dataclasses.dataclass(frozen=True)
 class TranslationMetric(Settings):
-    """How translations are scored; hypotheses and references are treated alike.
+    """Settings of translation metrics; hypotheses and references are treated alike.
 
     Attributes:
         language: target language, for the Moses rules.
@@ -31,7 +31,7 @@ class TranslationMetric(Settings):
             En-De scores. Tokenized BLEU only.
         tokenized: the lines are Moses tokens already, escaped or not ("it &apos;s"), as IWSLT14's
             files are. Tokenized BLEU unescapes them and compares them as they stand, which is
-            what multi-bleu.perl gives on them; sacreBLEU and chrF see them detokenized.
+            equal to multi-bleu.perl on them; sacreBLEU and chrF see them detokenized.
 
     Raises:
         SettingError: `tokenized` with `split_hyphens`, which is a step of the tokenizer.
@@ -295,7 +295,7 @@ def paired_bootstrap(
     drawn = []
     for start in range(0, resamples, _CHUNK):
         size = (min(_CHUNK, resamples - start), len(references))
-        # How often each sentence is drawn: a product with the counts sums each resample.
+        # Draws of each sentence: a product with the counts sums each resample.
         chosen = rng.integers(len(references), size=size)
         times = np.stack([np.bincount(row, minlength=size[1]) for row in chosen])  # (R, N)
         drawn.append(bleu_from_counts(times @ counts, smooth))  # (2, R)

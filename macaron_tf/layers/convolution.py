@@ -78,7 +78,7 @@ class CausalConvolution(Recording, keras.layers.Layer):
 
     @property
     def reach(self) -> int:
-        """How many positions back an output sees: (k - 1) d."""
+        """The number of earlier positions that an output depends on: (k - 1) d."""
         return (self.kernel_size - 1) * self.dilation
 
     def call(self, x):
@@ -106,7 +106,7 @@ class CausalConvolution(Recording, keras.layers.Layer):
 class ConvolutionBlock(Recording, keras.layers.Layer):
     """`relu(x + F(x))`, F twice: causal convolution, ReLU, dropout.
 
-    Where the widths differ a 1 x 1 convolution brings x to F channels.
+    If the widths differ, a 1 x 1 convolution brings x to F channels.
 
     Args:
         filters, kernel_size, dilation, weight_norm: of both convolutions.

@@ -11,7 +11,7 @@ from macaron_tf.layers.norms import LayerNormalization
 class NextTokenHead(Head):
     """Scores of every token: `x T^t`, T the embedding table.
 
-    Where the table is E wide and x is not, a matrix brings x to that width first.
+    If the table is E wide and x is not, a matrix brings x to that width first.
 
     Args:
         vocab_size: V.
@@ -148,7 +148,7 @@ class SpanBoundaryHead(TableHead):
     """Scores of a span's tokens from its outer boundaries and the token's position in the span.
 
     Twice `LayerNorm(activation(x W + b))` of `[h_left; h_right; p]`, then the embedding table and
-    a bias of its own.
+    a bias.
 
     Args:
         vocab_size, activation, epsilon: see `TableHead`.

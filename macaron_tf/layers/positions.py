@@ -45,7 +45,7 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
     def call(self, x, start_index=0, position_ids=None):
         half = x.shape[-1] // 2
         frequencies = self.max_wavelength ** (-np.arange(half, dtype="float64") / half)
-        # Angles in float32 whatever the policy: bfloat16 cannot tell position 256 from 257.
+        # Angles in float32 under any policy: bfloat16 cannot tell position 256 from 257.
         if position_ids is None:
             position_ids = ops.arange(ops.shape(x)[1], dtype="int32") + start_index  # (L,)
         positions = ops.cast(position_ids, "float32")[..., None]

@@ -21,7 +21,7 @@ class PretrainingEncoder(Recording, keras.Model):
         config: of the encoder.
         sentence_pair: add the pooler and the head of two classes: 0 = two segments stand as they
             did in the text, 1 = the second is from elsewhere, or they are swapped.
-        span_boundary: add the head that predicts masked spans from what is around them.
+        span_boundary: add the head that predicts masked spans from their outer boundaries.
         head_options: `activation`, `epsilon` and `transform` of the masked language head, if
             they differ from the encoder's.
         embeddings: another encoder's, to be shared; None = its own.

@@ -311,7 +311,7 @@ def swapped(token_ids, segment_ids):
         segment_ids: `(B, L)` int, 1 in `b end`.
 
     Returns:
-        `(B, L)` int. A row of padding stays what it is.
+        `(B, L)` int. A row of padding is not changed.
     """
     columns = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
     real = ops.cast(ops.not_equal(token_ids, PAD), "int32")

@@ -169,7 +169,7 @@ class TemporalConvolution(Recording, keras.layers.Layer):
 
     @property
     def receptive_field(self) -> int:
-        """How many positions an output depends on, its own included: 1 + 2 (k - 1) (2^n - 1)."""
+        """The number of positions that an output depends on: 1 + 2 (k - 1) (2^n - 1)."""
         return 1 + sum(c.reach for block in self.blocks for c in block.convolutions)
 
     def build(self, x_shape):

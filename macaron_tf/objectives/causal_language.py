@@ -145,7 +145,7 @@ class BidirectionalLanguageObjective(Objective):
     Attributes:
         samples: in training score a word against so many others, drawn by frequency, instead of
             all; 0 = all. The vocabulary must then be in order of frequency. A batch decides its
-            draws: a resumed run has those of an uninterrupted one.
+            draws: a resumed run draws as an uninterrupted one.
 
     Call arguments: `network`, an `Elmo`; `batch` of `characters (B, L, C)` and `words (B, L)`, the
     words' numbers in the vocabulary, -1 at padding. Returns `loss_sum` and `nll_sum` (nats) over

@@ -24,7 +24,7 @@ Corruption = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class CorruptionVocabulary(MaskingVocabulary, Protocol):
-    """What corruption needs from a vocabulary besides what masking does.
+    """The needs of corruption from a vocabulary, besides those of masking.
 
     Attributes:
         size: V, rows of an embedding table; ids from there on are free for sentinels.
@@ -43,8 +43,8 @@ class CorruptionVocabulary(MaskingVocabulary, Protocol):
 class CorruptionObjective(PretrainingObjective):
     """Cross-entropy of a target given a corrupted text: base of the encoder-decoders' objectives.
 
-    Rows are read without [CLS] and their last [SEP]; source and target end in EOS, as those of a
-    translation do, and the decoder begins with BOS. A row without text gives neither.
+    Rows are read without [CLS] and their last [SEP]; source and target end in EOS, as in
+    translation, and the decoder begins with BOS. A row without text gives neither.
 
     Called with an `EncoderDecoder` and a batch of `source (B, S)` and `target (B, T)`, it returns
     the sums of a `TranslationObjective` without smoothing.
@@ -129,7 +129,7 @@ SENTINEL_ROWS = -(-SENTINELS // 8) * 8
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruptionConfig(Settings):
-    """How much of a text is hidden, in how long spans.
+    """Rate and length of hidden spans.
 
     Attributes:
         rate: part of the tokens.

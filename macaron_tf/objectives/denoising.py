@@ -182,7 +182,7 @@ def _some(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingConfig(Settings):
-    """How much of each noise; the defaults are those that BART was trained with.
+    """Rates of the kinds of noise; the defaults are BART's.
 
     Attributes:
         infilling: part of the words that is hidden in spans, each behind one mask.

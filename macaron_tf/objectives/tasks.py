@@ -1,7 +1,7 @@
 """Task objectives: classes, spans, tags, sequences' answers, and sentence vectors.
 
-A row of padding has weight 0, and its label may be anything. `label (B, ...)` is replaced by 0
-there, since a loss of NaN stays NaN when multiplied by 0.
+A row of padding has weight 0 and any label. The label is replaced by 0, since a loss of NaN stays
+NaN when multiplied by 0.
 """
 
 import abc

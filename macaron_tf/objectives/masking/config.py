@@ -1,4 +1,4 @@
-"""How many tokens are masked, which ones together, and what replaces them."""
+"""Settings of masking, and its vocabulary."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from macaron_tf.settings import Count, Fraction, Settings
 
 
 class MaskingVocabulary(Protocol):
-    """What masking needs from a vocabulary.
+    """The needs of masking from a vocabulary.
 
     Attributes:
         pieces: number of real pieces, without the padding rows of an embedding table.
@@ -30,7 +30,7 @@ class MaskingVocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig(Settings):
-    """How many tokens are predicted and what replaces them; the defaults are BERT's.
+    """Number, choice and replacement of the predicted tokens; the defaults are BERT's.
 
     `MaskingConfig(mask=1.0, random=0.0)` is the plain replacement of the SwishRNN paper,
     `MaskingConfig(choice="ngrams")` ALBERT's, `MaskingConfig(mask=1.0, random=0.0, round_up=True)`
@@ -76,7 +76,7 @@ class MaskingConfig(Settings):
         return -(-self._most(length) // 8) * 8
 
     def counts(self, length: int) -> np.ndarray:
-        """How many of n ordinary tokens are masked, `(L + 1,)` int32 for n from 0 to L."""
+        """Masked ones among n ordinary tokens: `(L + 1,)` int32 for n from 0 to L."""
         rounded = self._most if self.round_up else lambda n: round(self.rate * n)
         counts = [max(1, rounded(n)) for n in range(length + 1)]
         return np.array([0, *counts[1:]], np.int32)
