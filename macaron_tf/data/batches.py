@@ -371,7 +371,7 @@ class BucketBatches(Batches):
         return _dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over ids, lengths and labels: what a model is trained on, to the id."""
+        """SHA-256 (hex) of the training data: ids, lengths and labels."""
         digest = hashlib.sha256()
         for array in self._arrays:
             digest.update(np.ascontiguousarray(array))
@@ -399,7 +399,7 @@ class EncodedExamples:
     Attributes:
         rows: ids with their special ones, without padding; those of example n are n R to
             n R + R - 1.
-        boundaries: (N R,) int64: where segment 1 begins; the row's length in a row of one text.
+        boundaries: (N R,) int64, first position of segment 1; the length of a row of one text.
             None where batches have no segments.
         labels: (N,) int32 classes or float32 scores; (N, 2) int32 positions; `TokenRows` of a
             label for each id; or None.

@@ -233,7 +233,7 @@ def bad(name, folder, tmp_path):
         "nothing": lambda: (squad(lambda d, p, q: d.update(data=[])), "holds no question"),
         "stride": lambda: (
             [*squad(lambda d, p, q: None), "--set", "spans.doc_stride=0"],
-            "spans.doc_stride is 0",
+            "spans.doc_stride=0 must be",
         ),
         "short": lambda: (
             [*squad(lambda d, p, q: None), "--set", "max_length=7"],

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -13,32 +13,25 @@ from macaron_tf.data.batches import EncodedExamples, Progress
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
+from macaron_tf.settings import Count, Settings
 from macaron_tf.text.base import PieceVocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanLimits:
-    """How questions and contexts are cut; BERT's released code's numbers.
+class SpanLimits(Settings):
+    """Limits of questions and contexts; BERT's released code's numbers.
 
     Attributes:
         doc_stride: tokens of a context between the beginnings of two windows on it.
         max_question: tokens of a question; the others are cut off.
         max_answer: longest answer, in tokens.
-
-    Raises:
-        UserError: a number below 1.
     """
 
-    doc_stride: int = 128
-    max_question: int = 64
-    max_answer: int = 30
+    section: ClassVar[str] = "spans"
 
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1:
-                raise UserError(
-                    f"spans.{field.name} is {getattr(self, field.name)}: it must be 1 or more"
-                )
+    doc_stride: Count = 128
+    max_question: Count = 64
+    max_answer: Count = 30
 
 
 @dataclasses.dataclass(frozen=True)

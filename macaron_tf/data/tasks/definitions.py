@@ -45,7 +45,7 @@ class Task(Settings):
         unanswerable: whether a question may have no answer in its context.
         symmetric: whether the order of the two texts means nothing.
         submissions: the files of its test sets.
-        server_labels: how the server spells the classes; empty = by their numbers.
+        server_labels: the server's names of the classes; empty = their numbers.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import Task
@@ -44,7 +43,7 @@ class Template:
         words: the word of each class, class 0 first.
 
     Raises:
-        UserError: `text` does not say {first}, or has other places than these two.
+        UserError: `text` does not say {first}, or has other fields than these two.
 
     Example:
         Template("Review: {first}\\nSentiment:", ("negative", "positive"))
@@ -58,10 +57,10 @@ class Template:
             filled = self.text.format(first="\0", second="\0")
         except (KeyError, IndexError, ValueError) as error:
             raise UserError(
-                f"the template {self.text!r} has other places than {{first}} and {{second}}"
+                f"the template {self.text!r} has other fields than {{first}} and {{second}}"
             ) from error
         if "\0" not in filled:
-            raise UserError(f"the template {self.text!r} says nowhere {{first}}")
+            raise UserError(f"the template {self.text!r} does not say {{first}}")
 
     def query(self, first: str, second: str | None = None) -> str:
         """The text up to the answer."""
@@ -129,38 +128,29 @@ def question_prompts(questions: Questions) -> list[Prompt]:
     ]
 
 
-def last_word_prompts(lines: Sequence[str]) -> list[Prompt]:
-    """LAMBADA (Paperno et al. 2016): a passage without its last word.
-
-    With examples before it the passage is a gap to be filled: the examples show that one word is
-    wanted (Brown et al. 2020, section 3.1.1).
-
-    Raises:
-        UserError: a line of fewer than two words; it is named.
-    """
-    prompts = []
-    for number, line in enumerate(lines, 1):
-        context, _, word = line.strip().rpartition(" ")
-        if not context:
-            raise UserError(f"line {number} of the passages has fewer than two words: take it out")
-        prompts.append(Prompt(f"{context} ____ . ->", (word,), bare_query=context.rstrip()))
-    return prompts
-
-
 _CHOICE = re.compile(r"choice\d+")
 
 
 def read_last_words(name: str, split: str) -> list[Prompt]:
-    """`last_word_prompts` of a file with a passage a line.
+    """LAMBADA's file (Paperno et al. 2016): a passage a line, whose last word is to be found.
+
+    With examples before it the passage is a gap to be filled: the examples show that one word is
+    wanted (Brown et al. 2020, section 3.1.1).
 
     Args:
         name: plain or `.gz`; `{split}` in it stands for the split.
 
     Raises:
-        UserError: the file cannot be read, or a line is no passage.
+        UserError: the file cannot be read, or a line has fewer than two words; it is named.
     """
     path = Source("lambada", name).path(split)
-    prompts = last_word_prompts([line for line in lines_of(path) if line.strip()])
+    prompts = []
+    for number, line in enumerate(lines_of(path), start=1):
+        context, _, word = line.strip().rpartition(" ")
+        if context:
+            prompts.append(Prompt(f"{context} ____ . ->", (word,), bare_query=context.rstrip()))
+        elif word:
+            raise UserError(f"{path}, line {number}: fewer than two words; take the line out")
     if not prompts:
         raise UserError(f"{path} is empty: give a file with a passage a line")
     return prompts

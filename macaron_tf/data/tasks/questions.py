@@ -162,7 +162,7 @@ def _field(record, name: str, kind: type, where):
 
 
 def _text(record, name: str, where: str) -> str:
-    # JSON may hold half of a character, which UTF-8 cannot: a "?" keeps the places of the others.
+    # JSON may hold half of a character, which UTF-8 cannot: "?" keeps the other positions.
     return _field(record, name, str, where).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -173,7 +173,7 @@ class WindowPositions(NamedTuple):
         question: (M,) int64, ascending: the question of each window.
         boundary: (M,) int64: the position of a window's first context piece.
         first_piece: (M,) int64: that piece's number in its context.
-        starts, ends: (N, None) int64 ragged: where each context's pieces lie, in characters.
+        starts, ends: (N, None) int64 ragged, of each context's pieces, in characters.
     """
 
     question: tf.Tensor

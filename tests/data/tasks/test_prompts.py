@@ -42,8 +42,8 @@ def test_examples_become_prompts():
 def test_what_cannot_be_asked_is_refused():
     sst2 = get_task("sst2")
     for call, words in (
-        (lambda: Template("{third}", ("a", "b")), "other places"),
-        (lambda: Template("Sentiment:", ("a", "b")), "nowhere"),
+        (lambda: Template("{third}", ("a", "b")), "other fields"),
+        (lambda: Template("Sentiment:", ("a", "b")), "does not say"),
         (lambda: classification_prompts(sst2, examples(), Template("{first}", ("a",))), "1 words"),
         (lambda: classification_prompts(sst2, examples(None), TEMPLATES["sst2"]), "no labels"),
         (
