@@ -106,9 +106,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     set_threads(options.threads)
     contenders = dict(CONTENDERS)
-    from macaron_tf.kernels import native_library
+    from macaron_tf.kernels import native
 
-    if not native_library.available():
+    if not native.available():
         del contenders["native"]
     tables = {}
     for setting in options.settings:

@@ -1,13 +1,7 @@
-"""Kernels: what TensorFlow's own operations do slowly, with interchangeable implementations."""
+"""Kernels: operations that TensorFlow's own are slow at, with interchangeable implementations."""
 
-from macaron_tf.kernels.choice import (
-    NAMES,
-    compiled_by_xla,
-    implementation_scope,
-    runs_native,
-)
-from macaron_tf.kernels.swish_gate import GATES, gated, swish_gate
-from macaron_tf.kernels.swish_recurrence import swish_recurrence
+from macaron_tf.kernels.choice import NAMES, compiled_by_xla, implementation_scope, runs_native
+from macaron_tf.kernels.recurrence import GATES, gated, swish_gate, swish_recurrence
 
 __all__ = [
     "GATES",

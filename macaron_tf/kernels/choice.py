@@ -1,4 +1,4 @@
-"""Which implementation of a kernel runs: chosen for the place, or named."""
+"""The implementation of a kernel: chosen for the place, or named."""
 
 import contextlib
 import contextvars
@@ -15,9 +15,9 @@ _named: contextvars.ContextVar[str] = contextvars.ContextVar("implementation", d
 
 @contextlib.contextmanager
 def implementation_scope(name: str) -> Iterator[None]:
-    """Within it, kernels whose implementation is left to `"auto"` take this one.
+    """Kernels called within it with the implementation `"auto"` take this one.
 
-    An exporter needs it: what it traces must hold stock ops, wherever it is traced.
+    An exporter needs it: its graphs must hold stock ops, on every machine.
 
     Args:
         name: one of `NAMES`, or `"auto"`.
@@ -34,13 +34,13 @@ def implementation_scope(name: str) -> Iterator[None]:
 
 
 def chosen(implementation: str, dtype: str) -> str:
-    """The implementation for the place where it is asked for.
+    """The implementation for the device and graph of the caller.
 
     Args:
-        dtype: of what it works on.
         implementation: one of `NAMES`, which is returned, or `"auto"`: the one of an
-            `implementation_scope`; otherwise `"xla"` within what XLA compiles, `"native"` on CPUs
-            where it can be built, in float32 and bfloat16, and `"loop"` elsewhere.
+            `implementation_scope`; else `"xla"` in graphs that XLA compiles, `"native"` on CPUs
+            with a compiler, in float32 and bfloat16, and `"loop"` elsewhere.
+        dtype: of the kernel's input.
 
     Raises:
         ValueError: there is no such implementation, or not on this backend.
@@ -51,7 +51,17 @@ def chosen(implementation: str, dtype: str) -> str:
         if name in ("xla", "native"):
             raise ValueError(f"implementation {name!r} is TensorFlow's; take 'scan' or 'loop'")
         return "loop" if name == "auto" else name
-    return _for_tensorflow(dtype) if name == "auto" else name
+    if name != "auto":
+        return name
+    import tensorflow as tf
+
+    if compiled_by_xla():
+        return "xla"
+    if any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")):
+        return "loop"
+    from macaron_tf.kernels import native
+
+    return "native" if dtype in native.DTYPES and native.available() else "loop"
 
 
 def runs_native(x) -> bool:
@@ -59,24 +69,12 @@ def runs_native(x) -> bool:
     return chosen("auto", keras.backend.standardize_dtype(x.dtype)) == "native"
 
 
-def _for_tensorflow(dtype: str) -> str:
-    import tensorflow as tf
-
-    if compiled_by_xla():
-        return "xla"
-    if any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")):
-        return "loop"
-    from macaron_tf.kernels import native_library
-
-    return "native" if dtype in native_library.DTYPES and native_library.available() else "loop"
-
-
 def compiled_by_xla() -> bool:
-    """Whether XLA compiles what is being made: on JAX, under `jit_compile=True` or for a TPU."""
+    """Whether XLA compiles the graph being made: on JAX, under `jit_compile=True` or for a TPU."""
     if keras.backend.backend() == "jax":
         return True
     import tensorflow as tf
-    from tensorflow.python.ops import control_flow_util  # nothing public says it
+    from tensorflow.python.ops import control_flow_util  # there is no public way
 
     if tf.executing_eagerly():
         return False

@@ -1,7 +1,7 @@
-"""The recurrence under XLA: loops that do only what the state before decides.
+"""The recurrence under XLA: loops that compute only what depends on the state before.
 
 The rows of x are put in time order, `(L, B, R)`, so that a step is a run of whole rows (on a TPU:
-of whole tiles of 8 x 128). The gradient is derived by hand as in `loop`: one loop finds all
+of whole tiles of 8 x 128). The gradient is derived by hand as in `recurrence`: one loop finds all
 `G[t] = dc[t] + J[t+1] G[t+1]`; those of x, alpha and beta are made of them after it, at once.
 
 A turn of a loop is TURN steps, and each of them writes to an array of its own, by the number of the
@@ -20,13 +20,17 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.compiler.tf2xla.python import xla
 
-from macaron_tf.kernels.loop import derivatives
-from macaron_tf.kernels.scan import one_step
-from macaron_tf.kernels.steps import count, from_steps, in_steps, start_in_steps
+from macaron_tf.kernels.recurrence import (
+    derivatives,
+    from_steps,
+    in_steps,
+    one_step,
+    start_in_steps,
+)
 
 TURN = 4  # steps in one turn of a loop
-# What x is at padding, where a mask of (S, 1) would cost a loop two thirds more; a real x of minus
-# infinity is made NaN, which is what all states from it on are.
+# The value of x at padding: a mask of (S, 1) would cost a loop two thirds more. A real x of minus
+# infinity is made NaN, as all states from it on are.
 PADDED = -math.inf
 
 
@@ -64,7 +68,7 @@ def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
         start = tf.zeros((size, width))
     else:  # (B, k, R) -> (k B, R)
         start = tf.reshape(start_in_steps(start), (size, width))
-    steps = count(length, step_size)
+    steps = -(-length // step_size)  # ceil(L / k)
     return _with_gradient(turns, steps, size, keep)(x, alpha, beta, start)
 
 
@@ -73,9 +77,9 @@ def _with_gradient(turns, steps, size, keep):
     known = size if isinstance(size, int) else None
 
     def read(rows, step):
-        """`(n S, R) -> (size, R)`, a step's; past the end the last one's."""
+        """`(n S, R) -> (size, R)`: one step's rows; past the end the last step's."""
         rows = xla.dynamic_slice(rows, [step * size, 0], [size, rows.shape[-1]])
-        # Without it the loop's state would lose what is known of its shape.
+        # Restore the static shape, which a loop's state must have.
         return tf.cast(tf.ensure_shape(rows, (known, rows.shape[-1])), tf.float32)
 
     def write(arrays, turn, rows):
@@ -179,5 +183,5 @@ def _with_gradient(turns, steps, size, keep):
 
 
 def _fixed(array):
-    """The array as it lies: what the loops read is not laid out anew for those who made it."""
+    """The array in one layout: it is not laid out anew for the operation that made it."""
     return xla.optimization_barrier(array)[0]

@@ -76,8 +76,8 @@ class Dense(keras.layers.Dense):
     def call(self, inputs, training=None):
         approximate = {keras.activations.gelu: False, gelu_tanh: True}.get(self.activation)
         if training and self.use_bias and approximate is not None and runs_native(inputs):
-            from macaron_tf.kernels import native_rows
+            from macaron_tf.kernels import native
 
             product = ops.matmul(inputs, self.kernel)  # (..., D) x (D, units) -> (..., units)
-            return native_rows.bias_gelu(product, self.bias, approximate)
+            return native.bias_gelu(product, self.bias, approximate)
         return super().call(inputs, training=training)

@@ -46,9 +46,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def call(self, inputs, training=None):
         if training and self.axis == [-1] and not self.rms_scaling and runs_native(inputs):
-            from macaron_tf.kernels import native_rows
+            from macaron_tf.kernels import native
 
-            y = native_rows.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
+            y = native.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
             return ops.cast(y, self.compute_dtype)
         return super().call(inputs)
 
@@ -65,7 +65,7 @@ class Dropout(keras.layers.Dropout):
 
     def call(self, inputs, training=False):
         if training and 0 < self.rate < 1 and self.noise_shape is None and runs_native(inputs):
-            from macaron_tf.kernels import native_rows
+            from macaron_tf.kernels import native
 
-            return native_rows.dropout(inputs, self.rate, self.seed_generator.next())
+            return native.dropout(inputs, self.rate, self.seed_generator.next())
         return super().call(inputs, training=training)

@@ -123,15 +123,15 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
 def test_blocks_take_turns_in_the_named_implementation(monkeypatch, capsys):
     from experiments.benchmarks import our_encoders
 
-    swish_gate = importlib.import_module("macaron_tf.kernels.swish_gate")
+    recurrence = importlib.import_module("macaron_tf.kernels.recurrence")
     configs = our_encoders.block_configs(TINY)
     configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
     monkeypatch.setattr(our_encoders, "block_configs", lambda setting: configs)
     monkeypatch.setattr(train_step, "set_threads", lambda threads: None)  # TensorFlow has begun
     monkeypatch.setitem(SETTINGS, "small", TINY)
-    asked, chosen = set(), swish_gate.chosen
+    asked, chosen = set(), recurrence.chosen
     monkeypatch.setattr(
-        swish_gate, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given)
+        recurrence, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given)
     )
     rounds = ["--rounds", "1", "--steps", "1"]
     assert train_step.main(["--implementation", "scan", *rounds]) == 0

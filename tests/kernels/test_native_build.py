@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from macaron_tf.kernels import native_build
+from macaron_tf.kernels import native
 
 # Stands for a compiler: counts its runs and writes what it is asked to.
 COMPILER = """#!/bin/sh
@@ -39,14 +39,14 @@ def compiler(tmp_path, monkeypatch):
 def test_it_is_built_once_however_many_ask(compiler, caplog):
     runs, found = compiler(), []
     threads = [
-        threading.Thread(target=lambda: found.append(native_build.library_path())) for _ in range(4)
+        threading.Thread(target=lambda: found.append(native.library_path())) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(set(found)) == 1 and found[0].read_text() == "library\n"
-    assert native_build.library_path() == found[0]
+    assert native.library_path() == found[0]
     assert runs.read_text() == "run\n"
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "building the native kernels, once, which takes half a minute"
@@ -56,20 +56,20 @@ def test_it_is_built_once_however_many_ask(compiler, caplog):
 
 def test_another_compiler_or_other_sources_are_another_library(compiler, monkeypatch, tmp_path):
     compiler()
-    paths = [native_build.library_path()]
+    paths = [native.library_path()]
     monkeypatch.setenv("CXX", f"{tmp_path / 'compiler'} -O1")
-    paths.append(native_build.library_path())
+    paths.append(native.library_path())
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "swish_ops.cc").write_text("// another")
-    monkeypatch.setattr(native_build, "SOURCES", sources)
-    paths.append(native_build.library_path())
+    monkeypatch.setattr(native, "SOURCES", sources)
+    paths.append(native.library_path())
     assert len(set(paths)) == 3
 
 
 def test_a_failed_build_is_one_line_that_names_the_compiler_s_output(compiler, caplog):
     compiler("echo 'no such header' >&2; exit 1")
-    assert native_build.library_path() is None
+    assert native.library_path() is None
     *_, last = caplog.records
     assert last.levelno == logging.WARNING
     assert "ended with status 1; its output is in" in last.message
@@ -80,10 +80,10 @@ def test_a_failed_build_is_one_line_that_names_the_compiler_s_output(compiler, c
 
 def test_no_compiler_is_one_line(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("CXX", "/no/such/compiler")
-    assert native_build.library_path() is None
+    assert native.library_path() is None
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert native_build.library_path() is None
+    assert native.library_path() is None
     first, second = (record.message for record in caplog.records)
     assert "CXX=/no/such/compiler is not on the path: install a C++ compiler" in first
     assert "g++, clang++, c++ are not on the path" in second
@@ -93,15 +93,15 @@ def test_no_compiler_is_one_line(monkeypatch, caplog, tmp_path):
 def test_a_cache_that_cannot_be_written_is_one_line(compiler, monkeypatch, caplog, cache):
     compiler()
     monkeypatch.setenv("MACARON_TF_CACHE", cache)
-    assert native_build.library_path() is None
+    assert native.library_path() is None
     assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("sanitizers", ["address,undefined,float-cast-overflow", "thread"])
 def test_the_loops_are_clean_under(sanitizers, tmp_path):
     try:
-        compiler = native_build.find_compiler()
-    except native_build.UserError as error:
+        compiler = native.find_compiler()
+    except native.UserError as error:
         pytest.skip(str(error))
     flags = ["-std=c++17", "-O0", "-pthread", f"-fsanitize={sanitizers}", "-fno-sanitize-recover"]
     program = tmp_path / "sanitize"
@@ -115,7 +115,7 @@ def test_the_loops_are_clean_under(sanitizers, tmp_path):
     driver = pathlib.Path(__file__).with_name("sanitize_main.cc")
     # clang says which loops it leaves as they are, as it does all of them here.
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-pass-failed"]
-    build = compiled(str(driver), *warnings, f"-I{native_build.SOURCES}")
+    build = compiled(str(driver), *warnings, f"-I{native.SOURCES}")
     assert build.returncode == 0, build.stderr
     run = subprocess.run([str(program)], capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, "clean\n"), run.stderr[-4000:]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import GATES, native_library, native_swish, swish_gate, swish_recurrence
+from macaron_tf.kernels import GATES, native, swish_gate, swish_recurrence
 from tests.harness import normal, numpy_of
 
 FORMS = [None, *GATES]  # the recurrence alone, and gated
@@ -13,7 +13,7 @@ ROUNDING = 2.0**-8  # the largest relative error of rounding to bfloat16
 
 @pytest.fixture(scope="module", autouse=True)
 def built():
-    if not native_library.available():
+    if not native.available():
         pytest.skip("no C++ compiler, or it fails: see the log")
 
 
@@ -28,10 +28,10 @@ def inputs(length, width, step_size, gate, masked=False, batch=2):
     return x, vectors, mask, start
 
 
-def native(x, vectors, step_size, gate, mask=None, start=None):
+def run_native(x, vectors, step_size, gate, mask=None, start=None):
     if gate is None:
-        return native_swish.recurrence(x, *vectors, step_size, mask, start)
-    return native_swish.gated(x, *vectors, step_size, gate, mask)
+        return native.recurrence(x, *vectors, step_size, mask, start)
+    return native.gated(x, *vectors, step_size, gate, mask)
 
 
 def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
@@ -81,7 +81,7 @@ def test_values_and_gradients_are_those_of_float64(gate, step_size):
         for masked in (False, True):
             given = inputs(length, width, step_size, gate, masked)
             arguments = (*given[:2], step_size, gate, *given[2:])
-            actual = with_gradients(native, "float32", *arguments)
+            actual = with_gradients(run_native, "float32", *arguments)
             expected = with_gradients(by_the_equations, "float64", *arguments)
             for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
                 assert relative_error(a, e) < 1e-5, (length, width, masked, place)
@@ -93,8 +93,8 @@ def test_bfloat16_differs_from_the_reference_by_its_rounding(gate):
         given = inputs(40, width, step_size, gate, masked=True)
         x = tf.cast(given[0], tf.bfloat16)
         exact = numpy_of(x)
-        half = with_gradients(native, "bfloat16", x, given[1], step_size, gate, *given[2:])
-        full = with_gradients(native, "float32", exact, given[1], step_size, gate, *given[2:])
+        half = with_gradients(run_native, "bfloat16", x, given[1], step_size, gate, *given[2:])
+        full = with_gradients(run_native, "float32", exact, given[1], step_size, gate, *given[2:])
         # The weight of the loss, rounded too, leaves the value alone.
         np.testing.assert_allclose(half[0], full[0], rtol=ROUNDING, atol=1e-6)
         for a, e in zip(half[1:], full[1:], strict=True):
@@ -109,7 +109,7 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even():
     ones = np.ones_like(values)
     # y = (0 + state_bias) * sigmoid(100): what is rounded is state_bias, a float32.
     x = tf.zeros((1, 1, 2 * len(values)), tf.bfloat16)
-    y = native_swish.gated(x, ones, ones, values, 100 * ones, 1, "sigmoid")
+    y = native.gated(x, ones, ones, values, 100 * ones, 1, "sigmoid")
     np.testing.assert_array_equal(numpy_of(y[0, 0]), numpy_of(tf.cast(values, tf.bfloat16)))
 
 
@@ -143,7 +143,7 @@ def test_gates_over_all_magnitudes(gate):
     vectors = [tf.zeros(width), tf.zeros(width), tf.ones(width), tf.zeros(width)]
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = native_swish.gated(x, *vectors, 1, gate)
+        y = native.gated(x, *vectors, 1, gate)
     slope = tape.gradient(y, x)[0, 0, width:]
     exact = [gate_in_float64(gate, float(value)) for value in z]
     # `where`: 0.7 * 1e38 overflows in the tanh form's cube alone, where the gate is 0 or z.
@@ -184,7 +184,7 @@ def test_the_layer_s_form_agrees_with_the_reference():
 def test_nothing_in_gives_nothing_out_and_zero_gradients(gate, batch, length):
     given = inputs(length, 5, 2, gate, masked=True, batch=batch)
     arguments = (*given[:2], 2, gate, *given[2:])
-    y, dx, *others = with_gradients(native, "float32", *arguments)
+    y, dx, *others = with_gradients(run_native, "float32", *arguments)
     assert y.shape == (batch, length, 5) and dx.shape == given[0].shape
     for gradient in others:
         np.testing.assert_array_equal(gradient, np.zeros(gradient.shape))
@@ -192,10 +192,12 @@ def test_nothing_in_gives_nothing_out_and_zero_gradients(gate, batch, length):
 
 def test_a_step_longer_than_the_sequence_leaves_the_rest_of_the_start_alone():
     given = inputs(2, 5, 2**20, None)
-    np.testing.assert_array_equal(native(*given[:2], 2**20, None), native(*given[:2], 2, None))
+    np.testing.assert_array_equal(
+        run_native(*given[:2], 2**20, None), run_native(*given[:2], 2, None)
+    )
     start = np.arange(10, dtype="float32").reshape(1, 5, 2)
     arguments = (np.zeros((1, 2, 2), "float32"), [np.ones(2, "float32")] * 2, 5, None, None, start)
-    *_, dstart = with_gradients(native, "float32", *arguments)
+    *_, dstart = with_gradients(run_native, "float32", *arguments)
     *_, expected = with_gradients(by_the_equations, "float64", *arguments)
     np.testing.assert_allclose(dstart, expected, atol=1e-6)
     assert np.all(dstart[:, 2:] == 0) and np.all(dstart[:, :2] != 0)
@@ -204,10 +206,12 @@ def test_a_step_longer_than_the_sequence_leaves_the_rest_of_the_start_alone():
 def test_sequences_do_not_mix_and_runs_repeat_bit_for_bit():
     """Nor does the division of columns among threads show: 300 columns are cut, 4 batches not."""
     x, vectors, *_ = inputs(20, 300, 1, "gelu", batch=4)
-    runs = [with_gradients(native, "float32", x, vectors, 1, "gelu", None, None) for _ in range(3)]
+    runs = [
+        with_gradients(run_native, "float32", x, vectors, 1, "gelu", None, None) for _ in range(3)
+    ]
     for run in runs[1:]:
         for a, e in zip(run, runs[0], strict=True):
             np.testing.assert_array_equal(a, e)
     for b in range(4):
-        alone = native_swish.gated(x[b : b + 1], *vectors, 1, "gelu")
+        alone = native.gated(x[b : b + 1], *vectors, 1, "gelu")
         np.testing.assert_array_equal(alone[0], tf.cast(runs[0][0][b], tf.float32))

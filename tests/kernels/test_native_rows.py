@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import implementation_scope, native_rows
+from macaron_tf.kernels import implementation_scope, native
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout, LayerNormalization
 from tests.harness import normal
@@ -45,7 +45,7 @@ def exact_layer_norm(x, scale, offset):
 def test_layer_norm_and_its_gradients(shape, dtype):
     x = tf.cast(3 + 2 * normal(*shape), dtype)
     vectors = [1 + normal(shape[-1], seed=1), normal(shape[-1], seed=2)]
-    actual = with_gradients(lambda *given: native_rows.layer_norm(*given, 1e-5), x, *vectors)
+    actual = with_gradients(lambda *given: native.layer_norm(*given, 1e-5), x, *vectors)
     expected = with_gradients(exact_layer_norm, *(tf.cast(t, "float64") for t in (x, *vectors)))
     # The upstream gradient is rounded too; with one column the deviation is sqrt(1e-5) alone.
     assert_close(actual, expected, dtype, 20 if shape[-1] > 1 else 2000)
@@ -57,7 +57,7 @@ def test_layer_norm_and_its_gradients(shape, dtype):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gelu_with_a_bias_and_its_gradients(shape, dtype, approximate):
     x, bias = tf.cast(3 * normal(*shape), dtype), normal(shape[-1], seed=1)
-    actual = with_gradients(lambda x, bias: native_rows.bias_gelu(x, bias, approximate), x, bias)
+    actual = with_gradients(lambda x, bias: native.bias_gelu(x, bias, approximate), x, bias)
     exact = [tf.cast(tensor, "float64") for tensor in (x, bias)]
     expected = with_gradients(lambda x, bias: tf.nn.gelu(x + bias, approximate), *exact)
     assert_close(actual, expected, dtype, 10)
@@ -66,9 +66,9 @@ def test_gelu_with_a_bias_and_its_gradients(shape, dtype, approximate):
 def test_nan_and_infinity_stay_in_their_row():
     x = normal(4, 64).astype("float32")
     x[1, 3], x[2, 5] = np.nan, np.inf
-    norm = native_rows.layer_norm(x, None, None, 1e-5).numpy()
+    norm = native.layer_norm(x, None, None, 1e-5).numpy()
     assert np.isnan(norm[1:3]).all() and np.isfinite(norm[[0, 3]]).all()
-    gelu = native_rows.bias_gelu(x, np.zeros(64, "float32")).numpy()
+    gelu = native.bias_gelu(x, np.zeros(64, "float32")).numpy()
     assert np.isnan(gelu[1, 3]) and gelu[2, 5] == np.inf and np.isfinite(gelu).sum() == 254
 
 
@@ -94,20 +94,20 @@ def test_dropout_follows_the_bits_of_philox(size):
     threshold = round(rate * 65536)
     x = normal(size).astype("float32")
     expected = np.where(bits < threshold, 0, x * np.float32(65536 / (65536 - threshold)))
-    np.testing.assert_array_equal(native_rows.dropout(x, rate, np.array(key)), expected)
+    np.testing.assert_array_equal(native.dropout(x, rate, np.array(key)), expected)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.99999])
 def test_what_dropout_keeps_and_its_mean(rate):
     count = 1_000_000
-    y = native_rows.dropout(np.ones(count, "float32"), rate, (1, 2)).numpy()
+    y = native.dropout(np.ones(count, "float32"), rate, (1, 2)).numpy()
     kept = np.count_nonzero(y)
     deviation = np.sqrt(count * rate * (1 - rate)) + 20  # and 1 / 65,536 of the draws
     assert abs(kept - count * (1 - rate)) < 5 * deviation
     assert len(np.unique(y)) <= 2
     np.testing.assert_allclose(y.mean(), 1.0, atol=5 / np.sqrt(count * (1 - rate) + 1))
     # Neighbours, and the same places under the next key, are independent.
-    other = native_rows.dropout(np.ones(count, "float32"), rate, (1, 3)).numpy()
+    other = native.dropout(np.ones(count, "float32"), rate, (1, 3)).numpy()
     for pair in ((y[1:] > 0, y[:-1] > 0), (y > 0, other > 0), (y[64:] > 0, y[:-64] > 0)):
         both = np.mean(pair[0] & pair[1])
         assert abs(both - (1 - rate) ** 2) < 5 / np.sqrt(count)
@@ -115,7 +115,7 @@ def test_what_dropout_keeps_and_its_mean(rate):
 
 def test_dropout_passes_gradients_where_it_kept():
     x = tf.constant(normal(40, 50), tf.bfloat16)
-    y, gradient = with_gradients(lambda x: native_rows.dropout(x, 0.5, (3, 4)), x)
+    y, gradient = with_gradients(lambda x: native.dropout(x, 0.5, (3, 4)), x)
     upstream = tf.cast(normal(40, 50, seed=9), tf.bfloat16)
     np.testing.assert_array_equal(gradient, tf.where(y != 0, 2 * upstream, 0))
 
@@ -125,13 +125,13 @@ def test_bad_arguments_are_named():
     x = np.ones((2, 3), "float32")
     for rate in (1.0, -0.1):
         with pytest.raises(invalid, match="rate must be 0 or more and below 1"):
-            native_rows.dropout(x, rate, (1, 2))
+            native.dropout(x, rate, (1, 2))
     with pytest.raises(invalid, match=r"key must be of shape \[2\]"):
-        native_rows.dropout(x, 0.1, (1, 2, 3))
+        native.dropout(x, 0.1, (1, 2, 3))
     with pytest.raises(invalid, match=r"scale must be of shape \[3\]"):
-        native_rows.layer_norm(x, np.ones(4), np.ones(3), 1e-5)
+        native.layer_norm(x, np.ones(4), np.ones(3), 1e-5)
     with pytest.raises(invalid, match=r"bias must be of shape \[3\]"):
-        native_rows.bias_gelu(x, np.ones(4))
+        native.bias_gelu(x, np.ones(4))
 
 
 def operations(function, *arguments) -> set[str]:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import native_build, native_swish
-from tests.kernels.test_native_numbers import built, inputs, native
+from macaron_tf.kernels import native
+from tests.kernels.test_native_numbers import built, inputs, run_native
 
 __all__ = ["built"]  # a fixture for every test here
 
@@ -37,7 +37,9 @@ def test_graphs_of_unknown_shapes_and_loops(gate):
                 lambda i, total: (
                     i + 1,
                     total
-                    + tf.reduce_sum(native(tf.cast(i, x.dtype) * x, vectors, 2, gate, mask, start)),
+                    + tf.reduce_sum(
+                        run_native(tf.cast(i, x.dtype) * x, vectors, 2, gate, mask, start)
+                    ),
                 ),
                 (tf.constant(0), tf.constant(0.0)),
             )
@@ -47,7 +49,7 @@ def test_graphs_of_unknown_shapes_and_loops(gate):
     with tf.GradientTape() as tape:
         tape.watch(x)
         total = tf.add_n(
-            [tf.reduce_sum(native(i * x, vectors, 2, gate, mask, start)) for i in range(3)]
+            [tf.reduce_sum(run_native(i * x, vectors, 2, gate, mask, start)) for i in range(3)]
         )
     actual, gradient = doubled(x, mask)
     np.testing.assert_allclose(actual, total, rtol=1e-5)
@@ -56,7 +58,7 @@ def test_graphs_of_unknown_shapes_and_loops(gate):
 
 def test_bad_arguments_are_named():
     x, vectors, mask, start = inputs(4, 5, 2, None, masked=True)
-    run = native_swish.recurrence
+    run = native.recurrence
     invalid = (ValueError, tf.errors.InvalidArgumentError)
     for arguments, message in (
         ((x[0], *vectors, 2), "x must be of rank 3"),
@@ -68,9 +70,9 @@ def test_bad_arguments_are_named():
         with pytest.raises(invalid, match=message):
             run(*arguments)
     with pytest.raises(invalid, match="its width is 5"):
-        native_swish.gated(x, *vectors, *vectors, 1, "gelu")
+        native.gated(x, *vectors, *vectors, 1, "gelu")
     with pytest.raises(ValueError, match="'relu' is not one of"):
-        native_swish.gated(x, *vectors, *vectors, 1, "relu")
+        native.gated(x, *vectors, *vectors, 1, "relu")
     # While a graph is made, before any value is known.
     for shape, message in (((None, 5), "rank 3"), ((None, None, 6), "6 and 5|5 and 6")):
         graph = tf.function(lambda x: run(x, *vectors, 2), input_signature=[tf.TensorSpec(shape)])
@@ -82,7 +84,7 @@ def test_a_saved_model_can_refuse_it(tmp_path):
     _, vectors, *_ = inputs(4, 5, 1, None)
     module = tf.Module()
     module.run = tf.function(
-        lambda x: native_swish.recurrence(x, *vectors, 1),
+        lambda x: native.recurrence(x, *vectors, 1),
         input_signature=[tf.TensorSpec((None, None, 5))],
     )
     options = tf.saved_model.SaveOptions(namespace_whitelist=[])
@@ -94,7 +96,7 @@ def test_every_loop_is_vectorized():
     """Left scalar by the compiler, one loop takes eight times as long, and nothing else shows."""
     if platform.machine() != "x86_64" or not shutil.which("objdump"):
         pytest.skip("no objdump, or another processor")
-    library = str(native_build.library_path())
+    library = str(native.library_path())
     listing = subprocess.run(["objdump", "-dC", library], capture_output=True, text=True).stdout
     loops = {}
     for function in listing.split("\n\n"):
@@ -117,15 +119,15 @@ def test_replicas_of_a_new_process():
         import numpy as np, tensorflow as tf
         cpu, two = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()
         tf.config.set_logical_device_configuration(cpu, [two, two])
-        from macaron_tf.kernels import native_build, native_swish
-        native_build._compile = None
+        from macaron_tf.kernels import native
+        native._compile = None
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         x = tf.random.stateless_normal((4, 6, 10), (1, 2))
         with strategy.scope():
             vectors = [tf.Variable(tf.ones(5)) for _ in range(4)]
         def gradient(x):
             with tf.GradientTape() as tape:
-                y = tf.reduce_sum(native_swish.gated(x, *vectors, 1, "gelu") ** 2)
+                y = tf.reduce_sum(native.gated(x, *vectors, 1, "gelu") ** 2)
             return tape.gradient(y, vectors)
         @tf.function
         def step(parts):

@@ -16,8 +16,8 @@ LENGTHS = [1, 2, 3, 4, 5, 7, 8, 16, 31, 67]
 def as_it_runs(kernel, *arguments, implementation="auto", **options):
     """The kernel where its implementation runs: `"xla"` within what XLA compiles."""
     if implementation == "native":
-        native_library = pytest.importorskip("macaron_tf.kernels.native_library")
-        if not native_library.available():
+        native = pytest.importorskip("macaron_tf.kernels.native")
+        if not native.available():
             pytest.skip("no C++ compiler built the native op")
     options = {**options, "implementation": implementation}
     if implementation != "xla":

@@ -1,0 +1,330 @@
+"""Native CPU kernels: a library that is compiled on first use, its operations and their gradients.
+
+The compiler is the machine's own; the library is kept in the cache. All operations work in float32
+within, on float32 and bfloat16, once differentiable, and not under XLA: a graph that holds them
+cannot be served (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses it). Dropout, layer
+normalization and GELU are one pass over memory each, where TensorFlow's own take three to ten, and
+keep only their input for the gradient.
+"""
+
+import fcntl
+import functools
+import hashlib
+import logging
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+
+import tensorflow as tf
+
+from macaron_tf.checks import check_choice
+from macaron_tf.errors import UserError
+from macaron_tf.io.files import cache_directory
+from macaron_tf.kernels.recurrence import GATES
+
+DTYPES = ("float32", "bfloat16")
+SOURCES = pathlib.Path(__file__).parent / "native"
+_COMPILERS = ("g++", "clang++", "c++")
+# IEEE arithmetic throughout: a NaN stays one. Given up are the C library's errno, traps, and the
+# rounding between a product and its sum.
+FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# The first of each row that the compiler accepts: this machine's instructions, by x86's and some
+# ARM compilers' name; vectors of 64 bytes, 1.2 times as fast as of 32.
+_TUNING = (("-march=native", "-mcpu=native"), ("-mprefer-vector-width=512",))
+
+_log = logging.getLogger(__name__)
+
+
+def library_path() -> pathlib.Path | None:
+    """The compiled library, from the cache or else from the compiler.
+
+    Its name in the cache's folder `native` depends on the sources, the flags, TensorFlow, the
+    compiler and the processor. Processes that need it at the same time build it once.
+
+    Returns:
+        Its path; or None, with one line of log, where there is no compiler or it fails.
+    """
+    try:
+        compiler = find_compiler()
+        folder = cache_directory() / "native"
+        library = folder / f"kernels-{_key(compiler)}.so"
+        if not library.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(library.with_suffix(".lock"), "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not library.exists():  # no other process has built it meanwhile
+                    _compile(compiler, library)
+        return library
+    except (OSError, subprocess.SubprocessError, UserError) as error:
+        _log.warning("no native kernels, slower ones run in their place: %s", error)
+        return None
+
+
+def find_compiler() -> list[str]:
+    """The command of the C++ compiler: `$CXX`, else g++, clang++ or c++.
+
+    Raises:
+        UserError: there is none.
+    """
+    named = shlex.split(os.environ.get("CXX", ""))
+    for command in [named] if named else [[name] for name in _COMPILERS]:
+        found = shutil.which(command[0])
+        if found:
+            return [found, *command[1:]]
+    wanted = f"CXX={named[0]} is" if named else f"{', '.join(_COMPILERS)} are"
+    raise UserError(f"{wanted} not on the path: install a C++ compiler, or name it in CXX")
+
+
+def tuning_flags(compiler: list[str]) -> list[str]:
+    """The flags for this machine's processor that the compiler accepts."""
+    chosen = []
+    for alternatives in _TUNING:
+        for flag in alternatives:
+            trial = [*compiler, "-Werror", flag, "-x", "c++", "-fsyntax-only", "-"]
+            if subprocess.run(trial, input=b"", capture_output=True).returncode == 0:
+                chosen.append(flag)
+                break
+    return chosen
+
+
+def _compile(compiler: list[str], library: pathlib.Path) -> None:
+    _log.warning("building the native kernels, once, which takes half a minute: %s", library)
+    aside = library.with_suffix(f".{os.getpid()}")
+    output = library.with_suffix(".log")
+    command = [*compiler, *tf.sysconfig.get_compile_flags(), *FLAGS, *tuning_flags(compiler)]
+    # -w: TensorFlow's headers warn by the hundred.
+    command += ["-DNDEBUG", "-w", "-shared", "-fPIC", str(SOURCES / "ops.cc")]
+    command += ["-o", str(aside), *tf.sysconfig.get_link_flags()]
+    with open(output, "w") as stream:
+        stream.write(shlex.join(command) + "\n")
+        stream.flush()
+        status = subprocess.run(command, stdout=stream, stderr=stream).returncode
+    if status != 0:
+        aside.unlink(missing_ok=True)
+        raise UserError(f"{compiler[0]} ended with status {status}; its output is in {output}")
+    os.replace(aside, library)
+    output.unlink()
+
+
+def _key(compiler: list[str]) -> str:
+    """A digest of all that the compiled code depends on."""
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
+    parts = [
+        *(path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")),
+        repr((compiler, FLAGS, _TUNING, tf.sysconfig.get_compile_flags())).encode(),
+        tf.version.VERSION.encode(),
+        version,
+        _processor().encode(),
+    ]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    """The processor's model and instruction sets: unlike machines may share a home directory."""
+    names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = sorted({line for line in lines if line.split(":")[0].strip() in names})
+    return "\n".join([platform.machine(), platform.processor(), *found])
+
+
+def available() -> bool:
+    """Whether this machine has the operations; the first call builds or loads them."""
+    return _operations() is not None
+
+
+def operations():
+    """The module of the raw operations.
+
+    Raises:
+        UserError: they are not available.
+    """
+    found = _operations()
+    if found is None:
+        raise UserError(
+            "the native kernels are not available here, as the log says: choose another "
+            "implementation, or install a C++ compiler"
+        )
+    return found
+
+
+@functools.cache
+def _operations():
+    path = library_path()
+    if path is None:
+        return None
+    try:
+        return tf.load_op_library(str(path))
+    except (tf.errors.OpError, RuntimeError, OSError) as error:
+        _log.warning("the native kernels do not load, slower ones run in their place: %s", error)
+        return None
+
+
+def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
+    """Keeps an element with probability 1 - rate, scaled so that its expected value is x.
+
+    Args:
+        x: `(..., D)`, float32 or bfloat16.
+        rate: from 0 up to, not including, 1; taken to the nearest 1 / 65,536.
+        key: `(2,)` integers, the seed: the same key drops the same positions.
+
+    Raises:
+        UserError: the operations are not available.
+        ValueError: no such rate.
+
+    References: Srivastava et al. 2014; bits: Salmon et al. 2011, Philox 4x32-10.
+    """
+    return operations().macaron_tf_dropout(x=x, key=tf.cast(key, tf.uint32), rate=rate)
+
+
+def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
+    """`(x - mean) / sqrt(variance + epsilon) * scale + offset` over the last axis.
+
+    Args:
+        x: `(..., D)`, float32 or bfloat16.
+        scale, offset: `(D,)`, or None for ones and zeros.
+
+    Raises:
+        UserError: the operations are not available.
+
+    References: Ba et al. 2016.
+    """
+    width = (x.shape[-1],)
+    scale = tf.ones(width) if scale is None else tf.cast(scale, tf.float32)
+    offset = tf.zeros(width) if offset is None else tf.cast(offset, tf.float32)
+    return operations().macaron_tf_layer_norm(x=x, scale=scale, offset=offset, epsilon=epsilon)[0]
+
+
+def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
+    """`GELU(x + bias)`, exact or, with `approximate`, by its tanh form.
+
+    Args:
+        x: `(..., D)`, float32 or bfloat16.
+        bias: `(D,)`.
+
+    Raises:
+        UserError: the operations are not available.
+
+    References: Hendrycks and Gimpel 2016.
+    """
+    bias = tf.cast(bias, tf.float32)
+    return operations().macaron_tf_bias_gelu(x=x, bias=bias, approximate=approximate)
+
+
+@tf.RegisterGradient("MacaronTf>Dropout")
+def _dropout_gradient(operation, dy):
+    key = operation.inputs[1]
+    return dropout(dy, operation.get_attr("rate"), key), None
+
+
+@tf.RegisterGradient("MacaronTf>LayerNorm")
+def _layer_norm_gradient(operation, dy, _):
+    x, scale, _ = operation.inputs
+    return operations().macaron_tf_layer_norm_grad(
+        x=x, scale=scale, statistics=operation.outputs[1], dy=dy
+    )
+
+
+@tf.RegisterGradient("MacaronTf>BiasGelu")
+def _bias_gelu_gradient(operation, dy):
+    x, bias = operation.inputs
+    approximate = operation.get_attr("approximate")
+    return operations().macaron_tf_bias_gelu_grad(x=x, bias=bias, dy=dy, approximate=approximate)
+
+
+def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tensor:
+    """`c[i] = Swish(c[i-k] - x[i]) + x[i]` with `Swish(u) = sigmoid(alpha u + beta) u`.
+
+    Arguments as of `swish_recurrence`; gradients reach x, alpha, beta and start `(B, k, R)`.
+
+    Raises:
+        UserError: the operations are not available.
+        tf.errors.InvalidArgumentError: shapes that do not fit (ValueError while a graph is made).
+
+    References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
+    """
+    return operations().macaron_tf_swish_recurrence(
+        x=x,
+        alpha=_float32(alpha),
+        beta=_float32(beta),
+        mask=_optional(mask, tf.bool),
+        start=_optional(start, tf.float32),
+        step_size=step_size,
+    )
+
+
+def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask=None) -> tf.Tensor:
+    """`(C + state_bias) * gate(X2 + gate_bias)`, C the recurrence over X1, in one pass.
+
+    Arguments as of `swish_gate`. x and C are kept for the gradient, in x's type; between them C is
+    float32. In bfloat16 the gradient therefore starts from a rounded C. The gate applies at
+    padding too.
+
+    Raises:
+        As `recurrence`; ValueError: no such gate.
+
+    References: Lei et al. 2022, eq. 2-4.
+    """
+    check_choice("gate", gate, GATES)
+    y, _ = operations().macaron_tf_swish_gate(
+        x=x,
+        alpha=_float32(alpha),
+        beta=_float32(beta),
+        state_bias=_float32(state_bias),
+        gate_bias=_float32(gate_bias),
+        mask=_optional(mask, tf.bool),
+        step_size=step_size,
+        gate=gate,
+    )
+    return y
+
+
+@tf.RegisterGradient("MacaronTf>SwishRecurrence")
+def _recurrence_gradient(operation, dc):
+    x, alpha, beta, *optional = operation.inputs
+    masks = operation.get_attr("masks")
+    dx, dalpha, dbeta, dstart = operations().macaron_tf_swish_recurrence_grad(
+        x=x,
+        alpha=alpha,
+        beta=beta,
+        c=operation.outputs[0],
+        dy=dc,
+        mask=optional[:masks],
+        start=optional[masks:],
+        step_size=operation.get_attr("step_size"),
+    )
+    return dx, dalpha, dbeta, *[None] * masks, *dstart
+
+
+@tf.RegisterGradient("MacaronTf>SwishGate")
+def _gate_gradient(operation, dy, _):
+    x, alpha, beta, state_bias, gate_bias, *masks = operation.inputs
+    gradients = operations().macaron_tf_swish_gate_grad(
+        x=x,
+        alpha=alpha,
+        beta=beta,
+        state_bias=state_bias,
+        gate_bias=gate_bias,
+        c=operation.outputs[1],
+        dy=dy,
+        mask=masks,
+        step_size=operation.get_attr("step_size"),
+        gate=operation.get_attr("gate"),
+    )
+    return *gradients, *[None] * len(masks)
+
+
+def _float32(vector) -> tf.Tensor:
+    return tf.cast(vector, tf.float32)
+
+
+def _optional(value, dtype: tf.DType) -> list[tf.Tensor]:
+    return [] if value is None else [tf.cast(value, dtype)]
