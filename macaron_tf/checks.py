@@ -6,7 +6,7 @@ from collections.abc import Sequence
 def check_choice(argument: str, value: str, choices: Sequence[str]) -> str:
     """Returns `value` if it is one of `choices`, else raises a ValueError that lists them."""
     if value not in choices:
-        raise ValueError(f"{argument}={value!r} is not one of {', '.join(map(repr, choices))}")
+        raise ValueError(f"{argument}={value!r} must be one of {', '.join(map(repr, choices))}")
     return value
 
 
@@ -23,13 +23,6 @@ def check_count(argument: str, value: int, least: int = 1) -> int:
     """Returns `value` if it is a whole number of at least `least`, else raises a ValueError."""
     if type(value) is not int or value < least:
         raise ValueError(f"{argument}={value!r} must be a whole number of at least {least}")
-    return value
-
-
-def check_fraction(argument: str, value: float) -> float:
-    """Returns `value` if it is a number in [0, 1), as a dropout is, else raises a ValueError."""
-    if type(value) not in (int, float) or not 0.0 <= value < 1.0:
-        raise ValueError(f"{argument}={value!r} must be a number in [0, 1)")
     return value
 
 

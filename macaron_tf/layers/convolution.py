@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.checks import check_count, check_fraction
+from macaron_tf.checks import check_count
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
 
@@ -132,7 +132,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         self.filters = filters
         self.kernel_size = kernel_size
         self.dilation = dilation
-        self.dropout = check_fraction("dropout", dropout)
+        self.dropout = dropout
         self.spatial_dropout = spatial_dropout
         self.weight_norm = weight_norm
         drop = keras.layers.SpatialDropout1D if spatial_dropout else Dropout

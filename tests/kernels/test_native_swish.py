@@ -71,7 +71,7 @@ def test_bad_arguments_are_named():
             run(*arguments)
     with pytest.raises(invalid, match="its width is 5"):
         native.gated(x, *vectors, *vectors, 1, "gelu")
-    with pytest.raises(ValueError, match="'relu' is not one of"):
+    with pytest.raises(ValueError, match="'relu' must be one of"):
         native.gated(x, *vectors, *vectors, 1, "relu")
     # While a graph is made, before any value is known.
     for shape, message in (((None, 5), "rank 3"), ((None, None, 6), "6 and 5|5 and 6")):

@@ -231,12 +231,12 @@ def test_bad_arguments_are_named():
     x, alpha, beta = inputs(3)
     with pytest.raises(ValueError, match="step_size=0"):
         swish_recurrence(x, alpha, beta, 0)
-    with pytest.raises(ValueError, match="'fast' is not one of 'auto', 'scan'"):
+    with pytest.raises(ValueError, match="'fast' must be one of 'auto', 'scan'"):
         swish_recurrence(x, alpha, beta, implementation="fast")
-    with pytest.raises(ValueError, match="'relu' is not one of 'gelu'"):
+    with pytest.raises(ValueError, match="'relu' must be one of 'gelu'"):
         swish_gate(x, alpha, beta, alpha, beta, gate="relu")
     with (
-        pytest.raises(ValueError, match="'fast' is not one of 'auto', 'scan'"),
+        pytest.raises(ValueError, match="'fast' must be one of 'auto', 'scan'"),
         implementation_scope("fast"),
     ):
         pass

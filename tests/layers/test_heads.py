@@ -65,7 +65,7 @@ def test_pooling_is_serializable():
     layer = Pooling("max", name="pool")
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert copy.get_config() == layer.get_config() and copy.mode == "max"
-    with pytest.raises(ValueError, match="mode='sum' is not one of"):
+    with pytest.raises(ValueError, match="mode='sum' must be one of"):
         Pooling("sum")
 
 

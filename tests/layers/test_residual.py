@@ -63,5 +63,5 @@ def test_without_affine_parameters_only_the_sublayer_has_weights():
 
 
 def test_unknown_norm_is_refused():
-    with pytest.raises(ValueError, match="norm='middle' is not one of 'pre', 'post'"):
+    with pytest.raises(ValueError, match="norm='middle' must be one of 'pre', 'post'"):
         Residual(FeedForward(16), norm="middle")
