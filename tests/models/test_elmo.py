@@ -151,6 +151,6 @@ def test_all_is_trained_but_the_language_model(elmo):
             np.testing.assert_array_equal(weight.numpy(), old)
 
 
-def test_places_must_agree():
+def test_words_must_be_equally_wide():
     with pytest.raises(ValueError, match="the language model has 8"):
         WordTaggerConfig(4, CONFIG)

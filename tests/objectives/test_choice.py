@@ -32,8 +32,8 @@ def masked_positions(ids, seed, config=CONFIG):
     batch = mask_tokens({"token_ids": tf.constant(ids)}, (5, seed), config, WORD_VOCABULARY)
     weights, positions = batch["masked_weights"].numpy(), batch["masked_positions"].numpy()
     where = np.zeros(ids.shape, bool)
-    rows, places = np.nonzero(weights)
-    where[rows, positions[rows, places]] = True
+    rows, columns = np.nonzero(weights)
+    where[rows, positions[rows, columns]] = True
     return where
 
 
@@ -85,7 +85,7 @@ def test_words_of_each_size_have_their_share():
                 if of_word.sum() == size:
                     draws, hits = draws + 1, hits + int(chosen[of_word][0])
         shares.append(hits / draws)
-    # Passing over what no longer fits costs long words a little: a few places in 38.
+    # Passing over what no longer fits costs long words a little: a few positions in 38.
     np.testing.assert_allclose(shares, 0.15, atol=0.012)
 
 

@@ -27,9 +27,9 @@ def masked(token_ids, config=None, seed=SEED, vocabulary=VOCABULARY, **more):
 
 def chosen(batch):
     """`(B, L)` bool: where the masked positions are."""
-    rows, places = np.nonzero(batch["masked_weights"])
+    rows, columns = np.nonzero(batch["masked_weights"])
     where = np.zeros(batch["token_ids"].shape, bool)
-    where[rows, batch["masked_positions"][rows, places]] = True
+    where[rows, batch["masked_positions"][rows, columns]] = True
     return where
 
 
