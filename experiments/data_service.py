@@ -26,36 +26,14 @@ import threading
 from macaron_tf.errors import UserError, exit_on_user_error
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.data_service",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=5050,
-        metavar="PORT",
-        help="where trainings ask; PORT + 1 is where batches come from (default 5050)",
-    )
-    parser.add_argument(
-        "--host",
-        default=socket.gethostname(),
-        metavar="NAME",
-        help="what trainings call this machine, a name or an address (default %(default)s)",
-    )
-    return parser
-
-
 def _check_port(port: int) -> None:
-    """TensorFlow's servers share a port that is taken and then get half of its calls."""
+    """Refuses a taken port: TensorFlow's servers would share it and get half of its calls."""
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or "no such port"
+        reason = (isinstance(error, OSError) and error.strerror) or "no such port"
         raise UserError(
             f"cannot listen on port {port} ({reason}): give another --port, from 1024 to 65534, "
             "that is free, and so is the one after it"
@@ -65,7 +43,16 @@ def _check_port(port: int) -> None:
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Serves until SIGTERM or Ctrl-C; see `--help`."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.data_service",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    text = "where trainings ask; PORT + 1 is where batches come from (default 5050)"
+    parser.add_argument("--port", type=int, default=5050, metavar="PORT", help=text)
+    text = "what trainings call this machine, a name or an address (default %(default)s)"
+    parser.add_argument("--host", default=socket.gethostname(), metavar="NAME", help=text)
+    options = parser.parse_args(arguments)
     for port in (options.port, options.port + 1):
         _check_port(port)
     stop = threading.Event()

@@ -1,6 +1,7 @@
 """Prepared sets of TensorFlow Datasets (TFDS), found and opened without the network."""
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -228,7 +229,7 @@ class Columns(NamedTuple):
 
     Attributes:
         values: (N,) array of each field, texts as bytes; a nested field is named "idx/question".
-            Of `read_sequences`, a list of N arrays.
+            Where `ragged`, a list of N arrays.
         class_names: names of the classes of each field that is a class label, class 0 first.
     """
 
@@ -242,36 +243,18 @@ def read_columns(
     fields: Sequence[str],
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
+    ragged: bool = False,
 ) -> Columns:
     """Reads some fields of a split, in the order of the records on disk.
 
     Args:
         name, split, data_dir, download: see `open_set`.
         fields: fields to read, each a scalar or a dict of scalars.
+        ragged: fields may also be sequences, of another length in each record.
 
     Raises:
         UserError: as `open_set`; no such field, or a split without a record.
     """
-    chunks, class_names = _read(name, split, fields, data_dir, download, ragged=False)
-    values = {key: np.concatenate([chunk[key] for chunk in chunks]) for key in chunks[0]}
-    return Columns(values, class_names)
-
-
-def read_sequences(
-    name: str,
-    split: str,
-    fields: Sequence[str],
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
-) -> Columns:
-    """`read_columns` for fields that may be sequences, of another length in each record."""
-    chunks, class_names = _read(name, split, fields, data_dir, download, ragged=True)
-    values = {key: [row for chunk in chunks for row in chunk[key]] for key in chunks[0]}
-    return Columns(values, class_names)
-
-
-def _read(name, split, fields, data_dir, download, ragged: bool) -> tuple[list[dict], dict]:
-    """Chunks of records, each a dict of columns, and the names of the fields' classes."""
     found = open_set(name, split, data_dir, download)
     missing = [field for field in fields if field not in found.features]
     if missing:
@@ -284,6 +267,8 @@ def _read(name, split, fields, data_dir, download, ragged: bool) -> tuple[list[d
         chunks = [_flat(chunk) for chunk in batches]
     if not chunks:
         raise found.empty("record")
+    columns = {key: [chunk[key] for chunk in chunks] for key in chunks[0]}
+    join = (lambda parts: list(itertools.chain(*parts))) if ragged else np.concatenate
     kinds = import_tfds().features
     class_names = {}
     for field in fields:
@@ -292,7 +277,7 @@ def _read(name, split, fields, data_dir, download, ragged: bool) -> tuple[list[d
             feature = feature.feature
         if isinstance(feature, kinds.ClassLabel) and feature.names:
             class_names[field] = tuple(feature.names)
-    return chunks, class_names
+    return Columns({key: join(parts) for key, parts in columns.items()}, class_names)
 
 
 def _flat(record: dict, prefix: str = "") -> dict[str, np.ndarray]:

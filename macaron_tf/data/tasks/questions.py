@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, Progress
-from macaron_tf.data.sources.tfds import read_sequences
+from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_parts, windows_over
 from macaron_tf.data.tasks.reading import decoded, may_be_unlabelled, parse_task_source
@@ -118,7 +118,7 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
 
 def _tfds_rows(name, split, data_dir, download) -> Iterator[_Row]:
     fields = ("id", "question", "context")
-    values = read_sequences(name, split, (*fields, "answers"), data_dir, download).values
+    values = read_columns(name, split, (*fields, "answers"), data_dir, download, ragged=True).values
     columns = [decoded(values[field]) for field in fields]
     answers = zip(values["answers/text"], values["answers/answer_start"], strict=True)
     for *named, (texts, starts) in zip(*columns, answers, strict=True):

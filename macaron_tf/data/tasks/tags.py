@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, Progress
 from macaron_tf.data.sources.names import Source
-from macaron_tf.data.sources.tfds import read_sequences
+from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_parts, windows_over
 from macaron_tf.data.tasks.reading import decoded, parse_task_source
@@ -82,7 +82,7 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def _read_tfds(task: Task, name, split, data_dir, download) -> TaggedSentences:
-    columns = read_sequences(name, split, (_WORDS, _TAGS), data_dir, download)
+    columns = read_columns(name, split, (_WORDS, _TAGS), data_dir, download, ragged=True)
     names = columns.class_names.get(_TAGS, ())
     if set(names) != set(task.labels):
         raise UserError(
