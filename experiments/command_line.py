@@ -49,6 +49,14 @@ def set_option(parser: argparse.ArgumentParser, examples: str) -> None:
     )
 
 
+def run_option(
+    parser: argparse.ArgumentParser, names: str = "best, last or a step's number (default: best)"
+) -> None:
+    """The argument RUN, and `--checkpoint` with the names it takes."""
+    parser.add_argument("run", help="folder of the run")
+    parser.add_argument("--checkpoint", metavar="NAME", help=names)
+
+
 def recipes_command(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """The command `recipes [NAME]`."""
     parser = command("recipes", "list the recipes, or all settings of one")

@@ -1,4 +1,4 @@
-"""From text to a served model in ten minutes: what `make demo` runs.
+"""`make demo`: from text to a served model in ten minutes.
 
 Fetches the default corpus, trains a small Macaron on it, scores it, shows ten translations beside
 their references, exports it, starts the server, and asks it over REST. Interrupted, it goes on

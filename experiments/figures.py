@@ -13,14 +13,10 @@ _COLUMNS = 3  # panels beside each other
 
 
 def loss_curves(runs: dict[str, list[dict]], path: pathlib.Path) -> None:
-    """Validation loss and BLEU against updates: a line a run, a colour for each first word.
+    """Draws validation loss and BLEU against updates: a line a run, a colour a first word.
 
     Args:
         runs: the lines of each run's `metrics.jsonl`, by a name such as "macaron 1".
-        path: the PNG to write.
-
-    Raises:
-        UserError: it cannot be written.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -58,16 +54,10 @@ def mean_curves(
     y_label: str,
     log_x: bool = False,
 ) -> None:
-    """Means with bars of one standard deviation: a panel a title, a line a name.
+    """Draws means with bars of one standard deviation: a panel a title, a line a name.
 
     Args:
         panels: title -> name -> x -> the values of several seeds.
-        path: the PNG to write.
-        x_label, y_label: of the axes.
-        log_x: x on a logarithmic axis.
-
-    Raises:
-        UserError: it cannot be written.
     """
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
@@ -76,7 +66,7 @@ def mean_curves(
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[len(panels) :]:
         axis.remove()
-    # A name has one colour, also where a panel lacks another one.
+    # A name has the same colour in every panel.
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     for axis, (title, lines) in zip(axes, panels.items(), strict=False):
         for name, points in lines.items():
@@ -98,15 +88,10 @@ def mean_curves(
 
 
 def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, label: str) -> None:
-    """Means as bars with one standard deviation: a panel a title, a line a name.
+    """Draws means as bars with one standard deviation: a panel a title, a bar a name.
 
     Args:
         panels: title -> name -> the values of several seeds.
-        path: the PNG to write.
-        label: of the values.
-
-    Raises:
-        UserError: it cannot be written.
     """
     names = max(map(len, panels.values()))
     size = (3.0 * len(panels) + 1.5, 0.3 * names + 1.2)

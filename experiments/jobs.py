@@ -1,4 +1,4 @@
-"""Commands at once, each on its share of the CPUs."""
+"""Jobs in parallel, each on its share of the CPUs."""
 
 import concurrent.futures
 import os
@@ -9,14 +9,13 @@ from collections.abc import Callable
 
 
 def at_once(jobs: int, tasks: list[Callable[[], str]]) -> None:
-    """Calls all, `jobs` at once, each with its share of the CPUs; says what is done and left.
+    """Runs tasks in `jobs` threads, each on its share of the CPUs; prints the progress.
 
     Args:
-        jobs: how many at once.
-        tasks: what is called, on a thread; each says in a word what it has done.
+        tasks: each returns words for the line that says it is done.
 
     Raises:
-        UserError: a task's; those that have not begun are left out.
+        UserError: of a task; tasks that have not begun are not run.
     """
     shares = queue.SimpleQueue()
     for number in range(jobs):
@@ -25,14 +24,14 @@ def at_once(jobs: int, tasks: list[Callable[[], str]]) -> None:
     def take_share() -> None:
         if hasattr(os, "sched_setaffinity"):  # Linux
             cpus = sorted(os.sched_getaffinity(0))
-            # Of this thread alone; the processes that it starts inherit it.
+            # For this thread alone; the processes that it starts inherit it.
             os.sched_setaffinity(0, cpus[shares.get() :: jobs] or cpus)
 
     def timed(task: Callable[[], str]) -> tuple[str, float]:
         began = time.monotonic()
         return task(), (time.monotonic() - began) / 60
 
-    spent = []  # minutes of each; what was complete takes none
+    spent = []  # minutes of each task that had work to do
     with concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool:
         waiting = [pool.submit(timed, task) for task in tasks]
         try:

@@ -1,4 +1,4 @@
-"""Lines in, lines out, in order: what commands that answer line by line share."""
+"""Input and output of the commands that answer line by line, in order."""
 
 import contextlib
 import queue
@@ -9,16 +9,11 @@ from typing import BinaryIO
 
 from macaron_tf.io import paths as storage
 
-CHUNK = 256  # lines answered together at most
+CHUNK = 256  # greatest number of lines answered together
 
 
 def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
-    """Lines in chunks of what has come by now: a slow writer gets each answer at once.
-
-    Args:
-        lines: read in a thread of their own.
-        most: lines of a chunk.
-    """
+    """Chunks of at most `most` lines that have arrived: a slow writer gets each answer at once."""
     waiting: queue.Queue = queue.Queue(maxsize=4 * most)
     end = object()
 
@@ -31,7 +26,7 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
     chunk: list[str] = []
     while True:
         try:
-            # A file's lines come within microseconds of each other, a person's do not.
+            # Lines of a file come within microseconds of each other; lines of a person do not.
             line = waiting.get(timeout=0.02) if chunk else waiting.get()
         except queue.Empty:
             line = None
@@ -45,7 +40,7 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
 
 
 def decoded(lines: BinaryIO) -> Iterator[str]:
-    """Lines end at a newline alone, so that other line breakers cannot shift the order."""
+    """Decodes UTF-8 lines. Only a newline ends one: other line breaks would shift the order."""
     for number, line in enumerate(lines, 1):
         text = line.decode("utf-8", errors="replace")
         if "�" in text and b"\xef\xbf\xbd" not in line:
@@ -55,11 +50,7 @@ def decoded(lines: BinaryIO) -> Iterator[str]:
 
 @contextlib.contextmanager
 def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
-    """The file of a flag, or stdin.
-
-    Args:
-        name: its name; None for stdin.
-        flag: what named it, for errors.
+    """The file of a flag; stdin where `name` is None.
 
     Raises:
         UserError: it cannot be read.
@@ -76,7 +67,7 @@ def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def opened_output(name: str | None) -> Iterator[BinaryIO]:
-    """The file of `--output`, which appears under its name only when it is whole, or stdout.
+    """The file of `--output`, which gets its name only when it is whole, or stdout.
 
     Raises:
         UserError: it cannot be written.

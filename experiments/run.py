@@ -31,7 +31,10 @@ from macaron_tf.training.state import load_network
 
 @dataclasses.dataclass(frozen=True)
 class Run(abc.ABC):
-    """A finished or running training: its folder, recipe and vocabulary."""
+    """A finished or running training: its folder, recipe and vocabulary.
+
+    A command's own subclass names the class of its recipes and builds their network.
+    """
 
     recipe_class: typing.ClassVar[type[Recipe]]
 
@@ -115,10 +118,10 @@ class Run(abc.ABC):
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
     def check_data(self, fingerprint: str) -> None:
-        """Refuses to go on with other data than the run was trained on.
+        """Refuses to continue the run on other data.
 
         Raises:
-            UserError: the data are others, or what they were is not recorded.
+            UserError: the fingerprint is another one, or none is recorded.
         """
         record = self.path / "data.json"
         try:
@@ -135,8 +138,8 @@ class Run(abc.ABC):
         """The folder of a checkpoint.
 
         Args:
-            name: "average", "best", "last" or a step's number; None takes the average where
-                there is one and no later checkpoint, else the best, else the last.
+            name: "average", "best", "last" or a step's number; None is the average where there
+                is one and no later checkpoint, else the best, else the last.
 
         Raises:
             UserError: there is no such checkpoint; it says which there are.
@@ -151,7 +154,7 @@ class Run(abc.ABC):
         if name in (None, "last") and (latest := directory.latest()):
             found["last"] = latest
         wanted = [name] if name else ["average", "best", "last"]
-        # A checkpoint that was saved for the clock or an interruption does not count as newer.
+        # Checkpoints saved by the clock or at an interruption do not count as newer.
         regular = directory.steps(self.recipe.training.save_every_steps)
         if name is None and "average" in found and regular:
             last_averaged = read_manifest(found["average"])["step"]
@@ -174,7 +177,7 @@ class Run(abc.ABC):
         """The network with a checkpoint's weights.
 
         Args:
-            checkpoint: a path that `checkpoint` gave, or a name as it takes.
+            checkpoint: a path or a name of `Run.checkpoint`.
 
         Raises:
             UserError: no such checkpoint, a damaged one, or one of another vocabulary or shape.

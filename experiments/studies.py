@@ -1,4 +1,4 @@
-"""Pre-training and fine-tuning runs by the same commands that a person would type."""
+"""Parts of the studies: runs by the commands that a person would type, and their reports."""
 
 import argparse
 import contextlib
@@ -25,17 +25,16 @@ def pretrained(
     settings: Sequence[str],
     log: pathlib.Path | None = None,
 ) -> list[dict]:
-    """A recipe's run, trained unless it is complete.
+    """Trains a recipe's run unless it is complete.
 
     Args:
         name: of the recipe.
-        run: its folder.
-        corpus: what `pretrain prepare` wrote.
+        corpus: folder of `pretrain prepare`.
         settings: replaced ones, `path=value`.
-        log: where the training's output goes; None = where this process's goes.
+        log: file that gets the training's output; None = stdout.
 
     Returns:
-        The lines of its `metrics.jsonl`.
+        The lines of the run's `metrics.jsonl`.
 
     Raises:
         UserError: a bad setting, a run of other settings in the folder, or a failed training.
@@ -45,7 +44,7 @@ def pretrained(
     file = run / "recipe.json"
     if file.is_file():
         theirs = recipe_from_json(PretrainingRecipe, file.read_text(encoding="utf-8"), str(file))
-        check_same(theirs, recipe, run, ("corpus.", "vocabulary."))  # those are the corpus's own
+        check_same(theirs, recipe, run, ("corpus.", "vocabulary."))  # they follow from the corpus
     if not _validated(run, recipe.training.max_steps):
         chosen = [word for setting in settings for word in ("--set", setting)]
         command("pretrain", "train", name, str(run), "--corpus", corpus, *chosen, log=log)
@@ -84,7 +83,7 @@ def grid(
         options: with `tasks`, `data_dir`, `source`, `finetune_set`.
         out: the grid's folder.
         more: further words of its command line.
-        log: where its output goes; None = where this process's goes.
+        log: file that gets its output; None = stdout.
 
     Returns:
         Its combinations, see `experiments.finetune.grid_table.combinations`.
@@ -97,12 +96,12 @@ def grid(
 
 
 def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
-    """Runs a script of experiments in a process of its own: nothing but its seed decides.
+    """Runs a command of experiments in a process of its own: only its seed decides the result.
 
     Args:
         script: name of the module.
         words: of its command line.
-        log: file that its output is appended to; None = shown.
+        log: file that its output is appended to; None = stdout.
 
     Raises:
         UserError: it failed.
@@ -138,14 +137,11 @@ def write(
     """Writes OUT/NAME.md and OUT/NAME.json, and prints the table.
 
     Args:
-        out: the folder.
-        name: of the files.
-        options: with `arguments`, the command's own words.
-        title: heading.
+        options: with `arguments`, the words of the command line.
         table: lines of Markdown.
-        script: whose command it is.
+        script: name of the command's module.
         figure: whether there is a NAME.png to show.
-        rest: what the JSON holds besides the command and the commit.
+        rest: of the JSON, besides the command and the commit.
     """
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False

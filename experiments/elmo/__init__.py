@@ -1,1 +1,1 @@
-"""ELMo: what `experiments.elmo` is made of."""
+"""The commands of `python -m experiments.elmo`."""

@@ -17,6 +17,7 @@ from experiments.command_line import (
     command_parser,
     devices,
     recipes_command,
+    run_option,
     set_option,
     strategy_options,
     tfds_options,
@@ -35,11 +36,11 @@ def _parser() -> argparse.ArgumentParser:
     strategy_options(train)
 
     evaluate = command("evaluate", "perplexity on the documents that the run held out")
-    _run_options(evaluate)
+    run_option(evaluate)
     tfds_options(evaluate)
 
     embed = command("embed", "the vectors of the words of some lines, as an .npz")
-    _run_options(embed)
+    run_option(embed)
     embed.add_argument("--input", metavar="FILE", help="a sentence a line; stdin by default")
     embed.add_argument("--output", metavar="FILE", required=True, help="the .npz to write")
     embed.add_argument(
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     tag = command("tag", "a tagger of entities with the vectors, and one without")
-    _run_options(tag)
+    run_option(tag)
     tag.add_argument("out", help="folder of runs and results")
     tag.add_argument("--source", help="tfds:NAME or conll:FILE; conll2003_ner by default")
     tag.add_argument("--split", default="dev", help="to score on (default dev)")
@@ -63,13 +64,6 @@ def _parser() -> argparse.ArgumentParser:
 
     recipes_command(command)
     return parser
-
-
-def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder of the run")
-    parser.add_argument(
-        "--checkpoint", metavar="NAME", help="best, last or a step's number (default: best)"
-    )
 
 
 @exit_on_user_error

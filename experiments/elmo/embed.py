@@ -43,9 +43,8 @@ def embed(
     """The words of each line, and their layers `(words, 1 + num_layers, 2 P)` float32.
 
     Args:
-        network: the language model.
         lines: a sentence each.
-        tokenized: cut at white space only, see `split_words`.
+        tokenized: split at white space only, see `split_words`.
     """
     layers = tf.function(
         lambda characters: network(characters, training=False),
@@ -58,13 +57,13 @@ def embed(
         padded = with_ends(words).to_tensor("")  # (B, L)
         found = layers(character_ids(padded, network.config.max_characters))
         for row, mine in enumerate(words.to_list()):
-            # Without the marks of the sentence's two ends.
+            # Without the two marks of the sentence's ends.
             vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
             yield [word.decode("utf-8", "replace") for word in mine], vectors
 
 
 def chosen(vectors: np.ndarray, layers: str) -> np.ndarray:
-    """Layers `(words, J, D)` as they are, their mean or the top one, `(words, D)`."""
+    """All layers `(words, J, D)`, or their mean or the top one `(words, D)`."""
     if layers == "all":
         return vectors
     return vectors.mean(axis=1) if layers == "mean" else vectors[:, -1]

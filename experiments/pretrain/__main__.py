@@ -19,6 +19,7 @@ from experiments.command_line import (
     command_parser,
     devices,
     recipes_command,
+    run_option,
     set_option,
     strategy_options,
     tfds_options,
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     strategy_options(train)
 
     evaluate = command("evaluate", "loss and accuracy on a corpus's validation rows")
-    evaluate.add_argument("run", help="folder of the run")
+    run_option(evaluate)
     evaluate.add_argument("--corpus", metavar="DIR", required=True, help="what `prepare` wrote")
     evaluate.add_argument(
         "--output", metavar="FILE", help="JSON of the scores; in RUN/scores by default"
@@ -92,14 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--clamp", type=int, metavar="N", help="greater distances count as N (with a memory)"
     )
-    _checkpoint_option(evaluate)
     strategy_options(evaluate)
 
     fill = command("fill", "the likeliest words for each [MASK] of a text")
-    fill.add_argument("run", help="folder of the run")
+    run_option(fill)
     fill.add_argument("text", nargs="*", help="texts with [MASK]; lines of stdin by default")
     fill.add_argument("--top", type=int, default=5, metavar="N", help="words each (default 5)")
-    _checkpoint_option(fill)
 
     recipes_command(command)
     return parser
@@ -113,12 +112,6 @@ def _data_options(parser: argparse.ArgumentParser) -> None:
 def _vocabulary_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
-    )
-
-
-def _checkpoint_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", metavar="NAME", help="best, last or a step's number (default: best)"
     )
 
 

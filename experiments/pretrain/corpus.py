@@ -1,4 +1,4 @@
-"""`pretrain prepare` and `pretrain vocabulary`: from documents to rows that a training streams."""
+"""`pretrain prepare` and `pretrain vocabulary`: from documents to rows of ids."""
 
 import argparse
 import dataclasses
@@ -34,7 +34,6 @@ def train_vocabulary(
     """Trains a recipe's vocabulary on the lines of its documents, ten million at most.
 
     Args:
-        recipe: names the sources, the kind and the size.
         data_dir, download: as for `macaron_tf.data.sources.readers.documents`.
 
     Raises:
@@ -58,19 +57,10 @@ def train_vocabulary(
 def vocabulary_lines(
     recipe: PretrainingRecipe, data_dir: str | None = None, download: bool = False
 ) -> Iterator[str]:
-    """The lines that a recipe's vocabulary is learnt from, all sources in turn.
+    """The lines, none blank, that a recipe's vocabulary is trained on: all sources in turn.
 
     With `corpus.language_alpha` the monolingual sources are drawn as for the corpus instead, so
     that no language's words are cut into letters (Conneau and Lample 2019, section 3.1).
-
-    Args:
-        recipe, data_dir, download: as for `train_vocabulary`.
-
-    Yields:
-        Lines, none blank.
-
-    Raises:
-        UserError: the text cannot be read.
     """
     corpus, most = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
@@ -78,7 +68,7 @@ def vocabulary_lines(
         corpus = dataclasses.replace(corpus, sources=monolingual or corpus.sources)
     sources = [open_source(source, data_dir, download, most) for source in corpus.sources]
     if corpus.language_alpha is None:
-        # In turn: the trainer reads so many lines, and all sources shall be among them.
+        # In turn: the trainer stops after so many lines, and all sources must be among them.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
         texts = (document.text for document in corpus_mixture(corpus, data_dir, most))
@@ -93,11 +83,10 @@ def prepare_corpus(
     data_dir: str | None = None,
     download: bool = False,
 ) -> PretrainingCorpus:
-    """A recipe's corpus, prepared now unless it is already.
+    """A recipe's corpus, prepared unless it exists.
 
     Args:
-        recipe: corpus and vocabulary settings.
-        out: its folder; a folder of `cache_directory()` named by the settings when None.
+        out: its folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
         data_dir, download: as for `macaron_tf.data.sources.readers.documents`.
 
@@ -120,7 +109,7 @@ def prepare_corpus(
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
-    """What a vocabulary is, in a recipe's words; `max_documents` it cannot tell."""
+    """The settings of a vocabulary, as a recipe has them; `max_documents` is unknown."""
     settings = vocabulary.settings()
     lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
     kind = vocabulary.kind
@@ -130,7 +119,7 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
 
 
 def _check_vocabulary(config: VocabularyConfig, vocabulary: PieceVocabulary, where) -> None:
-    """Refuses a corpus's vocabulary that is not of the recipe's kind, size and case."""
+    """Refuses a corpus whose vocabulary has another kind, size or case than the recipe's."""
     found = described(vocabulary)
     for name in ("kind", "size", "lower_case"):
         theirs, ours = getattr(found, name), getattr(config, name)

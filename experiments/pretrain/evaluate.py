@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary, str(opened.path))
     checkpoint = opened.checkpoint(options.checkpoint)
     if opened.recipe.has_memory:
-        # Segments of any length will do: what is before them is remembered.
+        # Segments may be of any length: the memory holds the text before them.
         opened = dataclasses.replace(
             opened, recipe=dataclasses.replace(opened.recipe, corpus=corpus.config)
         )
@@ -61,7 +61,7 @@ def _place(opened: PretrainingRun, records: list[dict]) -> epath.Path:
 
 
 def _changed(opened: PretrainingRun, memory_length: int, clamp: int | None) -> PretrainingRun:
-    """The run with another memory, and all rows, however many it looked at while it trained."""
+    """The run with another memory, and all validation rows whatever its recipe says."""
     recipe = dataclasses.replace(
         opened.recipe, validation_batches=None, memory_length=memory_length
     )

@@ -1,4 +1,4 @@
-"""`pretrain fill`: what a run puts where a text says [MASK]."""
+"""`pretrain fill`: the likeliest words for each [MASK] of a text."""
 
 import argparse
 import sys
@@ -20,11 +20,9 @@ def fill(
     """The likeliest pieces for each [MASK] of a text.
 
     Args:
-        network: with trained weights.
-        vocabulary: the one it was trained with.
         text: holds "[MASK]" once or more.
-        top: how many pieces for each.
-        longest: tokens of the rows that it was trained on: further positions mean nothing.
+        top: number of pieces for each.
+        longest: tokens of the rows that it was trained on; later positions are untrained.
 
     Returns:
         For each [MASK], (piece, probability), the likeliest first; a piece that continues a word

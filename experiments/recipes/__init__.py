@@ -8,21 +8,13 @@ from macaron_tf.errors import UserError
 
 
 def names(kind: type[Recipe] = Recipe) -> list[str]:
-    """The recipes there are.
-
-    Args:
-        kind: only those of this class.
-    """
+    """The names of the recipes of a class."""
     every = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return [name for name in every if kind is Recipe or isinstance(_module(name).RECIPE, kind)]
 
 
 def load(name: str, kind: type[Recipe] = Recipe) -> Recipe:
-    """The recipe of that name.
-
-    Args:
-        name: one of `names()`.
-        kind: the class that it must be of.
+    """The recipe of a name.
 
     Raises:
         UserError: no such recipe, or one of another kind; it lists the names.

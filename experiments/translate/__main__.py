@@ -18,6 +18,7 @@ from experiments.command_line import (
     command_parser,
     devices,
     recipes_command,
+    run_option,
     set_option,
     strategy_options,
     tfds_options,
@@ -132,13 +133,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="folder of the run")
-    parser.add_argument(
-        "--checkpoint",
-        default=None,
-        metavar="NAME",
-        help="average, best, last or a step's number (default: average where made, else best)",
-    )
+    names = "average, best, last or a step's number (default: average where made, else best)"
+    run_option(parser, names)
     parser.add_argument("--beam-size", type=int, metavar="K", help="the recipe's by default")
 
 

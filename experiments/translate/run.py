@@ -17,11 +17,7 @@ _MAX_SOURCE = 256  # pieces of the longest line that is read
 
 
 def build_network(recipe: TranslationRecipe, vocabulary: PieceVocabulary) -> EncoderDecoder:
-    """The recipe's model at the vocabulary's size, in the recipe's dtype policy.
-
-    Args:
-        recipe: names the model and its options.
-        vocabulary: gives the number of rows of the embedding, or of both embeddings.
+    """The recipe's model at the size of the vocabulary or both vocabularies, built.
 
     Raises:
         UserError: see `TranslationRecipe.model_config`.
@@ -36,14 +32,14 @@ def build_network(recipe: TranslationRecipe, vocabulary: PieceVocabulary) -> Enc
 
 
 def first_stage(recipe: TranslationRecipe, network: EncoderDecoder) -> FirstStage | None:
-    """What the recipe's first updates train alone; None = every update trains everything."""
+    """The variables of the recipe's first stage; None = every update trains all."""
     if not recipe.first_stage_steps:
         return None
     return FirstStage(recipe.first_stage_steps, first_stage_variables(network))
 
 
 def source_limit(network: EncoderDecoder) -> int:
-    """Pieces of the longest line that a network is given, EOS not counted."""
+    """Greatest number of pieces of a source line, EOS not counted."""
     longest = network.config.longest
     return _MAX_SOURCE if longest is None else min(_MAX_SOURCE, longest - 1)
 
@@ -67,12 +63,11 @@ class TranslationRun(Run):
         decoding: BeamSearchConfig | SamplingConfig | None = None,
         seed: int = 1,
     ) -> LineTranslator:
-        """Lines to lines with a checkpoint's weights.
+        """A translator of lines with a checkpoint's weights.
 
         Args:
             checkpoint: see `load_network`.
-            decoding: the recipe's beam search by default.
-            seed: of sampling.
+            decoding: None = the recipe's beam search.
         """
         network = self.load_network(checkpoint)
         return LineTranslator(

@@ -129,7 +129,7 @@ def blocks(tmp_path, monkeypatch):
     """Runs the comparison of blocks with a stand-in for the commands; returns what they were."""
     called = []
 
-    def stand_in(command, *words):
+    def stand_in(script, command, *words):
         called.append(command)
         run = pathlib.Path(words[1] if command == "train" else words[0])
         if command == "train":
@@ -144,7 +144,7 @@ def blocks(tmp_path, monkeypatch):
             output = pathlib.Path(words[words.index("--output") + 1])
             write_scores(output / "a.json", "average", [max(saved)], run=str(run))
 
-    monkeypatch.setattr(compare_blocks, "_translate", stand_in)
+    monkeypatch.setattr(compare_blocks, "command", stand_in)
     monkeypatch.setattr(compare_blocks, "loss_curves", lambda curves, path: None)
 
     def compare(*more):
@@ -187,9 +187,9 @@ def test_the_comparison_takes_its_own_evaluations_alone(blocks, tmp_path, capsys
 def test_the_comparison_refuses_a_run_of_other_settings(blocks, capsys):
     assert blocks()[0] == 0
     for flags, words in (
-        (["--steps", "1000"], "another training, max_steps 500 instead of 1000"),
-        (["--set", "label_smoothing=0.2"], "another label_smoothing, 0.1 instead of 0.2"),
-        (["--recipe", "demo"], "macaron-1 holds a run of another"),
+        (["--steps", "1000"], "was trained with training.max_steps=500, not 1000"),
+        (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
+        (["--recipe", "demo"], "macaron-1 was trained with"),
         (["--set", "training.seed=7"], "--set training.seed=7: give --blocks, --seeds"),
     ):
         status, called = blocks(*flags)
