@@ -76,7 +76,7 @@ def test_bad_input_is_named(tunes, tmp_path, capsys):
         (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat: there is no such file"),
         (["jsb", "--data", str(tmp_path / "text.mat")], "is no MATLAB file"),
         (["jsb", "--data", str(other)], "'traindata' must hold pieces of 88 columns"),
-        (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() must be one or more"),
+        (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() must be one"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is no model of sequences"),
         (["ptb_words"], "--data is missing: give the folder"),
         (["ptb_words", "--data", str(tmp_path)], "there is no train.txt.gz in it"),
