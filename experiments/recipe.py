@@ -64,6 +64,10 @@ class Recipe(Settings):
         except ValueError as error:
             raise UserError(f"model: {error}") from error
 
+    def usage(self) -> dict[str, typing.Any]:
+        """How the trained network is used: fields of `macaron_tf.models.pretrained.Pretrained`."""
+        return {"model": self.model, "optimizer": self.training.optimizer}
+
     def expect_model(self, config, kind: type, words: str) -> None:
         """Refuses a model of another kind.
 

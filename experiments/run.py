@@ -15,7 +15,6 @@ import abc
 import dataclasses
 import json
 import os
-import sys
 import typing
 
 import keras
@@ -25,7 +24,7 @@ from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text import load_encoder_vocabulary
-from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint, read_manifest
+from macaron_tf.training.checkpoints import find_checkpoint
 from macaron_tf.training.state import load_network
 
 
@@ -86,11 +85,13 @@ class Run(abc.ABC):
     def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
         """Writes everything but checkpoints and metrics into the folder.
 
-        model.json lets a library that knows no recipes open the run:
+        model.json lets `macaron_tf.load`, which knows no recipes, open the run:
 
-            {"kind": "pretraining",      the recipe's kind
-             "network": {...},           of keras.saving.serialize_keras_object, unbuilt
-             "vocabulary": "vocabulary"} the vocabulary's folder in the run's, or null
+            {"kind": "pretraining",       the recipe's kind
+             "network": {...},            of keras.saving.serialize_keras_object, unbuilt
+             "vocabulary": "vocabulary",  the vocabulary's folder in the run's, or null
+             "save_every_steps": 1000,    see `find_checkpoint`
+             "usage": {...}}              see `Recipe.usage`
 
         Weights are in the checkpoints, see `macaron_tf.training.checkpoints`.
 
@@ -112,6 +113,8 @@ class Run(abc.ABC):
             "kind": self.recipe.kind,
             "network": keras.saving.serialize_keras_object(network),
             "vocabulary": folder,
+            "save_every_steps": self.recipe.training.save_every_steps,
+            "usage": self.recipe.usage(),
         }
         write_json(self.path / "model.json", model)
         # Last: a folder with a recipe is a whole run.
@@ -135,43 +138,8 @@ class Run(abc.ABC):
             )
 
     def checkpoint(self, name: str | None = None) -> epath.Path:
-        """The folder of a checkpoint.
-
-        Args:
-            name: "average", "best", "last" or a step's number; None is the average where there
-                is one and no later checkpoint, else the best, else the last.
-
-        Raises:
-            UserError: there is no such checkpoint; it says which there are.
-        """
-        directory = CheckpointDirectory(self.path)
-        best = directory.best()
-        found = {str(step): directory.of_step(step) for step in directory.steps()}
-        if best:
-            found["best"] = directory.of_step(best["step"])
-        if is_checkpoint(self.path / "average"):
-            found["average"] = self.path / "average"
-        if name in (None, "last") and (latest := directory.latest()):
-            found["last"] = latest
-        wanted = [name] if name else ["average", "best", "last"]
-        # Checkpoints saved by the clock or at an interruption do not count as newer.
-        regular = directory.steps(self.recipe.training.save_every_steps)
-        if name is None and "average" in found and regular:
-            last_averaged = read_manifest(found["average"])["step"]
-            if last_averaged < regular[-1]:
-                print(
-                    f"warning: {found['average']} ends at step {last_averaged}, before the newest "
-                    "checkpoint: average again to use it",
-                    file=sys.stderr,
-                )
-                wanted.remove("average")
-        for choice in wanted:
-            if choice in found:
-                return found[choice]
-        raise UserError(
-            f"{self.path} has no checkpoint {name or 'yet'}; "
-            + (f"there are {', '.join(found)}" if found else "train it first")
-        )
+        """The folder of a checkpoint, see `find_checkpoint`."""
+        return find_checkpoint(self.path, name, self.recipe.training.save_every_steps)
 
     def load_network(self, checkpoint: os.PathLike | str | None = None) -> keras.Model:
         """The network with a checkpoint's weights.
@@ -211,12 +179,3 @@ def read_kind(path: str | os.PathLike) -> str:
     if not isinstance(kind, str):
         raise UserError(f"{file} is not a recipe that this version wrote: it names no kind of run")
     return kind
-
-
-def run_place(given: str) -> tuple[epath.Path, str | None]:
-    """The folder and the checkpoint of RUN or RUN@CHECKPOINT."""
-    path = storage.as_path(given)
-    if not path.exists() and "@" in given:
-        folder, _, checkpoint = given.rpartition("@")
-        return storage.as_path(folder), checkpoint
-    return path, None

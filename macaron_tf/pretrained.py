@@ -1,18 +1,24 @@
 """`load`: a pre-trained network and its vocabulary, from wherever they are kept."""
 
+import dataclasses
+import json
 import os
 import pathlib
 
 import keras
+from etils import epath
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop import arrays
+from macaron_tf.interop.arrays import read_json
 from macaron_tf.interop.encoder_decoders import MODEL_TYPES, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import read_keras_hub_bert
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
 from macaron_tf.io import paths
 from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.text.base import Vocabulary
+from macaron_tf.training.checkpoints import find_checkpoint
+from macaron_tf.training.state import load_network
 
 HUGGING_FACE, KERAS_HUB = "hugging-face", "keras-hub"
 
@@ -23,14 +29,16 @@ def load(
     """Reads a pre-trained network with its weights, its vocabulary and how it is used.
 
     Args:
-        place: `hugging-face:DIR` of `save_pretrained` or sentence-transformers; `keras-hub:DIR` of
-            a BERT preset; or a network's `.keras` file, which holds no vocabulary.
+        place: the folder of a run, with `@CHECKPOINT` where the checkpoint is not to be the default
+            one (see `find_checkpoint`); `hugging-face:DIR` of `save_pretrained` or
+            sentence-transformers; `keras-hub:DIR` of a BERT preset; or a network's `.keras` file,
+            which holds no vocabulary.
         lower_case: whether text is lower-cased, for a Hugging Face directory of a WordPiece
             vocabulary that does not say so.
         pooling: read how a sentence-transformers model pools, and refuse an unknown way.
 
     Raises:
-        UserError: nothing that can be read is there.
+        UserError: nothing is there, or it cannot be read.
 
     Example:
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -40,17 +48,51 @@ def load(
     if is_library(place):
         folder = _library_folder(place)
         if place.startswith(KERAS_HUB):
-            return read_keras_hub_bert(folder)
-        return _load_hugging_face(folder, lower_case, pooling)
+            found = read_keras_hub_bert(folder)
+        else:
+            found = _load_hugging_face(folder, lower_case, pooling)
+        return dataclasses.replace(found, name=folder.name, checkpoint=place)
     if place.endswith(".keras"):
-        return Pretrained(keras.saving.load_model(paths.as_path(place)))
-    raise UserError(f"{place}: give hugging-face:DIR, keras-hub:DIR or a .keras file")
+        path = paths.as_path(place)
+        return Pretrained(keras.saving.load_model(path), name=path.stem, checkpoint=place)
+    return _load_run(place)
 
 
 def is_library(place: str) -> bool:
     """Whether a place is another library's directory."""
     kind, _, directory = place.partition(":")
     return kind in (HUGGING_FACE, KERAS_HUB) and bool(directory)
+
+
+def run_place(place: str) -> tuple[epath.Path, str | None]:
+    """The folder and the checkpoint of RUN or RUN@CHECKPOINT."""
+    path = paths.as_path(place)
+    if not path.exists() and "@" in place:
+        folder, _, checkpoint = place.rpartition("@")
+        return paths.as_path(folder), checkpoint
+    return path, None
+
+
+def _load_run(place: str) -> Pretrained:
+    path, checkpoint = run_place(place)
+    try:
+        record = json.loads((path / "model.json").read_bytes())
+    except (*paths.FILE_ERRORS, ValueError) as error:
+        raise UserError(
+            f"{place} is no run: it has no model.json that can be read; give the folder that a "
+            "`train` command wrote, hugging-face:DIR, keras-hub:DIR or a .keras file"
+        ) from error
+    weights = find_checkpoint(path, checkpoint, record["save_every_steps"])
+    vocabulary = None
+    if record["vocabulary"]:
+        vocabulary = Vocabulary.load(path / record["vocabulary"])
+    network = keras.saving.deserialize_keras_object(record["network"])
+    network.build()
+    load_network(weights, network, vocabulary.hash if vocabulary else "")
+    usage = {**record["usage"], "languages": tuple(record["usage"].get("languages", ()))}
+    return Pretrained(
+        network, vocabulary=vocabulary, name=path.name, checkpoint=weights.name, **usage
+    )
 
 
 def _library_folder(place: str) -> pathlib.Path:
@@ -65,7 +107,7 @@ def _library_folder(place: str) -> pathlib.Path:
 
 def _load_hugging_face(folder: pathlib.Path, lower_case: bool | None, pooling: bool) -> Pretrained:
     config = folder / "config.json"
-    kind = arrays.read_json(config).get("model_type") if config.is_file() else None
+    kind = read_json(config).get("model_type") if config.is_file() else None
     if (folder / "modules.json").is_file() and pooling:
         return read_sentence_transformer(folder, lower_case)
     if kind in LANGUAGE_FAMILIES:

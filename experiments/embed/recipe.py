@@ -77,6 +77,15 @@ class EmbeddingRecipe(EpochRecipe):
         """Classes of the softmax; 0 for the other objectives."""
         return self.described.num_classes if self.objective == "softmax" else 0
 
+    def usage(self) -> dict:
+        return {
+            **super().usage(),
+            "trained_length": self.max_length,
+            "max_length": self.max_length,
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+        }
+
     def make_objective(self) -> Objective:
         """What the run learns by."""
         if self.objective == "softmax":

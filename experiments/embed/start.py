@@ -7,11 +7,11 @@ from etils import epath
 from experiments.embed.run import EmbeddingRun
 from experiments.embed.sentence_encoder import SentenceEncoder
 from experiments.finetune.init import Init, read_init
-from experiments.run import read_kind, run_place
+from experiments.run import read_kind
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.models.siamese import SiameseEncoder
-from macaron_tf.pretrained import is_library, load
+from macaron_tf.pretrained import is_library, run_place
 
 _LONGEST = 128  # of a model that does not say what it was trained on
 
@@ -50,20 +50,16 @@ def read_start(
     Raises:
         UserError: as `read_init`.
     """
-    init = read_init(given, model, vocabulary, lower_case)
+    init = read_init(given, model, vocabulary, lower_case, pooling=True)
     if init.config.summary == "last":
         raise UserError(
             f"{given} is an XLNet whose rows end with [CLS], and a sentence's begin with it here: "
             "give another encoder, or a run of xlnet_tiny or xlnet_base"
         )
-    found = _embedding_run(given)
-    if found:
-        recipe = EmbeddingRun.open(found[0]).recipe
-        return Start(init, recipe.pooling, recipe.normalize, recipe.max_length)
-    if is_library(given):
-        found = load(given, lower_case)
-        return Start(init, found.pooling, found.normalize, found.max_length)
-    return Start(init)
+    source = init.source
+    return (
+        Start(init, source.pooling, source.normalize, source.max_length) if source else Start(init)
+    )
 
 
 def open_encoder(

@@ -10,13 +10,13 @@ from experiments.few_shot import report
 from experiments.few_shot.asking import Asker, Asking
 from experiments.few_shot.tasks import PromptTask, read_task
 from experiments.generate.opening import OpenedModel, open_model
-from experiments.run import run_place
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import chance, majority
 from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
+from macaron_tf.pretrained import is_library, run_place
 
 
 def run(options: argparse.Namespace) -> None:
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
             **baselines(task),
         }
     for path in options.runs:
-        place = (path, None) if path.startswith("hugging-face:") else run_place(path)
+        place = (path, None) if is_library(path) else run_place(path)
         opened = open_model(*place, causal=True)
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, asking)
     out = storage.as_path(options.out)

@@ -1,25 +1,21 @@
 """Where a fine-tuning starts: a run, another library's BERT, or nothing."""
 
 import dataclasses
-import functools
 import os
 import re
 import sys
-from collections.abc import Callable
 
 import keras
 import numpy as np
 
 from experiments.finetune.recipe import FinetuningRecipe
-from experiments.run import read_kind, run_place
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
-from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.two_stream import TwoStreamModel
-from macaron_tf.pretrained import is_library, load
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import load
 from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
 
@@ -58,8 +54,9 @@ class Init:
         model, model_options: of the recipe.
         vocabulary: cuts text for the model.
         trained_length: longest rows the model has seen; None = all of its positions count.
-        read: reads the weights; None where they are drawn.
+        weights: None where they are drawn.
         languages: whose the encoder's language embeddings are, in order, where that is known.
+        source: the weights' network; None where they are drawn.
     """
 
     given: str
@@ -67,19 +64,15 @@ class Init:
     model_options: tuple
     vocabulary: PieceVocabulary
     trained_length: int | None = None
-    read: Callable[[], Weights] | None = None
+    weights: Weights | None = None
     languages: tuple[str, ...] = ()
+    source: Pretrained | None = None
 
     @property
     def config(self) -> EncoderConfig:
         """The encoder's, at the vocabulary's size."""
         options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
         return catalog.config(self.model, **options)
-
-    @functools.cached_property
-    def weights(self) -> Weights | None:
-        """What `read` gives, read once."""
-        return self.read() if self.read else None
 
     @property
     def label(self) -> str:
@@ -102,7 +95,7 @@ class Init:
             UserError: a setting of the model differs; see also `FinetuningRecipe.model_config`.
         """
         wanted = recipe.model_config(self.vocabulary.size)
-        if self.read is None:
+        if self.weights is None:
             return
         own = self.config
         for name, theirs in differing_fields(own, wanted).items():
@@ -146,6 +139,7 @@ def read_init(
     model: str | None = None,
     vocabulary: str | os.PathLike | None = None,
     lower_case: bool | None = None,
+    pooling: bool = False,
 ) -> Init:
     """Reads what `--init` names.
 
@@ -156,6 +150,7 @@ def read_init(
         model: name of the catalog, for `none` alone.
         vocabulary: folder of the vocabulary, needed for `none`; elsewhere it is only compared.
         lower_case: for a Hugging Face directory that does not say.
+        pooling: see `macaron_tf.load`.
 
     Raises:
         UserError: there is no such thing, or it is no encoder; a model or a vocabulary that is
@@ -167,79 +162,40 @@ def read_init(
         return Init(given, model, (), load_encoder_vocabulary(vocabulary))
     if model:
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
-    init = _of_library(given, lower_case) if is_library(given) else _of_run(given)
+    init = init_of(given, load(given, lower_case, pooling))
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary), given)
     return init
 
 
-def _of_run(given: str) -> Init:
-    path, checkpoint = run_place(given)
-    if not (path / "recipe.json").is_file():
+def init_of(given: str, source: Pretrained) -> Init:
+    """The `Init` of a network that was loaded; see `read_init`."""
+    if not isinstance(source.config, EncoderConfig):
         raise UserError(
-            f"--init {given} is no run: give the folder of a pre-training run, hugging-face:DIR, "
-            "keras-hub:DIR or none"
+            f"--init {given} is no encoder: give one, or fine-tune an encoder-decoder with "
+            "experiments.text_to_text"
         )
-    kind = read_kind(path)
-    if kind == "pretraining":
-        from experiments.pretrain.run import PretrainingRun as EncoderRun
-    elif kind == "finetuning":
-        from experiments.finetune.run import FinetuningRun as EncoderRun
-    elif kind == "embedding":
-        from experiments.embed.run import EmbeddingRun as EncoderRun
-    else:
-        raise UserError(f"--init {given} is a run of kind {kind!r}: give one of an encoder")
-    run = EncoderRun.open(path)
-    weights = run.checkpoint(checkpoint)
-    recipe = run.recipe
-    seen = recipe.corpus.sequence_length if kind == "pretraining" else recipe.max_length
-    config, options = recipe.model_config(), dict(recipe.model_options)
-    if not isinstance(config, EncoderConfig):
-        raise _no_encoder(given)
-    if config.num_languages:  # those of the corpus, whatever the catalog says
-        options["num_languages"] = config.num_languages
-    return Init(
-        given,
-        recipe.model,
-        tuple(sorted(options.items())),
-        run.vocabulary,
-        # Sinusoids and T5's far distances reach further than they were seen.
-        seen if config.longest is not None else None,
-        lambda: Weights.of(run.load_network(weights)),
-        recipe.corpus.languages if kind == "pretraining" and config.num_languages else (),
-    )
-
-
-def _of_library(given: str, lower_case: bool | None) -> Init:
-    """Another library's model, its shapes and other settings as options of the catalog's."""
-    found = load(given, lower_case, pooling=False)
-    if not isinstance(found.config, EncoderConfig):
-        raise _no_encoder(given)
-    if found.vocabulary is None:
+    if source.vocabulary is None:
         raise UserError(
             f"--init {given} has no tokenizer beside it that has a counterpart here, so no text "
             "can be read for it: give a BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, GPT or GPT-2 "
             "with its tokenizer's files"
         )
-    config, base = found.config, "bert_base"
-    if isinstance(found.network, TwoStreamModel):
-        config, base = dataclasses.replace(config, summary="last"), "xlnet_base"
-    weights = Weights.of(found.network)
-    if found.pooler:
-        weights = dataclasses.replace(weights, pooler=found.pooler.get_weights())
-    if isinstance(found.network, LanguageModel):
-        base = "gpt2_base"
-        if not found.starts:
-            # It never ends a text; fine-tuned on two, it meets [SEP] between them.
-            [bias] = weights.language_head
-            bias[found.vocabulary.sep_id] = 0.0
-    known = catalog.config(base, vocab_size=config.vocab_size)
-    options = tuple(differing_fields(config, known).items())
-    return Init(given, base, options, found.vocabulary, None, lambda: weights)
-
-
-def _no_encoder(given: str) -> UserError:
-    return UserError(
-        f"--init {given} is an encoder-decoder: give a run of an encoder, or fine-tune this one "
-        "with experiments.text_to_text"
+    weights = Weights.of(source.network)
+    if source.pooler:
+        weights = dataclasses.replace(weights, pooler=source.pooler.get_weights())
+    if not source.starts:
+        # GPT never ends a text; fine-tuned on two, it meets [SEP] between them.
+        [bias] = weights.language_head
+        bias[source.vocabulary.sep_id] = 0.0
+    return Init(
+        given,
+        source.model,
+        source.model_options,
+        source.vocabulary,
+        # Sinusoids and T5's far distances reach further than they were seen.
+        source.trained_length if source.config.longest is not None else None,
+        weights,
+        source.languages if source.config.num_languages else (),
+        source,
     )

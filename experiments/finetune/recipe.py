@@ -60,6 +60,9 @@ class FinetuningRecipe(EpochRecipe):
         """What of a text reaches the model."""
         return Limits(self.max_length, self.spans, self.model_config().causal)
 
+    def usage(self) -> dict:
+        return {**super().usage(), "trained_length": self.max_length}
+
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
         config = super().model_config(vocab_size)
         if self.described.second and config.num_segments == 1:

@@ -7,17 +7,14 @@ from typing import Any
 
 import keras
 
-from experiments.pretrain.recipe import CAUSAL, CORRUPTING, PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun
+from experiments.pretrain.recipe import CAUSAL, CORRUPTING
 from experiments.run import read_kind
 from experiments.text_to_text.generator import TaskGenerator
 from experiments.text_to_text.recipe import TextRecipe
 from experiments.text_to_text.run import TextRun
 from macaron_tf.decoding import SequenceGenerator, TextGenerator, TextScorer
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderDecoder, LanguageModel
-from macaron_tf.objectives.corruption import SENTINELS
-from macaron_tf.pretrained import load
+from macaron_tf.pretrained import is_library, load
 from macaron_tf.text.base import PieceVocabulary
 
 _WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
@@ -94,68 +91,46 @@ def open_model(
 
     Args:
         path: its folder, `gs://` included; or `hugging-face:DIR`.
-        checkpoint: which weights, see `Run.checkpoint`.
+        checkpoint: which weights, see `find_checkpoint`.
         causal: take a language model only, which says how likely any text is.
 
     Raises:
         UserError: it is no run, one of another kind or objective, or has no such checkpoint.
     """
-    if os.fspath(path).startswith("hugging-face:"):
-        return _open_hugging_face(os.fspath(path), checkpoint, causal)
-    kind = read_kind(path)
+    given = os.fspath(path)
+    library = is_library(given)
+    kind = "" if library else read_kind(path)
     if kind == TextRecipe.kind and not causal:
         return _open_task(path, checkpoint)
-    if kind != "pretraining":
-        raise _no_writer(path, kind)
-    run = PretrainingRun.open(path)
-    if run.recipe.objective not in (CAUSAL if causal else (*CAUSAL, *CORRUPTING)):
-        raise _no_writer(path, kind, run.recipe)
-    weights = run.checkpoint(checkpoint)
-    network = run.load_network(weights)
-    window = run.recipe.corpus.sequence_length
-    # Learned positions behind the rows of the training have learnt nothing.
-    longest = window if network.config.longest is not None else None
-    if longest is not None and run.recipe.objective in CORRUPTING:
-        longest -= 1  # its texts are read without [CLS]
-    return OpenedModel(
-        run.path.name,
-        network,
-        run.vocabulary,
-        longest,
-        window,
-        weights.name,
-        run.recipe.objective,
-        sentinels=SENTINELS if run.recipe.objective == "span_corruption" else 0,
-    )
-
-
-def _open_hugging_face(given: str, checkpoint: str | None, causal: bool) -> OpenedModel:
-    """A GPT, GPT-2, T5 or BART of Hugging Face."""
-    if checkpoint:
+    if kind not in ("", "pretraining"):
+        raise _no_writer(given, kind)
+    if library and checkpoint:
         raise UserError(f"{given} has no checkpoints: leave --checkpoint {checkpoint} out")
-    found = load(given)
-    network, longest = found.network, found.config.longest
-    if isinstance(network, EncoderDecoder) and causal:
+    found = load(f"{given}@{checkpoint}" if checkpoint else given)
+    if library and causal and found.objective in CORRUPTING:
         raise UserError(
             f"{given} answers texts and does not say how likely one is: give a GPT or "
             f"GPT-2, or `python -m experiments.generate complete {given}`"
         )
-    if not isinstance(network, EncoderDecoder | LanguageModel):
-        raise UserError(f"{given} writes no text: give a GPT, GPT-2, T5 or BART")
+    if found.objective not in (CAUSAL if causal else (*CAUSAL, *CORRUPTING)):
+        raise _no_writer(given, kind, found.objective)
     if found.vocabulary is None:
-        kind = "GPT" if isinstance(network, LanguageModel) else "model"
-        raise UserError(f"{given} is a {kind} without a tokenizer: put its files there")
-    objective = "causal_language"
-    if isinstance(network, EncoderDecoder):
-        objective = "denoising" if found.ends else "span_corruption"
+        named = "GPT" if found.objective in CAUSAL else "model"
+        raise UserError(f"{given} is a {named} without a tokenizer: put its files there")
+    longest = found.config.longest
+    window = found.trained_length or longest or _WINDOW
+    if found.trained_length and longest is not None:
+        # Learned positions behind the rows of the training have learnt nothing. Corrupted texts
+        # are read without [CLS].
+        longest = window - (found.objective in CORRUPTING)
     return OpenedModel(
-        os.path.basename(os.path.normpath(given.partition(":")[2])),
-        network,
+        found.name,
+        found.network,
         found.vocabulary,
         longest,
-        longest or _WINDOW,
-        given,
-        objective,
+        window,
+        found.checkpoint,
+        found.objective,
         found.starts,
         found.sentinels,
         found.ends,
@@ -177,15 +152,17 @@ def _open_task(path: str | os.PathLike, checkpoint: str | None) -> OpenedTask:
     )
 
 
-def _no_writer(
-    path: str | os.PathLike, kind: str, recipe: PretrainingRecipe | None = None
-) -> UserError:
+def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError:
     if kind not in _OTHER_COMMANDS:
-        return UserError(f"{path} is of kind {kind!r} and writes no text: give a pre-training run")
+        named = f"of kind {kind!r}" if kind else f"a model of {objective or 'another kind'}"
+        return UserError(
+            f"{given} is {named} and writes no text: give a pre-training run, or a GPT, GPT-2, T5 "
+            "or BART of Hugging Face"
+        )
     command = _OTHER_COMMANDS[kind]
-    if recipe is not None and recipe.objective in CORRUPTING:
+    if objective in CORRUPTING:
         command = "python -m experiments.generate complete"
     return UserError(
-        f"{path} has not learnt to go on with a text: give a run of the objective causal_language, "
-        f"such as gpt2_tiny's, or ask this one by `{command} {path}`"
+        f"{given} has not learnt to go on with a text: give a run of the objective "
+        f"causal_language, such as gpt2_tiny's, or ask this one by `{command} {given}`"
     )

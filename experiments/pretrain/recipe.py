@@ -10,6 +10,7 @@ from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.objectives import DenoisingConfig, MaskingConfig, SpanCorruptionConfig
+from macaron_tf.objectives.corruption import SENTINELS
 from macaron_tf.settings import Count, Natural, OneOf, Positive, Settings
 
 OBJECTIVES = (
@@ -163,6 +164,15 @@ class PretrainingRecipe(Recipe):
         if config.num_languages:
             config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
         return config
+
+    def usage(self) -> dict:
+        return {
+            **super().usage(),
+            "objective": self.objective,
+            "trained_length": self.corpus.sequence_length,
+            "languages": self.corpus.languages,
+            "sentinels": SENTINELS if self.objective == "span_corruption" else 0,
+        }
 
     def _sequence_config(self, config) -> EncoderDecoderConfig:
         """Checks the configuration of an encoder-decoder."""

@@ -6,11 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments.pretrain.recipe import CORRUPTING
-from experiments.pretrain.run import PretrainingRun
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderDecoderConfig, catalog
-from macaron_tf.models.config import differing_fields
-from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.pretrained import load
 from macaron_tf.text.base import PieceVocabulary
 
@@ -48,43 +44,23 @@ def read_start(given: str) -> TextStart:
     Raises:
         UserError: there is no such thing, or it is no encoder-decoder that can be fine-tuned.
     """
-    if given.startswith("hugging-face:"):
-        return _of_hugging_face(given)
-    run = PretrainingRun.open(given)
-    recipe = run.recipe
-    if recipe.objective not in CORRUPTING:
-        raise UserError(
-            f"--init {given} has learnt {recipe.objective!r} and is no encoder-decoder: give a run "
-            f"of {' or '.join(CORRUPTING)}"
-        )
-    return TextStart(
-        recipe.model,
-        recipe.model_options,
-        run.vocabulary,
-        recipe.objective,
-        recipe.training.optimizer,
-        recipe.training.dtype_policy,
-        SENTINEL_ROWS if recipe.objective == "span_corruption" else 0,
-        lambda: run.load_network().get_weights(),
-    )
-
-
-def _of_hugging_face(given: str) -> TextStart:
     found = load(given)
-    config = found.config
-    if not isinstance(config, EncoderDecoderConfig) or found.vocabulary is None:
-        raise UserError(f"--init {given} is no T5 or BART with its tokenizer's files: give one")
-    bart = bool(found.ends)
-    base = "bart_base" if bart else "t5_small"
-    known = catalog.config(base, vocab_size=config.vocab_size)
+    if found.objective not in CORRUPTING:
+        raise UserError(
+            f"--init {given} has learnt {found.objective!r} and is no encoder-decoder: give a run "
+            f"of {' or '.join(CORRUPTING)}, or a T5 or BART"
+        )
+    if found.vocabulary is None:
+        raise UserError(f"--init {given} has no tokenizer beside it: put its files there")
+    usual = {"span_corruption": "adafactor", "denoising": "adam"}[found.objective]
     return TextStart(
-        base,
-        tuple(differing_fields(config, known).items()),
+        found.model,
+        found.model_options,
         found.vocabulary,
-        "denoising" if bart else "span_corruption",
-        "adam" if bart else "adafactor",
-        "float32",
-        config.vocab_size - found.vocabulary.size,
+        found.objective,
+        found.optimizer or usual,
+        found.network.dtype_policy.name,
+        found.config.vocab_size - found.vocabulary.size,
         found.network.get_weights,
-        starts=bart,
+        starts=bool(found.ends),
     )

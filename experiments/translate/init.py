@@ -4,10 +4,8 @@ import abc
 import dataclasses
 from collections.abc import Sequence
 
-from experiments.finetune.init import Init, read_init
+from experiments.finetune.init import Init, init_of, read_init
 from experiments.pretrain.recipe import CORRUPTING
-from experiments.pretrain.run import PretrainingRun
-from experiments.run import read_kind, run_place
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
@@ -15,7 +13,9 @@ from macaron_tf.interop.arrays import assign
 from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
+from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.pretrained import is_library, load
 from macaron_tf.text import (
     PairVocabulary,
     SentencePieceVocabulary,
@@ -214,20 +214,18 @@ class SequenceStart(Start):
     Lewis et al. 2020, "BART", section 3.4.
 
     Attributes:
-        run: of its pre-training.
-        checkpoint: see `Run.checkpoint`.
+        source: its network and vocabulary.
     """
 
     given: str
-    run: PretrainingRun
-    checkpoint: str | None = None
+    source: Pretrained
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        theirs, base = self.run.recipe, recipe.model_config()
-        options = {**dict(theirs.model_options), **base.options(*DROPOUTS)}
+        theirs, base = self.source, recipe.model_config()
         # The paper's new encoder has 6 layers, as many as the encoder of BART's base size.
-        depth = base.num_source_layers or theirs.model_config().num_encoder_layers
-        config = catalog.config(theirs.model, **{**options, "num_source_layers": depth})
+        depth = base.num_source_layers or theirs.config.num_encoder_layers
+        options = {**base.options(*DROPOUTS), "num_source_layers": depth}
+        config = dataclasses.replace(theirs.config, **options)
         recipe = dataclasses.replace(
             recipe,
             init=self.given,
@@ -238,7 +236,7 @@ class SequenceStart(Start):
 
     def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
         free = config.options(*_FREE, "num_source_layers", "source_vocab_size")
-        return dataclasses.replace(self.run.recipe.model_config(), **free)
+        return dataclasses.replace(self.source.config, **free)
 
     def check(self, recipe: TranslationRecipe) -> None:
         super().check(recipe)
@@ -269,12 +267,12 @@ class SequenceStart(Start):
             source = SentencePieceVocabulary.train(
                 lines, data.vocabulary_size, languages=(language,), character_coverage=1.0
             )
-        return PairVocabulary(source, self.run.vocabulary, data.normalization, data.languages)
+        return PairVocabulary(source, self.source.vocabulary, data.normalization, data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
         own = {id(weight) for weight in network.source_encoder.weights}
         rest = [weight for weight in network.weights if id(weight) not in own]
-        weights = self.run.load_network(self.checkpoint).get_weights()
+        weights = self.source.network.get_weights()
         for weight, value in zip(rest, weights, strict=True):
             assign(weight, value)
 
@@ -290,15 +288,14 @@ def read_start(given: str, parts: Sequence[str] | None = None, decoder: str | No
     Raises:
         UserError: there are no such weights, or no translation can start from them.
     """
-    path, checkpoint = run_place(given)
-    if (path / "recipe.json").is_file() and read_kind(path) == "pretraining":
-        run = PretrainingRun.open(path)
-        if run.recipe.objective in CORRUPTING:
-            for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
-                if value:
-                    raise UserError(f"{flag}: {given} is an encoder-decoder and is taken whole")
-            return SequenceStart(given, run, checkpoint)
+    source = load(given)
+    if source.objective in CORRUPTING and not is_library(given):
+        for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
+            if value:
+                raise UserError(f"{flag}: {given} is an encoder-decoder and is taken whole")
+        return SequenceStart(given, source)
     chosen = tuple(part for part in PARTS if part in (parts or PARTS[1:]))
     if decoder:
         chosen = tuple(part for part in chosen if part != "decoder") or PARTS[:1]
-    return EncoderStart(given, read_init(given), chosen, read_init(decoder) if decoder else None)
+    second = read_init(decoder) if decoder else None
+    return EncoderStart(given, init_of(given, source), chosen, second)

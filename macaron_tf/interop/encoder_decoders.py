@@ -23,7 +23,13 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 
-MODEL_TYPES = ("t5", "bart", "marian")
+# Name in our catalog and what it has learnt, by model_type.
+_KINDS = {
+    "t5": ("t5_small", "span_corruption"),
+    "bart": ("bart_base", "denoising"),
+    "marian": ("transformer_base", None),
+}
+MODEL_TYPES = tuple(_KINDS)
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
 # BART's tables of positions begin with two rows that are never used.
 _BART_OFFSET = 2
@@ -66,7 +72,7 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
             start, end = vocabulary.cls_id, vocabulary.sep_id
             more["ends"] = {"source_start": (start,), "answer_start": (end, start)}
     network, ids = _read(read_state(directory), config, ids)
-    return Pretrained(network, vocabulary, ids, **more)
+    return Pretrained(network, *_KINDS[kind], vocabulary, ids, **more)
 
 
 def import_encoder_decoder(
@@ -81,8 +87,9 @@ def import_encoder_decoder(
     Raises:
         UserError: the model has a part that ours does not have; the sentence names the field.
     """
-    network, ids = _read(state, ForeignConfig(config, "the model's configuration"), None)
-    return Pretrained(network, None, ids)
+    described = ForeignConfig(config, "the model's configuration")
+    network, ids = _read(state, described, None)
+    return Pretrained(network, *_KINDS[described.get("model_type")], None, ids)
 
 
 def _table_ids(

@@ -122,7 +122,15 @@ def import_encoder(
     for head in heads.values():
         head.build((None, None, config.hidden_dim))
         assign_weights(head, arrays, {"pooler/dense": pooler, **table})
-    return Pretrained(network, vocabulary, ids, has_masked_language=bias is not None, **heads)
+    return Pretrained(
+        network,
+        "bert_base",
+        "masked_language",
+        vocabulary,
+        ids,
+        has_masked_language=bias is not None,
+        **heads,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

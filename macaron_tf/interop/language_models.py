@@ -172,7 +172,9 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     assign_weights(network, arrays, table)
     check_output(arrays, "lm_head.weight", tokens, family.name)
     unread = check_unread(arrays, ("h.",), family.name, _BUFFERS)
-    return Pretrained(network, vocabulary, ids, unread, starts=family.starts)
+    return Pretrained(
+        network, "gpt2_base", "causal_language", vocabulary, ids, unread, starts=family.starts
+    )
 
 
 # XLNet's ids of padding, unknown, [CLS], [SEP] and [MASK], in our order.
@@ -268,6 +270,7 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
             "activation": activation,
             "attention_dropout": settings["dropout"],
             "activation_dropout": settings["dropout"],
+            "summary": "last",
         },
         memory_length or config.get("mem_len") or 384,
     )
@@ -285,7 +288,16 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
         pooler.build((None, None, network.config.hidden_dim))
         assign_weights(pooler, arrays, {"pooler/dense": _XLNET_SUMMARY})
     unread = check_unread(arrays, ("layer.",), "XLNet")
-    return Pretrained(network, vocabulary, ids, unread, pooler, has_masked_language=has_head)
+    return Pretrained(
+        network,
+        "xlnet_base",
+        "permutation_language",
+        vocabulary,
+        ids,
+        unread,
+        pooler,
+        has_masked_language=has_head,
+    )
 
 
 def _xlnet_vocabulary(directory: pathlib.Path, ids: np.ndarray) -> PieceVocabulary | None:

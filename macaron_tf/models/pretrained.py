@@ -9,6 +9,8 @@ import numpy as np
 
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models import catalog
+from macaron_tf.models.config import differing_fields
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text import PieceVocabulary
 
@@ -18,8 +20,11 @@ class Pretrained:
     """A pre-trained network.
 
     Attributes:
-        network: gives the outputs of the model that was read. Of encoders a `PretrainingEncoder`,
-            with its head `sentence_pair` where the weights hold it and a pooler.
+        network: of a run, as it was trained; of another library's model, ours with the same
+            outputs: of encoders a `PretrainingEncoder`, with its head `sentence_pair` where the
+            weights hold it and a pooler.
+        model: name of its kind in the catalog.
+        objective: what it has learnt, as pre-training names it; None = something else.
         vocabulary: cuts text into the network's ids; None where the tokenizer is missing or has
             no counterpart here.
         ids: `(V',)` int, their id for each of ours, -1 for none; None where all are equal.
@@ -33,9 +38,14 @@ class Pretrained:
             that differs from models that are trained here.
         pooling, normalize, max_length: of a sentence encoder: `"cls"`, `"mean"` or `"max"`, [CLS]
             and [SEP] included; whether vectors get length 1; longest row, beyond which text is cut.
+        name: short, for tables. checkpoint: whose weights.
+        optimizer, trained_length, languages: of a run: its optimizer, its longest rows, and whose
+            the language embeddings are, in order.
     """
 
     network: keras.Model
+    model: str = ""
+    objective: str | None = None
     vocabulary: PieceVocabulary | None = None
     ids: np.ndarray | None = None
     unread: tuple[str, ...] = ()
@@ -48,11 +58,22 @@ class Pretrained:
     pooling: str | None = None
     normalize: bool = False
     max_length: int | None = None
+    name: str = ""
+    checkpoint: str = ""
+    optimizer: str | None = None
+    trained_length: int | None = None
+    languages: tuple[str, ...] = ()
 
     @property
     def config(self):
         """The network's configuration."""
         return self.network.config
+
+    @property
+    def model_options(self) -> tuple[tuple[str, Any], ...]:
+        """Fields of the configuration that differ from the catalog's `model`, with their values."""
+        known = catalog.config(self.model, vocab_size=self.config.vocab_size)
+        return tuple(sorted(differing_fields(self.config, known).items()))
 
     def classifier(
         self, num_classes: int, head_dropout: float = 0.1, **changes

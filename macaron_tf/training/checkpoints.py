@@ -306,6 +306,49 @@ def _without_counters(weight: str) -> str:
     return re.sub(r"_\d+(?=[/ ])", "", weight)
 
 
+def find_checkpoint(
+    run_dir: str | os.PathLike, name: str | None = None, every: int | None = None
+) -> epath.Path:
+    """The folder of a run's checkpoint.
+
+    Args:
+        name: "average", "best", "last" or a step's number; None takes the average where there is
+            one and no later checkpoint, else the best, else the last.
+        every: only steps that are multiples of it count as later, so that checkpoints saved by the
+            clock or at an interruption do not.
+
+    Raises:
+        UserError: there is no such checkpoint; it says which there are.
+    """
+    directory, average = CheckpointDirectory(run_dir), storage.as_path(run_dir) / "average"
+    best = directory.best()
+    found = {str(step): directory.of_step(step) for step in directory.steps()}
+    if best:
+        found["best"] = directory.of_step(best["step"])
+    if is_checkpoint(average):
+        found["average"] = average
+    if name in (None, "last") and (latest := directory.latest()):
+        found["last"] = latest
+    wanted = [name] if name else ["average", "best", "last"]
+    regular = directory.steps(every)
+    if name is None and "average" in found and regular:
+        last_averaged = read_manifest(average)["step"]
+        if last_averaged < regular[-1]:
+            print(
+                f"warning: {average} ends at step {last_averaged}, before the newest "
+                "checkpoint: average again to use it",
+                file=sys.stderr,
+            )
+            wanted.remove("average")
+    for choice in wanted:
+        if choice in found:
+            return found[choice]
+    raise UserError(
+        f"{run_dir} has no checkpoint {name or 'yet'}; "
+        + (f"there are {', '.join(found)}" if found else "train it first")
+    )
+
+
 def last_checkpoints(
     run_dir: str | os.PathLike, count: int, every: int | None = None
 ) -> list[epath.Path]:

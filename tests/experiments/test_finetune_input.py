@@ -44,7 +44,7 @@ def bad(name, tmp_path, toy, toy_run):
         "source": lambda: (train(source="ftp:x"), "unknown source 'ftp:x'"),
         "task": lambda: (train("sst3"), "no task 'sst3'"),
         "preset": lambda: (start("--init", str(toy_run), "--preset", "vast"), "'vast'"),
-        "init": lambda: (start("--init", "/nowhere"), "--init /nowhere is no run"),
+        "init": lambda: (start("--init", "/nowhere"), "/nowhere is no run"),
         "hugging face": lambda: (start("--init", "hugging-face:/nowhere"), "no folder /nowhere"),
         "no vocabulary": lambda: (start("--init", "none"), "needs --model NAME"),
         "superfluous": lambda: (

@@ -78,7 +78,7 @@ def test_wrong_input_is_one_sentence(start, tmp_path, capsys):
     assert main(["train", "squad", run, "--init", start]) == 2
     assert "task is 'squad': give one of" in capsys.readouterr().err
     assert main(["train", "sst2", run, "--init", str(tmp_path)]) == 2
-    assert "is not a run" in capsys.readouterr().err
+    assert "is no run" in capsys.readouterr().err
     named = ["--init", start, "--set", "training.best_metric=bleu"]
     assert main(["train", "sst2", run, *named]) == 2
     assert "training.best_metric is 'bleu'" in capsys.readouterr().err
