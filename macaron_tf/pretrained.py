@@ -87,7 +87,8 @@ def _load_run(place: str) -> Pretrained:
     if record["vocabulary"]:
         vocabulary = Vocabulary.load(path / record["vocabulary"])
     network = keras.saving.deserialize_keras_object(record["network"])
-    network.build()
+    if not network.built:
+        network.build()
     load_network(weights, network, vocabulary.hash if vocabulary else "")
     usage = {**record["usage"], "languages": tuple(record["usage"].get("languages", ()))}
     return Pretrained(

@@ -12,7 +12,7 @@ from experiments.finetune.recipe import FinetuningRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
-from macaron_tf.models import EncoderConfig, catalog
+from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.pretrained import load
@@ -170,11 +170,13 @@ def read_init(
 
 def init_of(given: str, source: Pretrained) -> Init:
     """The `Init` of a network that was loaded; see `read_init`."""
-    if not isinstance(source.config, EncoderConfig):
+    if isinstance(source.config, EncoderDecoderConfig):
         raise UserError(
-            f"--init {given} is no encoder: give one, or fine-tune an encoder-decoder with "
-            "experiments.text_to_text"
+            f"--init {given} is an encoder-decoder: give a run of an encoder, or fine-tune this "
+            "one with experiments.text_to_text"
         )
+    if not isinstance(source.config, EncoderConfig):
+        raise UserError(f"--init {given} is a {type(source.network).__name__}: give an encoder")
     if source.vocabulary is None:
         raise UserError(
             f"--init {given} has no tokenizer beside it that has a counterpart here, so no text "

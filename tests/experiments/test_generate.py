@@ -81,8 +81,9 @@ def test_what_cannot_go_on_is_refused_in_a_sentence(run, tmp_path, capsys):
 
 
 def test_a_masked_model_is_sent_to_fill(run, tmp_path):
-    shutil.copytree(f"{run}/vocabulary", tmp_path / "vocabulary")
-    recipe = json.loads(pathlib.Path(run, "recipe.json").read_text())
-    (tmp_path / "recipe.json").write_text(json.dumps({**recipe, "objective": "masked_language"}))
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    model = json.loads(pathlib.Path(run, "model.json").read_text())
+    model["usage"]["objective"] = "masked_language"
+    (tmp_path / "model.json").write_text(json.dumps(model))
     with pytest.raises(UserError, match="pretrain fill"):
         open_model(tmp_path)

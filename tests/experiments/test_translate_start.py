@@ -229,7 +229,7 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
         (XLM, ["--init", xlm, "--vocabulary", f"{bart}/vocabulary"], "vocabulary mismatch"),
         (XLM, ["--init", xlm, "--init-decoder", starts["other"]], "vocabulary mismatch"),
         (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts: "),
-        (XLM, ["--init", str(tmp_path)], "is a run of kind 'translation'"),
+        (XLM, ["--init", str(tmp_path)], "is no run: it has no model.json"),
         (XLM, ["--init", str(tmp_path / "none")], "is no run"),
         (XLM, ["--init-parts", "encoder"], "go with --init RUN"),
         (XLM, ["--init", bart, *none], "num_source_layers is 0"),
