@@ -13,7 +13,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from macaron_tf.errors import UserError, exit_on_user_error
+from experiments.benchmarks.harness import (
+    add_number,
+    benchmark_parser,
+    interleave,
+    machine,
+    publish,
+    set_threads,
+    summary,
+)
+from macaron_tf.errors import exit_on_user_error
 
 REFERENCE = "Hugging Face generate"
 PACKAGES = ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy")
@@ -23,14 +32,6 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     # Both before the libraries start their pools.
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    from experiments.benchmarks.harness import (
-        interleave,
-        machine,
-        markdown,
-        set_threads,
-        summary,
-        write_report,
-    )
     from experiments.benchmarks.peers import HuggingFacePeer, require_peers
     from macaron_tf.models import catalog
 
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
             contenders["ours, Macaron"] = _ours(options, macaron, source, jit_compile=False)
         for name, decode in others.items():
             contenders[name] = lambda decode=decode, source=source: decode(source).size
-        samples = interleave(contenders, options.rounds, options.warm_up, _say)
+        samples = interleave(contenders, options.rounds, options.warm_up)
         rows = summary(samples, REFERENCE)
         tables[f"batch {batch}"] = rows
         for row in rows:
@@ -71,39 +72,22 @@ def main(arguments: list[str] | None = None) -> None:
         f"Beam search, beam {options.beam_size}, {options.new_tokens} tokens from "
         f"{options.source_length}: {options.size}"
     )
-    print(markdown(title, facts, tables, "tokens"))
-    if options.out:
-        write_report(options.out, title, facts, tables, "tokens")
-        print(f"written to {options.out}")
+    publish(options.out, title, facts, tables, "tokens")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.decoding", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--out", help="directory for results.json, README.md and results.png")
+    parser = benchmark_parser("decoding", __doc__, rounds=7, warm_up=2)
     parser.add_argument("--size", default="small", choices=("tiny", "small", "base", "big"))
-    parser.add_argument("--vocab-size", type=int, default=10_000)
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32])
-    parser.add_argument("--beam-size", type=int, default=4)
-    parser.add_argument("--source-length", type=int, default=24)
-    parser.add_argument("--new-tokens", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=2, help="of every contender")
-    parser.add_argument("--inter-op-threads", type=int, default=1, help="of TensorFlow")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--warm-up", type=int, default=2)
+    add_number(parser, "--vocab-size", 10_000, "V")
+    add_number(parser, "--batch-sizes", [1, 32], "sentences at once", nargs="+")
+    add_number(parser, "--beam-size", 4, "K")
+    add_number(parser, "--source-length", 24, "tokens of a source", least=2)
+    add_number(parser, "--new-tokens", 32, "tokens of an output", least=2)
+    add_number(parser, "--threads", 2, "of every contender")
+    add_number(parser, "--inter-op-threads", 1, "of TensorFlow")
     parser.add_argument("--macaron", action="store_true", help="also time the Macaron of the size")
     parser.add_argument("--ctranslate2", action="store_true", help="also time CTranslate2")
-    options = parser.parse_args(arguments)
-    for name in ("beam_size", "threads", "inter_op_threads"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)}: give 1 or more.")
-    for name in ("source_length", "new_tokens"):
-        if getattr(options, name) < 2:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)}: give 2 or more.")
-    if min(options.batch_sizes) < 1:
-        raise UserError(f"--batch-sizes {min(options.batch_sizes)}: give 1 or more.")
-    return options
+    return parser.parse_args(arguments)
 
 
 def _source(options: argparse.Namespace, batch: int) -> np.ndarray:
@@ -160,10 +144,6 @@ def _other_decoders(options: argparse.Namespace, peer) -> dict[str, Callable]:
     return {
         "CTranslate2": lambda source: other.decode(source, options.beam_size, options.new_tokens)
     }
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

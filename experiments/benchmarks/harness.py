@@ -1,25 +1,83 @@
-"""Interleaved timing of contenders in one process, and its report.
+"""The frame of the benchmarks: options, interleaved timing of contenders, and the report.
 
 Machines drift: clocks, caches and neighbours change within minutes. So contenders take turns
 within every round, the first turn going round as well, and are compared round by round.
 """
 
+import argparse
 import importlib.metadata
 import io
 import json
 import os
 import pathlib
 import platform
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.io.paths import write_aside
+
+
+def benchmark_parser(
+    name: str, description: str, rounds: int, warm_up: int | None = None
+) -> argparse.ArgumentParser:
+    """A parser with the options that benchmarks share.
+
+    Args:
+        name: of the module.
+        description: its docstring.
+        rounds: timed rounds by default.
+        warm_up: untimed turns before them by default; None = no option.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m experiments.benchmarks.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_number(parser, "--rounds", rounds, "timed rounds")
+    if warm_up is not None:
+        add_number(parser, "--warm-up", warm_up, "untimed turns before them")
+    add_number(parser, "--seed", 1, "of weights and inputs", least=0)
+    parser.add_argument(
+        "--out", metavar="DIR", help="write README.md, results.json and results.png there"
+    )
+    return parser
+
+
+def add_number(
+    parser: argparse.ArgumentParser, flag: str, default, text: str, least=1, kind=int, **more
+) -> None:
+    """Adds an option for a number, or with `nargs` several; others get one sentence.
+
+    Args:
+        default: value, list of values, or None.
+        text: help; the default is added.
+        least: the smallest value.
+        kind: int or float.
+    """
+
+    def converted(given: str):
+        try:
+            value = kind(given)
+        except ValueError:
+            value = None
+        if value is None or not value >= least:
+            what = "a whole number of " if kind is int else ""
+            raise UserError(f"{flag} {given}: give {what}{least} or more.")
+        return value
+
+    shown = " ".join(map(str, default)) if isinstance(default, list) else default
+    text += "" if default is None else f" (default {shown})"
+    parser.add_argument(flag, type=converted, default=default, help=text, **more)
+
+
+def say(line: str) -> None:
+    """Reports progress on stderr."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -41,7 +99,6 @@ def interleave(
     contenders: Mapping[str, Callable[[], int]],
     rounds: int,
     warm_up: int,
-    say: Callable[[str], None] = lambda _: None,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> dict[str, Samples]:
     """Runs every contender once a round.
@@ -50,15 +107,11 @@ def interleave(
         contenders: by name, functions that do the work and return its units, always the same.
         rounds: timed rounds, 1 or more.
         warm_up: untimed runs of each before (traces, compilations, caches), 1 or more.
-        say: is told of progress.
         cpu_clock: seconds of CPU so far; this process's, where contenders work in it.
 
     Raises:
-        UserError: `rounds` or `warm_up` is below 1, or a contender's units vary.
+        UserError: a contender's units vary.
     """
-    for name, value in (("rounds", rounds), ("warm_up", warm_up)):
-        if value < 1:
-            raise UserError(f"{name}={value} is not valid: give a whole number of 1 or more.")
     samples = {}
     for name, run in contenders.items():
         say(f"warming up {name}")
@@ -126,6 +179,8 @@ def set_threads(within: int, between: int | None = None) -> None:
         within: an operation.
         between: operations that run at once; as many where it is None.
     """
+    import tensorflow as tf
+
     tf.config.threading.set_intra_op_parallelism_threads(within)
     tf.config.threading.set_inter_op_parallelism_threads(within if between is None else between)
 
@@ -213,14 +268,17 @@ def _cell(values: list[float], digits: int) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def write_report(
-    directory: str | os.PathLike, title: str, facts: Mapping, tables: Mapping[str, list[dict]],
-    unit: str,
-) -> None:  # fmt: skip
-    """Writes `results.json`, `README.md` and `results.png` into a directory, each file whole."""
+def publish(
+    directory: str | None, title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit: str
+) -> None:
+    """Prints the report and, given a directory, writes its three files there."""
+    print(markdown(title, facts, tables, unit))
+    if not directory:
+        return
     content = {"title": title, "unit": unit, "machine": facts, "settings": tables}
     text = markdown(title, facts, tables, unit) + "\n![rates](results.png)\n"
     save(directory, content, text, _plot(title, tables, unit))
+    print(f"written to {directory}")
 
 
 def save(directory: str | os.PathLike, content: Mapping, text: str, figure) -> None:
@@ -232,6 +290,8 @@ def save(directory: str | os.PathLike, content: Mapping, text: str, figure) -> N
         text: for `README.md`.
         figure: a matplotlib Figure, for `results.png`.
     """
+    from macaron_tf.io.paths import write_aside
+
     directory = pathlib.Path(directory)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)

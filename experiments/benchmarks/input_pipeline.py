@@ -22,6 +22,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from experiments.benchmarks.harness import (
+    add_number,
+    benchmark_parser,
+    interleave,
+    machine,
+    publish,
+    set_threads,
+    summary,
+)
 from experiments.benchmarks.input_peer import InputPeer, batched
 from experiments.benchmarks.made_up_text import made_up_texts
 from macaron_tf.errors import UserError, exit_on_user_error
@@ -39,15 +48,6 @@ def main(arguments: list[str] | None = None) -> None:
     """Compares the rows, times all contenders and prints the tables."""
     options = _options(arguments)
     _stay_on_one_core()
-    from experiments.benchmarks.harness import (
-        interleave,
-        machine,
-        markdown,
-        set_threads,
-        summary,
-        write_report,
-    )
-
     set_threads(1)
     facts = machine(1, PACKAGES)
     tables = {}
@@ -57,9 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
         for length in options.lengths:
             work = Work(texts, vocabulary, length, options.batch_size, pathlib.Path(folder))
             work.check()
-            samples = interleave(
-                work.contenders(options.passes), options.rounds, options.warm_up, _say
-            )
+            samples = interleave(work.contenders(options.passes), options.rounds, options.warm_up)
             rows = summary(samples, REFERENCE)
             tables[f"rows of {length}, batches of {options.batch_size}"] = rows
             for row in rows[1:]:
@@ -72,9 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"Input of masked language modeling on one core: {options.megabytes:g} MB of {source}, "
         f"{vocabulary.pieces:,} pieces"
     )
-    print(markdown(title, facts, tables, "tokens"))
-    if options.out:
-        write_report(options.out, title, facts, tables, "tokens")
+    publish(options.out, title, facts, tables, "tokens")
 
 
 class Work:
@@ -251,33 +247,15 @@ def _stay_on_one_core() -> None:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.input_pipeline",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = benchmark_parser("input_pipeline", __doc__, rounds=7, warm_up=1)
     add = parser.add_argument
     add("--text", metavar="GLOB", help="documents, a file each, plain or .gz (default: made up)")
     add("--vocabulary", metavar="FILE", help="BERT's uncased vocab.txt (default: trained)")
-    add("--megabytes", type=float, default=4, help="text to take (default %(default)s)")
-    add("--lengths", type=int, nargs="+", default=[128], help="L of the rows (default 128)")
-    add("--batch-size", type=int, default=256, help="rows, BERT's by default (%(default)s)")
-    add("--passes", type=int, default=10, help="over the shards a round (default %(default)s)")
-    add("--rounds", type=int, default=7, help="timed rounds (default %(default)s)")
-    add("--warm-up", type=int, default=1, help="untimed ones before (default %(default)s)")
-    add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
-    options = parser.parse_args(arguments)
-    for name in ("megabytes", "batch_size", "passes", "rounds", "warm_up"):
-        value = getattr(options, name)
-        if not value >= 1:
-            raise UserError(f"--{name.replace('_', '-')} {value}: give 1 or more.")
-    if min(options.lengths) < 8:
-        raise UserError(f"--lengths {min(options.lengths)}: give 8 or more.")
-    return options
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    add_number(parser, "--megabytes", 4.0, "text to take", kind=float)
+    add_number(parser, "--lengths", [128], "L of the rows", least=8, nargs="+")
+    add_number(parser, "--batch-size", 256, "rows of a batch")
+    add_number(parser, "--passes", 10, "over the shards a round")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

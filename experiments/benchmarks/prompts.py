@@ -16,25 +16,25 @@ import types
 
 import numpy as np
 
+from experiments.benchmarks.harness import (
+    add_number,
+    benchmark_parser,
+    interleave,
+    machine,
+    publish,
+    set_threads,
+    summary,
+)
 from macaron_tf.errors import UserError, exit_on_user_error
 
 REFERENCE = "Hugging Face generate"
 PACKAGES = ("tensorflow", "keras", "torch", "transformers", "numpy")
-_COUNTS = ("prompt_tokens", "new_tokens", "threads", "inter_op_threads")
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     # Both before the libraries start their pools.
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    from experiments.benchmarks.harness import (
-        interleave,
-        machine,
-        markdown,
-        set_threads,
-        summary,
-        write_report,
-    )
     from experiments.benchmarks.peers import require_peers
 
     require_peers()
@@ -51,44 +51,32 @@ def main(arguments: list[str] | None = None) -> None:
             contenders[name] = lambda generator=generator, rows=rows: sum(
                 one.length for one in _completions(options, generator, rows)
             )
-        samples = interleave(contenders, options.rounds, options.warm_up, _say)
+        samples = interleave(contenders, options.rounds, options.warm_up)
         tables[f"batch {batch}"] = summary(samples, REFERENCE)
     title = (
         f"{options.new_tokens} tokens behind prompts of {options.prompt_tokens}: "
         f"GPT-2 {options.size}"
     )
-    print(markdown(title, facts, tables, "new tokens"))
-    if options.out:
-        write_report(options.out, title, facts, tables, "new tokens")
-        print(f"written to {options.out}")
+    publish(options.out, title, facts, tables, "new tokens")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.prompts", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--out", help="directory for results.json, README.md and results.png")
+    parser = benchmark_parser("prompts", __doc__, rounds=5, warm_up=1)
     parser.add_argument("--size", default="mini", choices=("tiny", "mini", "base", "medium"))
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--prompt-tokens", type=int, default=256, help="the first one included")
-    parser.add_argument("--new-tokens", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=2, help="of every contender")
-    parser.add_argument("--inter-op-threads", type=int, default=1, help="of TensorFlow")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=1)
+    add_number(parser, "--batch-sizes", [1, 8], "prompts at once", nargs="+")
+    add_number(parser, "--prompt-tokens", 256, "tokens of a prompt, the first one included")
+    add_number(parser, "--new-tokens", 32, "tokens behind it")
+    add_number(parser, "--threads", 2, "of every contender")
+    add_number(parser, "--inter-op-threads", 1, "of TensorFlow")
     options = parser.parse_args(arguments)
-    for name in _COUNTS:
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(options, name)}: give 1 or more.")
-    for batch in options.batch_sizes:
-        if not 1 <= batch <= 32:  # more are continued in several batches
-            raise UserError(f"--batch-sizes {batch}: give 1 to 32.")
+    if max(options.batch_sizes) > 32:  # more are continued in several batches
+        raise UserError(f"--batch-sizes {max(options.batch_sizes)}: give 1 to 32.")
     return options
 
 
 def _models(options: argparse.Namespace) -> tuple:
     """Theirs, `(V,)` their id of each of ours, and generators of ours by name."""
-    from experiments.benchmarks.prompts_peer import HuggingFaceGPT2
+    from experiments.benchmarks.peers import HuggingFaceGPT2
     from macaron_tf.decoding import TextGenerator
     from macaron_tf.models import catalog
 
@@ -145,10 +133,6 @@ def _agreement(
     ]
     ours = [one.text for one in _completions(options, generator, rows)]
     return float(np.mean([one == other for one, other in zip(ours, theirs, strict=True)]))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Ratios are to `tf.scan` differentiated by TensorFlow, the reference. The impleme
 are compared first: a fast wrong one is refused.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 
@@ -14,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.harness import (
+    add_number,
+    benchmark_parser,
     interleave,
     machine,
-    markdown,
+    publish,
     set_threads,
     summary,
-    write_report,
 )
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.kernels import swish_gate
@@ -82,13 +82,8 @@ def _timed(run: Callable, units: int) -> Callable[[], int]:
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Times all contenders and prints the tables."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.recurrence",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add(
+    parser = benchmark_parser("recurrence", __doc__, rounds=9)
+    parser.add_argument(
         "--settings",
         nargs="+",
         default=list(SETTINGS),
@@ -96,13 +91,10 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="NAME",
         help="small: 32 x 128 positions, width 344; base: 4 x 512, width 2048 (default both)",
     )
-    add("--step-size", type=int, default=1, help="k (default %(default)s)")
-    add("--gate", default="gelu", help="gelu, gelu_tanh or sigmoid (default %(default)s)")
-    add("--dtype", default="float32", help="or bfloat16 (default %(default)s)")
-    add("--rounds", type=int, default=9, help="timed rounds (default %(default)s)")
-    add("--threads", type=int, default=2, help="threads (default %(default)s)")
-    add("--seed", type=int, default=1)
-    add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
+    add_number(parser, "--step-size", 1, "k")
+    parser.add_argument("--gate", default="gelu", help="gelu, gelu_tanh or sigmoid")
+    parser.add_argument("--dtype", default="float32", help="or bfloat16 (default %(default)s)")
+    add_number(parser, "--threads", 2, "threads")
     options = parser.parse_args(arguments)
     set_threads(options.threads)
     contenders = dict(CONTENDERS)
@@ -123,15 +115,12 @@ def main(arguments: list[str] | None = None) -> None:
             {name: _timed(run, rows * length) for name, run in runs.items()},
             options.rounds,
             2,
-            lambda text: print(text, file=sys.stderr, flush=True),
         )
         title = f"{setting}: {rows} x {length} positions, width {width}, k {options.step_size}"
         tables[f"{title}, {options.dtype}"] = summary(samples, REFERENCE)
     facts = machine(options.threads, ("tensorflow", "keras"))
     title = "SwishRNN's recurrence and gate, forward and backward"
-    print(markdown(title, facts, tables, "positions"))
-    if options.out:
-        write_report(options.out, title, facts, tables, "positions")
+    publish(options.out, title, facts, tables, "positions")
 
 
 if __name__ == "__main__":

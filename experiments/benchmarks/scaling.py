@@ -20,7 +20,16 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import interleave, machine, save, set_threads, summary
+from experiments.benchmarks.harness import (
+    add_number,
+    benchmark_parser,
+    interleave,
+    machine,
+    save,
+    say,
+    set_threads,
+    summary,
+)
 from experiments.benchmarks.mixers import (
     BERT_RAB,
     HEAD_DIM,
@@ -60,7 +69,7 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     return points
 
 
-def timed(point: Point, config: StepConfig, rounds: int, say: Callable) -> list[dict]:
+def timed(point: Point, config: StepConfig, rounds: int) -> list[dict]:
     """`summary`'s rows of all mixers at a point, with "milliseconds" of a step: quartiles."""
     steps = max(1, TURN_TOKENS // point.tokens)
 
@@ -74,7 +83,7 @@ def timed(point: Point, config: StepConfig, rounds: int, say: Callable) -> list[
 
         return turn
 
-    samples = interleave({mixer: contender(mixer) for mixer in MIXERS}, rounds, 1, say)
+    samples = interleave({mixer: contender(mixer) for mixer in MIXERS}, rounds, 1)
     rows = summary(samples, BERT_RAB)
     for row in rows:
         quartiles = np.percentile(row["seconds"], [25, 50, 75])
@@ -88,8 +97,8 @@ def measured(options: argparse.Namespace, points: Mapping, config: StepConfig) -
     for axis, of_axis in points.items():
         results[axis] = []
         for point in of_axis:
-            _say(f"{axis}: {point}")
-            rows = timed(point, config, options.rounds, _say)
+            say(f"{axis}: {point}")
+            rows = timed(point, config, options.rounds)
             at = getattr(point, AXES[axis])
             results[axis].append({"at": at, "point": dataclasses.asdict(point), "rows": rows})
     if options.memory:
@@ -97,17 +106,13 @@ def measured(options: argparse.Namespace, points: Mapping, config: StepConfig) -
         works = [(mixer, point) for each in points.values() for point in each for mixer in MIXERS]
         found = peaks(works, config, options.threads)
         for (mixer, point), row, peak in zip(works, rows, found, strict=True):
-            _say(f"memory: {mixer}: {point}")
+            say(f"memory: {mixer}: {point}")
             row["mebibytes"] = peak / 2**20
     return results
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.scaling",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = benchmark_parser("scaling", __doc__, rounds=3)
     add = parser.add_argument
     add("--axes", nargs="+", default=list(AXES), choices=AXES, help="what varies (default all)")
     lists = {
@@ -117,33 +122,18 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "depths": ([1, 2, 4], "layers"),
     }
     for name, (default, what) in lists.items():
-        shown = " ".join(map(str, default))
-        add(
-            f"--{name}",
-            type=int,
-            nargs="+",
-            default=default,
-            metavar="N",
-            help=f"values of {what} where it varies (default {shown})",
-        )
-    add("--length", type=int, default=128, help="L elsewhere (default %(default)s)")
-    add("--batch", type=int, default=2, help="B elsewhere (default %(default)s)")
-    add("--width", type=int, default=128, help="D elsewhere (default %(default)s)")
-    add("--layers", type=int, default=2, help="layers elsewhere (default %(default)s)")
+        text = f"values of {what} where it varies"
+        add_number(parser, f"--{name}", default, text, nargs="+", metavar="N")
+    elsewhere = {"length": (128, "L"), "batch": (2, "B"), "width": (128, "D"), "layers": (2, "")}
+    for name, (default, what) in elsewhere.items():
+        add_number(parser, f"--{name}", default, f"{what or name} elsewhere")
     add("--tokens", type=int, metavar="N", help="where L varies, B = N / L instead of --batch")
     add("--dropout", type=float, default=0.1, help="0 to below 1 (default %(default)s)")
     add("--dtype-policy", default="float32", choices=("float32", "mixed_bfloat16"))
     add("--jit", action="store_true", help="compile the step with XLA")
     add("--no-memory", dest="memory", action="store_false", help="measure time only")
-    add("--rounds", type=int, default=3, help="timed rounds (default %(default)s)")
-    add("--threads", type=int, default=2, help="threads (default %(default)s)")
-    add("--seed", type=int, default=1)
-    add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
+    add_number(parser, "--threads", 2, "threads")
     options = parser.parse_args(arguments)
-    for name in (*lists, "length", "batch", "width", "layers", "rounds", "threads"):
-        value = np.min(getattr(options, name))
-        if value < 1:
-            raise UserError(f"--{name} {value}: give whole numbers of 1 or more.")
     for value in (*options.widths, options.width):
         if value % HEAD_DIM:
             raise UserError(f"a width of {value} is no multiple of {HEAD_DIM}, the heads' own.")
@@ -180,10 +170,6 @@ def main(arguments: list[str] | None = None) -> None:
         }
         text += "\n![time and memory](results.png)\n"
         save(options.out, content, text, figure(results))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from experiments.benchmarks.harness import (
+    add_number,
+    benchmark_parser,
+    interleave,
+    machine,
+    percentiles,
+    publish,
+    set_threads,
+    summary,
+)
 from macaron_tf.errors import UserError, exit_on_user_error
 
 REFERENCE, SAVED_MODEL = "Hugging Face", "SavedModel"
@@ -67,10 +77,8 @@ def timed(
     clients: int = 1,
 ) -> list[dict]:
     """`summary`'s rows against the first contender, with "latency_ms" of the timed requests."""
-    from experiments.benchmarks.harness import interleave, percentiles, summary
-
     turns = {name: Turn(answer, requests, clients) for name, answer in answers.items()}
-    samples = interleave(turns, options.rounds, options.warm_up, _say)
+    samples = interleave(turns, options.rounds, options.warm_up)
     rows = summary(samples, next(iter(answers)))
     for row in rows:
         seconds = turns[row["name"]].seconds[options.warm_up * len(requests) :]
@@ -188,7 +196,6 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # No reaching out for files: the models are made here.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from experiments.benchmarks.harness import machine, markdown, set_threads, write_report
     from experiments.benchmarks.peers import require_peers
 
     require_peers()
@@ -198,58 +205,29 @@ def main(arguments: list[str] | None = None) -> None:
     set_threads(options.threads)
     facts = machine(options.threads, PACKAGES)
     tables = measured(options)
-    print(markdown(TITLE, facts, tables, "rows"))
-    if options.out:
-        write_report(options.out, TITLE, facts, tables, "rows")
-        print(f"written to {options.out}")
+    publish(options.out, TITLE, facts, tables, "rows")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.serving",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    parser = benchmark_parser("serving", __doc__, rounds=5, warm_up=2)
     sizes = ("tiny", "mini", "base", "large")
-    add("--size", default="mini", choices=sizes, help="of the classifier (default %(default)s)")
-    add("--layers", type=int, help="of the classifier, instead of its size's")
-    add("--batch-sizes", type=int, nargs="+", default=[1, 32], help="(default 1 32)")
-    add("--rows", type=int, default=32, help="lines of a turn, or more (default %(default)s)")
-    add(
-        "--clients",
-        type=int,
-        default=4,
-        help="threads that ask at once, one line each; 0 to leave it out (default %(default)s)",
+    parser.add_argument("--size", default="mini", choices=sizes, help="of the classifier")
+    add_number(parser, "--layers", None, "of the classifier, instead of its size's")
+    add_number(parser, "--batch-sizes", [1, 32], "lines of a request", nargs="+")
+    add_number(parser, "--rows", 32, "lines of a turn, or more")
+    add_number(
+        parser, "--clients", 4, "threads that ask at once, a line each; 0 leaves it out", least=0
     )
-    add("--bfloat16", action="store_true", help="also both classifiers in bfloat16")
-    add(
+    parser.add_argument("--bfloat16", action="store_true", help="also both classifiers in bfloat16")
+    parser.add_argument(
         "--translator",
         default="tiny",
         choices=("none", "tiny", "small", "base", "big"),
         help="size of the translator that is exported (default %(default)s)",
     )
-    add("--new-tokens", type=int, default=24, help="of a translation (default %(default)s)")
-    add("--threads", type=int, default=2, help="of every contender (default %(default)s)")
-    add("--rounds", type=int, default=5, help="timed rounds (default %(default)s)")
-    add("--warm-up", type=int, default=2, help="turns before them (default %(default)s)")
-    add("--seed", type=int, default=1)
-    add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
-    options = parser.parse_args(arguments)
-    least = dict.fromkeys(("batch_sizes", "rows", "threads", "rounds", "warm_up"), 1)
-    least |= {"clients": 0, "new_tokens": 2}
-    if options.layers is not None:
-        least["layers"] = 1
-    for name, number in least.items():
-        value = np.min(getattr(options, name))
-        if value < number:
-            flag = name.replace("_", "-")
-            raise UserError(f"--{flag} {value}: give whole numbers of {number} or more.")
-    return options
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    add_number(parser, "--new-tokens", 24, "of a translation", least=2)
+    add_number(parser, "--threads", 2, "of every contender")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,19 @@ process of its own; `replicas` one device with mirrored ones that share its batc
 
 import argparse
 import dataclasses
-import pathlib
 import sys
 from collections.abc import Callable, Mapping
 
 from experiments.benchmarks.encoder_step import SETTINGS, StepSetting
 from experiments.benchmarks.harness import (
     Samples,
+    add_number,
+    benchmark_parser,
     interleave,
     machine,
-    markdown,
+    publish,
     set_threads,
     summary,
-    write_report,
 )
 from experiments.benchmarks.workers import Contender, Worker, worker_processes
 from macaron_tf.errors import UserError, exit_on_user_error
@@ -70,7 +70,6 @@ def against_peers(setting: StepSetting, options: argparse.Namespace) -> list[dic
             {name: turn(worker, name) for worker in workers for name in worker.parameters},
             options.rounds,
             2,
-            _say,
             lambda: sum(worker.cpu_seconds for worker in workers),
         )
     return summary(samples, fastest(samples, ours))
@@ -149,7 +148,7 @@ def _in_turn(setting: StepSetting, options, contenders: Mapping, reference: str)
         return run
 
     turns = {name: turn(contender) for name, contender in contenders.items()}
-    return summary(interleave(turns, options.rounds, 1, _say), reference)
+    return summary(interleave(turns, options.rounds, 1), reference)
 
 
 AGAINST = {"blocks": against_blocks, "peers": against_peers, "replicas": against_replicas}
@@ -158,11 +157,7 @@ AGAINST = {"blocks": against_blocks, "peers": against_peers, "replicas": against
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     from macaron_tf.kernels.choice import NAMES
 
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.train_step",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = benchmark_parser("train_step", __doc__, rounds=7)
     add = parser.add_argument
     add("--against", choices=AGAINST, default="blocks", help="(default %(default)s)")
     add(
@@ -192,23 +187,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help=f"of {', '.join(PEERS)} (default all)",
     )
-    add("--replicas", type=int, default=2, metavar="N", help="(default %(default)s)")
-    add("--steps", type=int, default=3, help="updates a turn (default %(default)s)")
-    add("--rounds", type=int, default=7, help="timed rounds (default %(default)s)")
-    add("--threads", type=int, default=2, help="of every contender (default %(default)s)")
-    add("--seed", type=int, default=1)
-    add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
+    add_number(parser, "--replicas", 2, "of --against replicas", metavar="N")
+    add_number(parser, "--steps", 3, "updates a turn")
+    add_number(parser, "--threads", 2, "of every contender")
     options = parser.parse_args(arguments)
-    for name in ("replicas", "steps", "rounds", "threads"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name} {getattr(options, name)}: give a whole number of 1 or more")
     if not 0 <= options.dropout < 1:
         raise UserError(f"--dropout {options.dropout}: give a number from 0 to below 1")
     return options
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 @exit_on_user_error
@@ -232,9 +217,7 @@ def main(arguments: list[str] | None = None) -> None:
         "peers": "BERT's training step against the fastest peer's",
         "replicas": "A training step on several devices against one",
     }[options.against]
-    print(markdown(title, facts, tables, "tokens"))
-    if options.out:
-        write_report(pathlib.Path(options.out), title, facts, tables, "tokens")
+    publish(options.out, title, facts, tables, "tokens")
 
 
 def _describe(name: str, setting: StepSetting, options: argparse.Namespace) -> str:

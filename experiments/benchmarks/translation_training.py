@@ -31,13 +31,15 @@ from collections.abc import Callable, Mapping
 from matplotlib.figure import Figure
 
 from experiments.benchmarks.harness import (
+    add_number,
+    benchmark_parser,
     heading,
     interleave,
     machine,
-    markdown,
+    publish,
     save,
+    say,
     summary,
-    write_report,
 )
 from experiments.benchmarks.translation_race import REFERENCE, Race, equality, prepare
 from experiments.command_line import set_option
@@ -56,7 +58,7 @@ def rates(race: Race, options: argparse.Namespace) -> list[dict]:
         return run
 
     samples = interleave(
-        {name: contender(name) for name in race.trainers}, options.rounds, options.warm_up, _say
+        {name: contender(name) for name in race.trainers}, options.rounds, options.warm_up
     )
     for name, one in samples.items():
         # What this process used itself, which only waited, is no contender's.
@@ -71,7 +73,7 @@ def bleu_curve(race: Race, name: str, minutes: float) -> list[dict]:
         For each validation "updates", "minutes" since the command was given, "bleu" and the
         "target_tokens" of the mean update times updates.
     """
-    _say(f"{name} trains for {minutes:g} minutes")
+    say(f"{name} trains for {minutes:g} minutes")
     trainer, began, seen = race.trainers[name], time.monotonic(), {}
     while time.monotonic() - began < 60 * minutes:
         trainer.go()
@@ -105,7 +107,7 @@ def bleu_curves(race: Race, options: argparse.Namespace, facts: Mapping) -> str:
             curves = kept["curves"]
     for name in race.trainers:
         if name in curves:
-            _say(f"{name}: kept from {path}")
+            say(f"{name}: kept from {path}")
             continue
         curves[name] = bleu_curve(race, name, options.bleu_minutes)
         text, figure = bleu_report(facts, race, curves)
@@ -173,9 +175,9 @@ def main(arguments: list[str] | None = None) -> None:
     # Or a halted child would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="translation_training-") as folder:
-        _say("preparing text and vocabulary")
+        say("preparing text and vocabulary")
         race = prepare(options, pathlib.Path(folder))
-        _say(equality(race))
+        say(equality(race))
         try:
             if options.bleu_minutes:
                 print(bleu_curves(race, options, facts))
@@ -188,19 +190,13 @@ def main(arguments: list[str] | None = None) -> None:
     setting = f"Multi30k, {min(held.values()):,} to {max(held.values()):,} target tokens an update"
     tables = {setting: rows}
     title = "Translation training, end to end"
-    print(markdown(title, facts, tables, "target tokens"))
+    publish(options.out, title, facts, tables, "target tokens")
     for row in rows:
         print(f"{row['name']}: {1 / row['ratio'][1]:.2f} times {REFERENCE}'s rate")
-    if options.out:
-        write_report(options.out, title, facts, tables, "target tokens")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.translation_training",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = benchmark_parser("translation_training", __doc__, rounds=5, warm_up=2)
     add = parser.add_argument
     add("--data-dir", metavar="DIR", required=True, help="TensorFlow Datasets' folder")
     add(
@@ -209,32 +205,23 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         default=".venv-joeynmt/bin/python",
         help="the interpreter of Joey NMT's environment (default %(default)s)",
     )
-    add("--tokens", type=int, default=4096, help="padded, of Joey NMT's batches (%(default)s)")
-    add("--our-tokens", type=int, help="padded, of ours (as many real ones as Joey NMT's)")
+    add_number(parser, "--tokens", 4096, "padded, of Joey NMT's batches")
+    add_number(parser, "--our-tokens", None, "padded, of ours (as many real ones as Joey NMT's)")
     add("--dropout", type=float, default=0.3, help="everywhere (default %(default)s)")
-    add("--updates", type=int, default=5, help="of a turn (default %(default)s)")
-    add("--rounds", type=int, default=5, help="timed rounds (default %(default)s)")
-    add("--warm-up", type=int, default=2, help="turns before them (default %(default)s)")
-    add("--threads", type=int, default=2, help="CPUs of all processes (default %(default)s)")
-    add("--bleu-minutes", type=float, metavar="N", help="train each for N minutes instead")
-    add("--validate-every", type=int, default=500, help="updates, for BLEU (default %(default)s)")
+    add_number(parser, "--updates", 5, "of a turn")
+    add_number(parser, "--threads", 2, "CPUs of all processes")
+    add_number(
+        parser, "--bleu-minutes", None, "train each for N minutes instead", 0.01, float, metavar="N"
+    )
+    add_number(parser, "--validate-every", 500, "updates, for BLEU")
     set_option(parser, "training.learning_rate=3e-3")
-    add("--out", metavar="DIR", help="write README.md, results.json and results.png there")
     options = parser.parse_args(arguments)
-    for name in ("tokens", "our_tokens", "updates", "threads", "bleu_minutes"):
-        value = getattr(options, name)
-        if value is not None and value <= 0:
-            raise UserError(f"--{name.replace('_', '-')} {value}: give a number above 0")
-    if options.validate_every < 1 or options.validate_every % options.updates:
+    if options.validate_every % options.updates:
         raise UserError(
             f"--validate-every {options.validate_every}: give a multiple of --updates "
             f"{options.updates}"
         )
     return options
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from experiments.benchmarks.harness import interleave, machine, summary, write_report
+from experiments.benchmarks.harness import benchmark_parser, interleave, machine, publish, summary
 from macaron_tf.errors import UserError
 
 
@@ -27,10 +27,10 @@ def test_ratios_are_for_a_unit_and_paired_by_round():
     assert b["rate"][1] == 2.0
 
 
-@pytest.mark.parametrize("numbers", [{"rounds": 0, "warm_up": 1}, {"rounds": 1, "warm_up": 0}])
-def test_too_few_runs_are_refused(numbers):
-    with pytest.raises(UserError, match="give a whole number of 1 or more"):
-        interleave({"a": lambda: 1}, **numbers)
+@pytest.mark.parametrize("flag", ["--rounds", "--warm-up"])
+def test_too_few_runs_are_refused(flag):
+    with pytest.raises(UserError, match=f"{flag} 0: give a whole number of 1 or more"):
+        benchmark_parser("toy", "", rounds=3, warm_up=1).parse_args([flag, "0"])
 
 
 def test_unequal_work_is_refused():
@@ -42,7 +42,7 @@ def test_unequal_work_is_refused():
 def test_the_report_holds_the_facts_and_every_row(tmp_path):
     samples = interleave({"one": lambda: 1, "two": lambda: 1}, rounds=2, warm_up=1)
     facts = machine(2, ("numpy", "no-such-package"))
-    write_report(tmp_path, "Title", facts, {"batch 1": summary(samples, "one")}, "tokens")
+    publish(tmp_path, "Title", facts, {"batch 1": summary(samples, "one")}, "tokens")
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["machine"]["threads"] == 2
     assert set(written["machine"]["versions"]) == {"python", "numpy"}

@@ -112,8 +112,8 @@ def test_made_up_text_is_the_same_each_time(texts):
     "arguments, message",
     [
         (["--megabytes", "0.5"], "--megabytes 0.5: give 1 or more"),
-        (["--batch-size", "0"], "--batch-size 0: give 1 or more"),
-        (["--lengths", "128", "4"], "--lengths 4: give 8 or more"),
+        (["--batch-size", "0"], "--batch-size 0: give a whole number of 1 or more"),
+        (["--lengths", "128", "4"], "--lengths 4: give a whole number of 8 or more"),
     ],
 )
 def test_bad_options_are_one_sentence(arguments, message):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.benchmarks import harness, mixers, scaling, scaling_memory, scaling_report
-from experiments.benchmarks.exponents import power_law, power_laws
+from experiments.benchmarks.scaling_report import power_law, power_laws
 from macaron_tf.errors import UserError
 
 POINT = mixers.Point(length=8, batch=2, width=64, layers=2)

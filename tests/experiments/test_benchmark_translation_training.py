@@ -179,7 +179,7 @@ def test_curves_are_reported_and_kept(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "given, sentence",
     [
-        (["--updates", "0"], "--updates 0: give a number above 0"),
+        (["--updates", "0"], "--updates 0: give a whole number of 1 or more"),
         (["--our-tokens", "-1"], "--our-tokens -1: give"),
         (["--validate-every", "501"], "give a multiple of --updates 5"),
     ],
