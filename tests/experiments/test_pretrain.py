@@ -194,7 +194,7 @@ def bad(name, source, corpus, trained, tmp_path):
             ["train", "bert_tiny", run, "--corpus", corpus, "--set", "model=transformer_tiny"],
             "transformer_tiny is no encoder",
         ),
-        "option": (train("model.rnn_step_sizes=(0,)"), "rnn_step_sizes=0 must be"),
+        "option": (train("model.rnn_step_sizes=(0,)"), "rnn_step_sizes=(0,) must be"),
         "length": (train("corpus.sequence_length=32"), "prepared with sequence_length=16"),
         "kind": (train("corpus.pairs=next_sentence"), "prepared with pairs='none'"),
         "positions": (train("model.max_length=8"), "model.max_length is 8"),
@@ -212,7 +212,7 @@ def bad(name, source, corpus, trained, tmp_path):
         ),
         "corpus": (train(where=str(tmp_path / "none")), "no corpus in"),
         "vocabulary": (train(where=other), "vocabulary"),
-        "masking": (train("masking.rate=0"), "rate must be above 0"),
+        "masking": (train("masking.rate=0"), "masking.rate=0 must be a number above 0"),
         "source": (
             ["train", "bert_tiny", run, *flags([*settings, "corpus.sources=text:/nowhere/*"])],
             "/nowhere/*",
@@ -236,38 +236,14 @@ def bad(name, source, corpus, trained, tmp_path):
     }[name]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "recipe",
-        "unknown recipe",
-        "model",
-        "option",
-        "length",
-        "kind",
-        "positions",
-        "batch",
-        "metric",
-        "objective",
-        "spans",
-        "causal",
-        "generator",
-        "corpus",
-        "vocabulary",
-        "masking",
-        "source",
-        "no run",
-        "no mask",
-        "long",
-        "vocabulary and corpus",
-        "name",
-        "activation",
-        "steps",
-        "sources",
-        "other vocabulary",
-        "other rows",
-    ],
-)
+BAD = """
+recipe, unknown recipe, model, option, length, kind, positions, batch, metric, objective,
+spans, causal, generator, corpus, vocabulary, masking, source, no run, no mask, long,
+vocabulary and corpus, name, activation, steps, sources, other vocabulary, other rows
+"""
+
+
+@pytest.mark.parametrize("name", " ".join(BAD.split()).split(", "))
 def test_bad_input_is_one_sentence(name, source, corpus, trained, tmp_path, capsys):
     arguments, words = bad(name, source, corpus, trained, tmp_path)
     before = sorted(tmp_path.rglob("*"))

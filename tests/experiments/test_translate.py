@@ -180,26 +180,13 @@ def bad(name, tmp_path, number_text):
     }[name]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "missing file",
-        "unequal",
-        "empty",
-        "tfds name",
-        "source",
-        "split",
-        "recipe",
-        "model",
-        "unwritable",
-        "no run",
-        "option",
-        "heads",
-        "best",
-        "smoothing",
-        "vocabulary",
-    ],
-)
+BAD = """
+missing file, unequal, empty, tfds name, source, split, recipe, model, unwritable, no run,
+option, heads, best, smoothing, vocabulary
+"""
+
+
+@pytest.mark.parametrize("name", " ".join(BAD.split()).split(", "))
 def test_bad_input_is_one_sentence_and_leaves_nothing(name, tmp_path, number_text, capsys):
     arguments, words = bad(name, tmp_path, number_text)
     before = sorted(tmp_path.rglob("*"))
