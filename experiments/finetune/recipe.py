@@ -32,7 +32,7 @@ class FinetuningRecipe(EpochRecipe):
     command = "python -m experiments.finetune"
 
     task: str
-    source: str
+    source: str | None
     init: str = "none"
     head_dropout: float = 0.1
     spans: SpanLimits = SpanLimits()
