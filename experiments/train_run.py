@@ -40,6 +40,7 @@ def train_run(
     strategy: tf.distribute.Strategy | None = None,
     initialize: Callable[[keras.Model], None] | None = None,
     first_stage: Callable[[keras.Model], FirstStage | None] = lambda network: None,
+    memory: Callable[[keras.Model], Sequence[keras.Variable]] = lambda network: (),
     note: str | None = "",
 ) -> TrainingResult:
     """Trains a run in its folder; the run found there is continued.
@@ -57,6 +58,7 @@ def train_run(
         initialize: gives a built network pre-trained weights; not called where a checkpoint
             replaces them.
         first_stage: a network's first stage of training, if it has one.
+        memory: a network's variables that carry texts from batch to batch, see `Updates`.
         note: ends the line about the model, such as ", from runs/bert"; None = no line.
 
     Raises:
@@ -82,6 +84,7 @@ def train_run(
             network, objective, recipe.training, first_stage=first_stage(network)
         )
     model.per_worker_data = data.per_worker
+    model.updates.memory = memory(network)
     if note is not None:
         print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
     return train(

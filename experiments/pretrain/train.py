@@ -107,6 +107,9 @@ def train_recipe(
             pretraining_objective(recipe, is_tpu(strategy)),
             lambda network: PretrainingValidation(recipe, corpus),
             strategy,
+            memory=lambda network: (
+                network.memories["training"].variables if recipe.has_memory else ()
+            ),
             note=f"; {corpus.summary()}",
         )
     except tf.errors.OpError as error:

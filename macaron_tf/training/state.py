@@ -150,10 +150,7 @@ def _state_variables(model: FitModel) -> dict[str, keras.Variable]:
 
 
 def _memory_variables(model: FitModel) -> dict[str, keras.Variable]:
-    """The variables that carry a recurrent memory to the next batch, `(rows of a replica, ...)`."""
-    memories = getattr(model.network, "memories", None)
-    variables = memories["training"].variables if memories else ()
-    return {f"memory/{i:05d}": variable for i, variable in enumerate(variables)}
+    return {f"memory/{i:05d}": v for i, v in enumerate(model.updates.memory)}
 
 
 def _copies(model: FitModel, variable: keras.Variable) -> list[tf.Variable]:

@@ -137,6 +137,8 @@ class Updates:
         names: names of the packed sums of a `"train"` and a `"test"` step, known once traced.
         traces: how often each was traced.
         skipped_in_a_row: int64 variable, the length of the present run of skipped updates.
+        memory: variables that carry texts from batch to batch, `(rows of a replica, ...)` each;
+            saved with the run.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class Updates:
         self.optimizer: keras.optimizers.Optimizer | None = None
         self.ema: ExponentialMovingAverage | None = None
         self.first_stage = first_stage
+        self.memory: Sequence[keras.Variable] = ()
         self.names: dict[str, tuple[str, ...]] = {}
         self.traces = {"train": 0, "test": 0}
         self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
