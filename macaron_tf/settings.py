@@ -91,8 +91,8 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):
-        read = keras.saving.deserialize_keras_object  # of nested settings, and of Keras's tuples
-        return cls(**{k: read(v) if isinstance(v, dict) else v for k, v in config.items()})
+        read = keras.saving.deserialize_keras_object  # nested settings, and tuples of them
+        return cls(**{k: read(v) if isinstance(v, dict | list) else v for k, v in config.items()})
 
 
 class _Unfit(Exception):

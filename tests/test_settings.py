@@ -36,6 +36,7 @@ class Example(Settings):
         kind: of the thing.
         flag: on or off.
         inner: see its class.
+        inners: several of them.
     """
 
     width: Count
@@ -47,6 +48,7 @@ class Example(Settings):
     kind: Annotated[str, OneOf(("x", "y"))] = "x"
     flag: bool = False
     inner: Inner = dataclasses.field(default_factory=Inner)
+    inners: tuple[Inner, ...] = ()
 
     def check(self):
         if self.width == 13:
@@ -91,7 +93,7 @@ def test_a_section_stands_before_the_name():
 
 
 def test_settings_are_serialized_by_keras():
-    example = Example(3, steps=(1, 2), inner=Inner(5))
+    example = Example(3, steps=(1, 2), inner=Inner(5), inners=(Inner(6), Inner(7)))
     saved = json.loads(json.dumps(keras.saving.serialize_keras_object(example)))
     assert keras.saving.deserialize_keras_object(saved) == example
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.prompts import (
     CONTENT_FREE,
@@ -59,25 +60,26 @@ def read_task(
 
     Args:
         name: a task of `macaron_tf.data.tasks.definitions`, `lambada:FILE` or `tsv:FILE`. Files
-            with `{split}`
-            in their names have train and validation; of others every fourth example is for shots.
+            with `{split}` in their names have train and validation; of others every fourth example
+            is for shots.
         data_dir, download: TensorFlow Datasets' folder, and whether it may fetch a set.
         template: of a classification task, in place of its own.
 
     Raises:
         UserError: no such task, file or split, or a task that cannot be asked in words.
     """
-    kind, _, rest = name.partition(":")
-    if kind in ("lambada", "tsv") and rest:
+    source = Source.of(name)
+    if source.kind in ("lambada", "tsv") and source.place:
         if template is not None:
             raise UserError(f"--template: {name} has no classes; it goes with a task's name")
-        read = read_last_words if kind == "lambada" else read_table
-        asked, pool = _parted(rest, lambda split: read(rest, split))
-        form = "last_word" if kind == "lambada" else "choice" if asked[0].choices else "free"
+        is_lambada = source.kind == "lambada"
+        asked, pool = _parted(source, read_last_words if is_lambada else read_table)
+        form = "last_word" if is_lambada else "choice" if asked[0].choices else "free"
         metric = "f1" if form == "free" else "accuracy"
         nothing = tuple(f"Question: {text}\nAnswer:".strip() for text in CONTENT_FREE)
         free = nothing if form == "choice" else ()
-        return PromptTask(rest.rsplit("/", 1)[-1], form, asked, pool, metric, content_free=free)
+        title = source.place.rsplit("/", 1)[-1]
+        return PromptTask(title, form, asked, pool, metric, content_free=free)
     task = get_task(name)
     places = {"data_dir": data_dir, "download": download}
     splits = (task.validation_splits[0], "train")
@@ -108,12 +110,14 @@ def read_task(
     return PromptTask(task.name, "choice", asked, pool[:_POOL], metric, measure, free)
 
 
-def _parted(name: str, read: Callable[[str], list[Prompt]]) -> tuple[list[Prompt], list[Prompt]]:
-    """What is asked, and what is shown."""
-    if "{split}" in name:
-        return read("validation"), read("train")
-    prompts = read("all")
-    asked = [prompt for place, prompt in enumerate(prompts) if place % 4]
+def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]:
+    """The prompts that are asked, and the prompts to show before them."""
+    if source.has_splits:
+        return read(source, "validation"), read(source, "train")
+    prompts = read(source, "all")
+    asked = [prompt for number, prompt in enumerate(prompts) if number % 4]
     if not asked:
-        raise UserError(f"{name} holds one example, and some are shown while others are asked")
+        raise UserError(
+            f"{source.place} holds one example, and some are shown while others are asked"
+        )
     return asked, prompts[::4]

@@ -69,7 +69,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, settings, corpus, tmp_pat
     train(parts, corpus, settings)
     assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     one, other = memory_of(whole), memory_of(parts)
-    assert set(one) == set(other) and len(one) == 1 + 2 * 2
+    # Of each of 2 blocks: attention's hidden states and which of them it may see, the recurrence's
+    # state.
+    assert set(one) == set(other) and len(one) == 2 * 3
     for name in one:
         assert one[name].any()
         np.testing.assert_array_equal(one[name], other[name])

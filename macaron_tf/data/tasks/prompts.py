@@ -131,19 +131,19 @@ def question_prompts(questions: Questions) -> list[Prompt]:
 _CHOICE = re.compile(r"choice\d+")
 
 
-def read_last_words(name: str, split: str) -> list[Prompt]:
+def read_last_words(source: Source, split: str) -> list[Prompt]:
     """LAMBADA's file (Paperno et al. 2016): a passage a line, whose last word is to be found.
 
     With examples before it the passage is a gap to be filled: the examples show that one word is
     wanted (Brown et al. 2020, section 3.1.1).
 
     Args:
-        name: plain or `.gz`; `{split}` in it stands for the split.
+        source: `lambada:FILE`, plain or `.gz`; `{split}` in it stands for the split.
 
     Raises:
         UserError: the file cannot be read, or a line has fewer than two words; it is named.
     """
-    path = Source("lambada", name).path(split)
+    path = source.path(split)
     prompts = []
     for number, line in enumerate(lines_of(path), start=1):
         context, _, word = line.strip().rpartition(" ")
@@ -156,7 +156,7 @@ def read_last_words(name: str, split: str) -> list[Prompt]:
     return prompts
 
 
-def read_table(name: str, split: str) -> list[Prompt]:
+def read_table(source: Source, split: str) -> list[Prompt]:
     """Questions in a `Table` with the columns `question` and `answer`.
 
     A question with a choice among n has columns `choice1` to `choicen` besides, and `answer` is the
@@ -165,7 +165,7 @@ def read_table(name: str, split: str) -> list[Prompt]:
     Raises:
         UserError: as `Table.rows`; an answer that is no number of a choice.
     """
-    table = Table(Source("tsv", name), split)
+    table = Table(source, split)
     choices = [column for column in table.header if _CHOICE.fullmatch(column)]
     if len(choices) == 1:
         raise UserError(

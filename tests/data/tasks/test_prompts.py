@@ -3,6 +3,7 @@ import gzip
 import numpy as np
 import pytest
 
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.prompts import (
     TEMPLATES,
@@ -65,22 +66,22 @@ def test_questions_are_free():
 def test_lambadas_last_word(tmp_path):
     file = tmp_path / "dev.txt.gz"
     file.write_bytes(gzip.compress(b"he ate the apple\n\nshe saw him\n"))
-    prompts = read_last_words(str(file), "all")
+    prompts = read_last_words(Source("lambada", str(file)), "all")
     assert [p.answers for p in prompts] == [("apple",), ("him",)]
     assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
     file.write_bytes(gzip.compress(b"he\n"))
     with pytest.raises(UserError, match="fewer than two words"):
-        read_last_words(str(file), "all")
+        read_last_words(Source("lambada", str(file)), "all")
 
 
 def test_tables_of_choices_and_of_answers(tmp_path):
     file = tmp_path / "t.tsv"
     file.write_text("question\tchoice1\tchoice2\tanswer\nsky?\tred\tblue\t2\n")
-    [prompt] = read_table(str(file), "all")
+    [prompt] = read_table(Source("tsv", str(file)), "all")
     assert prompt.choices == ("red", "blue") and prompt.label == 1
     assert prompt.query == "Question: sky?\nAnswer:" and prompt.answers == ("blue",)
     file.write_text("answer\tquestion\nblue\tsky?\n")
-    [prompt] = read_table(str(file), "all")
+    [prompt] = read_table(Source("tsv", str(file)), "all")
     assert prompt.answers == ("blue",) and not prompt.choices
     for text, words in (
         ("question\tchoice1\tchoice2\n", "line 1: no column named 'answer'"),
@@ -92,4 +93,4 @@ def test_tables_of_choices_and_of_answers(tmp_path):
     ):
         file.write_text(text)
         with pytest.raises(UserError, match=words):
-            read_table(str(file), "all")
+            read_table(Source("tsv", str(file)), "all")
