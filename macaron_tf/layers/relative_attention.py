@@ -177,11 +177,10 @@ class RelativeAttention(MultiHeadAttention):
         )
 
     def mix(self, x, context: Context, state=None):
-        match state:
-            case Window():
-                return self._with_window(x, context, state)
-            case Keys():  # x is a stream of queries, which are no keys themselves
-                return self._attend_keys(x, state, context), None
+        if isinstance(state, Window):
+            return self._with_window(x, context, state)
+        if isinstance(state, Keys):  # x is a stream of queries, which are no keys themselves
+            return self._attend_keys(x, state, context), None
         keys = self._keys(x, context, state)
         y = self._attend_keys(x, keys, context)
         if state is not None:
