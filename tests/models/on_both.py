@@ -1,0 +1,135 @@
+"""Numbers of all kinds of models, on the backend that runs this: TensorFlow's are JAX's.
+
+KERAS_BACKEND=jax python -m tests.models.on_both WEIGHTS.npz NUMBERS.npz
+"""
+
+import functools
+import sys
+
+import keras
+import numpy as np
+from keras import ops
+
+from macaron_tf.models import (
+    Encoder,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    LanguageModel,
+    SegmentLanguageModel,
+    TwoStreamModel,
+    catalog,
+)
+from tests.harness import ids, normal
+
+V, B, L = 24, 3, 8
+TOKENS = ids(B, L)
+PADDED = np.where(np.arange(L) < np.array([[8], [8], [4]]), TOKENS, 0)
+PAIR = {"source": PADDED, "target": ids(B, 5, seed=1)}
+ORDER = np.full((B, L), -1, "int32")
+ORDER[:, [1, 6]] = [[0, 1], [1, 0], [0, 1]]
+QUERIES = {"token_ids": TOKENS, "order": ORDER, "masked_positions": np.array([[1, 6]] * B, "int32")}
+
+
+def config(name, **changes):
+    return catalog.config(name, vocab_size=V, **changes)
+
+
+def called(inputs):
+    return lambda model: {"whole": model(inputs, training=False)}
+
+
+def by_steps(model, tokens, context, cache, start=0):
+    """Logits of tokens `(B, L)`, one at a time."""
+    found = []
+    for t in range(start, tokens.shape[1]):
+        logits, cache = model.decode_step(tokens[:, t : t + 1], t, context, cache)
+        found.append(logits[:, 0])
+    return ops.stack(found, axis=1)
+
+
+def translated(model):
+    cached = by_steps(model, PAIR["target"], *model.init_decode(PAIR["source"], 1, 5))
+    return {"whole": model(PAIR, training=False), "cached": cached}
+
+
+def prefilled(model, room):
+    context, cache = model.init_decode(B, 1, room)
+    cache = model.prefill(TOKENS[:, :7], 0, context, cache)
+    return by_steps(model, TOKENS, context, cache, start=7)
+
+
+def continued(model):
+    return {"whole": model({"token_ids": TOKENS}), "prefilled": prefilled(model, L)}
+
+
+def remembered(model):
+    memory, found = model.init_memory(B), []
+    for start in (0, 4):
+        hidden, memory = model.with_memory({"token_ids": TOKENS[:, start : start + 4]}, memory)
+        found.append(model.logits(hidden))
+    return {
+        "segments": ops.concatenate(found, axis=1),
+        "cached": by_steps(model, TOKENS, *model.init_decode(B, 1)),
+        "prefilled": prefilled(model, None),
+    }
+
+
+# How each model is made, and its numbers.
+CASES = {
+    **{
+        f"translator_{block}": (
+            lambda block=block: EncoderDecoder(
+                EncoderDecoderConfig(V, 16, 32, 2, 2, 2, block=block)
+            ),
+            translated,
+        )
+        for block in ("macaron", "transformer", "swish_rnn")
+    },
+    **{
+        name: (lambda name=name: Encoder(config(name)), called({"token_ids": PADDED}))
+        for name in ("bert_rab_tiny", "swish_rnn_tiny", "albert_tiny", "amlp_tiny")
+    },
+    **{
+        name: (functools.partial(catalog.build, name), called(inputs))
+        for name, inputs in {
+            "t5_tiny": PAIR,
+            "bart_tiny": PAIR,
+            "elmo_tiny": ids(2, 4, 20, vocab_size=200),
+            "tcn_jsb": normal(2, 9, 88),
+            "tcn_ptb_characters": ids(2, 9),
+        }.items()
+    },
+    "gpt2": (lambda: LanguageModel(config("gpt2_tiny", block="swish_rnn")), continued),
+    "transformer_xl": (
+        lambda: SegmentLanguageModel(config("transformer_xl_tiny", block="swish_rnn"), 5),
+        remembered,
+    ),
+    "xlnet": (
+        lambda: TwoStreamModel(config("xlnet_tiny"), 5),
+        lambda model: {"guessed": model(QUERIES)["masked_language"]},
+    ),
+}
+
+
+def built(name):
+    model = CASES[name][0]()
+    if not model.built:
+        model.build()
+    return model
+
+
+def main(weights, numbers):
+    import jax
+
+    assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
+    data, found = np.load(weights), {}
+    for name, (_, numbers_of) in CASES.items():
+        model = built(name)
+        model.set_weights([data[f"{name}/{i}"] for i in range(len(model.weights))])
+        for key, value in jax.jit(functools.partial(numbers_of, model))().items():
+            found[f"{name}/{key}"] = value
+    np.savez(numbers, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
