@@ -16,7 +16,7 @@ import pathlib
 import statistics
 import sys
 
-from experiments import recipes
+from experiments import registry
 from experiments.figures import loss_curves
 from experiments.recipe import check_same, override, recipe_from_json
 from experiments.studies import command, write
@@ -31,7 +31,7 @@ from macaron_tf.training.progress import read_lines
 def main(arguments: list[str] | None = None) -> None:
     """Trains what is missing, then writes the table."""
     options = _parse(arguments)
-    recipe = recipes.load(options.recipe, TranslationRecipe)
+    recipe = registry.load(options.recipe, TranslationRecipe)
     size = recipe.model.rpartition("_")[2]
     rows = []
     for seed in options.seeds:
@@ -94,7 +94,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _train_and_score(options: argparse.Namespace, run: pathlib.Path, settings: list[str]) -> dict:
     """Trains and scores one run by the commands that a person would type; its scores."""
-    recipe = override(recipes.load(options.recipe, TranslationRecipe), settings)
+    recipe = override(registry.load(options.recipe, TranslationRecipe), settings)
     file = run / "recipe.json"
     if file.is_file():
         theirs = recipe_from_json(TranslationRecipe, file.read_text(encoding="utf-8"), str(file))

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from experiments import recipes
+from experiments import registry
 from experiments.recipe import override
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    path, recipe = pathlib.Path(options.run), override(recipes.load("demo"), options.set)
+    path, recipe = pathlib.Path(options.run), override(registry.load("demo"), options.set)
 
     _stage(1, "train: a Macaron on the texts of a home-automation program's screens")
     train_recipe(recipe, path)

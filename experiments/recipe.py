@@ -41,12 +41,23 @@ class Recipe(Settings):
     # Name of the kind in a run's recipe.json, and the command that runs it.
     kind: typing.ClassVar[str] = ""
     command: typing.ClassVar[str] = ""
+    # The command's arguments from nothing to a trained run, {name} being the recipe's.
+    steps: typing.ClassVar[tuple[str, ...]] = ()
     # Settings, or beginnings of their paths that end in a dot, that a resumed run may change.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
 
     model: str
     training: TrainingConfig
     model_options: tuple[tuple[str, typing.Any], ...] = ()
+
+    def changed(self, **values) -> typing.Self:
+        """The recipe with fields replaced; a dict replaces fields of the settings under its name:
+        `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`.
+        """
+        for name, value in values.items():
+            if isinstance(value, dict):
+                values[name] = dataclasses.replace(getattr(self, name), **value)
+        return dataclasses.replace(self, **values)
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         """The model's configuration, at a vocabulary's size.

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from experiments import recipes
+from experiments import registry
 from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.recipe import check_same, override, recipe_from_json
 from macaron_tf.errors import UserError
@@ -39,7 +39,7 @@ def pretrained(
     Raises:
         UserError: a bad setting, a run of other settings in the folder, or a failed training.
     """
-    recipe = override(recipes.load(name, PretrainingRecipe), settings)
+    recipe = override(registry.load(name, PretrainingRecipe), settings)
     recipe.model_config()
     file = run / "recipe.json"
     if file.is_file():

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from experiments import recipes
+from experiments import registry
 from experiments.benchmarks import joeynmt
 from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer, Trainer
 from experiments.recipe import override
@@ -52,7 +52,7 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
     """
     places = ("dropout", "attention_dropout", "activation_dropout")
     equal = [f"model.{place}={dropout}" for place in places]
-    recipe = recipes.load(RECIPE, TranslationRecipe)
+    recipe = registry.load(RECIPE, TranslationRecipe)
     # Neither ends before it is told to.
     endless = "training.max_steps=1_000_000"
     return override(recipe, [*equal, "model.epsilon=1e-6", endless, *settings])

@@ -12,7 +12,7 @@ import json
 import pathlib
 import sys
 
-from experiments import recipes
+from experiments import registry
 from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.recipe import Recipe
 from experiments.tpu_check.chips import chip_of
@@ -45,7 +45,7 @@ def table(rows: list[dict]) -> str:
 
 
 def _cells(row: dict) -> list[str]:
-    recipe, chip = recipes.load(row["recipe"]), chip_of(row["topology"])
+    recipe, chip = registry.load(row["recipe"]), chip_of(row["topology"])
     updates, tokens = recipe.training.max_steps, tokens_of_update(recipe)
     a_core = row["rows"] * row["length"]
     chips = tokens / (a_core * chip.cores)

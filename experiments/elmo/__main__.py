@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
             from experiments.elmo.tag import run
         case "recipes":
             from experiments.elmo.run import ElmoRecipe
-            from experiments.recipes import show
+            from experiments.registry import show
 
             return show(ElmoRecipe, options.name)
     run(options)

@@ -29,6 +29,7 @@ class ElmoRecipe(Recipe):
 
     kind = "elmo"
     command = "python -m experiments.elmo"
+    steps = ("train {name} runs/{name} --data-dir DIR",)
 
     sources: tuple[str, ...]
     vocabulary_size: Annotated[int, Ge(4)] = 8_000

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import hashlib
 
-from experiments import recipes
+from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun
 from experiments.elmo.text import Rows, read_rows
 from experiments.recipe import override
@@ -17,7 +17,7 @@ from macaron_tf.training import FitModel, build_fit_model
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    recipe = override(recipes.load(options.recipe, ElmoRecipe), options.set)
+    recipe = override(registry.load(options.recipe, ElmoRecipe), options.set)
     path = as_path(options.run)
     recipe.model_config()  # wrong settings are said before minutes are spent on the data
     recipe.check_metric(BidirectionalLanguageObjective.metric_names)

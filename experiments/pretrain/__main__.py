@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
             from experiments.pretrain.fill import run
         case "recipes":
             from experiments.pretrain.recipe import PretrainingRecipe
-            from experiments.recipes import show
+            from experiments.registry import show
 
             return show(PretrainingRecipe, options.name)
     run(options)

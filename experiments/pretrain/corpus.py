@@ -8,7 +8,7 @@ import json
 import pathlib
 from collections.abc import Iterator
 
-from experiments import recipes
+from experiments import registry
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipe import override
 from macaron_tf.data.corpus.documents import corpus_mixture, open_source
@@ -132,7 +132,7 @@ def _check_vocabulary(config: VocabularyConfig, vocabulary: PieceVocabulary, whe
 
 def run_prepare(options: argparse.Namespace) -> None:
     """Prepares and says what to do next."""
-    recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
+    recipe = override(registry.load(options.recipe, PretrainingRecipe), options.set)
     corpus = prepare_corpus(
         recipe, options.corpus, options.vocabulary, options.data_dir, options.download
     )
@@ -142,7 +142,7 @@ def run_prepare(options: argparse.Namespace) -> None:
 
 def run_vocabulary(options: argparse.Namespace) -> None:
     """Trains and saves."""
-    recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
+    recipe = override(registry.load(options.recipe, PretrainingRecipe), options.set)
     vocabulary = train_vocabulary(recipe, options.data_dir, options.download)
     vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

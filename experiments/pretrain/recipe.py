@@ -84,6 +84,10 @@ class PretrainingRecipe(Recipe):
 
     kind = "pretraining"
     command = "python -m experiments.pretrain"
+    steps = (
+        "prepare {name} corpora/{name} --data-dir DIR",
+        "train {name} runs/{name} --corpus corpora/{name}",
+    )
     may_change = (*MAY_CHANGE, "validation_batches")
 
     corpus: CorpusConfig

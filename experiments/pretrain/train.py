@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from etils import epath
 
-from experiments import recipes
+from experiments import registry
 from experiments.pretrain.corpus import described, prepare_corpus
 from experiments.pretrain.recipe import CAUSAL, CORRUPTING, FILLING, PretrainingRecipe
 from experiments.pretrain.run import PretrainingRun, pretraining_objective
@@ -37,7 +37,7 @@ class InputOptions:
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    recipe = override(recipes.load(options.recipe, PretrainingRecipe), options.set)
+    recipe = override(registry.load(options.recipe, PretrainingRecipe), options.set)
     path = as_path(options.run)
     given = InputOptions(options.data_service, options.own_shards)
     # Wrong settings are refused before minutes are spent on the data.

@@ -12,7 +12,7 @@
 The recurrent models are Keras's own layers, one of them with as many parameters as the TCN. Writes
 OUT/TASK.md, .json and .png, and a run's folder for each model and seed. What is complete is not
 trained again: an interrupted command goes on when it is given again. The settings are those of
-experiments/recipes/tcn_TASK.py.
+`tcn_TASK` in experiments/recipes/tcn.py.
 """
 
 import argparse

@@ -9,7 +9,7 @@ import statistics
 
 import keras
 
-from experiments import recipes
+from experiments import registry
 from experiments.figures import mean_curves
 from experiments.run import Run, write_json
 from experiments.studies import write
@@ -46,7 +46,7 @@ class SequenceRun(Run):
 
 def run(options: argparse.Namespace) -> None:
     """Trains what is not complete, and writes OUT/TASK.md, .json and .png."""
-    base = recipes.load(f"tcn_{options.task}", SequenceRecipe)
+    base = registry.load(f"tcn_{options.task}", SequenceRecipe)
     task = TASKS[options.task]
     out = pathlib.Path(options.out)
     source = Source(options.data, options.data_dir, options.download)

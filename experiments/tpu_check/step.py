@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import tensorflow as tf
 
-from experiments import recipes
+from experiments import registry
 from experiments.recipe import Recipe, override
 from experiments.tpu_check.kinds import KINDS, Shape
 from experiments.tpu_check.sources import Problem, Sources, of_exception, refused
@@ -33,7 +33,7 @@ def tpu_recipe(name: str, settings: list[str]) -> Recipe:
     Raises:
         UserError: no such recipe or setting, or none that is trained on a TPU.
     """
-    recipe = recipes.load(name)
+    recipe = registry.load(name)
     if type(recipe) not in KINDS:
         raise UserError(f"{name} is a recipe of kind {recipe.kind!r}: tpu_check knows none")
     return override(recipe, [*KINDS[type(recipe)].settings, *settings])

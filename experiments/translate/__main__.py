@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
         case "translate":
             from experiments.translate.translate import run
         case "recipes":
-            from experiments.recipes import show
+            from experiments.registry import show
             from experiments.translate.recipe import TranslationRecipe
 
             return show(TranslationRecipe, options.name)

@@ -76,6 +76,7 @@ class TranslationRecipe(Recipe):
 
     kind = "translation"
     command = "python -m experiments.translate"
+    steps = ("train {name} runs/{name} --data-dir DIR",)
     may_change = (
         *MAY_CHANGE,
         "average_last",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from etils import epath
 
-from experiments import recipes
+from experiments import registry
 from experiments.recipe import override
 from experiments.train_run import RunData, report, train_run
 from experiments.translate.init import Start, read_start
@@ -32,7 +32,7 @@ _SAMPLES = 5  # translations that a validation shows
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    recipe = recipes.load(options.recipe, TranslationRecipe)
+    recipe = registry.load(options.recipe, TranslationRecipe)
     start = None
     if options.init:
         start = read_start(options.init, options.init_parts, options.init_decoder)
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
 
 def run_vocabulary(options: argparse.Namespace) -> None:
     """Trains and saves a vocabulary alone."""
-    recipe = override(recipes.load(options.recipe, TranslationRecipe), options.set)
+    recipe = override(registry.load(options.recipe, TranslationRecipe), options.set)
     vocabulary = train_vocabulary(recipe.data, options.data_dir, options.download)
     vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

@@ -4,7 +4,7 @@ import pathlib
 
 import keras
 
-from experiments import recipes
+from experiments import registry
 from experiments.pretrain.corpus import train_vocabulary
 from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.pretrain.run import PretrainingRun
@@ -40,7 +40,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
         every += ["model.num_encoder_layers=2", "model.num_decoder_layers=1"]
     if recipe == "t5_tiny":  # its matrices start by their fan-in
         every = [one for one in every if "initializer_range" not in one]
-    made = override(recipes.load(recipe, PretrainingRecipe), [*every, *settings])
+    made = override(registry.load(recipe, PretrainingRecipe), [*every, *settings])
     run = PretrainingRun(as_path(folder / "run"), made, train_vocabulary(made))
     keras.utils.set_random_seed(seed)
     network = run.build_network()

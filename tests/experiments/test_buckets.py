@@ -94,7 +94,7 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path, c
     content = shard.read_bytes()
     opened = pretraining_train.PretrainingCorpus.open(corpus)
     recipe = pretraining_train.override(
-        pretraining_train.recipes.load("bert_tiny"), train_flags(bucket)[3::2]
+        pretraining_train.registry.load("bert_tiny"), train_flags(bucket)[3::2]
     )
     if damage == "cut":
         shard.write_bytes(content[: len(content) // 2])

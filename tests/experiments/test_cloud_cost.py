@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from experiments import recipes
+from experiments import registry
 from experiments.cloud import cost
 from macaron_tf.errors import UserError
 
@@ -27,7 +27,7 @@ ROW = {
     ],
 )
 def test_an_update_has_the_papers_tokens(name, tokens):
-    assert cost.tokens_of_update(recipes.load(name)) == tokens
+    assert cost.tokens_of_update(registry.load(name)) == tokens
 
 
 def test_chip_hours_are_updates_times_steps_times_chips():

@@ -127,13 +127,13 @@ def test_bad_input_is_named(run, tmp_path, capsys):
 
 
 def test_too_little_text_is_refused(tmp_path):
-    from experiments import recipes
+    from experiments import registry
     from experiments.elmo.run import ElmoRecipe
     from experiments.elmo.text import read_rows
     from experiments.recipe import override
 
     (tmp_path / "one.txt").write_text("a few words\n")
     settings = [f"sources=text:{tmp_path}/one.txt"]
-    recipe = override(recipes.load("elmo_tiny", ElmoRecipe), settings)
+    recipe = override(registry.load("elmo_tiny", ElmoRecipe), settings)
     with pytest.raises(UserError, match="hold no word"):  # the one document is held out
         read_rows(recipe)

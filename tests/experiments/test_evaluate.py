@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from experiments import compare_blocks, recipes
+from experiments import compare_blocks, registry
 from experiments.recipe import override
 from experiments.translate import __main__ as translate
 from experiments.translate.__main__ import main
@@ -134,7 +134,7 @@ def blocks(tmp_path, monkeypatch):
         run = pathlib.Path(words[1] if command == "train" else words[0])
         if command == "train":
             settings = [value for flag, value in pairwise(words) if flag == "--set"]
-            recipe = override(recipes.load(words[0]), settings)
+            recipe = override(registry.load(words[0]), settings)
             (run / "checkpoints" / f"step-{recipe.training.max_steps:08d}").mkdir(parents=True)
             (run / "recipe.json").write_text(recipe.to_json())
             (run / "timing.jsonl").write_text('{"step": 1, "kind": "train", "seconds": 60.0}\n')

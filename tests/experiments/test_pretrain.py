@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import recipes
+from experiments import registry
 from experiments.pretrain.__main__ import _FORMS, main
 from experiments.pretrain.fill import fill
 from experiments.pretrain.run import PretrainingRun
@@ -162,7 +162,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
 
     monkeypatch.setattr(PretrainingValidation, "__call__", measured)
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
-    recipe = override(recipes.load("swish_rnn_tiny"), [*settings, "training.save_every_steps=500"])
+    recipe = override(registry.load("swish_rnn_tiny"), [*settings, "training.save_every_steps=500"])
     train_recipe(recipe, tmp_path / "run", PretrainingCorpus.open(corpus))
     assert models[0].traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.

@@ -3,27 +3,26 @@ import dataclasses
 
 import pytest
 
-from experiments import recipes
+from experiments import registry
 from experiments.recipe import override, recipe_from_json
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_every_recipe_loads_round_trips_and_is_documented(name):
-    recipe = recipes.load(name)
+    recipe = registry.load(name)
     assert recipe_from_json(type(recipe), recipe.to_json(), name) == recipe
     catalog.config(recipe.model, **dict(recipe.model_options))
-    documentation = __import__(f"experiments.recipes.{name}", fromlist=["_"]).__doc__
-    assert "Measured:" in documentation
+    assert "Measured:" in registry.documentation(name)
 
 
 def test_the_papers_numbers_of_pre_training():
     """Lei et al. 2022, table 3, and Lu et al. 2019 with their released code."""
     for size, rate, rows in (("base", 3e-4, 1024), ("large", 2e-4, 4096)):
         for family in ("bert", "bert_rab", "swish_rnn"):
-            recipe = recipes.load(f"{family}_{size}")
+            recipe = registry.load(f"{family}_{size}")
             training = recipe.training
             assert recipe.model == f"{family}_{size}"
             assert recipe.batch_size * training.accumulation_steps == rows
@@ -32,7 +31,7 @@ def test_the_papers_numbers_of_pre_training():
             assert (training.beta_1, training.beta_2, training.weight_decay) == (0.9, 0.98, 0.01)
             assert (recipe.masking.rate, recipe.masking.mask) == (0.15, 1.0)
             assert recipe.corpus.sequence_length == 512 and not recipe.corpus.paired
-    macaron = recipes.load("macaron_bert_base")
+    macaron = registry.load("macaron_bert_base")
     rows = macaron.batch_size * macaron.training.accumulation_steps
     assert rows * macaron.corpus.sequence_length == 128 * 1024
     assert (macaron.training.max_steps, macaron.training.epsilon) == (800_000, 1e-6)
@@ -49,24 +48,24 @@ def test_the_slides_numbers_of_pre_training():
         ("electra_base", 256, 2e-4, 10_000, 766_000),
         ("gmlp_base", 256, 7e-4, 10_000, 1_000_000),
     ):
-        recipe = recipes.load(name)
+        recipe = registry.load(name)
         training = recipe.training
         assert recipe.batch_size * training.accumulation_steps == rows
         found = (training.learning_rate, training.warmup_steps, training.max_steps)
         assert found == (rate, warm_up, steps)
-    assert recipes.load("roberta_base").corpus.packing == "full_sentences"
-    albert = recipes.load("albert_base")
+    assert registry.load("roberta_base").corpus.packing == "full_sentences"
+    albert = registry.load("albert_base")
     assert albert.corpus.pairs == "sentence_order" and albert.masking.choice == "ngrams"
-    span = recipes.load("span_bert_base").masking
+    span = registry.load("span_bert_base").masking
     assert (span.choice, span.fate, span.round_up) == ("spans", "span", True)
-    electra = recipes.load("electra_base")
+    electra = registry.load("electra_base")
     assert (electra.masking.mask, electra.discriminator_weight) == (1.0, 50.0)
-    assert recipes.load("xlm_xnli").corpus.language_alpha == 0.5
+    assert registry.load("xlm_xnli").corpus.language_alpha == 0.5
 
 
 def test_the_papers_numbers():
     small, base, big = (
-        recipes.load(name)
+        registry.load(name)
         for name in ("iwslt14_macaron_small", "wmt14_macaron_base", "wmt14_macaron_big")
     )
 
@@ -86,7 +85,7 @@ def test_the_papers_numbers():
 
 def test_settings_are_replaced_by_path():
     recipe = override(
-        recipes.load("demo"),
+        registry.load("demo"),
         [
             "training.seed=7",
             "training.clip_norm=1",
@@ -128,21 +127,21 @@ def test_settings_are_replaced_by_path():
 )
 def test_bad_settings_are_named(setting, message):
     with pytest.raises(UserError, match=message):
-        override(recipes.load("demo"), [setting])
+        override(registry.load("demo"), [setting])
 
 
 def test_settings_take_effect_together():
     """A linear schedule's warm-up must end before its last step."""
     settings = ["training.max_steps=60", "training.warmup_steps=10"]
     for order in (settings, settings[::-1]):
-        recipe = override(recipes.load("bert_tiny"), order)
+        recipe = override(registry.load("bert_tiny"), order)
         assert (recipe.training.max_steps, recipe.training.warmup_steps) == (60, 10)
     with pytest.raises(UserError, match="warmup_steps"):
-        override(recipes.load("bert_tiny"), settings[:1])
+        override(registry.load("bert_tiny"), settings[:1])
 
 
 def test_sources_may_be_one_or_several():
-    one = override(recipes.load("bert_tiny"), ["corpus.sources=text:a/*.gz"])
+    one = override(registry.load("bert_tiny"), ["corpus.sources=text:a/*.gz"])
     assert [s.source for s in one.corpus.sources] == ["text:a/*.gz"]
     two = override(one, ["corpus.sources=['text:a', 'tfds:b']", "model.rnn_step_sizes=(1, 2)"])
     assert [s.source for s in two.corpus.sources] == ["text:a", "tfds:b"]
@@ -151,20 +150,20 @@ def test_sources_may_be_one_or_several():
 
 def test_model_options_in_any_order_and_form_are_the_same():
     settings = ["model.rnn_step_sizes=[1,2]", "model.dropout=0.2"]
-    first, second = (override(recipes.load("bert_tiny"), s) for s in (settings, settings[::-1]))
+    first, second = (override(registry.load("bert_tiny"), s) for s in (settings, settings[::-1]))
     assert first == second == recipe_from_json(type(first), first.to_json(), "a file")
 
 
 def test_a_recipe_of_another_kind_says_its_command():
     with pytest.raises(UserError, match="kind 'pretraining': use python -m experiments.pretrain"):
-        recipes.load("bert_tiny", TranslationRecipe)
+        registry.load("bert_tiny", TranslationRecipe)
     with pytest.raises(UserError, match="is the recipe of a pretraining run"):
-        recipe_from_json(TranslationRecipe, recipes.load("bert_tiny").to_json(), "a file")
+        recipe_from_json(TranslationRecipe, registry.load("bert_tiny").to_json(), "a file")
 
 
 def test_unknown_recipe_lists_the_known_ones():
     with pytest.raises(UserError, match="no recipe is called 'demi'; there are albert_base, "):
-        recipes.load("demi")
+        registry.load("demi")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model": 3}', '{"a": 1}'])
@@ -176,14 +175,14 @@ def test_damaged_recipe_files_are_named(text):
 @pytest.mark.parametrize("name", ["bert_tiny", "elmo_tiny", "multi30k_macaron_tiny", "tcn_adding"])
 @pytest.mark.parametrize("value", ["no", "3", "(1, 2)", "None", "-1", "0.5", "True"])
 def test_a_models_field_takes_a_value_or_refuses_it(name, value):
-    recipe = recipes.load(name)
+    recipe = registry.load(name)
     for field in dataclasses.fields(recipe.model_config()):
         with contextlib.suppress(UserError):  # any other error is a fault
             override(recipe, [f"model.{field.name}={value}"]).model_config()
 
 
 def test_a_lone_number_is_a_tuple_of_one():
-    recipe = override(recipes.load("tcn_adding"), ["model.widths=8"])
+    recipe = override(registry.load("tcn_adding"), ["model.widths=8"])
     assert recipe.model_config().widths == (8,)
     with pytest.raises(UserError, match="filters=3 must be one"):
-        override(recipes.load("elmo_tiny"), ["model.filters=3"]).model_config()
+        override(registry.load("elmo_tiny"), ["model.filters=3"]).model_config()

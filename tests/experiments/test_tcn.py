@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from experiments import recipes
+from experiments import registry
 from experiments.tcn import penn_treebank, synthetic
 from experiments.tcn.__main__ import main
 from experiments.tcn.music import music
@@ -87,7 +87,7 @@ def test_bad_input_is_named(tunes, tmp_path, capsys):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
-    recipe = recipes.load(f"tcn_{task}", SequenceRecipe)
+    recipe = registry.load(f"tcn_{task}", SequenceRecipe)
     assert recipe.task == task and set(TASKS[task].slide) == {"tcn", "lstm", "gru", "rnn"}
     tcn = recipe.model_config().parameters
     for mixer in ("lstm", "gru", "rnn"):

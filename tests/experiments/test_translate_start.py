@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import recipes
+from experiments import registry
 from experiments.finetune.init import read_init
 from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
@@ -67,7 +67,7 @@ GERMAN = {
 
 def begun(start, recipe, source, **changes):
     """The recipe that a start makes of one, and the network that it begins."""
-    made = override(start.apply(recipes.load(recipe)), settings(source, 5, **changes))
+    made = override(start.apply(registry.load(recipe)), settings(source, 5, **changes))
     start.check(made)
     network = build_network(made, start.vocabulary(made))
     start.copy_to(network, made)

@@ -1,0 +1,254 @@
+"""Language models: GPT, GPT-2, Transformer-XL, XLNet."""
+
+from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from experiments.recipes.bert import bert_base, bert_tiny
+from macaron_tf.data.corpus.config import CorpusConfig
+from macaron_tf.training.config import TrainingConfig
+
+
+def gpt_tiny() -> PretrainingRecipe:
+    """GPT, tiny: the next token of running text, for two cores.
+
+        python -m experiments.generate complete runs/gpt "The story of"
+        python -m experiments.finetune train sst2 runs/gpt-sst2 --init runs/gpt --preset gpt
+
+    Radford et al. 2018 in `bert_tiny`'s shapes, tokens and schedule: a causal post-norm Transformer
+    with learned positions, whose table of lower-cased BPE pieces scores the next one too. Rows are
+    full and go on with the next document, as its contiguous sequences do. Every token of a row is
+    learnt from, seven times as many as of a row with 15% masked. `--set model.block=macaron` or
+    `--set model.block=swish_rnn` are the papers' blocks at equal matrices.
+
+    Measured: in experiments/results/slides_decoders (whose settings differ) a validation perplexity
+    116.7 ± 0.4; Macaron 121.9 ± 0.9; SwishRNN 111.8 ± 1.2.
+    """
+    return bert_tiny().changed(
+        model="gpt_tiny",
+        objective="causal_language",
+        corpus=dict(packing="full_text"),
+        vocabulary=VocabularyConfig(kind="sentencepiece", size=4_000),
+    )
+
+
+def gpt_base() -> PretrainingRecipe:
+    """GPT: the next token of books.
+
+    Radford et al. 2018, section 4.1: 12 layers, D 768, 12 heads, F 3072, dropout 0.1; Adam, the
+    learning rate linearly up to 2.5e-4 over 2,000 updates, then down to 0 along a cosine; batches
+    of 64 contiguous sequences of 512 tokens; weight decay 0.01, not of biases and scales; BPE of
+    40,000 merges, lower-cased. Betas and epsilon are Adam's usual ones. Its 100 epochs over about a
+    billion tokens of BookCorpus come to 3 million updates; BookCorpus is not in TensorFlow
+    Datasets, PG-19 stands in for it.
+
+    Measured: not run at this size.
+    """
+    return PretrainingRecipe(
+        model="gpt_base",
+        objective="causal_language",
+        corpus=CorpusConfig(("tfds:pg19",), sequence_length=512, packing="full_text"),
+        vocabulary=VocabularyConfig(kind="sentencepiece", size=40_480),
+        batch_size=32,
+        training=TrainingConfig(
+            max_steps=3_000_000,
+            learning_rate=2.5e-4,
+            schedule="cosine",
+            warmup_steps=2_000,
+            warmup_start=0.0,
+            beta_1=0.9,
+            beta_2=0.999,
+            epsilon=1e-8,
+            weight_decay=0.01,
+            decay_vectors=False,
+            accumulation_steps=2,
+            dtype_policy="mixed_bfloat16",
+            validate_every=5_000,
+            best_metric="loss",
+            best_mode="min",
+        ),
+    )
+
+
+def gpt2_tiny() -> PretrainingRecipe:
+    """GPT-2, tiny: a pre-norm GPT over bytes, for two cores.
+
+        python -m experiments.generate complete runs/gpt2 "The story of"
+
+    Radford et al. 2019, section 2, in `gpt_tiny`'s shapes, tokens and schedule: a LayerNorm before
+    each sub-layer and one at the end, last matrices that start 1/sqrt(sub-layers) as wide,
+    byte-level BPE with case, so that no text has an unknown piece. GPT-3 (Brown et al. 2020) is
+    this at larger sizes.
+
+    Measured: in experiments/results/slides_decoders (whose settings differ) a validation perplexity
+    134.0; Macaron 141.9; SwishRNN 106.7.
+    """
+    return gpt_tiny().changed(
+        model="gpt2_tiny",
+        vocabulary=VocabularyConfig(kind="byte_bpe", size=4_000, lower_case=False),
+    )
+
+
+def gpt2_base() -> PretrainingRecipe:
+    """GPT-2, its smallest size: 124 million parameters.
+
+    Radford et al. 2019, section 2.3: 50,257 byte-level pieces, 1,024 positions, batches of 512
+    sequences. It says neither its learning rate nor its number of updates: these, the betas, the
+    clipping and the decay are those of GPT-3's model of this size (Brown et al. 2020, table 2.1 and
+    appendix B: 6e-4, Adam(0.9, 0.95), norm 1, decay 0.1, a warm-up of 375 million tokens, here 715
+    updates, and 300 billion tokens in all; its cosine ends at a tenth of the peak, this one at 0),
+    and it drops out 0.1 as GPT does. WebText is not to be had: `tfds:c4` stands in for it. The
+    other sizes: `--set model=gpt2_medium`, `gpt2_large`, `gpt2_xl`, or `gpt3_small` to `gpt3_175b`
+    with `--set corpus.sequence_length=2048`. 32 micro-batches of 16 rows make an update on one
+    device.
+
+    Measured: not run at this size.
+    """
+    return gpt_base().changed(
+        model="gpt2_base",
+        corpus=CorpusConfig(("tfds:c4/en",), sequence_length=1024, packing="full_text"),
+        vocabulary=VocabularyConfig(
+            kind="byte_bpe", size=50_257, lower_case=False, max_documents=1_000_000
+        ),
+        batch_size=16,
+        training=dict(
+            max_steps=572_000,
+            learning_rate=6e-4,
+            warmup_steps=715,
+            beta_2=0.95,
+            weight_decay=0.1,
+            clip_norm=1.0,
+            accumulation_steps=32,
+        ),
+    )
+
+
+def transformer_xl_tiny() -> PretrainingRecipe:
+    """Transformer-XL, tiny: the next token of texts that go on from row to row.
+
+        python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 64 128 256 512
+
+    Dai et al. 2019 in `bert_tiny`'s shapes, tokens and schedule: 32 texts side by side, segments of
+    64 tokens (rows of 66, whose [CLS] and [SEP] fall away) and a memory of 64, as long as a
+    segment, as in the paper; gradients are clipped at its 0.25. Validation text is held out by 32
+    rows in succession, 2,048 tokens that a longer memory can look back on. `--set
+    model.block=macaron` or `swish_rnn` puts other blocks in.
+
+    Measured: in experiments/results/slides_decoders (whose settings differ) a validation perplexity
+    103.7; Macaron 109.0; SwishRNN 101.8.
+    """
+    return bert_tiny().changed(
+        model="transformer_xl_tiny",
+        model_options=(("activation_dropout", 0.0), ("dropout", 0.0)),
+        objective="segment_language",
+        memory_length=64,
+        corpus=dict(
+            sequence_length=66, packing="full_text", validation_every=50, validation_run=32
+        ),
+        training=dict(clip_norm=0.25),
+    )
+
+
+def transformer_xl_base() -> PretrainingRecipe:
+    """Transformer-XL, the paper's standard model for WikiText-103: 16 layers, D 410, 10 heads.
+
+        python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 640 --clamp 400
+
+    Dai et al. 2019, section 4.1, and the released script: 60 texts side by side, segments of 150
+    tokens and a memory of 150, 200,000 updates of Adam with a learning rate of 2.5e-4 and no
+    warm-up, clipped at 0.25, dropout 0.1, adaptive softmax at 20,000, 40,000 and 200,000 of 267,735
+    words with widths that stay (divisor 1). Evaluated with segments of 64, a memory of 640 and
+    distances clamped at 400: perplexity 24.0 of words. Segments of 64: `--set
+    corpus.sequence_length=66` in a `prepare` of its own with this corpus's `--vocabulary`.
+
+    Chosen here: Wikipedia for WikiText-103, 32,000 pieces for words, and so a softmax that is not
+    adaptive and perplexities of pieces; the decay is linear, not the script's cosine.
+
+    Measured: not run at this size.
+    """
+    return transformer_xl_tiny().changed(
+        model="transformer_xl_base",
+        model_options=(),
+        memory_length=150,
+        corpus=dict(sources=bert_base().corpus.sources, sequence_length=152, validation_every=200),
+        vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000, lower_case=False),
+        batch_size=60,
+        training=dict(
+            max_steps=200_000,
+            learning_rate=2.5e-4,
+            warmup_steps=0,
+            beta_2=0.999,
+            epsilon=1e-8,
+            weight_decay=0.0,
+            validate_every=4_000,
+        ),
+    )
+
+
+def xlnet_tiny() -> PretrainingRecipe:
+    """XLNet, tiny: tokens in random order, each from those before it in the order.
+
+        python -m experiments.finetune train rte runs/rte --init runs/xlnet --data-dir DIR
+
+    Yang et al. 2019 in `bert_tiny`'s shapes, tokens and schedule: rows of 64 that go on from batch
+    to batch with a memory of 48 (the paper's 384 of 512), one token in 6 guessed, in spans of 1 to
+    5. Both streams go through the same weights; the content stream is what is fine-tuned. Its loss,
+    of tokens that are guessed from the others and from each other, is no language model's
+    perplexity. `--set model.block=macaron` puts another block in; a recurrence would tell a token
+    to itself.
+
+    Measured: in experiments/results/slides_decoders (whose settings differ) a validation loss 5.19;
+    Macaron 5.18.
+    """
+    return bert_tiny().changed(
+        model="xlnet_tiny",
+        model_options=(("activation_dropout", 0.0), ("attention_dropout", 0.0), ("dropout", 0.0)),
+        objective="permutation_language",
+        partial_prediction=6.0,
+        memory_length=48,
+        corpus=dict(packing="full_text", validation_every=50, validation_run=32),
+    )
+
+
+def xlnet_large() -> PretrainingRecipe:
+    """XLNet large: 24 layers, D 1024, 16 heads, 361 million parameters.
+
+    Yang et al. 2019, section 3.1 and appendix A.4: rows of 512, K = 6, a memory of 384, 500,000
+    updates of 8,192 rows (256 accumulated 32 times here), Adam with weight decay 0.01, epsilon
+    1e-6, a learning rate of 4e-4 after 40,000 updates, linear to 0, dropout 0.1; 32,000
+    SentencePiece unigrams.
+
+    Chosen here: Wikipedia and PG-19 for the paper's five corpora; rows of running text, [CLS]
+    first, for its pairs of segments with [CLS] last.
+
+    Measured: not run at this size.
+    """
+    return bert_base().changed(
+        model="xlnet_large",
+        objective="permutation_language",
+        partial_prediction=6.0,
+        memory_length=384,
+        corpus=dict(packing="full_text", validation_every=200, validation_run=32),
+        vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
+        batch_size=256,
+        training=dict(
+            max_steps=500_000,
+            learning_rate=4e-4,
+            warmup_steps=40_000,
+            beta_2=0.999,
+            epsilon=1e-6,
+            accumulation_steps=32,
+        ),
+    )
+
+
+def xlnet_base() -> PretrainingRecipe:
+    """XLNet base: 12 layers, D 768, 12 heads, 117 million parameters.
+
+    Yang et al. 2019, section 3.4 (the ablation on BERT's data): as `xlnet_large`, but the shapes,
+    and K = 6 or 7 (`--set partial_prediction=7.0`); updates of 256 rows as BERT base's are chosen
+    here. The slides state for K = 7 and 6: SQuAD 2.0 F1 81.3 and 81.0, MNLI 85.8 and 85.6, SST-2
+    92.7 and 93.4, RACE 66.1 and 66.7.
+
+    Measured: not run at this size.
+    """
+    return xlnet_large().changed(
+        model="xlnet_base", batch_size=32, training=dict(accumulation_steps=8)
+    )
