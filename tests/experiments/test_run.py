@@ -4,7 +4,7 @@ import pytest
 
 from experiments import command_line
 from experiments.recipe import override
-from experiments.recipes import load
+from experiments.registry import load
 from experiments.translate.run import TranslationRun
 from macaron_tf.distribution import STRATEGIES
 from macaron_tf.errors import UserError
