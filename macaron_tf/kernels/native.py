@@ -243,7 +243,7 @@ def _bias_gelu_gradient(operation, dy):
 def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tensor:
     """`c[i] = Swish(c[i-k] - x[i]) + x[i]` with `Swish(u) = sigmoid(alpha u + beta) u`.
 
-    Arguments as of `swish_recurrence`; gradients reach x, alpha, beta and start `(B, k, R)`.
+    Arguments: see `swish_recurrence`; gradients reach x, alpha, beta and start `(B, k, R)`.
 
     Raises:
         UserError: the operations are not available.
@@ -264,7 +264,7 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
 def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask=None) -> tf.Tensor:
     """`(C + state_bias) * gate(X2 + gate_bias)`, C the recurrence over X1, in one pass.
 
-    Arguments as of `swish_gate`. x and C are kept for the gradient, in x's type; between them C is
+    Arguments: see `swish_gate`. x and C are kept for the gradient, in x's type; between them C is
     float32. In bfloat16 the gradient therefore starts from a rounded C. The gate applies at
     padding too.
 

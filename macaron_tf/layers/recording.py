@@ -12,7 +12,7 @@ class Recording:
 
     Written before the Keras class, `class Pooler(Recording, keras.layers.Layer)`, it takes the
     place of a hand-written `get_config` and `from_config`. Arguments may be plain values,
-    `Settings`, and what Keras serializes: initializers, activations, layers. Name, dtype policy and
+    `Settings`, and objects that Keras serializes: initializers, activations, layers. Name, dtype policy and
     `trainable` are Keras's own.
     """
 

@@ -33,7 +33,7 @@ class Sizes(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class StackConfig(BlockConfig, Sizes):
-    """The fields that encoders and encoder-decoders share: those of blocks, stacks and embeddings.
+    """The fields that encoders and encoder-decoders share: of blocks, stacks and embeddings.
 
     Attributes:
         block: name of the layers' block, see `macaron_tf.layers.BLOCKS`, or several, layer by layer
@@ -247,6 +247,6 @@ class EncoderDecoderConfig(StackConfig):
 
 
 def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
-    """The fields of a configuration whose values are not those of another one of its class."""
+    """The fields of a configuration that differ from another one of its class."""
     values = fields_of(config, type(config))
     return {name: value for name, value in values.items() if value != getattr(base, name)}

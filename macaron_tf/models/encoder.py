@@ -18,7 +18,7 @@ class Encoder(Recording, keras.Model):
 
     Args:
         config: shapes and parts.
-        embeddings: those of another encoder, to be shared; None = its own.
+        embeddings: shared with another encoder; None = its own.
 
     Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, which no real position sees,
     and optionally `segment_ids`, `language_ids` and `position_ids`, all `(B, L)` int. Returns

@@ -93,7 +93,7 @@ class TwoStreamModel(KeepsMemory, Recording, keras.Model):
         """The next segment of a text: h `(B, L, D)`, g `(B, P, D)` and the new memory.
 
         Args:
-            inputs: as of `call`.
+            inputs: see `call`.
             memory: from `init_memory` or the last segment.
 
         References: Yang et al. 2019 (XLNet), section 2.3.
