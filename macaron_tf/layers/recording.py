@@ -12,8 +12,8 @@ class Recording:
 
     Written before the Keras class, `class Pooler(Recording, keras.layers.Layer)`, it takes the
     place of a hand-written `get_config` and `from_config`. Arguments may be plain values,
-    `Settings`, and objects that Keras serializes: initializers, activations, layers. Name, dtype policy and
-    `trainable` are Keras's own.
+    `Settings`, and objects that Keras serializes: initializers, activations, layers. Name, dtype
+    policy and `trainable` are Keras's own.
     """
 
     def __init_subclass__(cls, **kwargs):

@@ -20,7 +20,9 @@ class Sizes(Settings):
     """The sizes that every model has, which may be given by position.
 
     Attributes:
-        vocab_size: V. hidden_dim: D. num_heads: H.
+        vocab_size: V.
+        hidden_dim: D.
+        num_heads: H.
         feed_forward_dim: F of a whole layer; a Macaron layer halves it, a SwishRNN takes two
             thirds of it (see `SwishRNNBlock`).
     """
