@@ -57,6 +57,30 @@ def run_option(
     parser.add_argument("--checkpoint", metavar="NAME", help=names)
 
 
+def init_options(parser: argparse.ArgumentParser) -> None:
+    """`--model` and `--vocabulary`, which go with `--init none`, and `--lower-case`."""
+    parser.add_argument("--model", metavar="NAME", help="of the model catalog, with --init none")
+    parser.add_argument("--vocabulary", metavar="DIR", help="a vocabulary, with --init none")
+    lower_case_option(parser)
+
+
+def lower_case_option(parser: argparse.ArgumentParser) -> None:
+    """`--lower-case` and `--no-lower-case`."""
+    parser.add_argument(
+        "--lower-case",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="whether a hugging-face: model lower-cases, where its files do not say",
+    )
+
+
+def checkpoint_option(parser: argparse.ArgumentParser) -> None:
+    """`--checkpoint NAME`."""
+    parser.add_argument(
+        "--checkpoint", metavar="NAME", help="best, last or a step's number (default: best)"
+    )
+
+
 def recipes_command(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """The command `recipes [NAME]`."""
     parser = command("recipes", "list the recipes, or all settings of one")

@@ -1,14 +1,25 @@
-"""Recipes of encoders that are trained on examples, so many times each."""
+"""Training of encoders on the examples of a task, in passes over its training set."""
 
 import dataclasses
 import typing
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
+import keras
+import tensorflow as tf
 from annotated_types import Gt, Lt
 
 from experiments.recipe import MAY_CHANGE, Recipe
+from experiments.run import Run
+from experiments.train_run import RunData, train_run
+from macaron_tf.data.batches import EncodedExamples, ExampleBatches
+from macaron_tf.distribution import is_tpu
+from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Dropout
+from macaron_tf.training import TrainingResult
+from macaron_tf.training.session import Validate
+from macaron_tf.training.updates import Objective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,3 +85,54 @@ class EpochRecipe(Recipe):
         if self.validate_epochs is not None:
             changes["validate_every"] = min(max(round(self.validate_epochs * updates), 1), last)
         return dataclasses.replace(self, training=dataclasses.replace(training, **changes))
+
+
+def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
+    """Refuses a `--set` of a setting that the command line has an argument for.
+
+    Args:
+        settings: each as `path=value`.
+        options: the argument, by the setting's path.
+
+    Raises:
+        UserError: there is one; the sentence names the argument.
+    """
+    for setting in settings:
+        name = setting.partition("=")[0]
+        if name in options:
+            raise UserError(f"--set {setting}: give {options[name]} instead")
+
+
+def example_batches(
+    encoded: EncodedExamples, batch_size: int, strategy: tf.distribute.Strategy
+) -> ExampleBatches:
+    """Batches of 4 lengths; on a TPU, which compiles each shape, of one."""
+    return ExampleBatches(encoded, batch_size, shapes=1 if is_tpu(strategy) else 4)
+
+
+def train_examples(
+    run: Run,
+    examples: EncodedExamples,
+    objective: Objective,
+    validation: Callable[[keras.Model], Validate],
+    init,
+    strategy: tf.distribute.Strategy,
+) -> TrainingResult:
+    """Trains a run on tokenized examples, see `train_run`.
+
+    Args:
+        run: its recipe is an `EpochRecipe`, resolved.
+        examples: to learn from.
+        objective, validation: as for `train_run`.
+        init: the `experiments.finetune.init.Init` that the weights come from.
+    """
+    recipe = run.recipe
+    rows = example_batches(examples, recipe.batch_size, strategy)
+    print(f"{recipe.task}: {rows.summary()}", flush=True)
+    data = RunData(
+        lambda start: rows.dataset(recipe.training.seed, start),
+        rows.fingerprint(),
+        {"examples": len(rows)},
+    )
+    note = f", from {init.given}"
+    return train_run(run, data, objective, validation, strategy, init.copy_to, note=note)

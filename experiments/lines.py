@@ -4,7 +4,7 @@ import contextlib
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from macaron_tf.io import paths as storage
@@ -77,3 +77,24 @@ def opened_output(name: str | None) -> Iterator[BinaryIO]:
         return
     with storage.renamed_aside(name) as aside, storage.as_path(aside).open("wb") as file:
         yield file
+
+
+def answer_lines(
+    given: str | None, output: str | None, answer: Callable[[list[str], int], str]
+) -> None:
+    """Answers the lines of a file or stdin in order, those that have come by now together.
+
+    Args:
+        given: the file of `--input`; None = stdin.
+        output: the file of `--output`; None = stdout.
+        answer: lines, and the number of the first one, to the text that answers them.
+
+    Raises:
+        UserError: a file cannot be read or written.
+    """
+    first = 1
+    with opened_input(given) as lines, opened_output(output) as out:
+        for chunk in arriving(decoded(lines)):
+            out.write(answer(chunk, first).encode())
+            out.flush()
+            first += len(chunk)

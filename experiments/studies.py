@@ -86,7 +86,7 @@ def grid(
         log: file that gets its output; None = stdout.
 
     Returns:
-        Its combinations, see `experiments.finetune.grid_table.combinations`.
+        Its combinations, see `experiments.finetune.grid.combinations`.
     """
     chosen = [word for setting in options.finetune_set for word in ("--set", setting)]
     data = ["--data-dir", options.data_dir] if options.data_dir else []

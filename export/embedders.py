@@ -5,8 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from experiments.elmo.run import ElmoRun
-from experiments.embed.sentence_encoder import SentenceEncoder
-from experiments.embed.start import open_encoder
+from experiments.embed.run import SentenceEncoder, open_encoder
 from export.module import ExportedModule, checked_text
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.io.paths import as_path

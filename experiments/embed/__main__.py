@@ -11,12 +11,13 @@ answers stdin line by line.
 """
 
 import argparse
-import importlib
 import sys
 
 from experiments.command_line import (
     command_parser,
     devices,
+    init_options,
+    lower_case_option,
     set_option,
     strategy_options,
     tfds_options,
@@ -53,9 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         help="what to learn by; the one that fits the task by default",
     )
     _pooling_option(train)
-    train.add_argument("--model", metavar="NAME", help="of the model catalog, with --init none")
-    train.add_argument("--vocabulary", metavar="DIR", help="a vocabulary, with --init none")
-    _lower_case_option(train)
+    init_options(train)
     _source_options(train)
     set_option(train, "epochs=2, training.seed=2, batch_size=32 or model.dropout=0")
     strategy_options(train)
@@ -103,7 +102,7 @@ def _encoder_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-length", type=int, metavar="N", help="longest row; the encoder's own by default"
     )
-    _lower_case_option(parser)
+    lower_case_option(parser)
 
 
 def _pooling_option(parser: argparse.ArgumentParser) -> None:
@@ -111,15 +110,6 @@ def _pooling_option(parser: argparse.ArgumentParser) -> None:
         "--pooling",
         choices=("mean", "max", "cls"),
         help="a sentence's vector from its tokens'; the encoder's own by default, or else mean",
-    )
-
-
-def _lower_case_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--lower-case",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="whether a hugging-face: model lower-cases, where its files do not say",
     )
 
 
@@ -134,7 +124,23 @@ def main(arguments: list[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     options.devices = devices(options)
     # Each command imports what it needs: `--help` answers without TensorFlow.
-    importlib.import_module(f"experiments.embed.{options.command}").run(options)
+    match options.command:
+        case "train":
+            from experiments.embed import train
+
+            train.run(options)
+        case "evaluate":
+            from experiments.embed import evaluate
+
+            evaluate.run(options)
+        case "encode":
+            from experiments.embed.encode import encode
+
+            encode(options)
+        case "search":
+            from experiments.embed.encode import search
+
+            search(options)
 
 
 if __name__ == "__main__":

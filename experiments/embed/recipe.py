@@ -1,11 +1,13 @@
 """Every setting of a run of Sentence-BERT."""
 
 import dataclasses
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from experiments.epochs import EpochRecipe
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.errors import UserError
-from macaron_tf.layers.heads import POOLINGS
 from macaron_tf.models.siamese import parse_concatenation
 from macaron_tf.objectives import (
     CosineObjective,
@@ -13,11 +15,10 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
+from macaron_tf.settings import Positive
 from macaron_tf.training.config import TrainingConfig
 
 TRIPLETS = "triplets"
-OBJECTIVES = ("softmax", "cosine", "triplet")
-_LEAST_LENGTH = 3  # [CLS], a token, [SEP]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,10 +27,10 @@ class EmbeddingRecipe(EpochRecipe):
 
     Attributes:
         task: a task of two texts, see `macaron_tf.data.tasks.definitions`, or "triplets".
-        source: where its examples come from, see `read_examples` and `read_triplets`.
-        init: where the weights come from, see `experiments.embed.start.read_start`.
-        objective: `"softmax"` over a pair's classes, `"cosine"` against its score, `"triplet"`.
-        pooling: `"mean"`, `"max"` or `"cls"`.
+        source: the examples, see `read_examples` and `read_triplets`.
+        init: the weights to start from, see `experiments.embed.run.read_start`.
+        objective: over a pair's classes, against its score, or of triplets.
+        pooling: makes one vector of the tokens' vectors.
         concatenation: what the softmax sees of two vectors, see `SiameseEncoder`.
         normalize: whether the vectors are of length 1 before the objective sees them.
         margin: of the triplet objective.
@@ -41,29 +42,22 @@ class EmbeddingRecipe(EpochRecipe):
     task: str
     source: str | None
     init: str = "none"
-    objective: str
-    pooling: str = "mean"
+    objective: Literal["softmax", "cosine", "triplet"]
+    pooling: Literal["mean", "max", "cls"] = "mean"
     concatenation: str = "u,v,|u-v|"
     normalize: bool = False
-    margin: float = 1.0
+    margin: Positive = 1.0
+    max_length: Annotated[int, Ge(3)] = 128  # [CLS], a token, [SEP]
 
     def check(self) -> None:
-        for name, choices in (("objective", OBJECTIVES), ("pooling", POOLINGS)):
-            if getattr(self, name) not in choices:
-                raise UserError(
-                    f"{name} is {getattr(self, name)!r}: give one of {', '.join(choices)}"
-                )
         fitting = default_objective(self.task)
         if self.objective != fitting:
             raise UserError(
                 f"objective is {self.objective!r}, but {self.task} is learnt by {fitting!r}: "
                 "softmax wants classes of pairs, cosine scores of pairs, triplet triplets"
             )
-        if self.max_length < _LEAST_LENGTH:
-            raise UserError(f"max_length is {self.max_length}: it must be {_LEAST_LENGTH} or more")
         try:
             parse_concatenation(self.concatenation)
-            self.make_objective()
         except ValueError as error:
             raise UserError(str(error)) from error
 
@@ -87,7 +81,7 @@ class EmbeddingRecipe(EpochRecipe):
         }
 
     def make_objective(self) -> Objective:
-        """What the run learns by."""
+        """The training objective."""
         if self.objective == "softmax":
             return PairClassificationObjective(self.num_classes)
         if self.objective == "cosine":
@@ -97,9 +91,6 @@ class EmbeddingRecipe(EpochRecipe):
 
 def pair_task(name: str) -> Task:
     """A task whose examples are two texts and a class or score of the two.
-
-    Args:
-        name: of the task.
 
     Raises:
         UserError: no such task, or it is another kind of task.
@@ -117,9 +108,6 @@ def _is_of_pairs(task: Task) -> bool:
 
 def default_objective(task: str) -> str:
     """The objective that a task's labels allow.
-
-    Args:
-        task: a name.
 
     Raises:
         UserError: see `pair_task`.

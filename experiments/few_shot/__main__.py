@@ -12,7 +12,6 @@ against K, sizes.png, of several models, against their size.
 """
 
 import argparse
-import importlib
 import sys
 
 from experiments.command_line import tfds_options
@@ -85,7 +84,9 @@ def main(arguments: list[str] | None = None) -> None:
     if options.max_examples < 1:
         raise UserError(f"--max-examples {options.max_examples}: give 1 or more")
     # `--help` answers without TensorFlow.
-    importlib.import_module("experiments.few_shot.evaluate").run(options)
+    from experiments.few_shot.evaluate import run
+
+    run(options)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@
 """
 
 import argparse
-import importlib
 import sys
 
 from experiments.command_line import (
+    checkpoint_option,
     command_parser,
     devices,
+    init_options,
     set_option,
     strategy_options,
     tfds_options,
@@ -94,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = command("evaluate", "score a run on a development set")
     evaluate.add_argument("run", help="folder of the run")
-    _checkpoint_option(evaluate)
+    checkpoint_option(evaluate)
     evaluate.add_argument(
         "--split", help="split to score; the task's development sets by default, of a file all"
     )
@@ -106,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
     predict = command("predict", "answer lines, in order")
     predict.add_argument("run", help="folder of the run")
-    _checkpoint_option(predict)
+    checkpoint_option(predict)
     predict.add_argument("--input", metavar="FILE", help="lines, as below; stdin by default")
     predict.add_argument(
         "--output",
@@ -118,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     submit = command("submit", "answer the test sets, in the GLUE server's files")
     submit.add_argument("runs", nargs="+", metavar="run", help="folders of runs, one for each task")
     submit.add_argument("out", help="folder for CoLA.tsv, RTE.tsv and so on")
-    _checkpoint_option(submit)
+    checkpoint_option(submit)
     tfds_options(submit)
 
     baseline = command(
@@ -142,14 +143,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
         "constant, the paper's steps "
         "(default %(default)s)",
     )
-    parser.add_argument("--model", metavar="NAME", help="of the model catalog, with --init none")
-    parser.add_argument("--vocabulary", metavar="DIR", help="a vocabulary, with --init none")
-    parser.add_argument(
-        "--lower-case",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="whether a hugging-face: model lower-cases, where its files do not say",
-    )
+    init_options(parser)
 
 
 def _data_options(parser: argparse.ArgumentParser) -> None:
@@ -157,10 +151,15 @@ def _data_options(parser: argparse.ArgumentParser) -> None:
     tfds_options(parser)
 
 
-def _checkpoint_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", metavar="NAME", help="best, last or a step's number (default: best)"
-    )
+def _print_tasks() -> None:
+    """Prints each task's columns, classes and metrics."""
+    from experiments.finetune.kinds import kind_of
+    from macaron_tf.data.tasks.definitions import TASKS
+
+    print(f"{'task':9} {'columns of a table, with `label`':38} {'classes':40} metrics")
+    for task in TASKS.values():
+        columns = " ".join((*task.first, *task.second))
+        print(f"{task.name:9} {columns:38} {kind_of(task).answer:40} {' '.join(task.metrics)}")
 
 
 @exit_on_user_error
@@ -170,7 +169,27 @@ def main(arguments: list[str] | None = None) -> None:
     options.arguments = arguments
     options.devices = devices(options)
     # Each command imports what it needs: `--help` answers without TensorFlow.
-    importlib.import_module(f"experiments.finetune.{options.command}").run(options)
+    match options.command:
+        case "train":
+            from experiments.finetune import train
+
+            train.run(options)
+        case "grid":
+            from experiments.finetune import grid
+
+            grid.run(options)
+        case "tasks":
+            _print_tasks()
+        case _:
+            from experiments.finetune import evaluate
+
+            commands = {
+                "evaluate": evaluate.evaluate,
+                "predict": evaluate.predict,
+                "submit": evaluate.submit,
+                "baseline": evaluate.baseline,
+            }
+            commands[options.command](options)
 
 
 if __name__ == "__main__":

@@ -7,40 +7,44 @@ import os
 import pathlib
 import re
 import shlex
+import statistics
 import sys
 from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
 
-from experiments.finetune import grid_table
-from experiments.finetune.baseline import score_baseline
-from experiments.finetune.data import TRAIN, TaskData
+from experiments.finetune.evaluate import score_baseline
 from experiments.finetune.init import NOTHING, Init, read_init
-from experiments.finetune.presets import preset
-from experiments.finetune.recipe import FinetuningRecipe
+from experiments.finetune.recipe import FinetuningRecipe, preset
 from experiments.finetune.run import FinetuningResult, FinetuningRun
 from experiments.finetune.train import (
-    Diverged,
+    TRAIN,
+    TaskData,
     check_recipe,
     configure,
-    open_same,
+    result_of,
     train_recipe,
 )
 from experiments.recipe import override
+from experiments.run import write_json
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.text.base import check_vocabulary
+from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
-# What the options decide: a setting that overrode it would belie the table.
+# Settings that the options decide: overriding them would belie the table.
 _OWN = {
     "training.learning_rate": "--learning-rates",
     "training.seed": "--seeds",
     "batch_size": "--batch-sizes",
     "epochs": "--epochs",
 }
+JSON, MARKDOWN = "grid.json", "grid.md"
+_CHOICES = ("learning_rate", "batch_size", "epochs")
 _LABEL = re.compile(r"[\w.+-]+")
 
 
@@ -105,19 +109,19 @@ def run(options: argparse.Namespace) -> None:
             if (metrics := score_baseline(examples)) is not None:
                 record["baselines"][task] = metrics
     for number, cell in enumerate(cells, 1):
-        what = f"[{number}/{len(cells)}] {cell.path.relative_to(out)}"
+        name = f"[{number}/{len(cells)}] {cell.path.relative_to(out)}"
         result = _complete(cell, data[cell.recipe.task])
         if result is None:
-            print(what, flush=True)
+            print(name, flush=True)
             result = _train(cell, data[cell.recipe.task], options.devices)
         score = "no score" if result.best_score is None else f"score {result.best_score:.4f}"
-        print(f"{what}: {score} ({result.reason})", flush=True)
+        print(f"{name}: {score} ({result.reason})", flush=True)
         record["runs"].append(cell.record(result))
         # A long grid can be read while it runs.
-        grid_table.write(record, out)
+        write_table(record, out)
         _keep_best(cell.path)
-    print(grid_table.markdown(record))
-    print(f"table: {out / grid_table.MARKDOWN} and {out / grid_table.JSON}")
+    print(markdown(record))
+    print(f"table: {out / MARKDOWN} and {out / JSON}")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -137,7 +141,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _inits(options: argparse.Namespace) -> dict[str, Init]:
-    """What every row starts from, by its name; `NAME=FROM` gives one."""
+    """The start of every row, by the row's name; `NAME=FROM` gives one."""
     inits: dict[str, Init] = {}
     for given in options.init:
         name, equals, place = given.partition("=")
@@ -179,7 +183,9 @@ def _cells(
 
 def _complete(cell: Cell, data: TaskData) -> FinetuningResult | None:
     """The result of a run that is there already, of the same settings and examples."""
-    opened = open_same(cell.path, cell.recipe, cell.init)
+    opened = FinetuningRun.resume(cell.path, cell.recipe)
+    if opened:
+        check_vocabulary(opened.vocabulary.hash, cell.init.vocabulary, str(cell.path))
     result = opened.result() if opened and opened.recipe == cell.recipe else None
     if result is not None:
         encoded = data.encoded(TRAIN, cell.init.vocabulary, cell.recipe.limits)
@@ -203,11 +209,149 @@ def _keep_best(path: pathlib.Path) -> None:
 
 def _train(cell: Cell, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
     try:
-        return train_recipe(cell.recipe, cell.path, data, cell.init, strategy)
+        return result_of(cell.path, train_recipe(cell.recipe, cell.path, data, cell.init, strategy))
     except Diverged as error:
         # The table of a study of learning rates says which of them were too high.
         print(f"diverged: {error}", file=sys.stderr)
-        return FinetuningRun.open(cell.path).result()
+        return result_of(cell.path, None)
     finally:
         # The next run starts from nothing but its seed, and this one's graphs are let go.
         keras.utils.clear_session()
+
+
+def write_table(record: dict, out: pathlib.Path) -> None:
+    """Writes OUT/grid.json and OUT/grid.md.
+
+    Args:
+        record: "command", "tasks", "models", "planned", "runs" and "baselines".
+        out: the folder.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    full = {**record, "combinations": combinations(record["runs"])}
+    write_json(storage.as_path(out / JSON), full)
+    storage.write_aside(out / MARKDOWN, markdown(record).encode())
+
+
+def combinations(runs: list[dict]) -> list[dict]:
+    """Seeds put together: a line for each model, task and choice of settings, best first.
+
+    Args:
+        runs: a record a run.
+
+    Returns:
+        For each: the settings, "mean" and "deviation" (of the sample) over the seeds with a score,
+        "diverged", how many stopped for NaN or never had a finite output, and "runs". A
+        combination of which some diverged comes after those of which none did.
+    """
+    groups: dict[tuple, list[dict]] = {}
+    for run in runs:
+        key = (run["model"], run["task"], *(run[choice] for choice in _CHOICES))
+        groups.setdefault(key, []).append(run)
+    found = []
+    for (model, task, *choices), members in groups.items():
+        scores = [run["score"] for run in members if run["score"] is not None]
+        found.append(
+            {
+                "model": model,
+                "task": task,
+                **dict(zip(_CHOICES, choices, strict=True)),
+                "mean": statistics.mean(scores) if scores else None,
+                "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
+                "diverged": sum(map(_diverged, members)),
+                "runs": members,
+            }
+        )
+    return sorted(found, key=_order)
+
+
+def _diverged(run: dict) -> bool:
+    return run["reason"] == "diverged" or run["score"] is None
+
+
+def _order(line: dict) -> tuple:
+    mean = line["mean"]
+    return (line["task"], line["model"], line["diverged"], mean is None, -(mean or 0.0))
+
+
+def markdown(record: dict) -> str:
+    """The table and, below, every combination.
+
+    Args:
+        record: as for `write`.
+    """
+    tasks, models = record["tasks"], record["models"]
+    lines = combinations(record["runs"])
+    best = {}
+    for line in lines:
+        best.setdefault((line["model"], line["task"]), line)
+    done, planned = len(record["runs"]), record["planned"]
+    seeds = sorted({run["seed"] for run in record["runs"]})
+    text = [
+        "# Fine-tuning" + ("" if done == planned else f" ({done} of {planned} runs)"),
+        "",
+        f"`{record['command']}`",
+        "",
+        "Development-set scores times 100: of each model and task the combination with the best "
+        f"mean over seeds ({', '.join(map(str, seeds))}), ± the sample's standard deviation.",
+        "",
+        f"| model | {' | '.join(tasks)} | mean |",
+        f"|---|{'---|' * len(tasks)}---|",
+    ]
+    for model in models:
+        row = [best.get((model, task)) for task in tasks]
+        text.append(
+            _row(
+                model, [_score_text(line) for line in row], [line and line["mean"] for line in row]
+            )
+        )
+    baselines = record["baselines"]
+    if baselines:
+        scores = [baselines.get(task, {}).get("score") for task in tasks]
+        cells = ["" if score is None else f"{100 * score:.1f}" for score in scores]
+        text.append(_row("baseline", cells, scores))
+    text += ["", "The score is the mean of: " + "; ".join(map(_metric_names, tasks)) + ".", ""]
+    text += [
+        "| task | model | learning rate | batch | epochs | seeds | score | metrics |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    text += [_combination_row(line, line is best[line["model"], line["task"]]) for line in lines]
+    return "\n".join(text) + "\n"
+
+
+def _row(name: str, cells: list[str], means: list[float | None]) -> str:
+    whole = all(mean is not None for mean in means)
+    mean = f"{100 * statistics.mean(means):.1f}" if whole else ""
+    return f"| {name} | {' | '.join(cells)} | {mean} |"
+
+
+def _score_text(line: dict | None) -> str:
+    if line is None:
+        return ""
+    marked = " (diverged)" if line["diverged"] else ""
+    if line["mean"] is None:
+        return "diverged"
+    spread = "" if line["deviation"] is None else f" ± {100 * line['deviation']:.1f}"
+    return f"{100 * line['mean']:.1f}{spread}{marked}"
+
+
+def _metric_names(task: str) -> str:
+    return f"{task} {' and '.join(get_task(task).metrics)}"
+
+
+def _combination_row(line: dict, best: bool) -> str:
+    task = get_task(line["task"])
+    means = []
+    for name in (*task.metrics, *task.more_metrics):
+        values = [run["metrics"][name] for run in line["runs"] if name in run["metrics"]]
+        if values:
+            means.append(f"{name} {100 * statistics.mean(values):.1f}")
+    epochs = line["epochs"]
+    length = f"{line['runs'][0]['max_steps']:,} steps" if epochs is None else f"{epochs:g}"
+    score = _score_text(line)
+    return (
+        f"| {line['task']} | {line['model']} | {line['learning_rate']:g} | {line['batch_size']} "
+        f"| {length} | {len(line['runs'])} | {f'**{score}**' if best else score} "
+        f"| {', '.join(means)} |"
+    )

@@ -1,4 +1,4 @@
-"""Where a fine-tuning starts: a run, another library's BERT, or nothing."""
+"""The start of a training: weights of a run or of another library's model, or none."""
 
 import dataclasses
 import os
@@ -6,7 +6,6 @@ import re
 import sys
 
 import keras
-import numpy as np
 
 from experiments.finetune.recipe import FinetuningRecipe
 from macaron_tf.errors import UserError
@@ -20,52 +19,23 @@ from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
 
 NOTHING = "none"
-# What may stand on an encoder and be taken over with it.
-_PARTS = ("pooler", "language_head")
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """An encoder's weights in Keras's order, and those of what may stand on it.
-
-    Attributes:
-        encoder: those.
-        pooler, language_head: BERT's and a language model's; None where there is none.
-    """
-
-    encoder: list[np.ndarray]
-    pooler: list[np.ndarray] | None = None
-    language_head: list[np.ndarray] | None = None
-
-    @classmethod
-    def of(cls, network: keras.Model) -> "Weights":
-        """Those of a network with an `encoder` and perhaps a `pooler` or a `language_head`."""
-        parts = {name: getattr(network, name, None) for name in _PARTS}
-        found = {name: layer.get_weights() for name, layer in parts.items() if layer}
-        return cls(network.encoder.get_weights(), **found)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Init:
-    """Model, vocabulary and weights that a fine-tuning starts from.
+    """Model, vocabulary and weights that a training starts from.
 
     Attributes:
-        given: what the command line named it.
-        model, model_options: of the recipe.
+        given: its name on the command line.
         vocabulary: cuts text for the model.
-        trained_length: longest rows the model has seen; None = all of its positions count.
-        weights: None where they are drawn.
-        languages: whose the encoder's language embeddings are, in order, where that is known.
-        source: the weights' network; None where they are drawn.
+        model, model_options: of the recipe.
+        source: the pre-trained network; None = weights are drawn.
     """
 
     given: str
-    model: str
-    model_options: tuple
     vocabulary: PieceVocabulary
-    trained_length: int | None = None
-    weights: Weights | None = None
-    languages: tuple[str, ...] = ()
+    model: str
+    model_options: tuple = ()
     source: Pretrained | None = None
 
     @property
@@ -73,6 +43,12 @@ class Init:
         """The encoder's, at the vocabulary's size."""
         options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
         return catalog.config(self.model, **options)
+
+    @property
+    def trained_length(self) -> int | None:
+        """Longest rows that the weights have seen; None = all of the positions count."""
+        # Sinusoids and T5's far distances reach further than they were seen.
+        return self.source.trained_length if self.source and self.config.longest else None
 
     @property
     def label(self) -> str:
@@ -95,7 +71,7 @@ class Init:
             UserError: a setting of the model differs; see also `FinetuningRecipe.model_config`.
         """
         wanted = recipe.model_config(self.vocabulary.size)
-        if self.weights is None:
+        if self.source is None:
             return
         own = self.config
         for name, theirs in differing_fields(own, wanted).items():
@@ -118,20 +94,28 @@ class Init:
         """Gives a network these weights; its head, and parts that are not here, stay drawn.
 
         Args:
-            network: with an `encoder`; a `pooler` or `language_head` that it has not is left.
+            network: with an `encoder`; a `pooler` or `language_head` that it lacks is left out.
 
         Raises:
             UserError: a shape differs.
         """
-        if self.weights is None:
+        if self.source is None:
             return
-        for weight, value in zip(network.encoder.weights, self.weights.encoder, strict=True):
-            assign(weight, value)
-        for name in _PARTS:
-            layer, values = getattr(network, name, None), getattr(self.weights, name)
-            if layer and values is not None:
-                for weight, value in zip(layer.weights, values, strict=True):
+        theirs = self.source.network
+        for name, layer in (
+            ("encoder", theirs.encoder),
+            ("pooler", self.source.pooler or getattr(theirs, "pooler", None)),
+            ("language_head", getattr(theirs, "language_head", None)),
+        ):
+            own = getattr(network, name, None)
+            if own and layer:
+                for weight, value in zip(own.weights, layer.get_weights(), strict=True):
                     assign(weight, value)
+                if name == "language_head" and not self.source.starts:
+                    # GPT never ends a text; fine-tuned on two, it meets [SEP] between them.
+                    bias = layer.get_weights()[0]
+                    bias[self.vocabulary.sep_id] = 0.0
+                    assign(own.weights[0], bias)
 
 
 def read_init(
@@ -159,7 +143,7 @@ def read_init(
     if given == NOTHING:
         if not model or not vocabulary:
             raise UserError("--init none needs --model NAME and --vocabulary DIR")
-        return Init(given, model, (), load_encoder_vocabulary(vocabulary))
+        return Init(given, load_encoder_vocabulary(vocabulary), model)
     if model:
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
     init = init_of(given, load(given, lower_case, pooling))
@@ -183,21 +167,4 @@ def init_of(given: str, source: Pretrained) -> Init:
             "can be read for it: give a BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, GPT or GPT-2 "
             "with its tokenizer's files"
         )
-    weights = Weights.of(source.network)
-    if source.pooler:
-        weights = dataclasses.replace(weights, pooler=source.pooler.get_weights())
-    if not source.starts:
-        # GPT never ends a text; fine-tuned on two, it meets [SEP] between them.
-        [bias] = weights.language_head
-        bias[source.vocabulary.sep_id] = 0.0
-    return Init(
-        given,
-        source.model,
-        source.model_options,
-        source.vocabulary,
-        # Sinusoids and T5's far distances reach further than they were seen.
-        source.trained_length if source.config.longest is not None else None,
-        weights,
-        source.languages if source.config.num_languages else (),
-        source,
-    )
+    return Init(given, source.vocabulary, source.model, source.model_options, source)

@@ -1,12 +1,64 @@
-"""Every setting of a fine-tuning run."""
+"""Every setting of a fine-tuning run, and the papers' settings by name: `PRESETS`.
+
+macaron: Lu et al. 2019, appendix B.3, and its released code: batches of 16 or 32, 3 to 5 epochs,
+learning rate 5e-5 (code; the paper's text prints 5e-3) or 3e-5, 10% warm-up, then linearly to 0,
+Adam with epsilon 1e-6, weight decay 0.01, the best on the development set kept. Betas and head are
+BERT's. Judged once an epoch.
+
+bert: Devlin et al. 2018, otherwise as macaron. Questions: 2 epochs at 3e-5 (its released code; the
+paper: 3 epochs at 5e-5), batches of 32, of SQuAD 2.0 48 (section 4.3), rows of 384, a window every
+128 tokens. All others: 3 epochs at 5e-5 in batches of 32, of appendix A.3's grid.
+
+gpt: Radford et al. 2018, section 4.1: 3 epochs at 6.25e-5 in batches of 32, warmed up over 0.2% of
+the updates, then linearly to 0, lambda 0.5, a dropout of 0.1 before the classifier. Adam is its
+pre-training's.
+
+spanbert: Joshi et al. 2020, its released code's commands: questions 4 epochs at 2e-5 in batches of
+32, rows of 512, a window every 128 tokens. All others as bert, with 2e-5.
+
+swish_rnn: Lei et al. 2022, appendix B: batches of 32, Adam without weight decay, 1,000 updates of
+warm-up, then a constant learning rate out of {1e-5, 5e-6, 3e-6, 2e-6}, judged every 1,000 updates,
+at most the updates of its table 4; 3 runs, their mean reported. Betas are its pre-training's.
+"""
 
 import dataclasses
+from collections.abc import Callable
 
 from experiments.epochs import EpochRecipe
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
+from macaron_tf.settings import Dropout, NonNegative
+from macaron_tf.training.config import TrainingConfig
+
+# Table 4 of Lei et al. 2022.
+_SWISH_RNN_STEPS = {
+    "boolq": 50_000,
+    "cola": 50_000,
+    "mnli": 200_000,
+    "mrpc": 20_000,
+    "multirc": 50_000,
+    "qnli": 100_000,
+    "qqp": 150_000,
+    "rte": 20_000,
+    "sst2": 80_000,
+    "stsb": 30_000,
+    # Not in the table: as many as its sets of that size have.
+    "wnli": 20_000,
+    "conll2003": 20_000,
+    "story_cloze": 20_000,
+    "race": 100_000,
+    "squad": 100_000,
+    "squad2": 100_000,
+}
+_SHARED = dict(
+    warmup_start=0.0,
+    epsilon=1e-6,
+    best_metric="score",
+    # Its files are 3 times the model; what counts is the best one, which is kept besides.
+    keep_last=1,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,11 +71,11 @@ class FinetuningRecipe(EpochRecipe):
 
     Attributes:
         task: name of a task, see `macaron_tf.data.tasks.definitions`.
-        source: where its examples come from, see `read_examples`, `read_questions` and
-            `read_tagged` of `macaron_tf.data`.
-        init: where the weights come from, see `experiments.finetune.init.read_init`.
-        head_dropout: on what is classified, the pooled vector or the positions'; spans have none.
-        spans: how questions are read, see its class.
+        source: the examples, see `read_examples`, `read_questions` and `read_tagged` of
+            `macaron_tf.data`.
+        init: the weights to start from, see `experiments.finetune.init.read_init`.
+        head_dropout: on the head's input, the pooled vector or the positions'; spans have none.
+        spans: limits of questions and contexts.
         language_weight: lambda of a causal model's own loss beside that of a classification, see
             `AuxiliaryLanguageObjective`.
     """
@@ -34,16 +86,12 @@ class FinetuningRecipe(EpochRecipe):
     task: str
     source: str | None
     init: str = "none"
-    head_dropout: float = 0.1
+    head_dropout: Dropout = 0.1
     spans: SpanLimits = SpanLimits()
-    language_weight: float = 0.5
+    language_weight: NonNegative = 0.5
 
     def check(self) -> None:
         get_task(self.task)
-        if not 0 <= self.head_dropout < 1:
-            raise UserError(f"head_dropout is {self.head_dropout}: it must lie in [0, 1)")
-        if not 0 <= self.language_weight < float("inf"):
-            raise UserError(f"language_weight is {self.language_weight}: it must be 0 or more")
         least = kind_of(self.described).least_length(self.spans)
         if self.max_length < least:
             raise UserError(
@@ -57,7 +105,7 @@ class FinetuningRecipe(EpochRecipe):
 
     @property
     def limits(self) -> Limits:
-        """What of a text reaches the model."""
+        """Limits of the rows that the model reads."""
         return Limits(self.max_length, self.spans, self.model_config().causal)
 
     def usage(self) -> dict:
@@ -70,3 +118,88 @@ class FinetuningRecipe(EpochRecipe):
                 f"{self.task} is about two texts: the model needs model.num_segments of 2 (or 0)"
             )
         return config
+
+
+def preset(name: str, task: Task, model: str = "bert_base") -> FinetuningRecipe:
+    """A paper's recipe for a task.
+
+    Args:
+        name: one of `PRESETS`.
+        task: the task.
+        model: a name of the model catalog.
+
+    Raises:
+        UserError: no such preset.
+    """
+    if name not in PRESETS:
+        raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}")
+    return PRESETS[name](task, model)
+
+
+def _macaron(task: Task, model: str) -> FinetuningRecipe:
+    # Paragraphs are longer than sentences: rows as BERT's.
+    return _epochs(task, model, 5e-5, max_length=384 if task.kind == "spans" else 128)
+
+
+def _bert(task: Task, model: str) -> FinetuningRecipe:
+    if task.kind != "spans":
+        return _epochs(task, model, 5e-5)
+    rows = 48 if task.unanswerable else 32
+    return _epochs(task, model, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
+
+
+def _gpt(task: Task, model: str) -> FinetuningRecipe:
+    return _epochs(task, model, 6.25e-5, warmup_fraction=0.002)
+
+
+def _spanbert(task: Task, model: str) -> FinetuningRecipe:
+    if task.kind != "spans":
+        return _epochs(task, model, 2e-5)
+    return _epochs(task, model, 2e-5, epochs=4.0, max_length=512)
+
+
+def _epochs(task: Task, model: str, learning_rate: float, **settings) -> FinetuningRecipe:
+    return FinetuningRecipe(
+        model=model,
+        task=task.name,
+        source=task.source,
+        # Steps and warm-up follow from the epochs.
+        training=TrainingConfig(
+            learning_rate=learning_rate,
+            schedule="linear",
+            warmup_steps=0,
+            beta_2=0.999,
+            weight_decay=0.01,
+            **_SHARED,
+        ),
+        **settings,
+    )
+
+
+def _swish_rnn(task: Task, model: str) -> FinetuningRecipe:
+    return FinetuningRecipe(
+        model=model,
+        task=task.name,
+        source=task.source,
+        epochs=None,
+        warmup_fraction=None,
+        validate_epochs=None,
+        max_length=512,
+        training=TrainingConfig(
+            max_steps=_SWISH_RNN_STEPS[task.name],
+            learning_rate=1e-5,
+            schedule="constant",
+            warmup_steps=1_000,
+            validate_every=1_000,
+            **_SHARED,
+        ),
+    )
+
+
+PRESETS: dict[str, Callable[[Task, str], FinetuningRecipe]] = {
+    "macaron": _macaron,
+    "bert": _bert,
+    "gpt": _gpt,
+    "spanbert": _spanbert,
+    "swish_rnn": _swish_rnn,
+}

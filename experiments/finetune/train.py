@@ -1,31 +1,95 @@
 """`finetune train`: from pre-trained weights to a fine-tuned network."""
 
 import argparse
+import functools
+import os
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from experiments.finetune.data import TRAIN, TaskData
+from experiments.epochs import example_batches, refuse_given, train_examples
 from experiments.finetune.init import Init, read_init
-from experiments.finetune.kinds import kind_of
-from experiments.finetune.prediction import Predictor
-from experiments.finetune.presets import preset
-from experiments.finetune.recipe import FinetuningRecipe
-from experiments.finetune.run import RESULT, FinetuningResult, FinetuningRun, build_network
-from experiments.finetune.validation import FinetuningValidation, metric_names
-from experiments.recipe import check_same, override
-from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.distribution import Workers, is_tpu
+from experiments.finetune.kinds import Limits, kind_of
+from experiments.finetune.recipe import FinetuningRecipe, preset
+from experiments.finetune.run import FinetuningResult, FinetuningRun, Predictor, measure
+from experiments.recipe import override
+from experiments.scores import metrics_line
+from experiments.train_run import report
+from macaron_tf.data.batches import EncodedExamples, ExampleBatches
+from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.text.base import check_vocabulary
-from macaron_tf.training import Diverged, build_fit_model, train
+from macaron_tf.io.progress import track
+from macaron_tf.text import PieceVocabulary
+from macaron_tf.training import Diverged, FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
-# Decided by the command line's own arguments.
+# Settings that the command line has arguments for.
 _GIVEN = {"task": "TASK", "init": "--init", "source": "--source"}
+TRAIN = "train"
+
+
+class TaskData:
+    """A task's training and development sets, read once and tokenized once.
+
+    Args:
+        splits: "train" and the development sets, with labels.
+    """
+
+    def __init__(self, task: Task, splits: dict[str, Any]):
+        self.task = task
+        self.splits = splits
+        self._key: tuple | None = None
+        self._encoded: dict[str, EncodedExamples] = {}
+
+    @classmethod
+    def read(
+        cls,
+        task: Task,
+        source: str | None = None,
+        data_dir: str | os.PathLike | None = None,
+        download: bool = False,
+    ) -> "TaskData":
+        """Reads the training set and the task's development sets.
+
+        Args:
+            task, source, data_dir, download: as for `read_examples`.
+
+        Raises:
+            UserError: as `read_examples`; or a set's labels are secret.
+        """
+        kind, splits = kind_of(task), {}
+        for split in (TRAIN, *task.validation_splits):
+            splits[split] = kind.read(split, data_dir, download, source)
+            if splits[split].labels is None:
+                raise UserError(
+                    f"the labels of split {split!r} of {source or task.source} are secret: "
+                    "fine-tuning needs a training and a development set with labels"
+                )
+        return cls(task, splits)
+
+    @property
+    def validation(self) -> dict[str, Any]:
+        """The development sets."""
+        return {split: examples for split, examples in self.splits.items() if split != TRAIN}
+
+    def encoded(self, split: str, vocabulary: PieceVocabulary, limits: Limits) -> EncodedExamples:
+        """A split's rows, see `TaskKind.encode`; the last vocabulary's are kept."""
+        key = (vocabulary.hash, limits)
+        if key != self._key:
+            self._key, self._encoded = key, {}
+        if split not in self._encoded:
+            tracked = functools.partial(
+                track, what=f"tokenizing {self.task.name} {split}", unit="examples"
+            )
+            self._encoded[split] = kind_of(self.task).encode(
+                vocabulary, self.splits[split], limits, tracked
+            )
+        return self._encoded[split]
 
 
 def run(options: argparse.Namespace) -> None:
@@ -38,18 +102,16 @@ def run(options: argparse.Namespace) -> None:
     data = TaskData.read(task, recipe.source, options.data_dir, options.download)
     path = as_path(options.run)
     result = train_recipe(recipe, path, data, init, options.devices)
-    print(f"stopped after step {result.step:,}: {result.reason}; {result.seconds:.0f} s")
-    if result.best_step is not None:
-        metrics = "  ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
-        print(f"best on the development set at step {result.best_step:,}: {metrics}")
-    submitted = bool(task.submissions)
     where = f" --data-dir {options.data_dir}" if options.data_dir else ""
-    print(
-        f"next: python -m experiments.finetune evaluate {path}{where}\n"
-        f"      python -m experiments.finetune predict {path} --input FILE\n"
-        + (f"      python -m experiments.finetune submit {path} OUT{where}\n" * submitted)
-        + f"      python -m export.saved_model {path} served/{task.name}"
-    )
+    steps = [
+        f"{recipe.command} evaluate {path}{where}",
+        f"{recipe.command} predict {path} --input FILE",
+    ]
+    if task.submissions:
+        steps.append(f"{recipe.command} submit {path} OUT{where}")
+    steps.append(f"python -m export.saved_model {path} served/{task.name}")
+    best = "best on the development set at step {step:,}: "
+    report(result, recipe, steps, best + metrics_line(result_of(path, result).metrics))
 
 
 def configure(
@@ -58,18 +120,13 @@ def configure(
     """A preset's recipe for this start, with settings replaced.
 
     Args:
-        recipe: a preset's.
-        init: where the weights come from.
         source: of the examples; None = the task's own.
         settings: as for `override`.
 
     Raises:
         UserError: as `override`; or a setting has an argument of its own.
     """
-    for setting in settings:
-        name = setting.partition("=")[0]
-        if name in _GIVEN:
-            raise UserError(f"--set {setting}: give {_GIVEN[name]} instead")
+    refuse_given(settings, _GIVEN)
     if source:
         recipe = override(recipe, [f"source={source}"])
     return override(init.apply(recipe), settings)
@@ -82,12 +139,7 @@ def check_recipe(recipe: FinetuningRecipe, init: Init) -> None:
         UserError: see `Init.check`; or `training.best_metric` is no metric of the task.
     """
     init.check(recipe)
-    names = metric_names(recipe.described)
-    if recipe.training.best_metric not in names:
-        raise UserError(
-            f"training.best_metric is {recipe.training.best_metric!r}: give one of "
-            f"{', '.join(names)}"
-        )
+    recipe.check_metric(metric_names(recipe.described))
 
 
 def train_recipe(
@@ -95,104 +147,102 @@ def train_recipe(
     path: epath.Path,
     data: TaskData,
     init: Init,
-    strategy: tf.distribute.Strategy | None = None,
-) -> FinetuningResult:
+    strategy: tf.distribute.Strategy,
+) -> TrainingResult:
     """Fine-tunes in a run's folder; the run found there is continued.
 
-    Args:
-        recipe: every setting.
-        path: the run's folder; not made where something is wrong.
-        data: the examples.
-        init: the weights and the vocabulary.
-        strategy: the devices; None = this moment's.
-
     Raises:
-        Diverged: too many updates in a row were NaN; what was best before is recorded.
+        Diverged: too many updates in a row were NaN; the best validation before is recorded.
         UserError: settings that do not fit, or a run of other data or settings in `path`.
     """
     task, vocabulary = recipe.described, init.vocabulary
     recipe = recipe.resolved(len(data.splits[TRAIN]))
     check_recipe(recipe, init)
     init.warn(recipe)
-    opened = open_same(path, recipe, init)
-    strategy = strategy or tf.distribute.get_strategy()
-    shapes = 1 if is_tpu(strategy) else 4
-    rows = ExampleBatches(
-        data.encoded(TRAIN, vocabulary, recipe.limits), recipe.batch_size, shapes=shapes
-    )
-    print(f"{task.name}: {rows.summary()}", flush=True)
-    if opened:
-        opened.check_data(rows.fingerprint())
-    # Head, dropout and batches all follow from the one seed.
-    keras.utils.set_random_seed(recipe.training.seed)
+    FinetuningRun.resume(path, recipe)  # refused before minutes of tokenizing
+    run = FinetuningRun(path, recipe, vocabulary)
+    encoded = {split: data.encoded(split, vocabulary, recipe.limits) for split in data.splits}
     held_out = {
-        split: ExampleBatches(
-            data.encoded(split, vocabulary, recipe.limits), recipe.batch_size, shapes=shapes
-        )
+        split: example_batches(encoded[split], recipe.batch_size, strategy)
         for split in data.validation
     }
-    with strategy.scope():
-        network = build_network(recipe, vocabulary.size)
-        init.copy_to(network)
+
+    def validation(network: keras.Model) -> FinetuningValidation:
         predictor = Predictor(network, vocabulary, task, recipe.limits, recipe.batch_size)
-        learnt = kind_of(task).learnt(network.config, recipe.language_weight)
-        model = build_fit_model(network, learnt, recipe.training)
-    print(f"{recipe.model}: {network.count_params():,} parameters, from {init.given}", flush=True)
-    validation = FinetuningValidation(task, predictor, held_out, data.validation)
-    run = FinetuningRun(path, recipe, vocabulary)
+        return FinetuningValidation(task, predictor, held_out, data.validation)
 
-    def start() -> None:
-        (path / RESULT).unlink(missing_ok=True)
-        run.write(network, rows.fingerprint(), examples=len(rows))
-
+    config = recipe.model_config(vocabulary.size)
+    objective = kind_of(task).learnt(config, recipe.language_weight)
+    chief = Workers(strategy).chief
     try:
-        trained = train(
-            model,
-            lambda start: rows.dataset(recipe.training.seed, start),
-            recipe.training,
-            path,
-            validate=validation,
-            vocabulary_hash=vocabulary.hash,
-            on_start=start,
-        )
+        result = train_examples(run, encoded[TRAIN], objective, validation, init, strategy)
     except Diverged:
-        _write(run, _result(path, "diverged"), strategy)
+        if chief:
+            run.write_result(result_of(path, None))
         raise
-    result = _result(path, trained.reason, trained.step, round(trained.elapsed_seconds, 1))
-    _write(run, result, strategy)
+    if chief:
+        run.write_result(result_of(path, result))
     return result
 
 
-def open_same(path: epath.Path, recipe: FinetuningRecipe, init: Init) -> FinetuningRun | None:
-    """The run in a folder, if there is one, of the same recipe and vocabulary.
-
-    Args:
-        path: the folder.
-        recipe: resolved.
-        init: where the vocabulary comes from.
-
-    Raises:
-        UserError: it is a run of others.
-    """
-    if not (path / "recipe.json").exists():
-        return None
-    opened = FinetuningRun.open(path)
-    check_same(opened.recipe, recipe, path, FinetuningRecipe.may_change)
-    check_vocabulary(opened.vocabulary.hash, init.vocabulary, str(path))
-    return opened
-
-
-def _write(run: FinetuningRun, result: FinetuningResult, strategy: tf.distribute.Strategy) -> None:
-    if Workers(strategy).chief:
-        run.write_result(result)
-
-
-def _result(
-    path: epath.Path, reason: str, step: int | None = None, seconds: float | None = None
-) -> FinetuningResult:
+def result_of(path: epath.Path, trained: TrainingResult | None) -> FinetuningResult:
+    """How a training in a run's folder ended; None = it diverged."""
+    ended = ("diverged", None) if trained is None else (trained.reason, trained.step)
+    seconds = None if trained is None else round(trained.elapsed_seconds, 1)
     directory = CheckpointDirectory(path)
     best = directory.best()
     if best is None:
-        return FinetuningResult(reason, step, None, None, {}, seconds)
+        return FinetuningResult(*ended, None, None, {}, seconds)
     metrics = read_manifest(directory.of_step(best["step"]))["metrics"]
-    return FinetuningResult(reason, step, best["step"], best["score"], metrics, seconds)
+    return FinetuningResult(*ended, best["step"], best["score"], metrics, seconds)
+
+
+def metric_names(task: Task) -> tuple[str, ...]:
+    """The metrics of a validation."""
+    return ("score", *task.metrics, *task.more_metrics, "loss")
+
+
+class FinetuningValidation:
+    """Loss and metrics of the development sets.
+
+    Args:
+        predictor: of the network that is being trained.
+        data: rows of each development set; the first one decides.
+        examples: the same, with labels.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        predictor: Predictor,
+        data: dict[str, ExampleBatches],
+        examples: dict[str, Any],
+    ):
+        self.task = task
+        self.predictor = predictor
+        self.data = data
+        self.examples = examples
+
+    def __call__(self, model: FitModel, step: int) -> dict[str, float]:
+        """The metrics by name."""
+        logits = {split: self.predictor.logits(data) for split, data in self.data.items()}
+        first = next(iter(logits))
+        outputs = {
+            split: self.predictor.outputs(self.data[split], self.examples[split], found)
+            for split, found in logits.items()
+        }
+        loss = self._loss(logits[first], self.data[first])
+        return {"loss": loss, **measure(self.task, outputs, self.examples)}
+
+    def _loss(self, logits: np.ndarray, data: ExampleBatches) -> float:
+        rows = np.arange(len(data))
+        batch = {
+            "token_ids": tf.ones((len(data), 1), tf.int32),
+            "label": tf.constant(data.labels(rows, data.lengths[-1])),
+            "weight": tf.ones(len(data)),
+        }
+        # The outputs are there already: a network that returns them.
+        sums = self.predictor.kind.objective(
+            lambda inputs, training: tf.constant(logits), batch, training=False
+        )
+        return float(sums["loss_sum"] / sums["weight"])

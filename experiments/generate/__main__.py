@@ -10,10 +10,9 @@ draws with the seed + k, counted from 0. `export.saved_model` writes a model tha
 """
 
 import argparse
-import importlib
 import sys
 
-from experiments.command_line import command_parser
+from experiments.command_line import checkpoint_option, command_parser
 from macaron_tf.errors import UserError, exit_on_user_error
 
 _FORMS = """runs of `python -m experiments.pretrain`:
@@ -29,8 +28,6 @@ whichever comes first. Line ends in what is given are read as spaces, as in the 
 """
 
 _RUN = "folder of the run, or hugging-face:DIR"
-# Each command's module in experiments.generate.
-_MODULES = {"complete": "complete", "sample": "complete", "score": "score"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "scored (default: half a window)",
     )
     score.add_argument("--output", metavar="FILE", help="JSON of the scores")
-    _checkpoint_option(score)
+    checkpoint_option(score)
     return parser
 
 
@@ -83,25 +80,24 @@ def _drawing_options(parser: argparse.ArgumentParser) -> None:
         "--min-tokens", type=int, default=0, metavar="N", help="new tokens before it may end"
     )
     group.add_argument("--seed", type=int, default=1, help="same seed, same text (default 1)")
-    _checkpoint_option(parser)
-
-
-def _checkpoint_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", metavar="NAME", help="best, last or a step's number (default: best)"
-    )
+    checkpoint_option(parser)
 
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; see `--help`."""
     options = _parser().parse_args(arguments)
-    for name in ("window", "stride"):
-        value = getattr(options, name, None)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: give a whole number of 1 or more")
+    if options.command == "score":
+        for name, value in (("window", options.window), ("stride", options.stride)):
+            if value is not None and value < 1:
+                raise UserError(f"--{name} {value}: give a whole number of 1 or more")
     # Each command imports what it needs: `--help` answers without TensorFlow.
-    importlib.import_module(f"experiments.generate.{_MODULES[options.command]}").run(options)
+    from experiments.generate import commands
+
+    if options.command == "score":
+        commands.score(options)
+    else:
+        commands.complete(options)
 
 
 if __name__ == "__main__":

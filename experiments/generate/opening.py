@@ -1,4 +1,4 @@
-"""Which model a command of generation is given, and how it is opened."""
+"""Opens a model that writes text: a run, or a Hugging Face directory."""
 
 import dataclasses
 import os
@@ -9,16 +9,15 @@ import keras
 
 from experiments.pretrain.recipe import CAUSAL, CORRUPTING
 from experiments.run import read_kind
-from experiments.text_to_text.generator import TaskGenerator
 from experiments.text_to_text.recipe import TextRecipe
-from experiments.text_to_text.run import TextRun
+from experiments.text_to_text.run import TaskGenerator, TextRun
 from macaron_tf.decoding import SequenceGenerator, TextGenerator, TextScorer
 from macaron_tf.errors import UserError
 from macaron_tf.pretrained import is_library, load
 from macaron_tf.text.base import PieceVocabulary
 
 _WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
-# What runs of other kinds are for.
+# The commands for runs of other kinds.
 _OTHER_COMMANDS = {
     "translation": "python -m experiments.translate translate",
     "finetuning": "python -m experiments.finetune predict",
@@ -35,13 +34,14 @@ class OpenedModel:
 
     Attributes:
         name: what tables call it.
-        network: a `LanguageModel`, an `EncoderDecoder`, or what has their `start` and `step`.
+        network: a `LanguageModel`, an `EncoderDecoder`, or another with their `init_decode` and
+            `decode_step`.
         vocabulary: the one it was trained with.
         longest: tokens of a row (or of a source) beyond which it knows no position; None = any
             number.
         window: tokens of the rows that it was trained on.
         checkpoint: which weights.
-        objective: what it has learnt, see `PretrainingRecipe`.
+        objective: of its training, see `PretrainingRecipe`.
         starts: whether it begins texts, behind [CLS]; else it only goes on with them.
         sentinels, ends: of an encoder-decoder, see `Pretrained`.
     """
@@ -58,7 +58,7 @@ class OpenedModel:
     ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def generator(self) -> TextGenerator:
-        """What goes on with texts, or answers them."""
+        """The generator that goes on with texts, or answers them."""
         if self.objective in CORRUPTING:
             return SequenceGenerator(
                 self.network, self.vocabulary, self.longest, self.sentinels, **self.ends
@@ -66,7 +66,7 @@ class OpenedModel:
         return TextGenerator(self.network, self.vocabulary, self.longest, self.starts)
 
     def scorer(self, window: int) -> TextScorer:
-        """What says how likely texts are, in rows of `window` tokens."""
+        """The scorer of texts, in rows of `window` tokens."""
         return TextScorer(self.network, self.vocabulary, window, starts=self.starts)
 
 

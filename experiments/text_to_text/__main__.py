@@ -10,10 +10,10 @@
 """
 
 import argparse
-import importlib
 import sys
 
 from experiments.command_line import (
+    checkpoint_option,
     command_parser,
     devices,
     set_option,
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--source", help="of examples; the run's by default")
     evaluate.add_argument("--split", default="validation", help="its split (default: validation)")
     tfds_options(evaluate)
-    _checkpoint_option(evaluate)
+    checkpoint_option(evaluate)
     strategy_options(evaluate)
 
     predict = command("predict", "answer lines, a line out for a line in")
@@ -64,15 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         "--input", metavar="FILE", help="texts, of two with a tab between; stdin by default"
     )
     predict.add_argument("--output", metavar="FILE", help="answers; stdout by default")
-    _checkpoint_option(predict)
+    checkpoint_option(predict)
     strategy_options(predict)
     return parser
-
-
-def _checkpoint_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", metavar="NAME", help="best, last or a step's number (default: best)"
-    )
 
 
 @exit_on_user_error
@@ -81,7 +75,19 @@ def main(arguments: list[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     options.devices = devices(options)
     # Each command imports what it needs: `--help` answers without TensorFlow.
-    importlib.import_module(f"experiments.text_to_text.{options.command}").run(options)
+    match options.command:
+        case "train":
+            from experiments.text_to_text import train
+
+            train.run(options)
+        case "evaluate":
+            from experiments.text_to_text.evaluate import evaluate
+
+            evaluate(options)
+        case "predict":
+            from experiments.text_to_text.evaluate import predict
+
+            predict(options)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,116 @@
-"""`text_to_text evaluate`: a run's answers to a split, scored by the task's metrics."""
+"""`text_to_text evaluate` and `predict`: pairs of a task, answers and their scores."""
 
 import argparse
 import dataclasses
-import json
+import sys
+from collections.abc import Sequence
 
-from experiments.text_to_text.data import TextPairs
-from experiments.text_to_text.run import TextRun
-from macaron_tf.io import paths as storage
+from experiments.lines import answer_lines
+from experiments.run import write_json
+from experiments.text_to_text.recipe import PREFIXES, TextRecipe
+from experiments.text_to_text.run import TextRun, framed
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.data.tasks.text_tasks import answer_text, as_texts, read_answer, read_answers
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation import glue
+from macaron_tf.evaluation.language import rouge
+from macaron_tf.evaluation.translation import evaluate_translations
 
 
-def run(options: argparse.Namespace) -> None:
+@dataclasses.dataclass(frozen=True)
+class TextPairs:
+    """A split of a task.
+
+    Attributes:
+        task: its name.
+        pairs: (source, target) lines.
+        examples: of a task with classes or scores.
+    """
+
+    task: str
+    pairs: list[tuple[str, str]]
+    examples: Examples | None = None
+
+    @classmethod
+    def read(
+        cls, recipe: TextRecipe, split: str, data_dir: str | None = None, download: bool = False
+    ) -> "TextPairs":
+        """Reads a split of the recipe's source.
+
+        Raises:
+            UserError: the source cannot be read.
+        """
+        if recipe.task in PREFIXES:
+            pairs = read_pairs(recipe.source, split, *recipe.fields, data_dir, download)
+            # Each side in one line; e-mails have many.
+            pairs = [tuple(" ".join(text.split()) for text in pair) for pair in pairs]
+            prefix = PREFIXES[recipe.task]
+            return cls(recipe.task, [(prefix + text, answer) for text, answer in pairs])
+        task = get_task(recipe.task)
+        examples = read_examples(task, split, data_dir, download, recipe.source)
+        return cls(recipe.task, as_texts(task, examples), examples)
+
+    def first(self, count: int | None) -> "TextPairs":
+        """The first examples alone."""
+        if count is None or count >= len(self.pairs):
+            return self
+        examples = self.examples
+        if examples is not None:
+            columns = (getattr(examples, field.name) for field in dataclasses.fields(examples))
+            examples = Examples(*(None if one is None else one[:count] for one in columns))
+        return TextPairs(self.task, self.pairs[:count], examples)
+
+    def score(self, answers: Sequence[str]) -> dict[str, float]:
+        """The task's metrics of an answer for each pair, `"score"` being the main one."""
+        targets = [target for _, target in self.pairs]
+        if self.task == "summarization":
+            found = rouge(answers, targets)
+            return {**found, "score": found["rougeL"]}
+        if self.task == "translation":
+            scores = evaluate_translations(answers, targets)
+            return {"bleu": scores.bleu, "chrf": scores.chrf, "score": scores.bleu}
+        task, labels = get_task(self.task), self.examples.labels
+        predictions = read_answers(task, answers, labels)
+        return glue.score(task, predictions, labels, self.examples.groups)
+
+
+def check_answers(task: str, vocabulary) -> None:
+    """Refuses a vocabulary that cannot say a task's answers.
+
+    Args:
+        vocabulary: has `encode_lines` and `decode_lines`.
+
+    Raises:
+        UserError: an answer does not come back; the sentence names it.
+    """
+    if task in PREFIXES:
+        return
+    named = get_task(task)
+    labels = range(named.num_classes) if named.labels else (3.8,)
+    answers = [answer_text(named, label) for label in labels]
+    back = vocabulary.decode_lines(vocabulary.encode_lines(answers))
+    for label, answer, found in zip(labels, answers, back, strict=True):
+        if read_answer(named, found) != label:
+            raise UserError(
+                f"the vocabulary makes {found!r} of the answer {answer!r} of {task}: pre-train "
+                "with a larger one, or on text that has such words"
+            )
+
+
+def metric_names(task: str) -> tuple[str, ...]:
+    """The metrics of a validation."""
+    losses = ("loss", "nll", "perplexity", "accuracy")
+    if task in PREFIXES:
+        own = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
+        return (*losses, *own[task], "score")
+    named = get_task(task)
+    own = [f"task_{name}" for name in (*named.metrics, *named.more_metrics)]
+    return (*losses, *own, "score")
+
+
+def evaluate(options: argparse.Namespace) -> None:
     """Answers, scores, prints, and writes scores and answers."""
     opened = TextRun.open(options.run)
     recipe = opened.recipe
@@ -34,5 +135,20 @@ def run(options: argparse.Namespace) -> None:
         "targets": [target for _, target in pairs.pairs],
     }
     path = opened.path / "scores" / f"{recipe.task}-{options.split}-{checkpoint.name}.json"
-    storage.write_aside(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    write_json(path, record)
     print(f"scores and answers: {path}")
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Answers the lines of a file or stdin in order: a text each, or two with a tab between."""
+    with options.devices.scope():
+        opened = TextRun.open(options.run)
+        writer = opened.writer(opened.load_network(options.checkpoint))
+
+    def answer(lines: list[str], first: int) -> str:
+        found = writer.translate([framed(opened.recipe.task, line) for line in lines], first)
+        for warning in found.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        return "".join(f"{line}\n" for line in found.best)
+
+    answer_lines(options.input, options.output, answer)

@@ -1,19 +1,28 @@
 """Every setting of a text-to-text run."""
 
 import dataclasses
+import typing
+from typing import Annotated
 
-from experiments.recipe import Recipe
+from annotated_types import Ge
+
+from experiments.recipe import MAY_CHANGE, Recipe
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.translation import BatchingConfig
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderDecoderConfig, catalog
+from macaron_tf.models import EncoderDecoderConfig
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.settings import Count, Dropout, Natural, OneOf
 from macaron_tf.special_ids import EOS
+from macaron_tf.training import TrainingConfig
 
 # Tasks of pairs of texts, and what stands before the first.
 PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
-# Those whose answers are words: a class's name or a score.
+# Tasks whose answers are words: a class's name or a score.
 TEXT_TASKS = tuple(name for name, task in TASKS.items() if task.kind == "classification")
+# The e-mails and their subjects that TensorFlow Datasets has.
+_SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,72 +31,111 @@ class TextRecipe(Recipe):
 
     Attributes:
         task: of GLUE or SuperGLUE, by its name; or `"summarization"` or `"translation"`.
-        source: where its examples come from, see
-            `macaron_tf.data.tasks.reading.read_examples`; of
-            the last two pairs of texts, see `macaron_tf.data.read_pairs`.
-        fields: of these two: what the source calls a text and what it becomes: languages, or
-            fields of a record.
-        init: where the weights come from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
+        source: the examples, see `macaron_tf.data.tasks.reading.read_examples`; of the last two
+            tasks pairs of texts, see `macaron_tf.data.read_pairs`.
+        fields: names of the two sides of pairs: languages, or fields of a record.
+        init: the weights to start from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
         starts: whether sources and targets begin with [CLS], the decoder reading [SEP] before it,
             as BART's of Hugging Face; the runs trained here do without.
         sentinel_rows: rows of the model's table beyond the vocabulary's.
         max_source, max_target: greatest number of tokens of each side, EOS (and [CLS]) included;
-            what is longer is cut.
+            longer texts are cut.
         label_smoothing: of the objective.
         batching: how pairs become batches.
         decoding: of answers.
-        validation_examples: how many answers are written for a validation; None = all.
+        validation_examples: answers written for a validation; None = all.
     """
 
     kind = "text_to_text"
     command = "python -m experiments.text_to_text"
+    may_change: typing.ClassVar = (*MAY_CHANGE, "decoding.", "validation_examples")
 
-    task: str
+    task: Annotated[str, OneOf((*TEXT_TASKS, *PREFIXES))]
     source: str
     fields: tuple[str, str] = ("source", "target")
     init: str
     starts: bool = False
-    sentinel_rows: int = 0
-    max_source: int = 128
-    max_target: int = 32
-    label_smoothing: float = 0.0
+    sentinel_rows: Natural = 0
+    max_source: Annotated[int, Ge(2)] = 128
+    max_target: Annotated[int, Ge(2)] = 32
+    label_smoothing: Dropout = 0.0
     batching: BatchingConfig = BatchingConfig()
     decoding: BeamSearchConfig = BeamSearchConfig()
-    validation_examples: int | None = None
+    validation_examples: Count | None = None
 
     def check(self) -> None:
-        known = (*TEXT_TASKS, *PREFIXES)
-        if self.task not in known:
-            raise UserError(f"task is {self.task!r}: give one of {', '.join(known)}")
         if not self.source:
             raise UserError(f"the task {self.task!r} has no data of its own: give --source")
         for name in ("max_source", "max_target"):
-            least = 3 if self.starts else 2
-            if getattr(self, name) < least:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be {least} or more")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing is {self.label_smoothing}: it must lie in [0, 1)")
-        if self.validation_examples is not None and self.validation_examples < 1:
-            raise UserError(
-                f"validation_examples is {self.validation_examples}: give 1 or more, or None"
-            )
+            if self.starts and getattr(self, name) < 3:
+                raise UserError(f"{name} is {getattr(self, name)}: [CLS], a token and EOS are 3")
 
     @property
     def before(self) -> tuple[int, ...]:
-        """What the decoder reads before BOS."""
+        """Ids that the decoder reads before BOS."""
         return (EOS,) if self.starts else ()
 
     def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
         config = super().model_config(vocab_size)
-        if not isinstance(config, EncoderDecoderConfig):
-            known = ", ".join(catalog.names(EncoderDecoderConfig))
-            raise UserError(f"model: {self.model} is no encoder-decoder; there are {known}")
+        self.expect_model(config, EncoderDecoderConfig, "is no encoder-decoder")
         for name in ("max_source", "max_target"):
-            if config.longest is not None and config.longest < getattr(self, name):
-                raise UserError(
-                    f"{name} is {getattr(self, name)}, but the model has {config.longest} "
-                    f"positions: set {name}={config.longest} or less"
-                )
+            self.expect_positions(config, name, getattr(self, name))
         return config
+
+
+def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> TextRecipe:
+    """The settings of a task from a start.
+
+    T5's runs, which Adafactor made, are fine-tuned with it at a constant 0.001 (Raffel et al.
+    2020, section 3.1.2); BART's with Adam at 3e-5 after a warm-up (the released recipe).
+
+    Args:
+        init: the start's name on the command line.
+        source: of the examples; None = the task's own.
+
+    Raises:
+        UserError: there is no such task.
+    """
+    training = TrainingConfig(
+        max_steps=2_000,
+        optimizer="adafactor",
+        learning_rate=1e-3,
+        schedule="constant",
+        warmup_steps=0,
+        dtype_policy=start.network.dtype_policy.name,
+        validate_every=250,
+        best_metric="score",
+    )
+    usual = {"span_corruption": "adafactor", "denoising": "adam"}[start.objective]
+    if (start.optimizer or usual) == "adam":
+        training = dataclasses.replace(
+            training,
+            optimizer="adam",
+            learning_rate=3e-5,
+            schedule="linear",
+            warmup_steps=200,
+            beta_2=0.999,
+            weight_decay=0.01,
+            decay_vectors=False,
+            clip_norm=0.1,
+        )
+    given, fields = "", ("source", "target")
+    if task == "summarization":
+        given, fields = _SUMMARIES
+    elif task in TASKS:
+        given = TASKS[task].source or ""
+    smoothing = 0.1 if task in PREFIXES and start.objective == "denoising" else 0.0
+    return TextRecipe(
+        model=start.model,
+        model_options=start.model_options,
+        task=task,
+        source=source or given,
+        fields=fields,
+        init=init,
+        starts=bool(start.ends),
+        sentinel_rows=start.config.vocab_size - start.vocabulary.size,
+        label_smoothing=smoothing,
+        training=training,
+    )

@@ -1,15 +1,19 @@
-"""A text-to-text run."""
+"""A text-to-text run: its sources, and its answers by a search or by draws."""
 
 import dataclasses
-import os
 
-from etils import epath
+import tensorflow as tf
 
 from experiments.run import Run
-from experiments.text_to_text.recipe import TextRecipe
-from macaron_tf.decoding import BeamSearchConfig, LineTranslator
+from experiments.text_to_text.recipe import PREFIXES, TextRecipe
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.text_tasks import in_one_line, source_text, source_texts
+from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SequenceGenerator
 from macaron_tf.models import EncoderDecoder
-from macaron_tf.text import TextVocabulary, load_encoder_vocabulary
+from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.text import TextVocabulary
+from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.normalization import as_prompt, as_prompts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,13 +22,9 @@ class TextRun(Run):
 
     recipe_class = TextRecipe
 
-    @staticmethod
-    def load_vocabulary(directory: epath.Path):
-        return load_encoder_vocabulary(directory)
-
     @property
     def texts(self) -> TextVocabulary:
-        """The vocabulary as lines are cut with it."""
+        """The vocabulary that cuts lines of both sides."""
         recipe = self.recipe
         return TextVocabulary(self.vocabulary, recipe.max_source, recipe.max_target, recipe.starts)
 
@@ -45,8 +45,8 @@ class TextRun(Run):
             decoding: the recipe's by default.
         """
         recipe = self.recipe
-        # A target may be as long as training's were, however short the source is; a BOS that
-        # begins it is none of what is searched.
+        # A target may be as long as in training, however short the source is; the ids before
+        # BOS are not searched.
         longest = recipe.max_target - len(recipe.before)
         decoding = dataclasses.replace(
             decoding or recipe.decoding,
@@ -63,9 +63,50 @@ class TextRun(Run):
         )
 
 
-def open_checkpoint(
-    path: str | os.PathLike, checkpoint: str | None
-) -> tuple[TextRun, EncoderDecoder]:
-    """A run and its network with a checkpoint's weights."""
-    opened = TextRun.open(path)
-    return opened, opened.load_network(checkpoint)
+def framed(task: str, line: str) -> str:
+    """The source text of a line, with the task's prefix.
+
+    Args:
+        line: a text, or two with a tab between; any white space in them is a space.
+    """
+    line = as_prompt(line)
+    if task in PREFIXES:
+        return PREFIXES[task] + " ".join(line.split())
+    first, tab, second = line.partition("\t")
+    return source_text(get_task(task), first, second if tab else None)
+
+
+def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
+    """`framed` in a graph, `(B,)` strings to `(B,)` strings."""
+    lines = as_prompts(lines)
+    if task in PREFIXES:
+        return tf.strings.join([PREFIXES[task], in_one_line(lines)])
+    return source_texts(get_task(task), lines)
+
+
+class TaskGenerator(SequenceGenerator):
+    """Answers lines of a task, see `framed`; at temperature 0 with the likeliest tokens.
+
+    Args:
+        recipe: names the task and the limits of a source and of an answer.
+    """
+
+    def __init__(self, network: EncoderDecoder, vocabulary: PieceVocabulary, recipe: TextRecipe):
+        super().__init__(
+            network,
+            vocabulary,
+            recipe.max_source,
+            source_start=(BOS,) if recipe.starts else (),
+            answer_start=(*recipe.before, BOS),
+        )
+        self.task, self.max_target = recipe.task, recipe.max_target
+
+    def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        sources = framed_in_graph(self.task, texts)
+        ids = tf.cast(self.vocabulary.encode(sources), tf.int32)  # (B, None)
+        start = tf.repeat(tf.constant([self.source_start], tf.int32), ids.nrows(), axis=0)
+        return tf.concat([start, ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
+
+    def room(self, length: int | tf.Tensor) -> int:
+        # The last position is for EOS, which a search puts there.
+        return self.max_target - len(self.answer_start)

@@ -3,35 +3,27 @@
 import argparse
 import dataclasses
 
-import keras
 import tensorflow as tf
 from etils import epath
 
-from experiments.recipe import MAY_CHANGE, check_same, override
-from experiments.text_to_text.data import TextPairs, check_answers, metric_names
-from experiments.text_to_text.recipe import PREFIXES, TextRecipe
+from experiments.pretrain.recipe import CORRUPTING
+from experiments.recipe import override
+from experiments.text_to_text.evaluate import TextPairs, check_answers, metric_names
+from experiments.text_to_text.recipe import PREFIXES, TextRecipe, recipe_for
 from experiments.text_to_text.run import TextRun
-from experiments.text_to_text.start import TextStart, read_start
-from macaron_tf.data.tasks.definitions import TASKS
+from experiments.train_run import RunData, report, train_run
 from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderDecoder
+from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import TranslationObjective
+from macaron_tf.pretrained import load
 from macaron_tf.special_ids import BOS
-from macaron_tf.training import (
-    FitModel,
-    TrainingConfig,
-    TrainingResult,
-    build_fit_model,
-    train,
-)
+from macaron_tf.training import FitModel, TrainingResult
 
-_MAY_CHANGE = (*MAY_CHANGE, "decoding.", "validation_examples")
 _SAMPLES = 5
-# The e-mails and their subjects that TensorFlow Datasets has.
-_SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -40,135 +32,75 @@ def run(options: argparse.Namespace) -> None:
     recipe = override(recipe_for(options.task, start, options.init, options.source), options.set)
     path = as_path(options.run)
     result = train_recipe(recipe, path, start, options.data_dir, options.download, options.devices)
-    print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
-    if result.best_step is not None:
-        name, score = recipe.training.best_metric, result.best_score
-        print(f"best validation {name} {score:.4f} at step {result.best_step:,}")
     where = f" --data-dir {options.data_dir}" if options.data_dir else ""
-    print(
-        f"next: {recipe.command} evaluate {path}{where}\n"
-        f"      {recipe.command} predict {path} --input FILE"
-    )
+    steps = [
+        f"{recipe.command} evaluate {path}{where}",
+        f"{recipe.command} predict {path} --input FILE",
+    ]
+    report(result, recipe, steps)
 
 
-def recipe_for(task: str, start: TextStart, init: str, source: str | None) -> TextRecipe:
-    """The settings of a task from a start.
-
-    T5's runs, which Adafactor made, are fine-tuned with it at a constant 0.001 (Raffel et al.
-    2020, section 3.1.2); BART's with Adam at 3e-5 after a warm-up (the released recipe).
+def read_start(given: str) -> Pretrained:
+    """Reads `--init`: the folder of a pre-training run of T5 or BART, or `hugging-face:DIR`.
 
     Raises:
-        UserError: there is no such task.
+        UserError: nothing is there, or it is no encoder-decoder that can be fine-tuned.
     """
-    training = TrainingConfig(
-        max_steps=2_000,
-        optimizer="adafactor",
-        learning_rate=1e-3,
-        schedule="constant",
-        warmup_steps=0,
-        dtype_policy=start.dtype_policy,
-        validate_every=250,
-        best_metric="score",
-    )
-    if start.optimizer == "adam":
-        training = dataclasses.replace(
-            training,
-            optimizer="adam",
-            learning_rate=3e-5,
-            schedule="linear",
-            warmup_steps=200,
-            beta_2=0.999,
-            weight_decay=0.01,
-            decay_vectors=False,
-            clip_norm=0.1,
+    found = load(given)
+    if found.objective not in CORRUPTING:
+        raise UserError(
+            f"--init {given} has learnt {found.objective!r} and is no encoder-decoder: give a run "
+            f"of {' or '.join(CORRUPTING)}, or a T5 or BART"
         )
-    given, fields = "", ("source", "target")
-    if task == "summarization":
-        given, fields = _SUMMARIES
-    elif task in TASKS:
-        given = TASKS[task].source or ""
-    smoothing = 0.1 if task in PREFIXES and start.objective == "denoising" else 0.0
-    return TextRecipe(
-        model=start.model,
-        model_options=start.model_options,
-        task=task,
-        source=source or given,
-        fields=fields,
-        init=init,
-        starts=start.starts,
-        sentinel_rows=start.sentinel_rows,
-        label_smoothing=smoothing,
-        training=training,
-    )
+    if found.vocabulary is None:
+        raise UserError(f"--init {given} has no tokenizer beside it: put its files there")
+    return found
 
 
 def train_recipe(
     recipe: TextRecipe,
     path: epath.Path,
-    start: TextStart,
-    data_dir: str | None = None,
-    download: bool = False,
-    strategy: tf.distribute.Strategy | None = None,
+    start: Pretrained,
+    data_dir: str | None,
+    download: bool,
+    strategy: tf.distribute.Strategy,
 ) -> TrainingResult:
     """Fine-tunes in a run's folder; the run found there is continued.
-
-    Args:
-        recipe: every setting.
-        path: the run's folder.
-        start: what weights and vocabulary are of.
-        data_dir, download: as for `macaron_tf.data.read_pairs`.
-        strategy: the devices; None = this moment's.
 
     Raises:
         UserError: bad input, or a run of other data or settings in `path`.
     """
-    known = metric_names(recipe.task)
-    if recipe.training.best_metric not in known:
-        raise UserError(
-            f"training.best_metric is {recipe.training.best_metric!r}: give one of "
-            f"{', '.join(known)}"
-        )
+    recipe.check_metric(metric_names(recipe.task))
     run = TextRun(path, recipe, start.vocabulary)
     recipe.model_config()
     check_answers(recipe.task, start.vocabulary)
-    if (path / "recipe.json").exists():
-        opened = TextRun.open(path)
-        check_same(opened.recipe, recipe, path, _MAY_CHANGE)
-    else:
-        opened = None
+    TextRun.resume(path, recipe)  # refused before the data are read
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
-    made = {"cleaning": cleaning, "batching": recipe.batching}
-    train_pairs = TextPairs.read(recipe, "train", data_dir, download)
-    held_out = TextPairs.read(recipe, "validation", data_dir, download)
-    data = TranslationData.from_pairs(train_pairs.pairs, run.texts, **made)
+    train_pairs, held_out = (
+        TextPairs.read(recipe, split, data_dir, download) for split in ("train", "validation")
+    )
+    data, validation = (
+        TranslationData.from_pairs(
+            pairs.pairs, run.texts, cleaning=cleaning, batching=recipe.batching
+        )
+        for pairs in (train_pairs, held_out)
+    )
     print(f"{recipe.task}: {data.summary()}", flush=True)
-    if opened:
-        opened.check_data(data.fingerprint())
-    # Dropout and batches follow from the one seed.
-    keras.utils.set_random_seed(recipe.training.seed)
-    strategy = strategy or tf.distribute.get_strategy()
-    with strategy.scope():
-        network = run.build_network()
-        if not opened:
-            network.set_weights(start.weights())
-        objective = TranslationObjective(
-            recipe.label_smoothing,
-            skip_padding=not is_tpu(strategy),
-            first=[*recipe.before, BOS][0],
-        )
-        model = build_fit_model(network, objective, recipe.training)
-        validation = TextValidation(
-            run, network, held_out, TranslationData.from_pairs(held_out.pairs, run.texts, **made)
-        )
-    print(f"{recipe.model}: {network.count_params():,} parameters, from {recipe.init}", flush=True)
-    return train(
-        model,
-        lambda step: data.dataset(recipe.training.seed, step),
-        recipe.training,
-        path,
-        validate=validation,
-        vocabulary_hash=run.vocabulary.hash,
-        on_start=lambda: run.write(network, data.fingerprint(), pairs=len(data)),
+    objective = TranslationObjective(
+        recipe.label_smoothing, skip_padding=not is_tpu(strategy), first=[*recipe.before, BOS][0]
+    )
+    return train_run(
+        run,
+        RunData(
+            lambda step: data.dataset(recipe.training.seed, step),
+            data.fingerprint(),
+            {"pairs": len(data)},
+        ),
+        objective,
+        lambda network: TextValidation(run, network, held_out, validation),
+        strategy,
+        lambda network: network.set_weights(start.network.get_weights()),
+        note=f", from {recipe.init}",
     )
 
 
@@ -176,8 +108,6 @@ class TextValidation:
     """Loss of held-out targets, the task's metrics of greedy answers, and some of them.
 
     Args:
-        run: the run.
-        network: that is being trained.
         pairs: held out.
         data: the same, as batches.
     """
@@ -190,7 +120,7 @@ class TextValidation:
         self.writer = run.writer(network, greedy)
 
     def __call__(self, model: FitModel, step: int) -> dict:
-        """The metrics by name and `samples`, as `train` asks of a validation."""
+        """The metrics by name, and `samples`."""
         metrics = model.evaluate(self.data.evaluation_dataset(), verbose=0, return_dict=True)
         answers = self.writer.translate([source for source, _ in self.pairs.pairs]).best
         scores = self.pairs.score(answers)

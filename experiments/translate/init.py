@@ -10,7 +10,7 @@ from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
-from macaron_tf.models import Encoder, EncoderDecoder, EncoderDecoderConfig, catalog
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
 from macaron_tf.models.pretrained import Pretrained
@@ -174,12 +174,12 @@ class EncoderStart(Start):
         return PairVocabulary(own, own, recipe.data.normalization, recipe.data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
-        encoder = _encoder(self.init)
+        encoder = self.init.source.network.encoder
         copy_embeddings(network, encoder, self._language_rows(recipe))
         if "encoder" in self.parts:
             network.encoder.copy_from(encoder.stack)
         if self.decoder:
-            encoder = _encoder(self.decoder)
+            encoder = self.decoder.source.network.encoder
         if "decoder" in self.parts or self.decoder:
             network.decoder.copy_from(encoder.stack)
 
@@ -187,7 +187,7 @@ class EncoderStart(Start):
         """The ids of source and target in the encoder's language embeddings."""
         if not self.init.config.num_languages:
             return [0, 0]
-        known = self.init.languages
+        known = self.init.source.languages
         for language in recipe.data.languages:
             if language not in known:
                 raise UserError(
@@ -196,15 +196,6 @@ class EncoderStart(Start):
                     f"{language!r}: give a pre-training run that has seen it, or other languages"
                 )
         return [known.index(language) for language in recipe.data.languages]
-
-
-def _encoder(init: Init) -> Encoder:
-    """A built encoder with pre-trained weights."""
-    encoder = Encoder(init.config)
-    encoder.build()
-    for weight, value in zip(encoder.weights, init.weights.encoder, strict=True):
-        assign(weight, value)
-    return encoder
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

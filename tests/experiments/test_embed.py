@@ -8,9 +8,7 @@ import pytest
 
 from experiments.embed.__main__ import main
 from experiments.embed.recipe import paper_recipe
-from experiments.embed.run import EmbeddingRun
-from experiments.embed.sentence_encoder import SentenceEncoder
-from experiments.embed.start import open_encoder
+from experiments.embed.run import EmbeddingRun, SentenceEncoder, open_encoder
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError

@@ -6,12 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from experiments.finetune import submit
+from experiments.finetune import evaluate
 from experiments.finetune.__main__ import main
 from experiments.finetune.kinds import kind_of
-from experiments.finetune.prediction import measure
-from experiments.finetune.presets import preset
-from experiments.finetune.run import FinetuningRun
+from experiments.finetune.recipe import preset
+from experiments.finetune.run import FinetuningRun, measure
 from experiments.recipe import override
 from export.saved_model import export
 from macaron_tf.data.tasks.definitions import TASKS, get_task
@@ -155,7 +154,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, capsys):
         assert (split, source) == ("test", "tfds:glue/sst2")
         return read_examples(task, "validation", source=f"tsv:{toy}/{{split}}.tsv")
 
-    monkeypatch.setattr(submit, "read_examples", read)
+    monkeypatch.setattr(evaluate, "read_examples", read)
     assert main(["submit", str(toy_run), str(tmp_path / "glue")]) == 0
     lines = (tmp_path / "glue" / "SST-2.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction" and len(lines) == 51

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from experiments.finetune.__main__ import main
 from experiments.finetune.init import read_init
-from experiments.finetune.presets import preset
+from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun
 from experiments.pretrain import __main__ as pretrain
 from experiments.recipe import override
@@ -53,10 +53,9 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
     recipe = init.apply(override(preset("gpt", get_task("sst2")), ["max_length=16"]))
     assert (recipe.training.learning_rate, recipe.language_weight) == (6.25e-5, 0.5)
     assert recipe.limits.causal
-    from experiments.finetune.run import build_network
     from experiments.pretrain.run import PretrainingRun
 
-    network = build_network(recipe, init.vocabulary.size)
+    network = FinetuningRun(None, recipe, init.vocabulary).build_network()
     assert isinstance(network, CausalClassifier) and not network.symmetric
     init.copy_to(network)
     inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}

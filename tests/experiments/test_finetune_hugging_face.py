@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.embed import start as embedding
+from experiments.embed import run as embedding
 from experiments.finetune import __main__ as finetune
 from experiments.finetune.init import read_init
-from experiments.finetune.prediction import Predictor
-from experiments.finetune.presets import preset
-from experiments.finetune.run import FinetuningRun, build_network
+from experiments.finetune.recipe import preset
+from experiments.finetune.run import FinetuningRun, Predictor
 from experiments.recipe import override, recipe_from_json
 from export.fine_tuned import ClassifierModule
 from macaron_tf.data.tasks.definitions import get_task
@@ -88,7 +87,7 @@ def test_xlnet_classifies_as_theirs(tmp_path):
     recipe = init.apply(override(preset("bert", get_task("mrpc")), ["max_length=48"]))
     recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
     init.check(recipe)
-    network = build_network(recipe, init.vocabulary.size)
+    network = FinetuningRun(None, recipe, init.vocabulary).build_network()
     init.copy_to(network)
     output = theirs.logits_proj
     network.head.dense.set_weights([output.weight.detach().numpy().T, output.bias.detach().numpy()])
@@ -111,7 +110,8 @@ def test_what_begins_with_cls_is_no_xlnet_s(tmp_path):
     init = read_init(given)
     for task in ("squad", "conll2003"):
         with pytest.raises(UserError, match=r"rows that begin with \[CLS\]"):
-            build_network(init.apply(preset("bert", get_task(task))), init.vocabulary.size)
+            recipe = init.apply(preset("bert", get_task(task)))
+            FinetuningRun(None, recipe, init.vocabulary).build_network()
     with pytest.raises(UserError, match="an XLNet whose rows end"):
         embedding.read_start(given)
 

@@ -5,9 +5,9 @@ import pytest
 
 import macaron_tf
 from experiments.finetune.__main__ import main
-from experiments.finetune.init import Weights, read_init
-from experiments.finetune.presets import preset
-from experiments.finetune.run import FinetuningRun, build_network
+from experiments.finetune.init import read_init
+from experiments.finetune.recipe import preset
+from experiments.finetune.run import FinetuningRun
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
@@ -53,7 +53,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     assert init.label == "bert" and init.vocabulary.hash == vocabulary.hash
     recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=16"]))
     assert recipe.model == "macaron_bert_tiny"
-    network = build_network(recipe, vocabulary.size)
+    network = FinetuningRun(None, recipe, vocabulary).build_network()
     init.copy_to(network)
     for ours, theirs in (
         (network.encoder, pretrained.encoder),
@@ -77,10 +77,10 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
 def test_another_tasks_run_gives_its_encoder(toy_run):
     init = read_init(str(toy_run))
     recipe = init.apply(override(preset("macaron", get_task("cola")), ["max_length=16"]))
-    network = build_network(recipe, init.vocabulary.size)
+    network = FinetuningRun(None, recipe, init.vocabulary).build_network()
     init.copy_to(network)
-    theirs = Weights.of(FinetuningRun.open(toy_run).load_network())
-    for one, other in zip(network.encoder.get_weights(), theirs.encoder, strict=True):
+    theirs = FinetuningRun.open(toy_run).load_network().encoder.get_weights()
+    for one, other in zip(network.encoder.get_weights(), theirs, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -92,7 +92,7 @@ def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
     recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=12"]))
     read = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
     assert read.model_config(theirs.vocabulary.size) == theirs.config
-    network = build_network(read, theirs.vocabulary.size)
+    network = FinetuningRun(None, read, theirs.vocabulary).build_network()
     init.copy_to(network)
     for ours, expected in (
         (network.pooler, theirs.pooler),

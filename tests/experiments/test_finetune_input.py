@@ -66,7 +66,7 @@ def bad(name, tmp_path, toy, toy_run):
         "long": lambda: (train(max_length=17), "the model has 16 positions"),
         "short": lambda: (train(max_length=2), "max_length is 2"),
         "metric": lambda: (train(training__best_metric="bleu"), "give one of score, accuracy"),
-        "epochs": lambda: (train(epochs=-1), "epochs is -1"),
+        "epochs": lambda: (train(epochs=-1), "epochs=-1 must be"),
         "given": lambda: (train(init="x"), "give --init instead"),
         "unwritable": lambda: (
             ["train", "sst2", str(tmp_path / "file" / "run"), *toy_flags(toy)],

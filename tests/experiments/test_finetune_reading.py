@@ -9,8 +9,8 @@ import pytest
 from experiments.finetune.__main__ import main
 from experiments.finetune.init import read_init
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
-from experiments.finetune.presets import preset
-from experiments.finetune.run import FinetuningRun, build_network
+from experiments.finetune.recipe import preset
+from experiments.finetune.run import FinetuningRun
 from experiments.recipe import override
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.training.progress import read_lines
@@ -103,9 +103,11 @@ def test_another_kinds_run_gives_its_encoder(folder):
     for task in ("sst2", "squad"):
         settings = ["max_length=16", "spans.max_question=4"]
         recipe = init.apply(override(preset("bert", get_task(task)), settings))
-        network = build_network(recipe, init.vocabulary.size)
+        network = FinetuningRun(None, recipe, init.vocabulary).build_network()
         init.copy_to(network)
-        for one, other in zip(network.encoder.get_weights(), init.weights.encoder, strict=True):
+        for one, other in zip(
+            network.encoder.get_weights(), init.source.network.encoder.get_weights(), strict=True
+        ):
             np.testing.assert_array_equal(one, other)
 
 

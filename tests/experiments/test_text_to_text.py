@@ -7,7 +7,7 @@ import pytest
 
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.text_to_text.__main__ import main
-from experiments.text_to_text.data import check_answers
+from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder_decoder
@@ -76,7 +76,7 @@ def test_from_pre_training_to_answers(start, tables, tmp_path, capsys, monkeypat
 def test_wrong_input_is_one_sentence(start, tmp_path, capsys):
     run = str(tmp_path / "run")
     assert main(["train", "squad", run, "--init", start]) == 2
-    assert "task is 'squad': give one of" in capsys.readouterr().err
+    assert "task='squad' must be one of" in capsys.readouterr().err
     assert main(["train", "sst2", run, "--init", str(tmp_path)]) == 2
     assert "is no run" in capsys.readouterr().err
     named = ["--init", start, "--set", "training.best_metric=bleu"]

@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from experiments.generate.opening import open_model
 from experiments.text_to_text.__main__ import main
-from experiments.text_to_text.framing import framed
-from experiments.text_to_text.run import TextRun
-from experiments.text_to_text.start import read_start
-from experiments.text_to_text.train import recipe_for
+from experiments.text_to_text.recipe import recipe_for
+from experiments.text_to_text.run import TextRun, framed
+from experiments.text_to_text.train import read_start
 from export.generator import GeneratorModule
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids

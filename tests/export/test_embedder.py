@@ -8,7 +8,7 @@ import urllib.request
 import numpy as np
 import pytest
 
-from experiments.embed.start import open_encoder
+from experiments.embed.run import open_encoder
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer

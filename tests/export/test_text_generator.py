@@ -11,9 +11,7 @@ from experiments.generate.__main__ import main as generate
 from experiments.generate.opening import open_model
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.text_to_text.__main__ import main
-from experiments.text_to_text.framing import framed
-from experiments.text_to_text.generator import TaskGenerator
-from experiments.text_to_text.run import open_checkpoint
+from experiments.text_to_text.run import TaskGenerator, framed
 from export.saved_model import main as export
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
@@ -87,7 +85,8 @@ def test_the_saved_model_answers_as_the_run_does(folder):
 
 
 def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
-    run, network = open_checkpoint(folder / "run", None)
+    run = TextRun.open(folder / "run")
+    network = run.load_network()
     greedy = dataclasses.replace(run.recipe.decoding, beam_size=1)
     lines = [text for text, *_ in ASKED[:1]] + ["b c\ta d", "a"]
     for most in (run.recipe.max_target, 3):  # whole answers, and cut ones

@@ -1,8 +1,7 @@
-"""The kinds of tasks: what fine-tuning has to know of each, in one object a kind."""
+"""The kinds of tasks, each with its reading, network, objective, metrics and answers."""
 
 from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind
-from experiments.finetune.kinds.choice import Choice
-from experiments.finetune.kinds.classification import Classification
+from experiments.finetune.kinds.classification import Choice, Classification
 from experiments.finetune.kinds.spans import Spans
 from experiments.finetune.kinds.tags import Tags
 from macaron_tf.data.tasks.definitions import Task
@@ -18,9 +17,5 @@ KINDS: dict[str, type[TaskKind]] = {
 
 
 def kind_of(task: Task) -> TaskKind:
-    """What fine-tuning has to know of a task.
-
-    Args:
-        task: the task.
-    """
+    """The kind of a task, of that task."""
     return KINDS[task.kind](task)

@@ -1,4 +1,4 @@
-"""What fine-tuning asks of every kind of task."""
+"""The interface of a kind of task."""
 
 import abc
 import dataclasses
@@ -35,31 +35,22 @@ class SpanLimits(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """What of a text reaches a model.
+class Limits(Settings):
+    """Limits of the rows that a model reads.
 
     Attributes:
         max_length: greatest length of a row, special ids included.
-        spans: for questions.
-        causal: whether the model is causal, which reads what is classified otherwise, see
-            `encode_pairs`.
+        spans: of questions.
+        causal: whether the model is causal, whose rows are made otherwise, see `encode_pairs`.
     """
 
-    max_length: int
+    max_length: Count
     spans: SpanLimits = SpanLimits()
     causal: bool = False
 
 
 def refuse_last(task: Task, config: EncoderConfig) -> None:
-    """Refuses a model whose rows end with [CLS], for a kind whose rows begin with it.
-
-    Args:
-        task: the task.
-        config: of the model.
-
-    Raises:
-        UserError: it is such a model.
-    """
+    """Refuses a model whose rows end with [CLS], for a kind whose rows begin with it."""
     if config.summary == "last":
         raise UserError(
             f"{task.name} is read in rows that begin with [CLS], which those of this XLNet end "
@@ -70,12 +61,9 @@ def refuse_last(task: Task, config: EncoderConfig) -> None:
 class TaskKind(abc.ABC):
     """A kind of task, of one task.
 
-    "Examples" are what a kind reads (`len()` of them, and `labels`, None where they are secret),
-    "outputs" what a network's logits come to, and "predictions" what is decided from those; each
-    kind has its own.
-
-    Args:
-        task: the task.
+    A kind has types of its own for "examples", which have a length and `labels` (None where they
+    are secret), for "outputs", made from a network's logits, and for "predictions", decided from
+    outputs.
     """
 
     def __init__(self, task: Task):
@@ -84,7 +72,7 @@ class TaskKind(abc.ABC):
     @property
     @abc.abstractmethod
     def answer(self) -> str:
-        """What is to be predicted, in a few words."""
+        """The answer to be predicted, in a few words."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -107,7 +95,7 @@ class TaskKind(abc.ABC):
 
     @abc.abstractmethod
     def parse(self, lines: list[str], first: int) -> Any:
-        """Examples of lines that a person gives.
+        """Examples from the lines of a file.
 
         Args:
             lines: one an example.
@@ -138,10 +126,10 @@ class TaskKind(abc.ABC):
     @property
     @abc.abstractmethod
     def objective(self) -> Callable:
-        """What a development set's loss is: that of the answers."""
+        """The loss of a development set: of the answers."""
 
     def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
-        """What the network learns.
+        """The training objective.
 
         Args:
             config: the network's.
@@ -158,14 +146,14 @@ class TaskKind(abc.ABC):
         limits: Limits,
         tuned: Mapping[str, float],
     ) -> Any:
-        """What the network says of each example.
+        """The network's outputs for each example.
 
         Args:
             logits: of each row; where its output is shorter than the longest, -1e9 fills it up.
             encoded: the rows.
-            examples: what they are of.
-            limits: what they were encoded with.
-            tuned: metrics of the validation of the network's weights, where there was one.
+            examples: their examples.
+            limits: they were encoded with.
+            tuned: metrics of the validation of the network's weights, if there was one.
         """
 
     @abc.abstractmethod
@@ -193,11 +181,7 @@ class TaskKind(abc.ABC):
         """Predictions as lines for a person."""
 
     def baseline(self, train: Any) -> Callable[[Any], Any] | None:
-        """Learns from the training set without a network.
-
-        Returns:
-            Examples to predictions; None where there is no baseline of this kind.
-        """
+        """A predictor without a network, fitted to the training set; None where there is none."""
         return None
 
     def measure(self, outputs: Any, examples: Any) -> dict[str, float]:

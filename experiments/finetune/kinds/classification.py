@@ -1,4 +1,4 @@
-"""Classes, or scores, of one text or two."""
+"""Classes or scores of one text or two, and the choice of one of several endings."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetune.baseline_words import bag_of_words
 from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind
-from macaron_tf.data.tasks.encoding import encode_examples
-from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.encoding import encode_choices, encode_examples
+from macaron_tf.data.tasks.reading import Examples, TextSets, read_choices, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide, score
-from macaron_tf.models import CausalClassifier, EncoderClassifier
+from macaron_tf.models import CausalChooser, CausalClassifier, EncoderClassifier
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
 
 
@@ -87,6 +87,55 @@ class Classification(TaskKind):
         return bag_of_words(self.task, train)
 
 
+class Choice(Classification):
+    """Tasks of RACE's kind. Outputs are logits `(N, R)`, one of each choice."""
+
+    @property
+    def answer(self) -> str:
+        return f"one of the choices {' '.join(self.task.labels)}"
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return (len(self.task.second),)
+
+    def read(self, split, data_dir, download, source) -> TextSets:
+        return read_choices(self.task, split, data_dir, download, source)
+
+    def of_texts(self, *columns: Sequence[str]) -> TextSets:
+        return TextSets(tuple(map(list, columns)), None)
+
+    def parse(self, lines: list[str], first: int) -> TextSets:
+        rows = [line.split("\t") for line in lines]
+        wanted = 1 + len(self.task.second)
+        for number, row in enumerate(rows, first):
+            if len(row) != wanted:
+                raise UserError(
+                    f"line {number}: {len(row)} columns, not {wanted}: {self.task.name} has a text "
+                    f"and {wanted - 1} choices, separate them by one tab each"
+                )
+        return self.of_texts(*([row[column] for row in rows] for column in range(wanted)))
+
+    def least_length(self, spans: SpanLimits) -> int:
+        return 5
+
+    def encode(self, vocabulary, examples: TextSets, limits: Limits, progress=None):
+        return encode_choices(vocabulary, examples, limits.max_length, progress, limits.causal)
+
+    def network(self, config, head_dropout, policy) -> CausalChooser:
+        if not config.causal:
+            raise UserError(
+                f"{self.task.name} is about choices, which only a causal model is fine-tuned on "
+                "here: give --init a run of one, such as gpt_tiny's"
+            )
+        return CausalChooser(config, head_dropout, dtype=policy)
+
+    def score(self, predictions, examples: TextSets) -> dict[str, float]:
+        return score(self.task, predictions, examples.labels)
+
+    def baseline(self, train: TextSets) -> None:
+        return None
+
+
 def probabilities(logits: np.ndarray) -> np.ndarray:
     """The softmax over classes: `(N, C)` to `(N, C)`."""
     return tf.nn.softmax(logits).numpy()
@@ -96,9 +145,8 @@ def two_columns(lines: list[str], first: int, why: str) -> tuple[list[str], list
     """Both columns of lines with a tab in each.
 
     Args:
-        lines: the lines.
-        first: number of the first one.
-        why: why there are to be two.
+        first: number of the first line.
+        why: there must be two, for the error.
 
     Raises:
         UserError: a line has another number of columns.
@@ -110,3 +158,65 @@ def two_columns(lines: list[str], first: int, why: str) -> tuple[list[str], list
                 f"line {number}: {len(pair)} columns, not 2: {why}, separate them by one tab"
             )
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
+    """Fits scikit-learn's TF-IDF weights and linear model, its settings as they come.
+
+    Logistic regression, or ridge regression of scores. Words and pairs of them, sublinear counts.
+    Two texts a and b give the columns a, b, |a - b|, a * b and their cosine: without the last three
+    no linear model can tell whether they are alike.
+
+    Args:
+        task: a classification or regression task.
+        train: to fit to.
+
+    Returns:
+        Examples to predictions, `(N,)` classes or scores.
+
+    Raises:
+        UserError: scikit-learn is not installed, or there is one class only.
+    """
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression, Ridge
+    except ImportError as error:
+        raise UserError("the baseline needs a package: pip install scikit-learn") from error
+    # One-letter words count: "a" and "I" are grammar, which CoLA asks about.
+    words = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
+    )
+    try:
+        words.fit([*train.first, *(train.second or ())])
+    except ValueError as error:
+        raise UserError(f"the training texts of {task.name!r} hold no words: give text") from error
+    if task.regression:
+        model = Ridge()
+    elif len(np.unique(train.labels)) < 2:
+        raise UserError(
+            f"all training labels of {task.name!r} are {task.labels[train.labels[0]]!r}: "
+            "give examples of two classes or more"
+        )
+    else:
+        model = LogisticRegression(max_iter=1000)
+    model.fit(_features(words, train), train.labels)
+
+    def predict(examples: Examples) -> np.ndarray:
+        predictions = model.predict(_features(words, examples))
+        return np.clip(predictions, *task.score_range) if task.score_range else predictions
+
+    return predict
+
+
+def _features(words, examples: Examples):
+    """A sparse matrix, a row an example."""
+    from scipy import sparse
+
+    first = words.transform(examples.first)  # (N, W)
+    if examples.second is None:
+        return first
+    second = words.transform(examples.second)  # (N, W)
+    both = first.multiply(second).tocsr()  # (N, W)
+    # Rows have length 1: their product is the cosine.
+    cosine = sparse.csr_matrix(both.sum(axis=1))  # (N, 1)
+    return sparse.hstack([first, second, abs(first - second), both, cosine]).tocsr()

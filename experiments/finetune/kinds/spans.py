@@ -105,8 +105,8 @@ class Spans(TaskKind):
         spans = {name: tf.concat([chunk[name] for chunk in chunks], axis=0) for name in chunks[0]}
         answers = best_answers(spans, encoded.positions)
         found = {name: value.numpy() for name, value in answers.items()}
-        places = zip(examples.contexts, found["start"], found["end"], strict=True)
-        texts = [context[start:end] for context, start, end in places]
+        positions = zip(examples.contexts, found["start"], found["end"], strict=True)
+        texts = [context[start:end] for context, start, end in positions]
         threshold = float(tuned.get(THRESHOLD, 0.0)) if self.task.unanswerable else None
         return SpanOutputs(texts, found, threshold)
 

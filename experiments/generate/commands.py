@@ -1,17 +1,57 @@
-"""`generate score`: how well a model knows texts."""
+"""`generate complete`, `sample` and `score`: text as it is drawn, and how well texts are known."""
 
 import argparse
-import json
 import math
+import sys
+from collections.abc import Iterable
 
 from experiments.generate.opening import open_model
-from macaron_tf.decoding import TextScorer
+from experiments.lines import decoded
+from experiments.run import write_json
+from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator, TextScorer
+from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 
 
-def run(options: argparse.Namespace) -> None:
+def complete(options: argparse.Namespace) -> None:
+    """Continues the texts given, the lines of stdin, or nothing at all."""
+    config = GenerationConfig(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        num_samples=options.samples,
+        max_tokens=options.max_tokens,
+        min_tokens=options.min_tokens,
+    )
+    generator = open_model(options.run, options.checkpoint).generator()
+    if options.command == "sample":
+        if isinstance(generator, SequenceGenerator):
+            raise UserError(f"{options.run} answers texts: give it some, by `complete`")
+        texts: Iterable[str] = [""]
+    else:
+        texts = options.text or decoded(sys.stdin.buffer)
+    for text in texts:
+        print_samples(generator, text, config, options.seed)
+
+
+def print_samples(generator: TextGenerator, text: str, config: GenerationConfig, seed: int) -> None:
+    """Prints a text and what follows it, or its answer, each on a line of its own, as it comes.
+
+    Sample k draws with the seed + k.
+    """
+    shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
+    for sample in range(config.num_samples):
+        pieces = generator.stream(text, config, seed + sample)
+        first = next(pieces, "")  # a text that is too long is refused before it is printed
+        print(shown + first, end="", flush=True)
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print(flush=True)
+
+
+def score(options: argparse.Namespace) -> None:
     """Scores files, prints a line for each, and writes them where asked."""
     opened = open_model(options.run, options.checkpoint, causal=True)
     window = options.window or opened.window
@@ -35,15 +75,13 @@ def run(options: argparse.Namespace) -> None:
             "stride": options.stride,
             "files": records,
         }
-        storage.write_aside(options.output, (json.dumps(record, indent=1) + "\n").encode())
+        write_json(storage.as_path(options.output), record)
 
 
 def text_scores(scorer: TextScorer, text: str, stride: int | None) -> dict[str, float | int]:
     """A text's scores.
 
     Args:
-        scorer: of the model.
-        text: of any length.
         stride: see `TextScorer.score_text`.
 
     Returns:
