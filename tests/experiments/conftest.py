@@ -1,8 +1,8 @@
-"""The toy task and a run on it, shared by the tests of fine-tuning."""
+"""The toy task and a run on it, and a check of refusals, shared by the tests of commands."""
 
 import pytest
 
-from tests.experiments.finetuning_toy import train_toy, write_toy
+from tests.experiments.task_toys import train_toy, write_toy
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +19,25 @@ def toy_run(toy, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "toy"
     train_toy(toy, run)
     return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """`refused(main, arguments, words, *folders)`: bad input is one sentence, exit status 2.
+
+    The sentence holds the words, and nothing changes in the folders.
+    """
+
+    def check(main, arguments: list[str], words: str, *folders) -> None:
+        def content():
+            return sorted(path for folder in folders for path in folder.rglob("*"))
+
+        before = content()
+        capsys.readouterr()
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1, error
+        assert words in error, error
+        assert content() == before
+
+    return check

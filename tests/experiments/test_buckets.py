@@ -13,8 +13,8 @@ from experiments.run import read_kind
 from macaron_tf.io import paths as storage
 from macaron_tf.training.progress import read_lines
 from tests import ram_paths
-from tests.experiments.finetuning_toy import toy_flags, write_toy
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.experiments.task_toys import toy_flags, write_toy
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,12 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
 from macaron_tf.training.progress import read_lines
-from tests.experiments.embedding_toy import toy_flags, train_toy, write_embedding_toy
-from tests.experiments.finetuning_toy import sentences
+from tests.experiments.task_toys import (
+    embedding_flags,
+    sentences,
+    train_embedding,
+    write_embedding_toy,
+)
 
 PAIRS = ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "boolq")
 
@@ -29,7 +33,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(toy):
-    train_toy(toy, toy / "sts")
+    train_embedding(toy, toy / "sts")
     return toy / "sts"
 
 
@@ -63,7 +67,7 @@ def test_cosines_learn_scores(run, capsys):
     ],
 )
 def test_classes_and_triplets_are_learnt_too(toy, tmp_path, capsys, task, metric, options):
-    train_toy(toy, tmp_path / task, task, **options)
+    train_embedding(toy, tmp_path / task, task, **options)
     assert validations(tmp_path / task)[-1][metric] > 0.9
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / task)]) == 0
@@ -77,13 +81,13 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, capsys, task, metric
 def test_the_same_command_goes_on_where_it_stopped(toy, tmp_path, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     settings = {"model__dropout": 0.1, "training__validate_every": 8}
-    train_toy(toy, whole, training__max_steps=12, **settings)
+    train_embedding(toy, whole, training__max_steps=12, **settings)
     for steps in (6, 12):
-        train_toy(toy, parts, training__max_steps=steps, **settings)
+        train_embedding(toy, parts, training__max_steps=steps, **settings)
     assert "going on after step 6" in capsys.readouterr().out
     last = [read_lines(run / "metrics.jsonl")[-1] for run in (whole, parts)]
     assert last[0]["step"] == 12 and last[0] == last[1]
-    flags = toy_flags(toy, "stsb", training__max_steps=14, **settings, pooling="max")
+    flags = embedding_flags(toy, "stsb", training__max_steps=14, **settings, pooling="max")
     assert main(["train", "stsb", str(parts), *flags]) == 2
     assert f"{parts} was trained with pooling='mean'" in capsys.readouterr().err
 
@@ -168,37 +172,47 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, capsys, mon
     assert len(list(tmp_path.glob("corpus.txt.*.npy"))) == 3
 
 
-def test_what_cannot_be_done_is_one_sentence(toy, run, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "task, more, words",
+    [
+        ("sst2", [], "sst2 is not about pairs"),
+        ("nothing", [], "no task 'nothing'"),
+        ("stsb", ["--objective", "softmax"], "'cosine'"),
+        ("stsb", ["--set", "concatenation=u,w"], "name each of"),
+        ("stsb", ["--set", "training.best_metric=f1"], "give one of spearman, pearson, loss"),
+        ("stsb", ["--set", "max_length=99"], "16 positions"),
+        ("stsb", ["--set", "max_length=2"], "max_length=2 must be"),
+        ("stsb", ["--set", "init=x"], "give --init instead"),
+        ("triplets", None, "give --source tsv:FILE"),
+    ],
+)
+def test_bad_training_is_one_sentence(task, more, words, toy, tmp_path, refused):
+    flags = embedding_flags(toy, "stsb")
+    flags = flags[:6] if more is None else [*flags, *more]
+    refused(main, ["train", task, str(tmp_path / "a"), *flags], words, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command, more, words",
+    [
+        ("evaluate", ["--task", "rte"], "rte has 2 classes"),
+        ("evaluate", ["--task", "sst2"], "sst2 is not about pairs"),
+        ("evaluate", ["--max-length", "99"], "has 16 positions"),
+        ("encode", ["--input", "/none", "--output", "x.npy"], "/none cannot be read"),
+        ("search", ["--corpus", "/none"], "--corpus /none cannot be read"),
+        ("search", ["--corpus", "EMPTY"], "has no text"),
+        ("search", ["--corpus", "EMPTY", "--top", "0"], "--top 0"),
+    ],
+)
+def test_bad_use_is_one_sentence(command, more, words, run, tmp_path, refused):
     empty = tmp_path / "empty.txt"
     empty.write_text("\n \n")
-    flags = toy_flags(toy, "stsb")
-    for arguments, words in (
-        (["train", "sst2", str(tmp_path / "a"), *flags], "sst2 is not about pairs"),
-        (["train", "nothing", str(tmp_path / "a"), *flags], "no task 'nothing'"),
-        (["train", "stsb", str(tmp_path / "a"), "--objective", "softmax", *flags], "'cosine'"),
-        (["train", "triplets", str(tmp_path / "a"), *flags[:6]], "give --source tsv:FILE"),
-        (
-            ["train", "stsb", str(tmp_path / "a"), *flags, "--set", "concatenation=u,w"],
-            "name each of",
-        ),
-        (
-            ["train", "stsb", str(tmp_path / "a"), *flags, "--set", "training.best_metric=f1"],
-            "give one of spearman, pearson, loss",
-        ),
-        (["train", "stsb", str(tmp_path / "a"), *flags, "--set", "max_length=99"], "16 positions"),
-        (["evaluate", str(run), "--task", "rte"], "rte has 2 classes"),
-        (["evaluate", str(run), "--task", "sst2"], "sst2 is not about pairs"),
-        (["evaluate", str(tmp_path)], "is no run"),
-        (["evaluate", str(run), "--max-length", "99"], "has 16 positions"),
-        (["encode", str(run), "--input", "/none", "--output", "x.npy"], "/none cannot be read"),
-        (["search", str(run), "--corpus", "/none"], "--corpus /none cannot be read"),
-        (["search", str(run), "--corpus", str(empty)], "has no text"),
-        (["search", str(run), "--corpus", str(empty), "--top", "0"], "--top 0"),
-    ):
-        assert main(arguments) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1 and words in error, error
-    assert not (tmp_path / "a").exists()
+    arguments = [str(empty) if word == "EMPTY" else word for word in more]
+    refused(main, [command, str(run), *arguments], words, tmp_path)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path, refused):
+    refused(main, ["evaluate", str(tmp_path)], "is no run", tmp_path)
 
 
 def test_the_papers_numbers():

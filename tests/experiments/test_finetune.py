@@ -18,7 +18,7 @@ from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
-from tests.experiments.finetuning_toy import (
+from tests.experiments.task_toys import (
     sentences,
     toy_flags,
     train_toy,

@@ -17,7 +17,8 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.models import CausalChooser, CausalClassifier
 from macaron_tf.training.progress import read_lines
-from tests.experiments.finetuning_toy import (
+from tests.experiments.pretraining_toy import flags
+from tests.experiments.task_toys import (
     BLAME,
     FILLERS,
     PRAISE,
@@ -26,7 +27,6 @@ from tests.experiments.finetuning_toy import (
     train_toy,
     write_table,
 )
-from tests.experiments.pretraining_toy import flags
 
 TINY = [
     "corpus.sequence_length=16", "batch_size=16", "model.hidden_dim=32", "model.num_layers=1",

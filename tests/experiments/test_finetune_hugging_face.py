@@ -16,7 +16,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder, read_language_model
 from macaron_tf.models import CausalClassifier, EncoderClassifier
 from macaron_tf.training.progress import read_lines
-from tests.experiments.finetuning_toy import write_table
+from tests.experiments.task_toys import write_table
 from tests.harness import numpy_of
 
 pytest.importorskip("torch")

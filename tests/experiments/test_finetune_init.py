@@ -13,7 +13,7 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training.progress import read_lines
-from tests.experiments.finetuning_toy import FILLERS
+from tests.experiments.task_toys import FILLERS
 from tests.interop.bert_directory import write_bert
 
 

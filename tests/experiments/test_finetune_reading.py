@@ -14,7 +14,7 @@ from experiments.finetune.run import FinetuningRun
 from experiments.recipe import override
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.training.progress import read_lines
-from tests.experiments.reading_toy import NAMES, reading_flags, write_reading
+from tests.experiments.task_toys import NAMES, reading_flags, squad_document, write_reading
 
 
 @pytest.fixture(scope="module")
@@ -180,28 +180,17 @@ def test_a_diverged_models_outputs_score_nan(folder):
     assert all(np.isnan(value) for value in metrics.values())
 
 
+MISTAKES = (
+    "offset, no start, no context, no question, no answers, no answer, no data, nothing, "
+    "stride, short, tag, alone, no sentence, source, columns, json, submit, baseline"
+)
+
+
 def bad(name, folder, tmp_path):
     """A command line with one mistake, and the words its error must hold."""
 
     def squad(change, task="squad"):
-        document = {
-            "data": [
-                {
-                    "paragraphs": [
-                        {
-                            "context": "the old cat",
-                            "qas": [
-                                {
-                                    "id": "a7",
-                                    "question": "Who?",
-                                    "answers": [{"text": "cat", "answer_start": 8}],
-                                }
-                            ],
-                        }
-                    ]
-                }
-            ]
-        }
+        document = squad_document([("the old cat", "a7", "Who?", [("cat", 8)])])
         paragraph = document["data"][0]["paragraphs"][0]
         change(document, paragraph, paragraph["qas"][0])
         for split in ("train", "validation"):
@@ -261,34 +250,7 @@ def bad(name, folder, tmp_path):
     }[name]()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "offset",
-        "no start",
-        "no context",
-        "no question",
-        "no answers",
-        "no answer",
-        "no data",
-        "nothing",
-        "stride",
-        "short",
-        "tag",
-        "alone",
-        "no sentence",
-        "source",
-        "columns",
-        "json",
-        "submit",
-        "baseline",
-    ],
-)
-def test_bad_input_is_one_sentence_and_leaves_nothing(name, folder, tmp_path, capsys):
+@pytest.mark.parametrize("name", MISTAKES.split(", "))
+def test_bad_input_is_one_sentence_and_leaves_nothing(name, folder, tmp_path, refused):
     arguments, words = bad(name, folder, tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    assert words in error
-    assert sorted(tmp_path.rglob("*")) == before
+    refused(main, arguments, words, tmp_path)

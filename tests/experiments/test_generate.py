@@ -62,7 +62,7 @@ def test_score_says_how_likely_texts_are(run, tmp_path, capsys):
     assert 1 < usual["token_perplexity"] < odd["token_perplexity"]
 
 
-def test_what_cannot_go_on_is_refused_in_a_sentence(run, tmp_path, capsys):
+def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(run, tmp_path, refused):
     other = tmp_path / "other"
     other.mkdir()
     (other / "recipe.json").write_text('{"kind": "translation"}')
@@ -75,9 +75,7 @@ def test_what_cannot_go_on_is_refused_in_a_sentence(run, tmp_path, capsys):
         (["score", run, str(tmp_path / "none.txt")], "cannot read"),
         (["score", run, "x", "--stride", "0"], "--stride 0"),
     ):
-        assert main(arguments) == 2
-        error = capsys.readouterr().err
-        assert error.count("error: ") == 1 and words in error
+        refused(main, arguments, words, tmp_path)
 
 
 def test_a_masked_model_is_sent_to_fill(run, tmp_path):

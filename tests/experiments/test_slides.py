@@ -21,8 +21,8 @@ from experiments.slides import (
 from experiments.slides.__main__ import main
 from experiments.slides.frame import Corpus, System
 from macaron_tf.errors import UserError
-from tests.experiments.finetuning_toy import write_toy
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.experiments.task_toys import write_toy
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import experiments.pretrain.__main__
 from experiments import studies
 from experiments.swish_rnn.__main__ import main
 from macaron_tf.errors import UserError
-from tests.experiments.finetuning_toy import write_toy
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.experiments.task_toys import write_toy
 
 
 @pytest.fixture(scope="module")

@@ -73,15 +73,15 @@ def test_from_pre_training_to_answers(start, tables, tmp_path, capsys, monkeypat
     assert len(answers) == 2 and answers[0] != answers[1]
 
 
-def test_wrong_input_is_one_sentence(start, tmp_path, capsys):
-    run = str(tmp_path / "run")
-    assert main(["train", "squad", run, "--init", start]) == 2
-    assert "task='squad' must be one of" in capsys.readouterr().err
-    assert main(["train", "sst2", run, "--init", str(tmp_path)]) == 2
-    assert "is no run" in capsys.readouterr().err
-    named = ["--init", start, "--set", "training.best_metric=bleu"]
-    assert main(["train", "sst2", run, *named]) == 2
-    assert "training.best_metric is 'bleu'" in capsys.readouterr().err
+def test_wrong_input_is_one_sentence(start, tmp_path, refused):
+    run, bleu = str(tmp_path / "run"), ["--set", "training.best_metric=bleu"]
+    for arguments, words in (
+        (["squad", run, "--init", start], "task='squad' must be one of"),
+        (["sst2", run, "--init", str(tmp_path)], "is no run"),
+        (["sst2", run, "--init", start, *bleu], "training.best_metric is 'bleu'"),
+        (["sst2", run, "--init", start, "--set", "label_smoothing=1"], "label_smoothing=1 must be"),
+    ):
+        refused(main, ["train", *arguments], words, tmp_path)
 
 
 def test_a_vocabulary_that_cannot_say_the_answers_is_refused():

@@ -11,7 +11,7 @@ from experiments.finetune.kinds.classification import probabilities
 from experiments.finetune.run import FinetuningRun
 from export.saved_model import main
 from macaron_tf.evaluation.glue import decide
-from tests.experiments.finetuning_toy import sentences, train_toy, write_table, write_toy
+from tests.experiments.task_toys import sentences, train_toy, write_table, write_toy
 
 READER = """
 import json, sys

@@ -13,8 +13,7 @@ from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
 from macaron_tf.evaluation.similarity import unit_vectors
-from tests.experiments.embedding_toy import train_toy, write_embedding_toy
-from tests.experiments.finetuning_toy import sentences
+from tests.experiments.task_toys import sentences, train_embedding, write_embedding_toy
 
 READER = """
 import json, sys
@@ -36,7 +35,7 @@ def folder(tmp_path_factory):
     """A run whose recurrence runs natively here."""
     folder = tmp_path_factory.mktemp("embedder")
     write_embedding_toy(folder)
-    train_toy(folder, folder / "run", model="swish_rnn_tiny", training__max_steps=4)
+    train_embedding(folder, folder / "run", model="swish_rnn_tiny", training__max_steps=4)
     assert main([str(folder / "run"), str(folder / "served")]) == 0
     return folder
 

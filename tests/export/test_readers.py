@@ -11,7 +11,7 @@ import pytest
 from experiments.finetune.__main__ import main as finetune
 from experiments.finetune.run import FinetuningRun
 from export.saved_model import main
-from tests.experiments.reading_toy import reading_flags, write_reading
+from tests.experiments.task_toys import reading_flags, write_reading
 
 READER = """
 import json, sys

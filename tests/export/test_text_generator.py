@@ -11,7 +11,7 @@ from experiments.generate.__main__ import main as generate
 from experiments.generate.opening import open_model
 from experiments.pretrain.__main__ import main as pretrain
 from experiments.text_to_text.__main__ import main
-from experiments.text_to_text.run import TaskGenerator, framed
+from experiments.text_to_text.run import TaskGenerator, TextRun, framed
 from export.saved_model import main as export
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer

@@ -1,0 +1,200 @@
+"""Tasks that a tiny encoder learns in seconds, their files, and runs on them by the commands."""
+
+import json
+import pathlib
+
+import numpy as np
+
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+
+# Classification: praise or blame, told by one word. Sentences of a kind are alike.
+PRAISE, BLAME = ("good", "great", "fun"), ("bad", "awful", "dull")
+FILLERS = ("film", "plot", "actor", "the", "was", "very")
+# Questions and entities.
+NAMES, PLACES = ("ann", "bob", "eve"), ("rome", "oslo", "bonn")
+READ_FILLERS = ("the", "saw", "red", "cat", "in", "and", "old", "dog")
+READ_PIECES = ("##s", "?", ".", "who", "where")
+PAIR_HEADER = "sentence1\tsentence2\tlabel"
+HEADERS = {
+    "stsb": PAIR_HEADER,
+    "mrpc": PAIR_HEADER,
+    "triplets": "anchor\tpositive\tnegative",
+}
+SHRUNK = {
+    "max_length": 16,
+    "model.hidden_dim": 32,
+    "model.feed_forward_dim": 96,
+    "model.num_layers": 1,
+    "model.max_length": 16,
+    "model.initializer_range": 0.1,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "training.log_every": 10,
+    "training.schedule": "constant",
+    "training.max_steps": 40,
+    "training.validate_every": 20,
+}
+
+
+def toy_flags(
+    folder: pathlib.Path, source: str | None = None, model: str = "bert_tiny", **settings
+) -> list[str]:
+    """Fine-tuning from nothing to the task in 40 updates; settings by path, "__" for a dot."""
+    settings = {"batch_size": 16, "head_dropout": 0.0, "training__learning_rate": 0.01, **settings}
+    return _flags(folder, source or f"tsv:{folder}/{{split}}.tsv", model, settings)
+
+
+def embedding_flags(
+    folder: pathlib.Path, task: str, model: str = "bert_tiny", **settings
+) -> list[str]:
+    """The same for an encoder of sentences."""
+    settings = {"training__learning_rate": 0.005, **settings}
+    return _flags(folder, f"tsv:{folder}/{task}-{{split}}.tsv", model, settings)
+
+
+def reading_flags(folder: pathlib.Path, task: str, **settings) -> list[str]:
+    """The same for questions or entities, through windows."""
+    tags = task == "conll2003"
+    steps = {"training__max_steps": 60, "training__validate_every": 30} if tags else {
+        "training__max_steps": 200, "training__validate_every": 100
+    }  # fmt: skip
+    windows = {"model__num_layers": 2, "spans__max_question": 4, "spans__doc_stride": 6}
+    source = f"conll:{folder}/{{split}}.txt" if tags else f"squad:{folder}/{{split}}.json"
+    learning_rate = {"training__learning_rate": 0.005}
+    return toy_flags(folder, source, **{**steps, **windows, **learning_rate, **settings})
+
+
+def _flags(folder: pathlib.Path, source: str, model: str, settings: dict) -> list[str]:
+    chosen = SHRUNK | {name.replace("__", "."): value for name, value in settings.items()}
+    flags = ["--init", "none", "--model", model, "--vocabulary", str(folder / "vocabulary")]
+    flags += ["--source", source]
+    return flags + [word for item in chosen.items() for word in ("--set", "{}={}".format(*item))]
+
+
+def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **options) -> None:
+    """Fine-tunes by the command line."""
+    from experiments.finetune.__main__ import main
+
+    assert main(["train", task, str(run), *toy_flags(folder, **options)]) == 0
+
+
+def train_embedding(folder: pathlib.Path, run: pathlib.Path, task: str = "stsb", **options) -> None:
+    """Trains an encoder of sentences by the command line."""
+    from experiments.embed.__main__ import main
+
+    assert main(["train", task, str(run), *embedding_flags(folder, task, **options)]) == 0
+
+
+def write_table(path: pathlib.Path, rows: list[tuple], header: str = "sentence\tlabel") -> None:
+    """A `tsv:` file."""
+    lines = [header, *("\t".join(map(str, row)) for row in rows)]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def write_toy(folder: pathlib.Path) -> str:
+    """Tables of praise and blame; returns their source. vocabulary/ is theirs too."""
+    for split, count, seed in (("train", 240, 1), ("validation", 50, 2), ("test", 10, 3)):
+        write_table(folder / f"{split}.tsv", sentences(count, seed))
+    _save_vocabulary(folder, *PRAISE, *BLAME, *FILLERS)
+    return f"tsv:{folder}/{{split}}.tsv"
+
+
+def write_embedding_toy(folder: pathlib.Path) -> None:
+    """A table a split of pairs and triplets of such sentences, and a vocabulary."""
+    for task, header in HEADERS.items():
+        for split, count, seed in (("train", 240, 1), ("validation", 60, 2)):
+            write_table(folder / f"{task}-{split}.tsv", related(task, count, seed), header)
+    _save_vocabulary(folder, *PRAISE, *BLAME, *FILLERS)
+
+
+def write_reading(folder: pathlib.Path, unanswerable: bool = False) -> None:
+    """SQuAD files and CoNLL files of two splits, and their vocabulary."""
+    for split, count, seed in (("train", 240, 1), ("validation", 60, 2)):
+        text = json.dumps(questions(count, seed, unanswerable))
+        (folder / f"{split}.json").write_text(text, encoding="utf-8")
+    for split, count, seed in (("train", 240, 3), ("dev", 60, 4)):
+        text = "\n\n".join(
+            "\n".join(f"{word} X {tag}" for word, tag in sentence)
+            for sentence in tagged(count, seed)
+        )
+        (folder / f"{split}.txt").write_text(f"-DOCSTART- -X- O\n\n{text}\n", encoding="utf-8")
+    _save_vocabulary(folder, *NAMES, *PLACES, *READ_FILLERS, *READ_PIECES)
+
+
+def _save_vocabulary(folder: pathlib.Path, *words: str) -> None:
+    WordPieceVocabulary((*SPECIAL_PIECES, *words)).save(folder / "vocabulary")
+
+
+def sentences(count: int, seed: int) -> list[tuple[str, str]]:
+    """Sentences and the names of their classes in SST-2."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        label = int(rng.integers(2))
+        words = list(rng.choice(FILLERS, rng.integers(2, 6)))
+        words.insert(rng.integers(len(words)), str(rng.choice(PRAISE if label else BLAME)))
+        found.append((" ".join(words), ("negative", "positive")[label]))
+    return found
+
+
+def related(task: str, count: int, seed: int) -> list[tuple]:
+    """Rows of a task on several sentences: praise is near praise."""
+    rng, rows = np.random.default_rng(seed), []
+    pool = sentences(200, seed)
+    while len(rows) < count:
+        (a, kind), (b, other) = (pool[i] for i in rng.integers(len(pool), size=2))
+        same = kind == other
+        if task == "stsb":
+            rows.append((a, b, 5.0 if same else 0.0))
+        elif task == "mrpc":
+            rows.append((a, b, ("not_equivalent", "equivalent")[same]))
+        elif same:
+            negatives = [text for text, label in pool if label != kind]
+            rows.append((a, b, negatives[rng.integers(len(negatives))]))
+    return rows
+
+
+def squad_document(paragraphs: list[tuple]) -> dict:
+    """SQuAD's JSON of paragraphs (context, question's id, question, [(answer, its start)])."""
+    found = []
+    for context, name, question, answers in paragraphs:
+        answers = [{"text": text, "answer_start": start} for text, start in answers]
+        asked = [{"id": name, "question": question, "answers": answers}]
+        found.append({"context": context, "qas": asked})
+    return {"version": "v2.0", "data": [{"title": "toy", "paragraphs": found}]}
+
+
+def questions(count: int, seed: int, unanswerable: bool) -> dict:
+    """SQuAD's JSON: "Who?" asks for the context's one name, "Where?" for its one place.
+
+    Contexts have up to 30 words. Where some are unanswerable, a third of them has no name.
+    """
+    rng = np.random.default_rng(seed)
+    paragraphs = []
+    for number in range(count):
+        words = list(rng.choice(READ_FILLERS, rng.integers(3, 29)))
+        asked = {"Where?": str(rng.choice(PLACES)).title()}
+        if not unanswerable or number % 3:
+            asked["Who?"] = str(rng.choice(NAMES)).title()
+        for word in asked.values():
+            words.insert(rng.integers(len(words)), word)
+        context = "\u201c" + " ".join(words) + "."
+        question = "Who?" if number % 2 else "Where?"
+        answers = [(text, context.index(text)) for text in [asked.get(question)] if text]
+        paragraphs.append((context, f"q{number}", question, answers))
+    return squad_document(paragraphs)
+
+
+def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
+    """Sentences of up to 22 words: names are people, "the" and a place an organization (IOB1)."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        sentence = [(str(word), "O") for word in rng.choice(READ_FILLERS[1:], rng.integers(2, 21))]
+        at = int(rng.integers(len(sentence)))
+        if rng.random() < 0.5:
+            sentence[at:at] = [(str(rng.choice(NAMES)).title() + "s", "I-PER")]
+        else:
+            sentence[at:at] = [("the", "I-ORG"), (str(rng.choice(PLACES)), "I-ORG")]
+        found.append(sentence)
+    return found
