@@ -2,10 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Any
-
-import keras
 
 from experiments.pretrain.recipe import CAUSAL, CORRUPTING
 from experiments.run import read_kind
@@ -13,8 +9,8 @@ from experiments.text_to_text.recipe import TextRecipe
 from experiments.text_to_text.run import TaskGenerator, TextRun
 from macaron_tf.decoding import SequenceGenerator, TextGenerator, TextScorer
 from macaron_tf.errors import UserError
+from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.pretrained import is_library, load
-from macaron_tf.text.base import PieceVocabulary
 
 _WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
 # The commands for runs of other kinds.
@@ -28,37 +24,25 @@ _OTHER_COMMANDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class OpenedModel:
-    """A model that writes text, with its weights.
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpenedModel(Pretrained):
+    """A model that writes text.
 
     Attributes:
-        name: what tables call it.
-        network: a `LanguageModel`, an `EncoderDecoder`, or another with their `init_decode` and
-            `decode_step`.
-        vocabulary: the one it was trained with.
         longest: tokens of a row (or of a source) beyond which it knows no position; None = any
             number.
         window: tokens of the rows that it was trained on.
-        checkpoint: which weights.
-        objective: of its training, see `PretrainingRecipe`.
-        starts: whether it begins texts, behind [CLS]; else it only goes on with them.
-        sentinels, ends: of an encoder-decoder, see `Pretrained`.
+        task: of a text-to-text run: names the task whose lines it answers, and their limits.
     """
 
-    name: str
-    network: keras.Model
-    vocabulary: PieceVocabulary
-    longest: int | None
-    window: int
-    checkpoint: str
-    objective: str = "causal_language"
-    starts: bool = True
-    sentinels: int = 0
-    ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    longest: int | None = None
+    window: int = _WINDOW
+    task: TextRecipe | None = None
 
     def generator(self) -> TextGenerator:
         """The generator that goes on with texts, or answers them."""
+        if self.task:
+            return TaskGenerator(self.network, self.vocabulary, self.task)
         if self.objective in CORRUPTING:
             return SequenceGenerator(
                 self.network, self.vocabulary, self.longest, self.sentinels, **self.ends
@@ -68,20 +52,6 @@ class OpenedModel:
     def scorer(self, window: int) -> TextScorer:
         """The scorer of texts, in rows of `window` tokens."""
         return TextScorer(self.network, self.vocabulary, window, starts=self.starts)
-
-
-@dataclasses.dataclass(frozen=True)
-class OpenedTask(OpenedModel):
-    """A text-to-text run, which answers lines of its task.
-
-    Attributes: those of `OpenedModel`, and
-        recipe: of the run.
-    """
-
-    recipe: TextRecipe | None = None
-
-    def generator(self) -> TextGenerator:
-        return TaskGenerator(self.network, self.vocabulary, self.recipe)
 
 
 def open_model(
@@ -100,13 +70,15 @@ def open_model(
     given = os.fspath(path)
     library = is_library(given)
     kind = "" if library else read_kind(path)
-    if kind == TextRecipe.kind and not causal:
-        return _open_task(path, checkpoint)
-    if kind not in ("", "pretraining"):
+    task = TextRun.open(path).recipe if kind == TextRecipe.kind and not causal else None
+    if kind not in ("", "pretraining") and not task:
         raise _no_writer(given, kind)
     if library and checkpoint:
         raise UserError(f"{given} has no checkpoints: leave --checkpoint {checkpoint} out")
     found = load(f"{given}@{checkpoint}" if checkpoint else given)
+    if task:
+        most = task.max_source
+        return OpenedModel(**vars(found), longest=most, window=most, task=task)
     if library and causal and found.objective in CORRUPTING:
         raise UserError(
             f"{given} answers texts and does not say how likely one is: give a GPT or "
@@ -123,33 +95,7 @@ def open_model(
         # Learned positions behind the rows of the training have learnt nothing. Corrupted texts
         # are read without [CLS].
         longest = window - (found.objective in CORRUPTING)
-    return OpenedModel(
-        found.name,
-        found.network,
-        found.vocabulary,
-        longest,
-        window,
-        found.checkpoint,
-        found.objective,
-        found.starts,
-        found.sentinels,
-        found.ends,
-    )
-
-
-def _open_task(path: str | os.PathLike, checkpoint: str | None) -> OpenedTask:
-    run = TextRun.open(path)
-    weights, most = run.checkpoint(checkpoint), run.recipe.max_source
-    return OpenedTask(
-        run.path.name,
-        run.load_network(weights),
-        run.vocabulary,
-        most,
-        most,
-        weights.name,
-        TextRecipe.kind,
-        recipe=run.recipe,
-    )
+    return OpenedModel(**vars(found), longest=longest, window=window)
 
 
 def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError:

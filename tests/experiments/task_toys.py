@@ -71,6 +71,41 @@ def _flags(folder: pathlib.Path, source: str, model: str, settings: dict) -> lis
     return flags + [word for item in chosen.items() for word in ("--set", "{}={}".format(*item))]
 
 
+def without(flags: list[str], *names: str) -> list[str]:
+    """Pairs of a flag and its value, without those of a flag or a `--set` of such a name."""
+    pairs = zip(flags[::2], flags[1::2], strict=True)
+    kept = [(flag, value) for flag, value in pairs if not {flag, value.split("=")[0]} & {*names}]
+    return [word for pair in kept for word in pair]
+
+
+def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = "macaron"):
+    """The `Init` of a place, the recipe of a task from it, and its network with the weights.
+
+    Args:
+        settings: besides `max_length=16`.
+        name: of the preset.
+    """
+    from experiments.finetune.init import read_init
+    from experiments.finetune.recipe import preset
+    from experiments.finetune.run import FinetuningRun
+    from experiments.recipe import override, recipe_from_json
+    from macaron_tf.data.tasks.definitions import get_task
+
+    init = read_init(given)
+    recipe = init.apply(override(preset(name, get_task(task)), ["max_length=16", *settings]))
+    recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
+    init.check(recipe)
+    network = FinetuningRun(None, recipe, init.vocabulary).build_network()
+    init.copy_to(network)
+    return init, recipe, network
+
+
+def assert_same_weights(one, other) -> None:
+    """Two layers have equal weights."""
+    for ours, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **options) -> None:
     """Fine-tunes by the command line."""
     from experiments.finetune.__main__ import main

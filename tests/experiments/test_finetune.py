@@ -22,6 +22,7 @@ from tests.experiments.task_toys import (
     sentences,
     toy_flags,
     train_toy,
+    without,
     write_table,
     write_toy,
 )
@@ -101,7 +102,7 @@ def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys):
 
 def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, capsys):
     flags = toy_flags(toy, training__max_skipped_updates=3)
-    flags = [f for i, f in enumerate(flags) if not _of_the_grid(flags, i)]
+    flags = without(flags, "training.learning_rate", "batch_size")
     arguments = ["grid", "sst2", str(tmp_path), *flags, "--learning-rates", "0.01", "1e30"]
     arguments += ["--seeds", "1", "2", "--batch-sizes", "16", "--baseline"]
     assert main(arguments) == 0
@@ -139,14 +140,6 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ca
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
     again = json.loads((tmp_path / "grid.json").read_text())
     assert again["runs"] == record["runs"]
-
-
-def _of_the_grid(flags, place):
-    """Whether a flag (or its value) sets what the grid's own options set."""
-    own = ("training.learning_rate=", "batch_size=")
-    return flags[place].startswith(own) or flags[place + 1 : place + 2][:1] in [
-        [flag] for flag in flags if flag.startswith(own)
-    ]
 
 
 def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, capsys):

@@ -7,13 +7,10 @@ import pytest
 import tensorflow as tf
 
 from experiments.finetune.__main__ import main
-from experiments.finetune.init import read_init
-from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun
 from experiments.pretrain import __main__ as pretrain
-from experiments.recipe import override
+from experiments.pretrain.run import PretrainingRun
 from export.saved_model import export
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.models import CausalChooser, CausalClassifier
 from macaron_tf.training.progress import read_lines
@@ -22,6 +19,7 @@ from tests.experiments.task_toys import (
     BLAME,
     FILLERS,
     PRAISE,
+    not_yet_trained,
     sentences,
     toy_flags,
     train_toy,
@@ -49,15 +47,10 @@ def gpt(toy, tmp_path_factory):
 
 
 def test_a_run_of_pre_training_gives_its_scores_too(gpt):
-    init = read_init(str(gpt))
-    recipe = init.apply(override(preset("gpt", get_task("sst2")), ["max_length=16"]))
+    _, recipe, network = not_yet_trained(str(gpt), name="gpt")
     assert (recipe.training.learning_rate, recipe.language_weight) == (6.25e-5, 0.5)
     assert recipe.limits.causal
-    from experiments.pretrain.run import PretrainingRun
-
-    network = FinetuningRun(None, recipe, init.vocabulary).build_network()
     assert isinstance(network, CausalClassifier) and not network.symmetric
-    init.copy_to(network)
     inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}
     run = PretrainingRun.open(gpt)
     pretrained = run.load_network(run.checkpoint(None))

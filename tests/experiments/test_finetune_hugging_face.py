@@ -9,14 +9,13 @@ from experiments.finetune import __main__ as finetune
 from experiments.finetune.init import read_init
 from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun, Predictor
-from experiments.recipe import override, recipe_from_json
 from export.fine_tuned import ClassifierModule
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder, read_language_model
-from macaron_tf.models import CausalClassifier, EncoderClassifier
+from macaron_tf.models import CausalClassifier
 from macaron_tf.training.progress import read_lines
-from tests.experiments.task_toys import write_table
+from tests.experiments.task_toys import not_yet_trained, write_table
 from tests.harness import numpy_of
 
 pytest.importorskip("torch")
@@ -35,15 +34,9 @@ from tests.interop.test_vocabularies import XLNET, train_sentencepiece
 def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
     theirs = make(family, "Model", tmp_path)
     read = read_encoder(tmp_path)
-    init = read_init(f"hugging-face:{tmp_path}")
-    recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=16"]))
-    recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
-    config = recipe.model_config(init.vocabulary.size)
-    assert config == read.network.config
+    init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}")
+    assert recipe.model_config(init.vocabulary.size) == read.network.config
     assert init.vocabulary.hash == read.vocabulary.hash
-    network = EncoderClassifier(config, 2)
-    network.build()
-    init.copy_to(network)
     inputs = ours_of(read, batch(theirs, family))
     np.testing.assert_array_equal(
         numpy_of(network.encoder(inputs, training=False)),
@@ -58,13 +51,10 @@ def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
 def test_a_language_models_scores_come_along(tmp_path):
     decoders.make("gpt2", tmp_path)
     read = read_language_model(tmp_path)
-    init = read_init(f"hugging-face:{tmp_path}")
-    recipe = init.apply(override(preset("gpt", get_task("mrpc")), ["max_length=16"]))
-    config = recipe.model_config(init.vocabulary.size)
-    assert config == read.network.config and recipe.limits.causal
-    network = CausalClassifier(config, 2, symmetric=True)
-    network.build()
-    init.copy_to(network)
+    init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "mrpc", name="gpt")
+    assert recipe.model_config(init.vocabulary.size) == read.network.config
+    assert recipe.limits.causal
+    assert isinstance(network, CausalClassifier) and network.symmetric
     inputs = {"token_ids": np.array([[2, 5, 40, 7, 9]], "int32")}
     np.testing.assert_array_equal(
         numpy_of(network.language_model(inputs)), numpy_of(read.network(inputs))
@@ -83,12 +73,8 @@ def xlnet_directory(directory):
 
 def test_xlnet_classifies_as_theirs(tmp_path):
     theirs, tokenizer = xlnet_directory(tmp_path)
-    init = read_init(f"hugging-face:{tmp_path}")
-    recipe = init.apply(override(preset("bert", get_task("mrpc")), ["max_length=48"]))
-    recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
-    init.check(recipe)
-    network = FinetuningRun(None, recipe, init.vocabulary).build_network()
-    init.copy_to(network)
+    given = f"hugging-face:{tmp_path}"
+    init, recipe, network = not_yet_trained(given, "mrpc", "max_length=48", name="bert")
     output = theirs.logits_proj
     network.head.dense.set_weights([output.weight.detach().numpy().T, output.bias.detach().numpy()])
     first, second = ["the quick brown fox", "the dog"], ["Der schnelle braune", "1,234.56 texts."]

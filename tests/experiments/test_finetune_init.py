@@ -6,14 +6,12 @@ import pytest
 import macaron_tf
 from experiments.finetune.__main__ import main
 from experiments.finetune.init import read_init
-from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun
-from experiments.recipe import override, recipe_from_json
-from macaron_tf.data.tasks.definitions import get_task
+from experiments.recipe import override
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training.progress import read_lines
-from tests.experiments.task_toys import FILLERS
+from tests.experiments.task_toys import FILLERS, assert_same_weights, not_yet_trained
 from tests.interop.bert_directory import write_bert
 
 
@@ -49,18 +47,11 @@ def pretraining_run(path, vocabulary):
 def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):
     vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
     pretrained = pretraining_run(tmp_path / "bert", vocabulary)
-    init = read_init(f"{tmp_path}/bert@1")
+    init, recipe, network = not_yet_trained(f"{tmp_path}/bert@1")
     assert init.label == "bert" and init.vocabulary.hash == vocabulary.hash
-    recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=16"]))
     assert recipe.model == "macaron_bert_tiny"
-    network = FinetuningRun(None, recipe, vocabulary).build_network()
-    init.copy_to(network)
-    for ours, theirs in (
-        (network.encoder, pretrained.encoder),
-        (network.pooler, pretrained.pooler),
-    ):
-        for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
-            np.testing.assert_array_equal(one, other)
+    assert_same_weights(network.encoder, pretrained.encoder)
+    assert_same_weights(network.pooler, pretrained.pooler)
 
     init.warn(recipe)
     assert "never saw rows of more than 12 tokens" in capsys.readouterr().err
@@ -75,31 +66,18 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
 
 
 def test_another_tasks_run_gives_its_encoder(toy_run):
-    init = read_init(str(toy_run))
-    recipe = init.apply(override(preset("macaron", get_task("cola")), ["max_length=16"]))
-    network = FinetuningRun(None, recipe, init.vocabulary).build_network()
-    init.copy_to(network)
-    theirs = FinetuningRun.open(toy_run).load_network().encoder.get_weights()
-    for one, other in zip(network.encoder.get_weights(), theirs, strict=True):
-        np.testing.assert_array_equal(one, other)
+    _, _, network = not_yet_trained(str(toy_run), "cola")
+    assert_same_weights(network.encoder, FinetuningRun.open(toy_run).load_network().encoder)
 
 
 def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
     pytest.importorskip("safetensors")
     write_bert(tmp_path, config={"hidden_act": "gelu_new"})
     theirs = macaron_tf.load(f"hugging-face:{tmp_path}")
-    init = read_init(f"hugging-face:{tmp_path}")
-    recipe = init.apply(override(preset("macaron", get_task("sst2")), ["max_length=12"]))
-    read = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
-    assert read.model_config(theirs.vocabulary.size) == theirs.config
-    network = FinetuningRun(None, read, theirs.vocabulary).build_network()
-    init.copy_to(network)
-    for ours, expected in (
-        (network.pooler, theirs.pooler),
-        (network.encoder, theirs.network.encoder),
-    ):
-        for one, other in zip(ours.get_weights(), expected.get_weights(), strict=True):
-            np.testing.assert_array_equal(one, other)
+    _, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "sst2", "max_length=12")
+    assert recipe.model_config(theirs.vocabulary.size) == theirs.config
+    assert_same_weights(network.pooler, theirs.pooler)
+    assert_same_weights(network.encoder, theirs.network.encoder)
 
 
 def test_a_keras_hub_preset_is_fine_tuned_by_one_command(toy, tmp_path):

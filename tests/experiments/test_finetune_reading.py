@@ -7,14 +7,20 @@ import numpy as np
 import pytest
 
 from experiments.finetune.__main__ import main
-from experiments.finetune.init import read_init
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
 from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun
-from experiments.recipe import override
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.training.progress import read_lines
-from tests.experiments.task_toys import NAMES, reading_flags, squad_document, write_reading
+from tests.experiments.task_toys import (
+    NAMES,
+    assert_same_weights,
+    not_yet_trained,
+    reading_flags,
+    squad_document,
+    without,
+    write_reading,
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +104,11 @@ def test_predict_tags_every_word(folder, tmp_path):
     assert ["\u200b", "O"] in [row for rows in sentences for row in rows]
 
 
-def test_another_kinds_run_gives_its_encoder(folder):
-    init = read_init(str(folder / "conll2003"))
-    for task in ("sst2", "squad"):
-        settings = ["max_length=16", "spans.max_question=4"]
-        recipe = init.apply(override(preset("bert", get_task(task)), settings))
-        network = FinetuningRun(None, recipe, init.vocabulary).build_network()
-        init.copy_to(network)
-        for one, other in zip(
-            network.encoder.get_weights(), init.source.network.encoder.get_weights(), strict=True
-        ):
-            np.testing.assert_array_equal(one, other)
+@pytest.mark.parametrize("task", ["sst2", "squad"])
+def test_another_kinds_run_gives_its_encoder(task, folder):
+    given = str(folder / "conll2003")
+    init, _, network = not_yet_trained(given, task, "spans.max_question=4", name="bert")
+    assert_same_weights(network.encoder, init.source.network.encoder)
 
 
 def test_a_grid_of_mixed_kinds_is_one_table(folder, tmp_path, monkeypatch, capsys):
@@ -120,9 +120,7 @@ def test_a_grid_of_mixed_kinds_is_one_table(folder, tmp_path, monkeypatch, capsy
         monkeypatch.setitem(TASKS, task, dataclasses.replace(TASKS[task], source=source))
     steps = {"training__max_steps": 2, "training__validate_every": 2}
     flags = reading_flags(folder, "squad2", **steps)
-    place = flags.index("--source")
-    flags = flags[:place] + flags[place + 2 :]
-    flags = [flag for i, flag in enumerate(flags) if not _of_the_grid(flags, i)]
+    flags = without(flags, "--source", "training.learning_rate", "batch_size")
     arguments = ["grid", *sources, str(tmp_path), *flags, "--seeds", "1", "--baseline"]
     assert main(arguments) == 0
     record = json.loads((tmp_path / "grid.json").read_text())
@@ -135,14 +133,6 @@ def test_a_grid_of_mixed_kinds_is_one_table(folder, tmp_path, monkeypatch, capsy
     capsys.readouterr()
     assert main(arguments) == 0
     assert "step 2" not in capsys.readouterr().out
-
-
-def _of_the_grid(flags, place):
-    """Whether a flag (or its value) sets what the grid's own options set."""
-    own = ("training.learning_rate=", "batch_size=")
-    return flags[place].startswith(own) or flags[place + 1 : place + 2][:1] in [
-        [flag] for flag in flags if flag.startswith(own)
-    ]
 
 
 def test_the_papers_numbers():
