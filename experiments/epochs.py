@@ -26,8 +26,8 @@ from macaron_tf.training.updates import Objective
 class EpochRecipe(Recipe):
     """A recipe of an encoder that counts in passes over its training set.
 
-    What is given in epochs or fractions follows from the number of training examples; a run's
-    recipe.json holds the updates they came to as well, in `training`. Setting one of
+    Settings in epochs or fractions become numbers of updates, which a run's recipe.json holds as
+    well, in `training`, once the number of training examples is known. Setting one of
     `training.max_steps`, `training.warmup_steps` and `training.validate_every` by hand turns its
     counterpart off.
 

@@ -52,9 +52,8 @@ class EmbeddingRun(Run):
 class SentenceEncoder:
     """Vectors of sentences; a batch holds sentences of about one length.
 
-    One `tf.function` with a relaxed signature serves all shapes: it is traced once. The network's
-    weights are those of the moment. Replicas of the strategy in whose scope it is made share the
-    batches.
+    One `tf.function` with a relaxed signature serves all shapes and is traced once; it reads the
+    network's current weights. Replicas of the strategy in whose scope it is made share the batches.
 
     Args:
         network: built.

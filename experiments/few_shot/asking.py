@@ -20,7 +20,7 @@ _ANSWER_TOKENS = 16  # of a free answer
 
 @dataclasses.dataclass(frozen=True)
 class Asking:
-    """How answers are judged.
+    """Settings of the judging of answers.
 
     Attributes:
         normalization: of a choice, see `choice_scores`.
@@ -32,12 +32,7 @@ class Asking:
 
 
 class Asker:
-    """Asks one model.
-
-    Args:
-        opened: the model.
-        asking: how answers are judged.
-    """
+    """Asks one model."""
 
     def __init__(self, opened: OpenedModel, asking: Asking):
         self.opened = opened
@@ -48,12 +43,11 @@ class Asker:
         """Scores a task.
 
         Args:
-            task: what is asked.
             shots: the examples to show, in order; as many of them as fit before each query.
 
         Returns:
-            "score", a fraction; "shown", the mean number of examples that were; "cut", the part of
-            queries that lost their beginning; of last words "perplexity" too.
+            "score", a fraction; "shown", the mean number of examples before a query; "cut", the
+            part of queries that lost their beginning; of last words "perplexity" too.
         """
         examples = self._ids([f"{shot.query} {shot.answers[0]}" for shot in shots])
         queries = self._ids(
@@ -81,7 +75,7 @@ class Asker:
         }
 
     def _room(self, answer: int) -> int:
-        """Ids before an answer of so many: [CLS] is there too."""
+        """Greatest number of ids between [CLS] and an answer of `answer` ids."""
         return max(self.opened.window - 1 - answer, 1)
 
     def _ids(self, texts: Sequence[str], first: bool = False) -> list[list[int]]:
@@ -111,7 +105,7 @@ class Asker:
         choices: list[list[list[int]]],
         examples: list[list[int]],
     ) -> np.ndarray:
-        """Each set of choices is also scored behind queries about nothing."""
+        """The scores, calibrated by those of the same choices behind queries about nothing."""
         of_sets: dict[str, np.ndarray] = {}
         for row, options in enumerate(choices):
             name = repr(options)

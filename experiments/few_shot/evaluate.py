@@ -66,7 +66,7 @@ def limited(task: PromptTask, most: int) -> PromptTask:
 
 
 def baselines(task: PromptTask) -> dict[str, float]:
-    """What a guess scores, and what the most frequent answer of the shown examples does."""
+    """The scores of a random guess and of the most frequent answer among the shown examples."""
     if task.form == "choice":
         labels, known = (
             np.array([prompt.label for prompt in prompts]) for prompts in (task.asked, task.pool)
@@ -104,15 +104,12 @@ def evaluate(
     """Scores a model.
 
     Args:
-        opened: the model.
-        tasks: what is asked.
         shots: numbers of examples, K.
         seeds: of the examples; without examples there is nothing to draw, and one run.
-        asking: how answers are judged.
 
     Returns:
-        A record for each task, K and seed: what `Asker.ask` returns, "model", "parameters", "task",
-        "shots" and "seed" (None without examples).
+        A record for each task, K and seed: the output of `Asker.ask`, "model", "parameters",
+        "task", "shots" and "seed" (None without examples).
     """
     asker = Asker(opened, asking)
     parameters = opened.network.count_params()
@@ -139,7 +136,6 @@ def write_report(record: dict[str, Any], out: epath.Path) -> None:
 
     Args:
         record: "settings", "baselines" by task, and "runs", of `evaluate`.
-        out: the folder.
 
     Raises:
         UserError: it cannot be written.

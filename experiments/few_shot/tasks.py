@@ -1,4 +1,4 @@
-"""What `--task` may name, as prompts to ask and to show."""
+"""The tasks that `--task` may name, as prompts to ask and to show."""
 
 import dataclasses
 import os
@@ -32,12 +32,12 @@ class PromptTask:
     """A task asked in words.
 
     Attributes:
-        name: what tables call it.
+        name: for tables.
         form: "choice", "last_word" or "free".
-        asked: what is evaluated.
-        pool: what shots are drawn from.
+        asked: the prompts to evaluate.
+        pool: the prompts that shots are drawn from.
         metric: name of the score.
-        measure: of a choice: the score of predicted and right places, as a fraction.
+        measure: of a choice: the score of predicted and right positions, as a fraction.
         content_free: of a choice: the queries about nothing.
     """
 
@@ -62,7 +62,6 @@ def read_task(
         name: a task of `macaron_tf.data.tasks.definitions`, `lambada:FILE` or `tsv:FILE`. Files
             with `{split}` in their names have train and validation; of others every fourth example
             is for shots.
-        data_dir, download: TensorFlow Datasets' folder, and whether it may fetch a set.
         template: of a classification task, in place of its own.
 
     Raises:

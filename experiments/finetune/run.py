@@ -49,9 +49,8 @@ class FinetuningResult:
 class Predictor:
     """Outputs of a fine-tuned network, text by text or of tokenized examples.
 
-    One `tf.function` with a relaxed signature serves all shapes: it is traced once. The network's
-    weights are those of the moment. Replicas of the strategy in whose scope it is made share the
-    batches.
+    One `tf.function` with a relaxed signature serves all shapes and is traced once; it reads the
+    network's current weights. Replicas of the strategy in whose scope it is made share the batches.
 
     Args:
         network: of the task's kind, built.

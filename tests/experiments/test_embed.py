@@ -72,7 +72,7 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, capsys, task, metric
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / task)]) == 0
     assert f"{metric} {validations(tmp_path / task)[-1][metric]:.4f}" in capsys.readouterr().out
-    # What learnt classes or triplets is judged by scores as well; what learnt nothing, too.
+    # An encoder of classes or triplets is judged by scores as well.
     source = ["--source", f"tsv:{toy}/stsb-{{split}}.tsv"]
     assert main(["evaluate", str(tmp_path / task), "--task", "stsb", *source]) == 0
     assert float(capsys.readouterr().out.split("spearman ")[1].split()[0]) > 0.5

@@ -22,7 +22,7 @@ def run(tmp_path_factory):
 
 
 def letters(count, seed):
-    """What comes next: the letter that was there, or another one."""
+    """Prompts whose answer is the letter before, not another one."""
     rng = np.random.default_rng(seed)
     prompts = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Where a fine-tuning may start: what is taken over, and what is refused."""
+"""Starts of a fine-tuning: the weights that are taken over, and refusals."""
 
 import numpy as np
 import pytest
