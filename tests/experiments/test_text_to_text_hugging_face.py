@@ -33,7 +33,7 @@ LONGEST = 14  # ids of a target
 
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory):
-    """Their BART and tokenizer, and a folder with them and with a run that left them as they are."""
+    """Their BART and tokenizer, and a folder of them and of a run that did not change them."""
     folder = tmp_path_factory.mktemp("bart")
     theirs, tokenizer = bart_directory(folder)
     for split in ("train", "validation"):
