@@ -1,4 +1,4 @@
-"""What is compared in `train_step`: an encoder's shapes, and the batch that all contenders get."""
+"""The encoder's shapes and the batch that every contender of `train_step` gets."""
 
 from dataclasses import dataclass
 
@@ -72,7 +72,7 @@ def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
     }
 
 
-def flat_places(batch: dict[str, np.ndarray]) -> np.ndarray:
+def flat_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
     """The masked positions in a batch laid out as `(B L,)`: int64 `(B P,)`."""
     rows, length = batch["token_ids"].shape
     return (batch["masked_positions"] + length * np.arange(rows)[:, None]).reshape(-1)

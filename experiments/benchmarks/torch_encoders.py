@@ -16,7 +16,7 @@ from experiments.benchmarks.encoder_step import (
     EPSILON,
     INITIALIZER_RANGE,
     StepSetting,
-    flat_places,
+    flat_positions,
     random_batch,
 )
 from experiments.benchmarks.workers import Contender
@@ -77,13 +77,13 @@ class SdpaEncoder(nn.Module):
             if weight.dim() > 1:
                 nn.init.trunc_normal_(weight, std=INITIALIZER_RANGE)
 
-    def forward(self, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Logits `(N, V)` of `ids (B, L)` at the places `(N,)` of their `(B L,)` positions."""
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Logits `(N, V)` of `ids (B, L)` at `positions (N,)` of the flattened rows `(B L,)`."""
         x = self.tokens(ids) + (self.positions.weight + self.segments.weight[0])  # (B, L, D)
         x = F.dropout(self.norm(x), self.dropout, self.training)
         for layer in self.layers:
             x = layer(x)
-        x = x.flatten(0, 1)[places]  # (B, L, D) -> (B L, D) -> (N, D)
+        x = x.flatten(0, 1)[positions]  # (B, L, D) -> (B L, D) -> (N, D)
         x = self.head_norm(F.gelu(self.dense(x)))
         return F.linear(x, self.tokens.weight, self.bias)
 
@@ -107,10 +107,12 @@ def hugging_face(setting: StepSetting) -> nn.Module:
     )
 
 
-def hugging_face_logits(model: nn.Module, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def hugging_face_logits(
+    model: nn.Module, ids: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
     """As `SdpaEncoder.forward`; its own `forward` would score all B L positions."""
     hidden = model.bert(ids).last_hidden_state  # (B, L, D)
-    return model.cls(hidden.flatten(0, 1)[places])  # (N, D) -> (N, V)
+    return model.cls(hidden.flatten(0, 1)[positions])  # (N, D) -> (N, V)
 
 
 def training_step(
@@ -120,11 +122,11 @@ def training_step(
 
     Args:
         model: what is trained.
-        logits: of `ids (B, L)` and places `(N,)`, `(N, V)`.
+        logits: of `ids (B, L)` and positions `(N,)`, `(N, V)`.
     """
     batch = random_batch(setting)
     ids = torch.from_numpy(batch["token_ids"]).long()
-    places = torch.from_numpy(flat_places(batch))
+    positions = torch.from_numpy(flat_positions(batch))
     labels = torch.from_numpy(batch["masked_labels"]).long().flatten()
     optimizer = torch.optim.AdamW(
         model.parameters(),
@@ -139,7 +141,7 @@ def training_step(
     def run(steps: int) -> float:
         for _ in range(steps):
             with torch.autocast("cpu", torch.bfloat16, enabled=setting.bfloat16):
-                loss = F.cross_entropy(logits(ids, places).float(), labels)
+                loss = F.cross_entropy(logits(ids, positions).float(), labels)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

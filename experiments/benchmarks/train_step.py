@@ -30,11 +30,11 @@ from experiments.benchmarks.workers import Contender, Worker, worker_processes
 from macaron_tf.errors import UserError, exit_on_user_error
 
 REFERENCE = "BERT-rab"
-OURS = "experiments.benchmarks.our_encoders:contenders"
+OURS = "experiments.benchmarks.tensorflow_encoders:contenders"
 PEERS = {
     "torch": "experiments.benchmarks.torch_encoders:contenders",
-    "keras_hub": "experiments.benchmarks.tf_encoders:keras_hub_contenders",
-    "model_garden": "experiments.benchmarks.tf_encoders:model_garden_contenders",
+    "keras_hub": "experiments.benchmarks.tensorflow_encoders:keras_hub_contenders",
+    "model_garden": "experiments.benchmarks.tensorflow_encoders:model_garden_contenders",
 }
 # glibc gives large blocks back to the system, and the next step takes them anew: 60,000 page faults
 # in each of PyTorch's small ones, and next to none in TensorFlow's.
@@ -98,17 +98,17 @@ def fastest(samples: Mapping[str, Samples], ours: set[str]) -> str:
 
 def against_blocks(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """The blocks' steps, in this process; the reference's also without any native operation."""
-    from experiments.benchmarks import our_encoders
+    from experiments.benchmarks import tensorflow_encoders
     from macaron_tf.kernels import implementation_scope
 
     set_threads(setting.threads)
-    configs = our_encoders.block_configs(setting)
+    configs = tensorflow_encoders.block_configs(setting)
     contenders = {
-        name: our_encoders.training_step(setting, config, options.jit)
+        name: tensorflow_encoders.training_step(setting, config, options.jit)
         for name, config in configs.items()
     }
     if options.implementation == "auto" and not options.jit:
-        plain = our_encoders.training_step(setting, configs[REFERENCE], jit=False)
+        plain = tensorflow_encoders.training_step(setting, configs[REFERENCE], jit=False)
 
         def without_kernels(steps: int) -> float:
             with implementation_scope("loop"):
@@ -121,11 +121,11 @@ def against_blocks(setting: StepSetting, options: argparse.Namespace) -> list[di
 
 def against_replicas(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """The same step on one device and on several."""
-    from experiments.benchmarks import our_encoders
+    from experiments.benchmarks import tensorflow_encoders
     from macaron_tf.distribution import make_strategy
 
     set_threads(setting.threads)
-    config = our_encoders.block_configs(setting)[REFERENCE]
+    config = tensorflow_encoders.block_configs(setting)[REFERENCE]
     strategies = {
         f"{REFERENCE}, one device": None,
         f"{REFERENCE}, {options.replicas} replicas": make_strategy(
@@ -133,7 +133,7 @@ def against_replicas(setting: StepSetting, options: argparse.Namespace) -> list[
         ),
     }
     contenders = {
-        name: our_encoders.training_step(setting, config, options.jit, strategy)
+        name: tensorflow_encoders.training_step(setting, config, options.jit, strategy)
         for name, strategy in strategies.items()
     }
     return _in_turn(setting, options, contenders, next(iter(contenders)))

@@ -1,24 +1,349 @@
 """What the translation training benchmark races: one model, one text, two systems' commands."""
 
+import abc
 import argparse
 import dataclasses
 import json
 import os
 import pathlib
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from experiments import registry
-from experiments.benchmarks import joeynmt
-from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer, Trainer
 from experiments.recipe import override
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.train import train_vocabulary
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io.paths import write_aside
+from macaron_tf.special_ids import EOS
+from macaron_tf.text import SentencePieceVocabulary
+from macaron_tf.training.progress import TRAIN, VALIDATION, read_lines
+
+
+def write_pieces(
+    path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
+) -> None:
+    """Writes lines of pieces with blanks between them, as Joey NMT's level "word" splits them.
+
+    Args:
+        path: the file.
+        rows: the ids of each line; an EOS at the end is left out.
+        vocabulary: whose pieces they are.
+    """
+    names = [vocabulary.processor.id_to_piece(i) for i in range(vocabulary.pieces)]
+    lines = (" ".join(names[i] for i in row if i != EOS) for row in rows)
+    write_aside(path, "".join(line + "\n" for line in lines).encode())
+
+
+def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
+    """Writes as many rows as our embedding has, without the special four, which Joey NMT adds."""
+    names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
+    names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
+    write_aside(path, "".join(name + "\n" for name in names).encode())
+
+
+def read_pieces(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> list[str]:
+    """The lines of text that a file of pieces says."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [vocabulary.processor.decode_pieces(line.split(" ")) for line in lines]
+
+
+def joey_config(
+    recipe: TranslationRecipe,
+    folder: pathlib.Path,
+    tokens: int,
+    log_every: int,
+    validate_every: int,
+) -> dict:
+    """The configuration of the model and the optimizer that a recipe describes.
+
+    Args:
+        recipe: ours.
+        folder: with `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`; Joey NMT makes
+            its `run` there.
+        tokens: rows times padded length of a batch, on the longer side.
+        log_every, validate_every: in updates, the latter a multiple of the former.
+
+    Raises:
+        UserError: Joey NMT has no such model or schedule.
+    """
+    model, training = recipe.model_config(), recipe.training
+    dropouts = {model.dropout, model.attention_dropout, model.activation_dropout}
+    if len(dropouts) > 1 or model.block != "transformer" or training.schedule != "inverse_sqrt":
+        raise UserError(
+            "Joey NMT has no equal model: give a Transformer, one dropout for all its places and "
+            "training.schedule=inverse_sqrt"
+        )
+    stack = {
+        "type": "transformer",
+        "hidden_size": model.hidden_dim,
+        "ff_size": model.feed_forward_dim,
+        "num_heads": model.num_heads,
+        "dropout": model.dropout,
+        "activation": model.activation,
+        "layer_norm": model.norm,
+        "embeddings": {
+            "embedding_dim": model.hidden_dim, "scale": True, "dropout": model.dropout,
+        },
+    }  # fmt: skip
+
+    def side(language: str) -> dict:
+        return {"lang": language, "level": "word", "voc_file": str(folder / "vocabulary.txt")}
+
+    return {
+        "name": recipe.model,
+        "joeynmt_version": "2.3.0",
+        "model_dir": str(folder / "run"),
+        "use_cuda": False,
+        "random_seed": training.seed,
+        "data": {
+            "train": str(folder / "train"),
+            "dev": str(folder / "validation"),
+            "dataset_type": "plain",
+            "src": side(recipe.data.source_language),
+            "trg": side(recipe.data.target_language),
+        },
+        # Greedy for at most half as many pieces again as the source has, its default.
+        "testing": {"batch_size": 64, "batch_type": "sentence", "eval_metrics": []},
+        "training": {
+            "batch_size": tokens,
+            "batch_type": "token",
+            "normalization": "tokens",
+            "label_smoothing": recipe.label_smoothing,
+            "optimizer": "adam",
+            "adam_betas": [training.beta_1, training.beta_2],
+            "learning_rate": training.learning_rate,
+            # Below it Joey NMT stops, and the warm-up starts there.
+            "learning_rate_min": 0.0,
+            "learning_rate_warmup": training.warmup_steps,
+            "scheduling": "warmupinversesquareroot",
+            "epochs": 1_000_000,
+            "updates": training.max_steps,
+            "logging_freq": log_every,
+            "validation_freq": validate_every,
+            "early_stopping_metric": "loss",
+            "keep_best_ckpts": 1,
+            "print_valid_sents": [],
+        },
+        "model": {
+            # DeepNet's factors come with "xavier_normal" only.
+            "initializer": "xavier_uniform",
+            "embed_initializer": "xavier_uniform",
+            "tied_embeddings": True,
+            "tied_softmax": True,
+            "encoder": {**stack, "num_layers": model.num_encoder_layers},
+            "decoder": {**stack, "num_layers": model.num_decoder_layers},
+        },
+    }
+
+
+def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int, epochs: int = 5) -> float:
+    """How many batches its sampler makes of an epoch.
+
+    It takes rows in random order, whatever their lengths, until rows times the longest of them
+    reach `tokens`: so a batch of 4,096 tokens of short sentences is half padding.
+
+    Args:
+        lengths: (rows,) the longer side of each pair, EOS included.
+        tokens: of a batch.
+        seed: of the shuffling.
+        epochs: to take the mean of; they differ by a percent.
+    """
+    rng = np.random.default_rng(seed)
+    batches = 0
+    for _ in range(epochs):
+        rows = longest = 0
+        for length in rng.permutation(lengths).tolist():
+            rows, longest = rows + 1, max(longest, length)
+            if rows * longest >= tokens:
+                batches, rows, longest = batches + 1, 0, 0
+        batches += rows > 0
+    return batches / epochs
+
+
+def logged_update(line: str) -> int | None:
+    """The number of updates that a line of its log tells of; None = it tells of none."""
+    _, found, rest = line.partition("Step:")
+    number = rest.partition(",")[0].strip()
+    return int(number) if found and "Batch Loss" in rest and number.isdecimal() else None
+
+
+_POLL_SECONDS = 0.01
+
+
+class Trainer(abc.ABC):
+    """A training command that logs after every so many updates.
+
+    Args:
+        command: what to run.
+        output: file for what it prints.
+        log: file to which it writes a line after some updates.
+        environment: of the process.
+
+    Attributes:
+        updates: as logged so far.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        output: pathlib.Path,
+        log: pathlib.Path,
+        environment: Mapping[str, str],
+    ):
+        self.updates = 0
+        self._command, self._output, self._log = list(command), output, log
+        self._environment = dict(environment)
+        self._process: subprocess.Popen | None = None
+        self._read = 0
+
+    def turn(self, updates: int) -> float:
+        """Lets the command run until it has logged so many more updates, then halts it.
+
+        Args:
+            updates: a multiple of those between two lines of the log.
+
+        Returns:
+            Seconds of CPU that the process used for them.
+
+        Raises:
+            UserError: the command ended.
+        """
+        self.go()
+        begun, wanted = self._cpu_seconds(), self.updates + updates
+        while self.updates < wanted:
+            time.sleep(_POLL_SECONDS)
+            self.look()
+        self._process.send_signal(signal.SIGSTOP)
+        return self._cpu_seconds() - begun
+
+    def go(self) -> None:
+        """Starts the command, or lets it go on."""
+        if self._process is None:
+            with self._output.open("wb") as output:
+                self._process = subprocess.Popen(
+                    self._command, stdout=output, stderr=output, env=self._environment
+                )
+        self._process.send_signal(signal.SIGCONT)
+
+    def look(self) -> None:
+        """Reads what was logged since the last look.
+
+        Raises:
+            UserError: the command ended.
+        """
+        if self._log.exists():
+            with self._log.open("rb") as log:
+                log.seek(self._read)
+                text = log.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read += len(whole)
+            for line in whole.decode().splitlines():
+                self.updates = self.logged_update(line) or self.updates
+        if self._process.poll() is not None:
+            said = self._output.read_text(errors="replace").strip().splitlines() or ["nothing"]
+            raise UserError(
+                f"`{' '.join(self._command[:4])} ...` ended with exit status "
+                f"{self._process.returncode} after update {self.updates}; it said: {said[-1]}"
+            )
+
+    def end(self) -> None:
+        """Kills the command, running or halted."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @abc.abstractmethod
+    def logged_update(self, line: str) -> int | None:
+        """The number of updates that a line of the log tells of; None = it tells of none."""
+
+    @abc.abstractmethod
+    def validated(self) -> list[int]:
+        """The updates after which a greedy translation of the validation text is at hand."""
+
+    @abc.abstractmethod
+    def bleu(self, step: int) -> float:
+        """The tokenized BLEU of that translation."""
+
+    def _cpu_seconds(self) -> float:
+        """Of all threads so far, from proc(5): utime and stime are fields 14 and 15."""
+        stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
+        fields = stat.rpartition(")")[2].split()  # the name before may hold blanks
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class OurTrainer(Trainer):
+    """`python -m experiments.translate train`.
+
+    Args:
+        command, environment: as for `Trainer`.
+        run: the run's folder.
+    """
+
+    def __init__(self, command: Sequence[str], run: pathlib.Path, environment: Mapping[str, str]):
+        super().__init__(command, run.with_suffix(".txt"), run / "metrics.jsonl", environment)
+
+    def logged_update(self, line: str) -> int | None:
+        logged = json.loads(line)
+        return logged["step"] if logged["kind"] == TRAIN else None
+
+    def validated(self) -> list[int]:
+        return list(self._scores())
+
+    def bleu(self, step: int) -> float:
+        return self._scores()[step]
+
+    def _scores(self) -> dict[int, float]:
+        lines = read_lines(self._log)
+        return {line["step"]: line["bleu"] for line in lines if line["kind"] == VALIDATION}
+
+
+class JoeyTrainer(Trainer):
+    """`python -m joeynmt train`.
+
+    Args:
+        command, environment: as for `Trainer`.
+        run: its `model_dir`.
+        vocabulary: whose pieces its translations are made of.
+        references: of the validation text.
+        metric: of the recipe.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        run: pathlib.Path,
+        environment: Mapping[str, str],
+        vocabulary: SentencePieceVocabulary,
+        references: Sequence[str],
+        metric: TranslationMetric,
+    ):
+        super().__init__(command, run.with_suffix(".txt"), run / "train.log", environment)
+        self._run, self._vocabulary = run, vocabulary
+        self._references, self._metric = references, metric
+
+    def logged_update(self, line: str) -> int | None:
+        return logged_update(line)
+
+    def validated(self) -> list[int]:
+        lines = {
+            int(path.stem): path.read_bytes().count(b"\n") for path in self._run.glob("*.hyps")
+        }
+        return sorted(step for step, count in lines.items() if count == len(self._references))
+
+    def bleu(self, step: int) -> float:
+        hypotheses = read_pieces(self._run / f"{step}.hyps", self._vocabulary)
+        return evaluate_translations(hypotheses, self._references, self._metric).tokenized_bleu
+
 
 RECIPE = "multi30k_transformer_tiny"
 REFERENCE = "Joey NMT, float32"
@@ -105,19 +430,19 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> Race:
         recipe.data.source, recipe.data.validation_split, *languages, options.data_dir
     )
     joey = work / "joeynmt"
-    joeynmt.write_vocabulary(joey / "vocabulary.txt", vocabulary)
+    write_vocabulary(joey / "vocabulary.txt", vocabulary)
     sides = (data.tokens.source, data.tokens.target)
     for language, rows, lines in zip(languages, sides, zip(*pairs, strict=True), strict=True):
         training = np.split(rows.ids, rows.offsets[1:-1])
-        joeynmt.write_pieces(joey / f"train.{language}", training, vocabulary)
+        write_pieces(joey / f"train.{language}", training, vocabulary)
         held_out = vocabulary.encode_lines(lines, language)
-        joeynmt.write_pieces(joey / f"validation.{language}", held_out, vocabulary)
+        write_pieces(joey / f"validation.{language}", held_out, vocabulary)
     validate_every = options.validate_every if options.bleu_minutes else 100_000 * options.updates
-    config = joeynmt.config(recipe, joey, options.tokens, options.updates, validate_every)
+    config = joey_config(recipe, joey, options.tokens, options.updates, validate_every)
     # JSON is YAML; PyYAML wants a dot in 1.0e-8, which no number here needs.
     write_aside(joey / "config.yaml", (json.dumps(config, indent=1) + "\n").encode())
 
-    updates = joeynmt.updates_per_epoch(data.row_lengths, options.tokens, recipe.training.seed)
+    updates = updates_per_epoch(data.row_lengths, options.tokens, recipe.training.seed)
     target_tokens = {REFERENCE: data.target_tokens / updates}
     budget = options.our_tokens or equal_budget(data, target_tokens[REFERENCE])
     target_tokens |= dict.fromkeys(OURS, mean_target_tokens(data, budget))

@@ -108,8 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check(name: str, recipe, options: argparse.Namespace) -> list:
     """A recipe's rows, one a topology. The steps are traced once for all of them."""
-    from experiments.tpu_check import fitting, report, step
-    from experiments.tpu_check.compiler import compile_step
+    from experiments.tpu_check import compiler, report, step
 
     _say(f"{name}: building the model")
     model = step.build_model(recipe)
@@ -135,10 +134,10 @@ def _check(name: str, recipe, options: argparse.Namespace) -> list:
         def compiled(rows: int, topology=topology) -> dict:
             hlo = traced(rows).hlo
             _say(f"{name}: compiling the step of {rows} x {shape.length} for {topology}")
-            return compile_step(hlo, topology, _text(name, topology, rows, options.hlo))
+            return compiler.compile_step(hlo, topology, _text(name, topology, rows, options.hlo))
 
         limit = chip_of(topology).core_bytes
-        results = fitting.search(compiled, shape.rows, limit, options.compilations)
+        results = compiler.search(compiled, shape.rows, limit, options.compilations)
         found.append(report.row(name, topology, shape.length, parameters, results, first.sources))
     return found
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.benchmarks import harness, mixers, scaling, scaling_memory, scaling_report
-from experiments.benchmarks.scaling_report import power_law, power_laws
+from experiments.benchmarks import harness, scaling, scaling_steps
+from experiments.benchmarks.scaling import power_law, power_laws
 from macaron_tf.errors import UserError
 
-POINT = mixers.Point(length=8, batch=2, width=64, layers=2)
+POINT = scaling_steps.Point(length=8, batch=2, width=64, layers=2)
 
 
 def test_a_power_law_is_found_again():
@@ -35,21 +35,21 @@ def test_the_upper_half_is_nearer_to_the_law_that_a_constant_hides():
 
 def test_the_blocks_have_equal_matrices_and_the_mixers_are_theirs():
     def matrices(mixer: str) -> int:
-        stack = mixers.make_stack(mixer, POINT, mixers.StepConfig())
+        stack = scaling_steps.make_stack(mixer, POINT, scaling_steps.StepConfig())
         shapes = [weight.shape for weight in stack.trainable_variables]
         # The relative bias has 32 rows.
         return sum(np.prod(shape) for shape in shapes if len(shape) == 2 and shape[0] != 32)
 
-    bert, swish, attention, recurrence = map(matrices, mixers.MIXERS)
+    bert, swish, attention, recurrence = map(matrices, scaling_steps.MIXERS)
     assert bert == swish == attention + recurrence
     assert attention == 2 * 4 * 64 * 64
 
 
-@pytest.mark.parametrize("mixer", [mixers.BERT_RAB, mixers.RECURRENCE])
+@pytest.mark.parametrize("mixer", [scaling_steps.BERT_RAB, scaling_steps.RECURRENCE])
 def test_a_step_gives_the_gradient_of_every_weight(mixer):
-    config = mixers.StepConfig(dropout=0.0)
-    y, gradients = mixers.make_step(mixer, POINT, config)()
-    weights = mixers.make_stack(mixer, POINT, config).trainable_variables
+    config = scaling_steps.StepConfig(dropout=0.0)
+    y, gradients = scaling_steps.make_step(mixer, POINT, config)()
+    weights = scaling_steps.make_stack(mixer, POINT, config).trainable_variables
     assert np.isfinite(y) and len(gradients) == 1 + len(weights)
     for weight, gradient in zip(weights, gradients[1:], strict=True):
         assert gradient.shape == weight.shape and float(tf.reduce_max(tf.abs(gradient))) > 0
@@ -57,7 +57,7 @@ def test_a_step_gives_the_gradient_of_every_weight(mixer):
 
 _PEAK = """
 import numpy as np
-from experiments.benchmarks import scaling_memory
+from experiments.benchmarks import scaling_steps
 
 def work():
     for _ in range(3):
@@ -65,15 +65,15 @@ def work():
         del a, b
 
 work()
-print(scaling_memory.peak_of(work))
+print(scaling_steps.peak_of(work))
 """
 
 
 def test_a_peak_is_what_lived_at_once():
     """In a process of its own, as the benchmark's: here others' threads live beside it."""
-    if not scaling_memory._CLEAR.exists():
+    if not scaling_steps._CLEAR.exists():
         pytest.skip("no /proc/self/clear_refs")
-    environment = {**os.environ, **scaling_memory._ENVIRONMENT}
+    environment = {**os.environ, **scaling_steps._ENVIRONMENT}
     found = subprocess.run(
         [sys.executable, "-c", _PEAK], env=environment, check=True, capture_output=True, text=True
     )
@@ -82,8 +82,8 @@ def test_a_peak_is_what_lived_at_once():
 
 @pytest.mark.slow
 def test_memory_of_the_recurrence_grows_with_l():
-    works = [("recurrence alone", mixers.Point(length, 2, 64, 1)) for length in (256, 1024)]
-    small, large = scaling_memory.peaks(works, mixers.StepConfig(), 1)
+    works = [("recurrence alone", scaling_steps.Point(length, 2, 64, 1)) for length in (256, 1024)]
+    small, large = scaling_steps.peaks(works, scaling_steps.StepConfig(), 1)
     assert 3 < large / small < 5
 
 
@@ -95,20 +95,20 @@ def test_points_of_an_axis_are_rising_and_keep_the_rest():
 
 
 def test_the_report_has_every_point_and_exponent(tmp_path):
-    points = {"L": [mixers.Point(length, 1, 64, 1) for length in (4, 8)]}
+    points = {"L": [scaling_steps.Point(length, 1, 64, 1) for length in (4, 8)]}
     options = argparse.Namespace(rounds=1, memory=False, threads=1)
-    results = scaling.measured(options, points, mixers.StepConfig())
+    results = scaling.measured(options, points, scaling_steps.StepConfig())
     assert [one["at"] for one in results["L"]] == [4, 8]
     for one in results["L"]:
         for row in one["rows"]:
             row["milliseconds"], row["mebibytes"] = [one["at"] ** 2] * 3, 2.0 * one["at"]
-    text = scaling_report.report(results, harness.machine(1, ()), "float32")
+    text = scaling.report(results, harness.machine(1, ()), "float32")
     line = "| L 4 to 8 | attention alone | 2.00 (two points) | 2.00 (two points) | 1.00 (two"
     assert line in text and "## L: B 1, D 64, layers 1" in text
-    assert text.count("| 64.0 (64.0 to 64.0) |") == len(mixers.MIXERS)
-    laws = json.loads(json.dumps(scaling_report.exponents(results)))
+    assert text.count("| 64.0 (64.0 to 64.0) |") == len(scaling_steps.MIXERS)
+    laws = json.loads(json.dumps(scaling.exponents(results)))
     assert laws["L"]["SwishRNN"]["mebibytes"]["all"]["exponent"] == pytest.approx(1)
-    harness.save(tmp_path, {}, text, scaling_report.figure(results))
+    harness.save(tmp_path, {}, text, scaling.figure(results))
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -11,7 +11,7 @@ from experiments.benchmarks import train_step
 from experiments.benchmarks.encoder_step import (
     SETTINGS,
     StepSetting,
-    flat_places,
+    flat_positions,
     random_batch,
 )
 from experiments.benchmarks.harness import Samples
@@ -53,14 +53,14 @@ def test_the_batch_is_the_same_for_all_and_15_percent_masked():
     again = random_batch(dataclasses.replace(setting, bfloat16=True, dropout=0.0))
     for name, array in batch.items():
         np.testing.assert_array_equal(array, again[name])
-    picked = batch["token_ids"].reshape(-1)[flat_places(batch)].reshape(32, 19)
+    picked = batch["token_ids"].reshape(-1)[flat_positions(batch)].reshape(32, 19)
     expected = np.take_along_axis(batch["token_ids"], batch["masked_positions"], axis=1)
     np.testing.assert_array_equal(picked, expected)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_blocks_have_equal_matrices(name):
-    from experiments.benchmarks.our_encoders import block_configs
+    from experiments.benchmarks.tensorflow_encoders import block_configs
 
     configs = block_configs(SETTINGS[name])
     for config in configs.values():
@@ -99,7 +99,7 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
     import keras
     import tf_keras
 
-    from experiments.benchmarks import our_encoders, tf_encoders
+    from experiments.benchmarks import tensorflow_encoders
 
     setting = dataclasses.replace(TINY, num_layers=1)
 
@@ -108,25 +108,27 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
         assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
         assert later < first - 0.01
 
-    ours = our_encoders.training_step(setting, our_encoders.bert_config(setting), jit=False)
+    ours = tensorflow_encoders.training_step(
+        setting, tensorflow_encoders.bert_config(setting), jit=False
+    )
     check_learns(ours)
     for library, make in (
-        (keras, tf_encoders.keras_hub_model),
-        (tf_keras, tf_encoders.model_garden_model),
+        (keras, tensorflow_encoders.keras_hub_model),
+        (tf_keras, tensorflow_encoders.model_garden_model),
     ):
-        plain, xla = tf_encoders.both(setting, "peer", library, make).values()
+        plain, xla = tensorflow_encoders.both(setting, "peer", library, make).values()
         check_learns(plain)
         # No segments.
         assert plain.parameters == xla.parameters == ours.parameters - 2 * TINY.hidden_dim
 
 
 def test_blocks_take_turns_in_the_named_implementation(monkeypatch, capsys):
-    from experiments.benchmarks import our_encoders
+    from experiments.benchmarks import tensorflow_encoders
 
     recurrence = importlib.import_module("macaron_tf.kernels.recurrence")
-    configs = our_encoders.block_configs(TINY)
+    configs = tensorflow_encoders.block_configs(TINY)
     configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
-    monkeypatch.setattr(our_encoders, "block_configs", lambda setting: configs)
+    monkeypatch.setattr(tensorflow_encoders, "block_configs", lambda setting: configs)
     monkeypatch.setattr(train_step, "set_threads", lambda threads: None)  # TensorFlow has begun
     monkeypatch.setitem(SETTINGS, "small", TINY)
     asked, chosen = set(), recurrence.chosen
@@ -162,7 +164,7 @@ SDPA_ENCODER = {
 def test_losses_equal_pytorchs_on_the_same_weights():
     torch = pytest.importorskip("torch")
 
-    from experiments.benchmarks import our_encoders, torch_encoders
+    from experiments.benchmarks import tensorflow_encoders, torch_encoders
     from macaron_tf.models import PretrainingEncoder
 
     torch.manual_seed(0)
@@ -170,11 +172,11 @@ def test_losses_equal_pytorchs_on_the_same_weights():
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn(weight.shape))  # no bias 0, no LayerNorm the identity
-    network = PretrainingEncoder(our_encoders.bert_config(TINY))
+    network = PretrainingEncoder(tensorflow_encoders.bert_config(TINY))
     network.build()
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     assign_weights(network, TorchArrays(state), SDPA_ENCODER)
-    ours = our_encoders.training_step(TINY, network.config, jit=False, network=network)
+    ours = tensorflow_encoders.training_step(TINY, network.config, jit=False, network=network)
     theirs = torch_encoders.training_step(TINY, model, model)
     assert ours.parameters == theirs.parameters
     for _ in range(3):  # before the first update, and after AdamW's

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.benchmarks import joeynmt, translation_race, translation_training
-from experiments.benchmarks.trainers import JoeyTrainer, OurTrainer
+from experiments.benchmarks import translation_race, translation_training
+from experiments.benchmarks.translation_race import JoeyTrainer, OurTrainer
 from experiments.translate.run import build_network
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.errors import UserError
@@ -33,7 +33,9 @@ def recipe(number_text):
 
 def test_the_configuration_is_the_recipes_and_yaml_reads_it_back(recipe, tmp_path):
     yaml = pytest.importorskip("yaml")
-    config = joeynmt.config(recipe, tmp_path, tokens=4096, log_every=5, validate_every=10)
+    config = translation_race.joey_config(
+        recipe, tmp_path, tokens=4096, log_every=5, validate_every=10
+    )
     assert yaml.safe_load(json.dumps(config)) == config
     training, model = config["training"], recipe.model_config()
     assert (training["batch_type"], training["batch_size"]) == ("token", 4096)
@@ -60,17 +62,17 @@ def test_a_model_that_joey_nmt_lacks_is_refused(number_text, tmp_path, setting):
     settings = [*number_settings(number_text), "model.dropout=0.2", setting]
     recipe = translation_race.equal_recipe(settings, dropout=0.2)
     with pytest.raises(UserError, match="no equal model"):
-        joeynmt.config(recipe, tmp_path, 4096, 5, 10)
+        translation_race.joey_config(recipe, tmp_path, 4096, 5, 10)
 
 
 def test_pieces_are_written_for_joey_nmt_and_read_back(vocabulary, tmp_path):
     lines = ["one two three", "nine"]
     rows = [[*ids, EOS] for ids in vocabulary.encode_lines(lines)]
-    joeynmt.write_pieces(tmp_path / "text", rows, vocabulary)
+    translation_race.write_pieces(tmp_path / "text", rows, vocabulary)
     written = (tmp_path / "text").read_text(encoding="utf-8").splitlines()
     assert [len(line.split(" ")) for line in written] == [len(row) - 1 for row in rows]
-    assert joeynmt.read_pieces(tmp_path / "text", vocabulary) == lines
-    joeynmt.write_vocabulary(tmp_path / "vocabulary", vocabulary)
+    assert translation_race.read_pieces(tmp_path / "text", vocabulary) == lines
+    translation_race.write_vocabulary(tmp_path / "vocabulary", vocabulary)
     names = (tmp_path / "vocabulary").read_text(encoding="utf-8").splitlines()
     assert len(set(names)) == len(names) == vocabulary.size - 4
     assert set(" ".join(written).split(" ")) <= set(names)
@@ -78,16 +80,16 @@ def test_pieces_are_written_for_joey_nmt_and_read_back(vocabulary, tmp_path):
 
 def test_updates_are_counted_as_its_sampler_makes_them():
     # Rows of 4 and of 8 reach 16 after four or two; mixed, the longest one counts.
-    assert joeynmt.updates_per_epoch(np.full(10, 4), tokens=16, seed=1) == 3
-    assert joeynmt.updates_per_epoch(np.full(10, 8), tokens=16, seed=1) == 5
-    mixed = joeynmt.updates_per_epoch(np.array([4, 8] * 50), tokens=16, seed=1)
+    assert translation_race.updates_per_epoch(np.full(10, 4), tokens=16, seed=1) == 3
+    assert translation_race.updates_per_epoch(np.full(10, 8), tokens=16, seed=1) == 5
+    mixed = translation_race.updates_per_epoch(np.array([4, 8] * 50), tokens=16, seed=1)
     assert 25 + 25 / 2 < mixed <= 50
 
 
 def test_updates_hold_equally_many_target_tokens(number_text, vocabulary):
     pairs = number_pairs(500, seed=4)
     data = TranslationData.from_pairs(pairs, vocabulary, batching=BatchingConfig(512, 2, 1, 1))
-    theirs = data.target_tokens / joeynmt.updates_per_epoch(data.row_lengths, 512, seed=1)
+    theirs = data.target_tokens / translation_race.updates_per_epoch(data.row_lengths, 512, seed=1)
     budget = translation_race.equal_budget(data, theirs)
     ours = translation_race.mean_target_tokens(data, budget)
     assert budget < 512  # Joey NMT pads more
@@ -101,8 +103,11 @@ def test_logs_are_read(tmp_path):
         "2026-01-01 00:00:00,000 - INFO - joeynmt.training - Epoch   1, Step:     1240, Batch "
         "Loss:     6.120, Batch Acc: 0.1, Tokens per Sec:     1360, Lr: 0.000312"
     )
-    assert joeynmt.logged_update(line) == 1240
-    assert joeynmt.logged_update("... - Best validation result (greedy) at step 20: 1.0") is None
+    assert translation_race.logged_update(line) == 1240
+    assert (
+        translation_race.logged_update("... - Best validation result (greedy) at step 20: 1.0")
+        is None
+    )
     ours = OurTrainer([], tmp_path / "run", {})
     assert ours.logged_update('{"step": 15, "kind": "train", "loss": 2.0}') == 15
     assert ours.logged_update('{"step": 15, "kind": "validation", "bleu": 2.0}') is None
@@ -146,8 +151,8 @@ def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
     references = ["eins zwei drei vier", "neun acht sieben sechs"]
     trainer = JoeyTrainer([], tmp_path, {}, vocabulary, references, TranslationMetric())
     rows = vocabulary.encode_lines(references)
-    joeynmt.write_pieces(tmp_path / "20.hyps", rows, vocabulary)
-    joeynmt.write_pieces(tmp_path / "10.hyps", rows[:1], vocabulary)
+    translation_race.write_pieces(tmp_path / "20.hyps", rows, vocabulary)
+    translation_race.write_pieces(tmp_path / "10.hyps", rows[:1], vocabulary)
     assert trainer.validated() == [20]
     assert trainer.bleu(20) == pytest.approx(100.0)
 
@@ -209,13 +214,13 @@ def test_both_models_have_as_many_parameters(recipe, vocabulary, tmp_path):
     python = pathlib.Path(".venv-joeynmt/bin/python").absolute()
     if not python.exists():
         pytest.skip("Joey NMT is not installed: make .venv-joeynmt/installed")
-    config = joeynmt.config(recipe, tmp_path, 512, 5, 10)
-    joeynmt.write_vocabulary(tmp_path / "vocabulary.txt", vocabulary)
+    config = translation_race.joey_config(recipe, tmp_path, 512, 5, 10)
+    translation_race.write_vocabulary(tmp_path / "vocabulary.txt", vocabulary)
     sides = zip(*number_pairs(20, seed=5), strict=True)
     for language, lines in zip(("en", "de"), sides, strict=True):
         for name in ("train", "validation"):
             rows = vocabulary.encode_lines(lines)
-            joeynmt.write_pieces(tmp_path / f"{name}.{language}", rows, vocabulary)
+            translation_race.write_pieces(tmp_path / f"{name}.{language}", rows, vocabulary)
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     said = subprocess.run(
         [python, "-c", PARAMETERS, str(tmp_path / "config.yaml")],

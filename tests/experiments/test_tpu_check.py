@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.tpu_check import __main__ as tpu_check
-from experiments.tpu_check import chips, compiler, fitting, kinds, report, sources, step
+from experiments.tpu_check import chips, compiler, report, step
 from experiments.tpu_check.cycles import estimate
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective
@@ -144,14 +144,14 @@ def test_the_search_ends_at_the_largest_batch(first):
         need = 10 * rows + 50  # gradients, besides: not quite proportional
         return memory(need) if need + 100 <= 2500 else {"error": "x", "memory_needed": need + 100}
 
-    found = fitting.search(compiled, first, limit=2500, compilations=5)
+    found = compiler.search(compiled, first, limit=2500, compilations=5)
     assert next(iter(found)) == first
-    assert max(rows for rows in found if fitting.fits(found[rows], 2500)) == 232  # of 235
-    assert len(fitting.search(compiled, first, 2500, compilations=1)) == 1
+    assert max(rows for rows in found if compiler.fits(found[rows], 2500)) == 232  # of 235
+    assert len(compiler.search(compiled, first, 2500, compilations=1)) == 1
 
 
 def test_the_search_ends_where_something_else_is_wrong():
-    found = fitting.search(lambda rows: {"error": "no such op"}, 8, limit=2500, compilations=5)
+    found = compiler.search(lambda rows: {"error": "no such op"}, 8, limit=2500, compilations=5)
     assert list(found) == [8]
 
 
@@ -216,7 +216,7 @@ def test_what_the_bridge_cannot_take_is_read_from_its_message():
     constant = "Failed getting HLO text: 'Input 1 to node `range` with op Range must be a \
 compile-time constant.\n\n\t [[{{node while/range}}]]\n\ttf2xla'"
     said = "Input 1 to node `range` with op Range must be a compile-time constant."
-    assert sources.refused(constant) == [(said, "while/range")]
+    assert report.refused(constant) == [(said, "while/range")]
 
 
 def test_results_are_merged_by_what_they_are_about():
@@ -291,7 +291,7 @@ class Planted(MaskedLanguageObjective):
 def plant(monkeypatch, kind: str) -> None:
     monkeypatch.setattr(Planted, "kind", kind, raising=False)
     monkeypatch.setattr(
-        kinds, "pretraining_objective", lambda recipe, **_: Planted(skip_padding=False)
+        step, "pretraining_objective", lambda recipe, **_: Planted(skip_padding=False)
     )
 
 
@@ -335,8 +335,8 @@ def test_an_op_that_xla_has_not_is_named_with_its_line(
 
 def test_translation_is_checked_at_its_longest_static_shape():
     recipe = step.tpu_recipe("wmt14_macaron_base", [])
-    assert step.shape_of(recipe) == kinds.Shape(16, 256)
-    assert step.shape_of(recipe, 8192) == kinds.Shape(32, 256)
+    assert step.shape_of(recipe) == step.Shape(16, 256)
+    assert step.shape_of(recipe, 8192) == step.Shape(32, 256)
     assert recipe.training.dtype_policy == "mixed_bfloat16"
     pretraining = step.tpu_recipe("macaron_bert_base", [])
     assert not step.build_model(step.tpu_recipe("bert_tiny", [])).objective.skip_padding
@@ -356,7 +356,7 @@ def test_translation_is_checked_at_its_longest_static_shape():
 def test_sequences_are_checked_at_their_longest(name, inputs, targets, weight):
     recipe = step.tpu_recipe(name, [])
     shape = step.shape_of(recipe)
-    assert shape == kinds.Shape(*inputs[:2])
+    assert shape == step.Shape(*inputs[:2])
     found = step.batch_specs(recipe, shape)
     shapes = [tuple(found[part].shape) for part in ("inputs", "targets", "weight")]
     assert shapes == [inputs, targets, weight]
@@ -381,9 +381,9 @@ def test_ops_inside_of_loops_are_found():
         return tf.while_loop(lambda i, y: i < 3, body, (0, x))
 
     graph = looped.get_concrete_function(tf.TensorSpec((4,))).graph
-    found = sources.Sources(graph).of("call.1/while/planted")
+    found = report.Sources(graph).of("call.1/while/planted")
     assert "test_tpu_check.py:" in found and 'name="planted"' in found
-    assert sources.Sources(graph).of("no/such/op") is None
+    assert report.Sources(graph).of("no/such/op") is None
 
 
 def test_a_tiny_recipe_passes(capsys, tmp_path):
