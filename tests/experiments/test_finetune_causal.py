@@ -83,7 +83,7 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path)
     assert said["label"].numpy().tolist() == [b"positive"]
 
 
-def test_choices_are_fine_tuned(toy, tmp_path, capsys):
+def test_choices_are_fine_tuned(toy, tmp_path, refused):
     """The right ending has the context's mood."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 200), ("validation", 40)):
@@ -106,12 +106,11 @@ def test_choices_are_fine_tuned(toy, tmp_path, capsys):
     assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
     [record] = [json.loads(path.read_text()) for path in (tmp_path / "scores").glob("*.json")]
     assert record["metrics"]["accuracy"] == opened.result().best_score
-    capsys.readouterr()
     (tmp_path / "lines").write_text("film good\tgood\n")
-    assert main(["predict", str(run), "--input", str(tmp_path / "lines")]) == 2
-    assert "line 1: 2 columns, not 3" in capsys.readouterr().err
+    arguments = ["predict", str(run), "--input", str(tmp_path / "lines")]
+    refused(main, arguments, "line 1: 2 columns, not 3")
     with pytest.raises(UserError, match="whose choices no signature takes"):
         export(opened.path, tmp_path / "out")
     bert = toy_flags(toy, source, max_length=16)
-    assert main(["train", "story_cloze", str(tmp_path / "bert"), *bert]) == 2
-    assert "only a causal model is fine-tuned on" in capsys.readouterr().err
+    arguments = ["train", "story_cloze", str(tmp_path / "bert"), *bert]
+    refused(main, arguments, "only a causal model is fine-tuned on")

@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind
 from macaron_tf.data.tasks.definitions import Task
@@ -34,7 +37,7 @@ class Classification(TaskKind):
     def parse(self, lines: list[str], first: int) -> Examples:
         if not self.task.second:
             return self.of_texts(lines)
-        return self.of_texts(*two_columns(lines, first, f"{self.task.name} is about two texts"))
+        return self.of_texts(*columns_of(lines, first, 2, f"{self.task.name} is about two texts"))
 
     def least_length(self, spans: SpanLimits) -> int:
         return 5 if self.task.second else 3
@@ -105,15 +108,9 @@ class Choice(Classification):
         return TextSets(tuple(map(list, columns)), None)
 
     def parse(self, lines: list[str], first: int) -> TextSets:
-        rows = [line.split("\t") for line in lines]
-        wanted = 1 + len(self.task.second)
-        for number, row in enumerate(rows, first):
-            if len(row) != wanted:
-                raise UserError(
-                    f"line {number}: {len(row)} columns, not {wanted}: {self.task.name} has a text "
-                    f"and {wanted - 1} choices, separate them by one tab each"
-                )
-        return self.of_texts(*([row[column] for row in rows] for column in range(wanted)))
+        count = len(self.task.second)
+        why = f"{self.task.name} has a text and {count} choices"
+        return self.of_texts(*columns_of(lines, first, 1 + count, why))
 
     def least_length(self, spans: SpanLimits) -> int:
         return 5
@@ -141,23 +138,24 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     return tf.nn.softmax(logits).numpy()
 
 
-def two_columns(lines: list[str], first: int, why: str) -> tuple[list[str], list[str]]:
-    """Both columns of lines with a tab in each.
+def columns_of(lines: list[str], first: int, count: int, why: str) -> list[list[str]]:
+    """The columns of lines with tabs in them.
 
     Args:
         first: number of the first line.
-        why: there must be two, for the error.
+        why: there must be so many, for the error.
 
     Raises:
         UserError: a line has another number of columns.
     """
-    pairs = [line.split("\t") for line in lines]
-    for number, pair in enumerate(pairs, first):
-        if len(pair) != 2:
+    rows = [line.split("\t") for line in lines]
+    for number, row in enumerate(rows, first):
+        if len(row) != count:
+            tab = "one tab" if count == 2 else "one tab each"
             raise UserError(
-                f"line {number}: {len(pair)} columns, not 2: {why}, separate them by one tab"
+                f"line {number}: {len(row)} columns, not {count}: {why}, separate them by {tab}"
             )
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return [[row[column] for row in rows] for column in range(count)]
 
 
 def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
@@ -175,13 +173,8 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
         Examples to predictions, `(N,)` classes or scores.
 
     Raises:
-        UserError: scikit-learn is not installed, or there is one class only.
+        UserError: there is one class only, or no word.
     """
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression, Ridge
-    except ImportError as error:
-        raise UserError("the baseline needs a package: pip install scikit-learn") from error
     # One-letter words count: "a" and "I" are grammar, which CoLA asks about.
     words = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
@@ -210,8 +203,6 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
 
 def _features(words, examples: Examples):
     """A sparse matrix, a row an example."""
-    from scipy import sparse
-
     first = words.transform(examples.first)  # (N, W)
     if examples.second is None:
         return first

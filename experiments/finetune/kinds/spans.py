@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
-from experiments.finetune.kinds.classification import two_columns
+from experiments.finetune.kinds.classification import columns_of
 from macaron_tf.data.tasks.questions import (
     EncodedQuestions,
     Questions,
@@ -58,7 +58,7 @@ class Spans(TaskKind):
     def parse(self, lines: list[str], first: int) -> Questions:
         """Lines of a question and a context: a tab between, or a JSON object of both."""
         if not any(line.startswith("{") for line in lines):
-            return self.of_texts(*two_columns(lines, first, "give a question and a context"))
+            return self.of_texts(*columns_of(lines, first, 2, "give a question and a context"))
         columns: list[list[str]] = [[], []]
         for number, line in enumerate(lines, first):
             try:
