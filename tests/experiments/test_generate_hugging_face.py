@@ -51,7 +51,7 @@ def their_ids(read, text):
 
 
 def their_continuation(theirs, read):
-    """Our ids of the continuation of TEXT that theirs finds likeliest, none an unknown character."""
+    """Our ids of their likeliest continuation of TEXT, none an unknown character."""
     asked = their_ids(read, TEXT)
     found = theirs.generate(
         asked,
