@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from experiments.epochs import EpochRecipe
+from experiments.epochs import EpochRecipe, fine_tuning
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.models.siamese import parse_concatenation
@@ -16,7 +16,6 @@ from macaron_tf.objectives import (
     TripletObjective,
 )
 from macaron_tf.settings import Positive
-from macaron_tf.training.config import TrainingConfig
 
 TRIPLETS = "triplets"
 
@@ -140,16 +139,5 @@ def paper_recipe(task: str, objective: str | None = None) -> EmbeddingRecipe:
         objective=objective or fitting,
         batch_size=16,
         epochs=4.0 if fitting == "cosine" else 1.0,
-        training=TrainingConfig(
-            learning_rate=2e-5,
-            schedule="linear",
-            warmup_steps=0,
-            warmup_start=0.0,
-            beta_2=0.999,
-            epsilon=1e-6,
-            weight_decay=0.01,
-            best_metric=best[fitting],
-            # Its files are 3 times the model; the best one is kept besides.
-            keep_last=1,
-        ),
+        training=fine_tuning(2e-5, best[fitting]),
     )

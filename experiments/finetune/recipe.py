@@ -24,7 +24,7 @@ at most the updates of its table 4; 3 runs, their mean reported. Betas are its p
 import dataclasses
 from collections.abc import Callable
 
-from experiments.epochs import EpochRecipe
+from experiments.epochs import EpochRecipe, fine_tuning
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.errors import UserError
@@ -52,13 +52,6 @@ _SWISH_RNN_STEPS = {
     "squad": 100_000,
     "squad2": 100_000,
 }
-_SHARED = dict(
-    warmup_start=0.0,
-    epsilon=1e-6,
-    best_metric="score",
-    # Its files are 3 times the model; what counts is the best one, which is kept besides.
-    keep_last=1,
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,65 +113,55 @@ class FinetuningRecipe(EpochRecipe):
         return config
 
 
-def preset(name: str, task: Task, model: str = "bert_base") -> FinetuningRecipe:
+def preset(name: str, task: Task) -> FinetuningRecipe:
     """A paper's recipe for a task.
 
     Args:
         name: one of `PRESETS`.
-        task: the task.
-        model: a name of the model catalog.
 
     Raises:
         UserError: no such preset.
     """
     if name not in PRESETS:
         raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[name](task, model)
+    return PRESETS[name](task)
 
 
-def _macaron(task: Task, model: str) -> FinetuningRecipe:
+def _macaron(task: Task) -> FinetuningRecipe:
     # Paragraphs are longer than sentences: rows as BERT's.
-    return _epochs(task, model, 5e-5, max_length=384 if task.kind == "spans" else 128)
+    return _epochs(task, 5e-5, max_length=384 if task.kind == "spans" else 128)
 
 
-def _bert(task: Task, model: str) -> FinetuningRecipe:
+def _bert(task: Task) -> FinetuningRecipe:
     if task.kind != "spans":
-        return _epochs(task, model, 5e-5)
+        return _epochs(task, 5e-5)
     rows = 48 if task.unanswerable else 32
-    return _epochs(task, model, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
+    return _epochs(task, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
 
 
-def _gpt(task: Task, model: str) -> FinetuningRecipe:
-    return _epochs(task, model, 6.25e-5, warmup_fraction=0.002)
+def _gpt(task: Task) -> FinetuningRecipe:
+    return _epochs(task, 6.25e-5, warmup_fraction=0.002)
 
 
-def _spanbert(task: Task, model: str) -> FinetuningRecipe:
+def _spanbert(task: Task) -> FinetuningRecipe:
     if task.kind != "spans":
-        return _epochs(task, model, 2e-5)
-    return _epochs(task, model, 2e-5, epochs=4.0, max_length=512)
+        return _epochs(task, 2e-5)
+    return _epochs(task, 2e-5, epochs=4.0, max_length=512)
 
 
-def _epochs(task: Task, model: str, learning_rate: float, **settings) -> FinetuningRecipe:
+def _epochs(task: Task, learning_rate: float, **settings) -> FinetuningRecipe:
     return FinetuningRecipe(
-        model=model,
+        model="bert_base",
         task=task.name,
         source=task.source,
-        # Steps and warm-up follow from the epochs.
-        training=TrainingConfig(
-            learning_rate=learning_rate,
-            schedule="linear",
-            warmup_steps=0,
-            beta_2=0.999,
-            weight_decay=0.01,
-            **_SHARED,
-        ),
+        training=fine_tuning(learning_rate, "score"),
         **settings,
     )
 
 
-def _swish_rnn(task: Task, model: str) -> FinetuningRecipe:
+def _swish_rnn(task: Task) -> FinetuningRecipe:
     return FinetuningRecipe(
-        model=model,
+        model="bert_base",
         task=task.name,
         source=task.source,
         epochs=None,
@@ -190,13 +173,16 @@ def _swish_rnn(task: Task, model: str) -> FinetuningRecipe:
             learning_rate=1e-5,
             schedule="constant",
             warmup_steps=1_000,
+            warmup_start=0.0,
+            epsilon=1e-6,
             validate_every=1_000,
-            **_SHARED,
+            best_metric="score",
+            keep_last=1,
         ),
     )
 
 
-PRESETS: dict[str, Callable[[Task, str], FinetuningRecipe]] = {
+PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
     "macaron": _macaron,
     "bert": _bert,
     "gpt": _gpt,
