@@ -242,6 +242,6 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
 
 
 def test_an_init_names_its_languages(starts):
-    assert read_init(starts["xlm"]).languages == ("en", "de")
+    assert read_init(starts["xlm"]).source.languages == ("en", "de")
     with pytest.raises(UserError, match="is an encoder-decoder"):
         read_init(starts["bart"])
