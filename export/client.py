@@ -3,7 +3,7 @@
     python -m export.client --name NAME "A dog is running."
     python -m export.client --name NAME < source.txt > translation.txt
 
-One line in, one line out, in order. It speaks to `export.serve` and to TensorFlow Serving alike.
+One line in, one line out, in order. It works with `export.serve` and with TensorFlow Serving.
 In Python: `TranslationClient(url, name).translate(lines)`.
 """
 
@@ -25,7 +25,7 @@ def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    """Lines end at a newline alone: text files' readers make two of one at a lone return."""
+    """Lines cut at newlines only: Python's text readers would also cut at a lone return."""
     for number, line in enumerate(lines, 1):
         try:
             text = line.decode("utf-8")

@@ -1,4 +1,4 @@
-"""What the clients share: lines in batches, in order; candidates and errors."""
+"""Clients of a translation model: their common base, and the one over REST."""
 
 import abc
 import dataclasses
@@ -29,7 +29,7 @@ class Candidate:
 
 
 class Client(abc.ABC):
-    """What both protocols share: lines in batches, in order; a subclass runs one request."""
+    """Base of the REST and gRPC clients: sends lines in batches; a subclass runs one request."""
 
     def __init__(self, batch_size: int):
         self._batch_size = batch_size
@@ -80,12 +80,12 @@ _RETRY_STATUSES = (429, 503)
 
 
 class TranslationClient(Client):
-    """Translates over REST. Not for several threads at once: make one a thread.
+    """Translates over REST. Not thread-safe: make one per thread.
 
     Args:
         url: the server, such as http://127.0.0.1:8501.
         name: the model's name.
-        version: a version number; None takes the newest.
+        version: None = the newest.
         timeout: seconds to wait for an answer.
         retries: times a request is repeated when the server cannot be reached or is busy (503,
             429). A prediction changes nothing on the server, so repeating it is safe.
@@ -123,7 +123,7 @@ class TranslationClient(Client):
         """Waits until the model is available.
 
         Raises:
-            TranslationError: it is not, after `seconds`.
+            TranslationError: it is not available after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:

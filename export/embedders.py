@@ -18,10 +18,7 @@ class SentenceModule(ExportedModule):
     """An encoder of sentences.
 
     Signature `serving_default`: `text (B,)` strings to `vector (B, D)` float32 of length 1, so that
-    a dot product is the cosine. A text too long is cut as in training.
-
-    Args:
-        encoder: the network, its vocabulary and its longest row.
+    a dot product is the cosine. A long text is truncated as in training.
     """
 
     def __init__(self, encoder: SentenceEncoder):
@@ -41,9 +38,9 @@ class SentenceModule(ExportedModule):
 class WordModule(ExportedModule):
     """ELMo, an encoder of words in context.
 
-    Signature `serving_default`: `text (B,)` strings to `words (B, L)` strings, "" behind a text's
-    last, `vectors (B, L, J, 2 P)` float32, the J layers of each word and 0 behind the last, and
-    `lengths (B,)` int32.
+    Signature `serving_default`: `text (B,)` strings to `words (B, L)` strings, padded with "",
+    `vectors (B, L, J, 2 P)` float32, the J layers of each word, padded with 0, and `lengths (B,)`
+    int32.
     """
 
     def __init__(self, network: Elmo, vocabulary: WordVocabulary):
@@ -59,7 +56,7 @@ class WordModule(ExportedModule):
         padded = with_ends(words).to_tensor("")  # (B, L + 2)
         characters = character_ids(padded, self.network.config.max_characters)
         layers = tf.cast(self.network(characters, training=False), tf.float32)
-        # Without the marks of the two ends: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
+        # Drop the begin and end marks: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
         real = tf.sequence_mask(lengths, tf.shape(padded)[1] - 2, tf.float32)[:, :, None, None]
         vectors = layers[:, 1:-1] * real
         return {"words": words.to_tensor(""), "vectors": vectors, "lengths": lengths}
@@ -70,7 +67,7 @@ def sentence_module(place: str, checkpoint: str | None) -> tuple[ExportedModule,
 
     Args:
         place: a run's folder, or `hugging-face:DIR` of a sentence-transformers directory.
-        checkpoint: which weights of a run.
+        checkpoint: the weights of a run.
 
     Raises:
         UserError: there is no such run, directory or checkpoint.

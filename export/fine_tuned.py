@@ -24,12 +24,12 @@ class ClassifierModule(ExportedModule):
 
     Signature `serving_default`: `text (B,)` strings, or `first (B,)` and `second (B,)` for a task
     on two texts, to `label (B,)` strings and `probabilities (B, C)` float32, the classes in the
-    task's order; to `score (B,)` float32 for a regression task. A text too long is cut as in
+    task's order; to `score (B,)` float32 for a regression task. A long text is truncated as in
     training.
 
     Args:
         network: the trained `EncoderClassifier` or `CausalClassifier`.
-        vocabulary: the one it was trained with.
+        vocabulary: the network's own.
         task: names the classes.
         max_length: longest row, special ids included.
     """
@@ -67,14 +67,14 @@ class SpanReaderModule(ExportedModule):
     """A reader that finds the answer to a question in a context.
 
     Signature `serving_default`: `question (B,)` and `context (B,)` strings to `answer (B,)`
-    strings, "" where there is none, `start (B,)` and `end (B,)` int64, its position in the context
-    in characters, and `probability (B,)` float32. A context of any length is read through windows.
+    strings, "" for no answer, `start (B,)` and `end (B,)` int64, character offsets in the context,
+    and `probability (B,)` float32. A context of any length is read through windows.
 
     Args:
         network: the trained `EncoderSpanReader`.
-        vocabulary: the one it was trained with.
+        vocabulary: the network's own.
         task: whether a question may have no answer.
-        limits: what it was trained with.
+        limits: lengths and strides of training.
         threshold: see `macaron_tf.decoding.spans.decided`.
     """
 
@@ -125,12 +125,12 @@ class TaggerModule(ExportedModule):
     """A tagger of words.
 
     Signature `serving_default`: `text (B,)` strings, words with white space between, to `words
-    (B, W)` and `tags (B, W)` strings, "" beyond a sentence's last word, and `probabilities (B, W)`
-    float32, of those tags.
+    (B, W)` and `tags (B, W)` strings, padded with "", and `probabilities (B, W)` float32 of the
+    tags.
 
     Args:
         network: the trained `EncoderTagger`.
-        vocabulary: the one it was trained with.
+        vocabulary: the network's own.
         task: names the tags.
         max_length: longest row, special ids included; longer sentences are read through windows.
     """
@@ -173,7 +173,7 @@ def fine_tuned_module(place: str, checkpoint: str | None) -> tuple[ExportedModul
     """A fine-tuned run's model and the record of its export.
 
     Raises:
-        UserError: the run has no such checkpoint or is one of choices.
+        UserError: the run has no such checkpoint, or its task is a choice between texts.
     """
     run = FinetuningRun.open(place)
     weights = run.checkpoint(checkpoint)

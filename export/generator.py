@@ -1,4 +1,4 @@
-"""A model that writes text as a SavedModel: text in, what follows it, or its answer, out."""
+"""A text generator as a SavedModel: text in, its continuation or its answer out."""
 
 from typing import Any
 
@@ -13,22 +13,19 @@ MAX_TOKENS = 1024
 
 
 class GeneratorModule(ExportedModule):
-    """A model that continues text, or answers it, by sampling.
+    """A model that continues or answers text by sampling.
 
     Signature `serving_default`, all inputs `(B,)`: `text` strings; `temperature` float32, 0 for
-    the likeliest tokens; `top_k` int32, 0 for no limit; `top_p` float32, 1 for no limit; `seed`
-    int32; `max_tokens` int32, new tokens at most (no more than 1,024, or the model's last
-    position). Outputs: `completion (B,)` strings, without the text that was given; `log_prob (B,)`
-    float32, natural logarithm; `tokens (B,)` int32, new ones, that of the end included. They are
-    those of `experiments.generate` with the same settings and seed, whatever else is in the batch.
+    greedy decoding; `top_k` int32, 0 for no limit; `top_p` float32, 1 for no limit; `seed` int32;
+    `max_tokens` int32, the most new tokens (up to 1,024, or the model's last position). Outputs:
+    `completion (B,)` strings, without the given text; `log_prob (B,)` float32, natural logarithm;
+    `tokens (B,)` int32, the number of new tokens with the end token. They equal those of
+    `experiments.generate` with the same settings and seed, whatever else is in the batch.
 
-    The text of a text-to-text run is a line as `experiments.text_to_text predict` takes it, the
-    task's name not before it; what it gives at temperature 0 is the greedy answer.
+    The text of a text-to-text run is a line as `experiments.text_to_text predict` takes it, without
+    the task's name; temperature 0 gives the greedy answer.
 
-    A text that leaves no room to go on is an InvalidArgumentError too.
-
-    Args:
-        opened: the network and its vocabulary.
+    A text that leaves no room for new tokens is an InvalidArgumentError.
     """
 
     def __init__(self, opened: OpenedModel):
@@ -49,7 +46,7 @@ class GeneratorModule(ExportedModule):
     def asked(
         self, text: tf.Tensor, max_tokens: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Rows of texts `(B,)`, PAD after, their lengths and their limits."""
+        """Texts `(B,)` as ids `(B, L)` padded with PAD, their lengths and limits `(B,)`."""
         rows = self.text_generator.rows(checked_text(text))  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         fits = tf.debugging.Assert(
@@ -61,7 +58,9 @@ class GeneratorModule(ExportedModule):
         )
         with tf.control_dependencies([fits]):
             limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
-            padded = rows.to_tensor(PAD)  # an encoder that reads it says less of what is wrong
+            padded = rows.to_tensor(
+                PAD
+            )  # after the check, whose message is clearer than an encoder's
         room = self.text_generator.room(lengths)
         return padded, lengths, limits if room is None else tf.minimum(limits, room)
 
@@ -93,10 +92,10 @@ class GeneratorModule(ExportedModule):
 
 
 def generator_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
-    """A model that writes text and the record of its export.
+    """A text generator and the record of its export.
 
     Raises:
-        UserError: the run cannot go on with a text, or has no such checkpoint.
+        UserError: the run's model generates no text, or has no such checkpoint.
     """
     opened = open_model(place, checkpoint)
     record = {"run": opened.name, "checkpoint": opened.checkpoint, "longest": opened.longest}

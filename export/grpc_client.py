@@ -14,7 +14,7 @@ class GrpcTranslationClient(Client):
     Args:
         target: the server, such as 127.0.0.1:8500.
         name: the model's name.
-        version: a version number; None takes the newest.
+        version: None = the newest.
         timeout: seconds to wait for an answer, the server's start included.
         batch_size: lines sent in one request.
     """

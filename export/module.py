@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 from etils import epath
 
-from export.server.folders import MODEL_FILE
+from export.server.versions import MODEL_FILE
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.kernels import implementation_scope
@@ -25,7 +25,7 @@ class ExportedModule(tf.Module):
 
     Args:
         network: built, with its weights.
-        vocabulary: the one it was trained with.
+        vocabulary: the network's own.
     """
 
     def __init__(self, network: keras.Model, vocabulary: Any):
@@ -36,7 +36,7 @@ class ExportedModule(tf.Module):
         self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
 
     def functions(self) -> dict[str, tuple[Callable, dict[str, tf.DType]]]:
-        """By signature name, its function and the dtypes of its inputs, all `(B,)`, by name."""
+        """Signatures by name: the function and the dtypes of its inputs by name, each `(B,)`."""
         raise NotImplementedError
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:

@@ -29,7 +29,7 @@ def open_module(
 
     Args:
         place: a run's folder, or `hugging-face:DIR`.
-        checkpoint: which weights of a run: "average", "best", "last" or a step; by default as its
+        checkpoint: the weights of a run: "average", "best", "last" or a step; by default as its
             command chooses.
         decoding: fields of a translator's beam search to replace, such as `n_best=4`.
 

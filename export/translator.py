@@ -16,14 +16,14 @@ class TranslationModule(ExportedModule):
     `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, natural logarithms of
     P(target | source) with its EOS, and `tokens (B,)` int32, the number of tokens they sum.
 
-    A line of more than `max_tokens` pieces is an InvalidArgumentError: a server's client gets a
-    400 that says so, not the translation of half a line.
+    A line of more than `max_tokens` pieces is an InvalidArgumentError (a client's 400), not the
+    translation of half a line.
 
     Args:
         network: the trained `EncoderDecoder`.
-        vocabulary: the one it was trained with.
+        vocabulary: the network's own.
         decoding: beam search settings, `n_best` included.
-        max_tokens: pieces of the longest line that is taken.
+        max_tokens: greatest number of pieces in a line.
     """
 
     def __init__(

@@ -29,15 +29,15 @@ class _Task:
 
 
 class Batcher:
-    """Queues requests, merges those that fit together, and gives each its own rows back.
+    """Queues requests, merges compatible ones, and returns to each its own rows.
 
-    Requests fit together when version, signature, dtypes and all dimensions but the first agree.
+    Requests are compatible when version, signature, dtypes and all dimensions but the first agree.
     A batch starts when it is full, or when its oldest request has waited `timeout_ms`. If a merged
-    batch fails, each of its requests is run again alone, so that only the guilty one fails.
+    batch fails, each request is run again alone, so that only the faulty one fails.
 
     Args:
         max_batch_size: rows of a merged batch. A larger request runs alone, whole.
-        timeout_ms: milliseconds a request may wait for company.
+        timeout_ms: milliseconds a request waits for others to join.
         max_queue: requests that may wait.
         workers: batches run at once.
     """
@@ -66,12 +66,12 @@ class Batcher:
 
         Args:
             servable: the version to run; the caller keeps it loaded until the future is done.
-            signature: one of its signatures.
+            signature: of that version.
             inputs: checked arrays by input name.
-            rows: their number of rows.
+            rows: the arrays' number of rows.
 
         Returns:
-            A future of the outputs by name. Cancelling it while it waits takes it off the queue.
+            A future of the outputs by name. Cancelled while queued, the request is not run.
 
         Raises:
             ServingError: RESOURCE_EXHAUSTED (HTTP 503) when the queue is full, UNAVAILABLE when
@@ -98,7 +98,7 @@ class Batcher:
         """Refuses new requests, finishes those queued, and ends the workers.
 
         Args:
-            timeout: seconds to wait; what is still queued then fails as UNAVAILABLE.
+            timeout: seconds to wait; requests still queued then fail as UNAVAILABLE.
         """
         with self._changed:
             self._stopping = True
@@ -123,7 +123,7 @@ class Batcher:
                 self._run(tasks)
 
     def _next_batch(self) -> list[_Task] | None:
-        """Waits for a batch that is due, and takes it off the queue; None at the end."""
+        """Waits for a batch that is due and dequeues it; None when stopped and empty."""
         with self._changed:
             while True:
                 now = time.monotonic()
@@ -201,7 +201,7 @@ class Batcher:
 
 
 def _key(task: _Task) -> object:
-    """Equal for requests that may be merged."""
+    """The queue of a request: equal for requests that may be merged."""
     if not task.signature.batchable:
         return object()
     shapes = tuple((name, array.dtype.str, array.shape[1:]) for name, array in task.inputs.items())

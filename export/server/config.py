@@ -1,23 +1,32 @@
 """Settings of the local model server."""
 
 import dataclasses
+import re
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from macaron_tf.settings import Count, Settings
+
+Port = Annotated[int, Ge(0), Le(65535)]
+Seconds = Annotated[float, Gt(0), Lt(1e6)]
 
 
 @dataclasses.dataclass(frozen=True)
-class ServerConfig:
-    """What to serve and within which limits.
+class ServerConfig(Settings):
+    """The model to serve, the addresses and the limits.
 
-    Args:
-        base_path: folder holding one sub-folder a version (`1/`, `2/`, ...).
+    Attributes:
+        base_path: folder with one sub-folder per version (`1/`, `2/`, ...).
         name: the model's name in URLs and model specs.
-        host: address to listen on.
-        rest_port: REST port; 0 takes any free one.
-        grpc_port: gRPC port; 0 takes any free one.
+        host: address to listen on; 0.0.0.0 = all.
+        rest_port: REST port; 0 = any free one.
+        grpc_port: gRPC port; 0 = any free one.
         max_batch_size: rows that concurrent requests may be merged to.
         batch_timeout_ms: milliseconds a request waits for others to join its batch.
         poll_seconds: seconds between looks for new versions.
         workers: batches run at once. Two, so that one slow line does not stop the others.
-        max_queue: requests waiting; beyond it a request is refused at once (503).
+        max_queue: requests that may wait; more are refused at once with 503.
         max_request_rows: rows in one request.
         max_body_bytes: bytes of one request.
         max_connections: open REST connections.
@@ -26,23 +35,32 @@ class ServerConfig:
         body_timeout: seconds a client has to send a body, or to take an answer.
         idle_timeout: seconds a kept-alive connection may stay silent.
         grace_seconds: seconds that requests in flight are given at shutdown.
+
+    Raises:
+        SettingError: a field is out of its range, or the name cannot stand in a URL.
     """
 
     base_path: str
     name: str
     host: str = "127.0.0.1"
-    rest_port: int = 8501
-    grpc_port: int = 8500
-    max_batch_size: int = 32
-    batch_timeout_ms: float = 5.0
-    poll_seconds: float = 2.0
-    workers: int = 2
-    max_queue: int = 1024
-    max_request_rows: int = 1024
-    max_body_bytes: int = 16 * 1024 * 1024
-    max_connections: int = 1024
-    request_timeout: float = 120.0
-    header_timeout: float = 20.0
-    body_timeout: float = 60.0
-    idle_timeout: float = 120.0
-    grace_seconds: float = 30.0
+    rest_port: Port = 8501
+    grpc_port: Port = 8500
+    max_batch_size: Count = 32
+    batch_timeout_ms: Annotated[float, Ge(0), Lt(1e6)] = 5.0
+    poll_seconds: Seconds = 2.0
+    workers: Count = 2
+    max_queue: Count = 1024
+    max_request_rows: Count = 1024
+    max_body_bytes: Count = 16 * 1024 * 1024
+    max_connections: Count = 1024
+    request_timeout: Seconds = 120.0
+    header_timeout: Seconds = 20.0
+    body_timeout: Seconds = 60.0
+    idle_timeout: Seconds = 120.0
+    grace_seconds: Annotated[float, Ge(0), Lt(1e6)] = 30.0
+
+    def check(self) -> None:
+        if not re.fullmatch(r"[^/:?#%\s]+", self.name):
+            raise self.error(
+                f"the name {self.name!r} cannot stand in a URL; give another with --name"
+            )

@@ -1,24 +1,19 @@
-"""What REST and gRPC share: finding the version, checking, batching, waiting."""
+"""The steps that REST and gRPC share: find the version, check the inputs, queue the request."""
 
 import concurrent.futures
 
 import numpy as np
+from tensorflow_serving.apis import get_model_metadata_pb2
 
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
-from export.server.errors import Code, ServingError, invalid
-from export.server.servable import Signature, not_found
+from export.server.errors import invalid, no_status, not_found
+from export.server.servable import Signature
 from export.server.versions import Lease, VersionManager, VersionStatus
 
 
 class ServingCore:
-    """The model, its versions and its queue, behind both protocols.
-
-    Args:
-        config: the server's settings.
-        versions: the version manager.
-        batcher: the queue.
-    """
+    """The model, its versions and its queue, behind both protocols."""
 
     def __init__(self, config: ServerConfig, versions: VersionManager, batcher: Batcher):
         self.config = config
@@ -29,11 +24,12 @@ class ServingCore:
         """Holds the version a request asks for; release it, or pass it to `submit`.
 
         Raises:
-            ServingError: NOT_FOUND, INVALID_ARGUMENT (labels: none can be defined here, so all
-                are unknown), UNAVAILABLE while the model loads.
+            ServingError: NOT_FOUND, INVALID_ARGUMENT for a label (none can be defined here),
+                UNAVAILABLE while the model loads.
         """
-        self._check_name(name, version)
-        self._check_label(label)
+        if name != self.config.name:
+            raise not_found(name, version)
+        _refuse_label(label)
         return self._versions.acquire(version)
 
     def statuses(
@@ -41,10 +37,22 @@ class ServingCore:
     ) -> list[VersionStatus]:
         """The states of one or all versions, newest first; raises as `acquire`."""
         if name != self.config.name:
-            which = "any versions" if version is None else f"version {version}"
-            raise ServingError(Code.NOT_FOUND, f"Could not find {which} of model {name}")
-        self._check_label(label)
+            raise no_status(name, version)
+        _refuse_label(label)
         return self._versions.statuses(version)
+
+    def signatures(
+        self, name: str, version: int | None = None, label: str = ""
+    ) -> tuple[int, get_model_metadata_pb2.SignatureDefMap]:
+        """A version's number and its signatures; raises as `acquire`."""
+        lease = self.acquire(name, version, label)
+        try:
+            found = get_model_metadata_pb2.SignatureDefMap()
+            for key, signature in lease.servable.signature_defs.items():
+                found.signature_def[key].CopyFrom(signature)
+            return lease.servable.version, found
+        finally:
+            lease.release()
 
     def submit(
         self, lease: Lease, signature: Signature, inputs: dict[str, np.ndarray]
@@ -77,15 +85,7 @@ class ServingCore:
         """Whether a version is loaded."""
         return self._versions.current is not None
 
-    def _check_name(self, name: str, version: int | None) -> None:
-        if name != self.config.name:
-            raise not_found(name, version)
 
-    def _check_label(self, label: str) -> None:
-        if label:
-            raise invalid(f"Unrecognized servable version label: {label}")
-
-
-def too_late(seconds: float) -> ServingError:
-    """The error of a request that did not finish in time."""
-    return ServingError(Code.DEADLINE_EXCEEDED, f"the request took longer than {seconds:g} s")
+def _refuse_label(label: str) -> None:
+    if label:
+        raise invalid(f"Unrecognized servable version label: {label}")

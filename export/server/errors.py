@@ -1,4 +1,4 @@
-"""Serving errors: one code, its gRPC status and the HTTP status TensorFlow Serving gives it."""
+"""Serving errors: a code with its gRPC and HTTP status, as TensorFlow Serving maps them."""
 
 import enum
 
@@ -38,7 +38,7 @@ class ServingError(Exception):
     """A request that cannot be answered.
 
     Args:
-        code: what kind of failure.
+        code: the kind of failure.
         message: one sentence for the client; cut to `MAX_MESSAGE` characters.
         http_status: overrides the code's HTTP status.
     """
@@ -52,8 +52,25 @@ class ServingError(Exception):
 
 
 def invalid(message: str) -> ServingError:
-    """The commonest error: INVALID_ARGUMENT, HTTP 400."""
+    """A bad request: INVALID_ARGUMENT, HTTP 400."""
     return ServingError(Code.INVALID_ARGUMENT, message)
+
+
+def not_found(name: str, version: int | None) -> ServingError:
+    """TensorFlow Serving's sentence for a model or version that is not served."""
+    asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+    return ServingError(Code.NOT_FOUND, f"Servable not found for request: {asked}")
+
+
+def no_status(name: str, version: int | None) -> ServingError:
+    """TensorFlow Serving's sentence for the status of an unknown model or version."""
+    asked = "any versions" if version is None else f"version {version}"
+    return ServingError(Code.NOT_FOUND, f"Could not find {asked} of model {name}")
+
+
+def too_late(seconds: float) -> ServingError:
+    """A request that did not finish in time."""
+    return ServingError(Code.DEADLINE_EXCEEDED, f"the request took longer than {seconds:g} s")
 
 
 def from_exception(error: BaseException) -> ServingError:

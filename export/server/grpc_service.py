@@ -16,13 +16,12 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from export.server.core import ServingCore, too_late
-from export.server.errors import Code, ServingError, from_exception, invalid
+from export.server.core import ServingCore
+from export.server.errors import Code, ServingError, from_exception, invalid, too_late
 from export.server.servable import Signature
 
 _LOG = logging.getLogger(__name__)
-# A call blocks its thread until its batch is done, so there are more threads than a full batch
-# has requests; they are made as needed, and sleep.
+# A call blocks its thread until its batch is done, so the pool is larger than a full batch.
 _THREADS = 64
 _SIGNATURE_FIELD = "signature_def"
 # Typed fields of a TensorProto, as TensorFlow Serving fills them: clients read
@@ -39,11 +38,7 @@ _FIELDS = {
 
 
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Predict and GetModelMetadata; Classify, Regress and MultiInference are UNIMPLEMENTED.
-
-    Args:
-        core: the model.
-    """
+    """Predict and GetModelMetadata; Classify, Regress and MultiInference are UNIMPLEMENTED."""
 
     def __init__(self, core: ServingCore):
         self._core = core
@@ -68,7 +63,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             lease.release()
             raise
         future = self._core.submit(lease, signature, inputs)
-        context.add_callback(future.cancel)  # the client hung up: do not run it for nobody
+        context.add_callback(future.cancel)  # the client hung up: do not run the request
         limit, left = self._core.config.request_timeout, context.time_remaining()
         seconds = limit if left is None else min(limit, left)
         try:
@@ -91,14 +86,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         for field in request.metadata_field:
             if field != _SIGNATURE_FIELD:
                 raise invalid(f"Metadata field {field} is not supported")
-        lease = self._core.acquire(*_model_spec(request))
-        try:
-            signatures = get_model_metadata_pb2.SignatureDefMap()
-            for key, signature in lease.servable.signature_defs.items():
-                signatures.signature_def[key].CopyFrom(signature)
-            version = lease.servable.version
-        finally:
-            lease.release()
+        version, signatures = self._core.signatures(*_model_spec(request))
         response = get_model_metadata_pb2.GetModelMetadataResponse()
         _fill_spec(response.model_spec, request.model_spec.name, version)
         response.metadata[_SIGNATURE_FIELD].Pack(signatures)
@@ -106,11 +94,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 
 class ModelService(model_service_pb2_grpc.ModelServiceServicer):
-    """GetModelStatus; HandleReloadConfigRequest is UNIMPLEMENTED.
-
-    Args:
-        core: the model.
-    """
+    """GetModelStatus; HandleReloadConfigRequest is UNIMPLEMENTED."""
 
     def __init__(self, core: ServingCore):
         self._core = core
@@ -145,7 +129,7 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
         options=(
             ("grpc.max_receive_message_length", config.max_body_bytes),
             ("grpc.max_send_message_length", -1),
-            # gRPC's default shares a port with whoever has it: two servers would answer in turn.
+            # By default gRPC shares a port that is in use: two servers would answer in turn.
             ("grpc.so_reuseport", 0),
         ),
         maximum_concurrent_rpcs=config.max_queue,
@@ -201,8 +185,8 @@ def _wanted_outputs(names: list[str], signature: Signature) -> list[str]:
 
 
 def _to_array(name: str, proto: tensor_pb2.TensorProto, max_bytes: int) -> np.ndarray:
-    """The array of a TensorProto, refused before it is unpacked if its shape claims too much:
-    a few bytes may say "a million million times 0.0"."""
+    """The array of a TensorProto, its shape checked before unpacking: a proto of a few bytes may
+    claim a million million zeros."""
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
         raise invalid(f"input {name!r}: the shape of a TensorProto must be known")

@@ -7,23 +7,19 @@ import numpy as np
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.core import ServingCore
-from export.server.folders import check_base_path
 from export.server.grpc_service import build_server
 from export.server.http_server import HttpServer
 from export.server.rest import RestApi
 from export.server.servable import DEFAULT_SIGNATURE, made_up
-from export.server.versions import VersionManager
+from export.server.versions import VersionManager, check_base_path
 from macaron_tf.errors import UserError
 
-# What a model that writes text is asked in the example; zeros would have it write nothing.
+# Inputs of a text generator in the example request; zeros would generate nothing.
 _CONTROLS = {"max_tokens": 20, "seed": 1, "temperature": 1.0, "top_p": 0.9}
 
 
 class ModelServer:
     """A model server in this process; a context manager that starts and stops it.
-
-    Args:
-        config: what to serve, where, within which limits.
 
     Example:
         with ModelServer(ServerConfig("exported/demo", "demo", rest_port=0, grpc_port=0)) as server:
@@ -41,7 +37,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """Where REST answers, such as http://127.0.0.1:8501."""
+        """REST's address, such as http://127.0.0.1:8501."""
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         return f"http://{host}:{self._http.port}"
 

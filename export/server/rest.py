@@ -8,11 +8,10 @@ import re
 import urllib.parse
 
 from google.protobuf import json_format
-from tensorflow_serving.apis import get_model_metadata_pb2
 
 from export.server import json_tensors
-from export.server.core import ServingCore, too_late
-from export.server.errors import Code, ServingError, from_exception, invalid
+from export.server.core import ServingCore
+from export.server.errors import Code, ServingError, from_exception, invalid, too_late
 from export.server.http_server import Head, Response, error_response
 
 _LOG = logging.getLogger(__name__)
@@ -28,11 +27,8 @@ _DECODERS = 2  # threads that parse and print JSON: the loop itself never works 
 class RestApi:
     """Answers HTTP requests; `handle` goes to `HttpServer`.
 
-    Beyond TensorFlow Serving: `GET /healthz` (200 when a version is loaded, else 503), and a wrong
-    method on a known path is 405, an unknown path 404, where it says 400 for both.
-
-    Args:
-        core: the model.
+    Beyond TensorFlow Serving: `GET /healthz` (200 when a version is loaded, else 503). A wrong
+    method on a known path is 405 and an unknown path 404; TensorFlow Serving answers 400 to both.
     """
 
     def __init__(self, core: ServingCore):
@@ -40,7 +36,7 @@ class RestApi:
         self._pool = concurrent.futures.ThreadPoolExecutor(_DECODERS, thread_name_prefix="json")
 
     async def handle(self, head: Head, body: bytes) -> Response:
-        """The answer to one request; every failure is one too."""
+        """The answer to one request; every failure becomes an answer."""
         try:
             return await self._route(head, body)
         except ServingError as error:
@@ -84,14 +80,8 @@ class RestApi:
 
     def _metadata(self, match: re.Match) -> Response:
         name, version, label = _model_spec(match)
-        lease = self._core.acquire(name, version, label)
-        try:
-            signatures = get_model_metadata_pb2.SignatureDefMap()
-            for key, signature in lease.servable.signature_defs.items():
-                signatures.signature_def[key].CopyFrom(signature)
-            spec = {"name": name, "signature_name": "", "version": str(lease.servable.version)}
-        finally:
-            lease.release()
+        number, signatures = self._core.signatures(name, version, label)
+        spec = {"name": name, "signature_name": "", "version": str(number)}
         printed = json_format.MessageToDict(
             signatures, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the ops of exported tokenizers)
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from export.server.errors import Code, ServingError, invalid
+from export.server.errors import ServingError, invalid
 
 DEFAULT_SIGNATURE = "serving_default"
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -62,7 +62,7 @@ class Signature:
         self.batchable = bool(self.inputs) and all(spec.has_batch_axis for spec in specs)
 
     def check(self, inputs: dict[str, np.ndarray], max_rows: int) -> int:
-        """Refuses inputs the graph cannot take, and returns the number of rows (1 if unbatched).
+        """Checks inputs against the signature and returns their number of rows (1 if unbatched).
 
         Args:
             inputs: arrays by input name.
@@ -106,16 +106,15 @@ class Signature:
 class Servable:
     """A version of the model, in memory.
 
-    It is run by a `Session`, as TensorFlow Serving does: the same feeds and fetches by tensor
-    name, and closing it frees graph, functions and variables at once, which objects made by
-    `tf.saved_model.load` do not promise.
+    A `Session` runs it, as in TensorFlow Serving: feeds and fetches by tensor name. Closing it
+    frees graph, functions and variables at once, which `tf.saved_model.load` does not promise.
 
     Args:
         path: the version's folder.
         version: its number.
 
     Raises:
-        Exception: whatever TensorFlow raises on a broken SavedModel.
+        Exception: any error of TensorFlow on a broken SavedModel.
     """
 
     def __init__(self, path: str, version: int):
@@ -158,11 +157,11 @@ class Servable:
         return {k: np.asarray(v) for k, v in self._session.run(fetches, feeds).items()}
 
     def warm_up(self) -> None:
-        """Runs what a first request would wait for (graph optimization, compilation).
+        """Does the work that a first request would wait for (graph optimization, compilation).
 
         Requests recorded in the model (`assets.extra/tf_serving_warmup_requests`, TensorFlow
         Serving's own file) are replayed; without them, each signature gets one made-up row.
-        A made-up row may well be refused by the model: that is noted, and is no failure.
+        A model may refuse a made-up row: that is logged, and is no failure.
         """
         recorded = pathlib.Path(self.path, WARMUP_REQUESTS)
         try:
@@ -195,17 +194,11 @@ class Servable:
 
 
 def made_up(spec: TensorSpec) -> np.ndarray:
-    """An array a signature takes: zeros, or "warm up"; open dimensions are 1."""
+    """A valid input array: zeros, or "warm up"; open dimensions are 1."""
     shape = [1 if size is None else size for size in (spec.shape if spec.shape is not None else ())]
     if spec.dtype == tf.string:
         return np.full(shape, b"warm up", dtype=np.object_)
     return np.zeros(shape, dtype=spec.dtype.as_numpy_dtype)
-
-
-def not_found(name: str, version: int | None) -> ServingError:
-    """TensorFlow Serving's sentence for a model or version that is not served."""
-    which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-    return ServingError(Code.NOT_FOUND, f"Servable not found for request: {which}")
 
 
 def _show(shape: tuple[int | None, ...] | None) -> str:

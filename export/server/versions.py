@@ -7,18 +7,62 @@ import threading
 import time
 from collections.abc import Callable
 
-from export.server.errors import Code, ServingError, from_exception
-from export.server.folders import find_versions
-from export.server.servable import Servable, not_found
+from export.server.errors import Code, ServingError, from_exception, no_status, not_found
+from export.server.servable import Servable
+from macaron_tf.errors import UserError
 
+MODEL_FILE = "saved_model.pb"
 _MAX_RETRY_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 Fingerprint = tuple[tuple[str, int, int], ...]
 
 
+def find_versions(base_path: str) -> dict[int, str]:
+    """Complete versions under `base_path`: {number: folder}.
+
+    A version is a folder named by an integer that holds `saved_model.pb`. Others (a copy in
+    progress under another name, notes, hidden files) are ignored.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = {}
+    for name in os.listdir(base_path):
+        path = os.path.join(base_path, name)
+        if name.isascii() and name.isdigit() and os.path.isfile(os.path.join(path, MODEL_FILE)):
+            found[int(name)] = path
+    return found
+
+
+def check_base_path(base_path: str) -> None:
+    """Refuses a folder that cannot be served.
+
+    Raises:
+        UserError: it is missing, in a bucket, no folder, is itself a version, or holds none.
+    """
+    if "://" in base_path:
+        raise UserError(
+            f"{base_path} is in a bucket: copy it to a local folder, or serve it with TensorFlow "
+            "Serving, which reads buckets"
+        )
+    if not os.path.isdir(base_path):
+        raise UserError(f"{base_path} is not a folder; export a model there first")
+    if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
+        raise UserError(f"{base_path} is one version of a model; give the folder that holds it")
+    try:
+        found = find_versions(base_path)
+    except OSError as error:
+        raise UserError(f"cannot read {base_path}: {error.strerror}") from None
+    if not found:
+        raise UserError(
+            f"{base_path} holds no version of a model: a version is a folder named by a number "
+            f"that contains {MODEL_FILE}, such as {os.path.join(base_path, '1', MODEL_FILE)}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class VersionStatus:
-    """What TensorFlow Serving reports for a version: its state, and the error that ended it."""
+    """A version's state as TensorFlow Serving reports it, and the error that ended it."""
 
     version: int
     state: str  # START, LOADING, AVAILABLE, UNLOADING or END
@@ -54,13 +98,13 @@ class VersionManager:
 
     A new version is loaded and warmed up while the old one answers; then new requests go to the
     new one, and the old one is freed when its last request has ended. A version that does not
-    load is reported, and the old one goes on serving. The last version is never dropped.
+    load is reported, and the old one keeps serving. The last version is never dropped.
 
     Args:
         base_path: folder of the versions.
         name: the model's name, for messages.
-        poll_seconds: seconds between looks at the folder.
-        loader: makes a `Servable` of (folder, version).
+        poll_seconds: seconds between scans of the folder.
+        loader: makes a `Servable` from (folder, version).
     """
 
     def __init__(
@@ -118,18 +162,10 @@ class VersionManager:
             ServingError: NOT_FOUND.
         """
         with self._lock:
-            known = sorted(self._statuses.values(), key=lambda s: -s.version)
-        if version is None:
-            if not known:
-                raise ServingError(
-                    Code.NOT_FOUND, f"Could not find any versions of model {self._name}"
-                )
-            return known
-        known = [status for status in known if status.version == version]
+            statuses = sorted(self._statuses.items(), reverse=True)
+        known = [status for number, status in statuses if version in (None, number)]
         if not known:
-            raise ServingError(
-                Code.NOT_FOUND, f"Could not find version {version} of model {self._name}"
-            )
+            raise no_status(self._name, version)
         return known
 
     def start(self) -> None:
@@ -138,7 +174,7 @@ class VersionManager:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the watch and frees the model; to be called after the last request."""
+        """Ends the watch and frees the model; call it after the last request."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -148,7 +184,7 @@ class VersionManager:
             self._retire(current)
 
     def poll(self) -> None:
-        """One look at the folder: loads the newest complete version that is not yet served."""
+        """Scans the folder once and loads the newest complete version that is not yet served."""
         try:
             found = find_versions(self._base_path)
         except OSError as error:
@@ -176,12 +212,12 @@ class VersionManager:
                 del self._statuses[version]
 
     def _due(self, version: int, path: str) -> bool:
-        """Whether to try a version now: its copy has settled, and its last failure is past."""
+        """Whether to try a version now: its files are stable and its retry time has come."""
         fingerprint = _fingerprint(path)
         settled = self._seen.get(version) == fingerprint
         self._seen[version] = fingerprint
         if self.current is None:
-            settled = True  # nothing to lose: with nothing served, try at once
+            settled = True  # nothing is served yet, so try at once
         failure = self._failures.get(version)
         if failure is None:
             return settled
@@ -194,7 +230,7 @@ class VersionManager:
         self._set(VersionStatus(version, "LOADING"))
         try:
             servable = self._loader(path, version)
-            servable.warm_up()  # it reports what fails by itself: no reason not to serve
+            servable.warm_up()  # logs its own failures; they do not keep a version from serving
         except Exception as error:
             failed = from_exception(error)
             attempts = self._failures[version].attempts + 1 if version in self._failures else 1
@@ -245,7 +281,7 @@ def _fingerprint(path: str) -> Fingerprint:
             try:
                 info = os.stat(os.path.join(folder, name))
             except OSError:
-                continue  # removed while we looked: the next look will differ
+                continue  # removed during the scan: the next fingerprint will differ
             relative = os.path.relpath(os.path.join(folder, name), path)
             files.append((relative, info.st_size, info.st_mtime_ns))
     return tuple(sorted(files))

@@ -1,8 +1,10 @@
-"""A toy model with the shape of an exported translator, and a plain HTTP caller."""
+"""A toy model with the shape of an exported translator, a plain HTTP caller, a bare reader."""
 
 import http.client
 import json
 import pathlib
+import subprocess
+import sys
 
 import tensorflow as tf
 
@@ -90,3 +92,53 @@ def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[in
         return response.status, json.loads(response.read())
     finally:
         connection.close()
+
+
+READER = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+
+def given(values):
+    if any(not isinstance(value, str) for value in values):
+        return tf.constant(values)
+    return tf.constant([value.encode("utf-8", "surrogateescape") for value in values], tf.string)
+
+def plain(value):
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+models, answers = {}, []
+for place, signature, inputs in json.load(sys.stdin):
+    if place not in models:
+        models[place] = tf.saved_model.load(place)
+    try:
+        out = models[place].signatures[signature](**{k: given(v) for k, v in inputs.items()})
+        answers.append({name: plain(value.numpy().tolist()) for name, value in out.items()})
+    except tf.errors.InvalidArgumentError as error:
+        answers.append({"error": error.message})
+assert not any(name.startswith(("macaron_tf", "experiments", "export")) for name in sys.modules)
+json.dump(answers, sys.stdout)
+"""
+
+
+def ask_elsewhere(cwd, *asked: tuple[str, str, dict[str, list]]) -> list[dict]:
+    """Outputs of signatures in a process that imports nothing of this project.
+
+    Args:
+        cwd: a folder outside the checkout.
+        asked: a version's folder, a signature and its inputs; an unpaired surrogate is a bad byte.
+
+    Returns:
+        For each, the outputs by name, or `error` with an InvalidArgumentError's message.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", READER],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

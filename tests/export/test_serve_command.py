@@ -18,7 +18,7 @@ from tests.export.serving_toys import call
 
 
 def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder):
-    # The child says which modules of ours it holds at its end: the errors, and no model code.
+    # The child prints our modules it holds at its end: errors and settings, no model code.
     code = (
         "import sys; from export.serve import main; status = main(sys.argv[1:]);"
         "print(sorted(m for m in sys.modules if m.startswith('macaron_tf'))); sys.exit(status)"
@@ -48,12 +48,18 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
             assert pending.result(60) == (200, {"outputs": [200_000]})
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
-        assert output == "['macaron_tf', 'macaron_tf.errors']\n"
+        assert output == "['macaron_tf', 'macaron_tf.errors', 'macaron_tf.settings']\n"
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
     finally:
         process.kill()
         process.wait()
+
+
+@exit_on_user_error
+def run(arguments):
+    """The command without its signal handlers."""
+    serve.run(serve.parse_arguments(arguments), None)
 
 
 @pytest.fixture
@@ -68,10 +74,7 @@ def taken_port():
 def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
     other = "grpc" if kind == "rest" else "rest"
     flags = [f"--{kind}-port", str(taken_port), f"--{other}-port", "0"]
-    run = exit_on_user_error(
-        lambda: serve.run(serve.parse_arguments([str(model_folder), *flags]), None)
-    )
-    assert run() == 2
+    assert run([str(model_folder), *flags]) == 2
     message = capfd.readouterr().err.strip().splitlines()[-1]
     assert re.fullmatch(
         rf"error: the \w+ port {taken_port} cannot be opened .*--{kind}-port", message
@@ -85,20 +88,22 @@ def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
         (["{}"], "holds no version of a model"),
         (["{}/toy/1"], "is one version"),
         (["{}/toy", "--name", "a/b"], "cannot stand in a URL"),
+        (["{}/toy", "--rest-port", "70000"], "rest_port=70000 must be a whole number of at least"),
+        (["{}/toy", "--poll-seconds", "0"], "poll_seconds=0 must be a number above 0"),
+        (["{}/toy", "--batch-timeout-ms", "-1"], "batch_timeout_ms=-1 must be a number of at"),
+        (["{}/toy", "--workers", "x"], "workers='x' must be a whole number of at least 1"),
     ],
 )
-def test_what_cannot_be_served_is_one_sentence(tmp_path, model_folder, arguments, words, capsys):
-    parsed = serve.parse_arguments([text.format(tmp_path) for text in arguments])
-    assert exit_on_user_error(lambda: serve.run(parsed, None))() == 2
+def test_bad_arguments_are_one_sentence(tmp_path, model_folder, arguments, words, capsys):
+    assert run([text.format(tmp_path) for text in arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and words in error and error.count("\n") == 1
 
 
-def test_bad_flags_are_refused_with_a_usage(capsys):
-    for flags in (["--rest-port", "70000"], ["--poll-seconds", "0"], ["--workers", "x"]):
-        with pytest.raises(SystemExit) as caught:
-            serve.parse_arguments(["out", *flags])
-        assert caught.value.code == 2
+def test_an_unknown_flag_is_refused_with_a_usage(capsys):
+    with pytest.raises(SystemExit) as caught:
+        serve.parse_arguments(["out", "--speed", "9"])
+    assert caught.value.code == 2
     assert "usage: python -m export.serve" in capsys.readouterr().err
 
 

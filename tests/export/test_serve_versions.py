@@ -11,9 +11,8 @@ import pytest
 
 from export.server.config import ServerConfig
 from export.server.errors import ServingError
-from export.server.folders import check_base_path, find_versions
 from export.server.model_server import ModelServer
-from export.server.versions import VersionManager
+from export.server.versions import VersionManager, check_base_path, find_versions
 from macaron_tf.errors import UserError
 from tests.export.serving_toys import call
 

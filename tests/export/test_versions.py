@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from export.module import write_version
-from export.server.folders import check_base_path
+from export.server.versions import check_base_path
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests import ram_paths
