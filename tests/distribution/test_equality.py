@@ -9,36 +9,30 @@ from macaron_tf.training.progress import read_lines
 from tests.distribution.distributed_toy import SHAPES
 from tests.distribution.processes import finished, toy, two_workers
 
-KINDS = ("translation", "pretraining")
-
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """`setting, worker, kind -> arrays` of its run; a setting is trained when it is asked for."""
+    """`setting, worker, kind -> arrays` of its run, trained when it is first asked for."""
     root = tmp_path_factory.mktemp("equality")
     settings = {"one": "", "two": "per_call=5", "four": "", "workers": "per_call=3"}
 
     @functools.cache
-    def train(name):
-        jobs = [f"{kind}:{root / name / kind}:{settings[name]}" for kind in _kinds(name)]
+    def train(name, kind):
+        jobs = [f"{kind}:{root / name / kind}:{settings[name]}"]
         replicas = {"two": ("--replicas", "2"), "four": ("--replicas", "4")}.get(name, ())
         for process in two_workers(jobs) if name == "workers" else [toy(jobs, *replicas)]:
             finished(process)
 
     def arrays(name, worker, kind):
-        train(name)
+        train(name, kind)
         return dict(np.load(root / name / kind / f"{worker}.npz"))
 
     return arrays
 
 
-def _kinds(name: str) -> tuple[str, ...]:
-    """Processes and replicas are traced for long: one kind must do beyond two replicas."""
-    return KINDS if name in ("one", "two") else KINDS[1:]
-
-
+# Processes and replicas are traced for long: one kind must do beyond two replicas.
 CASES = [
-    ("two", 0, "translation"),
+    pytest.param("two", 0, "translation", marks=pytest.mark.slow),
     ("two", 0, "pretraining"),
     ("workers", 0, "pretraining"),
     ("workers", 1, "pretraining"),
@@ -90,6 +84,7 @@ def test_workers_are_the_same_to_the_bit(results):
         np.testing.assert_array_equal(copy, other[key])
 
 
+@pytest.mark.slow
 def test_two_replicas_resume_to_the_bit(tmp_path):
     settings = "dropout=0.1,per_call=4"
     jobs = [
@@ -126,6 +121,7 @@ def test_two_replicas_have_the_same_first_stage(tmp_path):
         np.testing.assert_allclose(both[key], more[key], atol=1e-6, err_msg=key)
 
 
+@pytest.mark.slow
 def test_a_nan_in_one_replica_is_skipped_and_counted_by_all(tmp_path):
     jobs = {name: [f"poisoned:{tmp_path / name}:per_call=2"] for name in ("one", "two")}
     for process in (toy(jobs["one"]), toy(jobs["two"], "--replicas", "2")):

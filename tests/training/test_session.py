@@ -303,6 +303,7 @@ def test_a_disk_that_fills_up_costs_the_steps_since_the_last_checkpoint(tmp_path
     assert_same_run(tmp_path, model, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_for_a_line(tmp_path, uninterrupted):
     """The metrics, which come between checkpoints."""
     said = r"cannot write .*metrics\.jsonl: .*same command again"
