@@ -1,7 +1,8 @@
-"""One check of what every Keras layer here promises, shared by all layer tests."""
+"""Checks of the contracts that layers and models share, and their mathematics in NumPy."""
 
 import keras
 import numpy as np
+import scipy.special
 from keras import ops
 
 from macaron_tf.layers.mixer import Context
@@ -42,6 +43,73 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
     assert keras.backend.standardize_dtype(half_output.dtype) == "bfloat16"
     assert all(weight.dtype == "float32" for weight in half.weights)
     return numpy_of(output)
+
+
+def check_causal(function, x: np.ndarray, moved: float = 0.0) -> None:
+    """Checks that no position of `function(x)`, `(B, L, D) -> (B, L, ...)`, depends on a later one.
+
+    Args:
+        function: a layer.
+        x: its input.
+        moved: the least change of the output at a position that changes.
+    """
+    before = numpy_of(function(x))
+    for t in range(1, x.shape[1]):
+        changed = x.copy()
+        changed[:, t:] = 1.5 - changed[:, t:]
+        after = numpy_of(function(changed))
+        np.testing.assert_array_equal(after[:, :t], before[:, :t])
+        assert np.abs(after[:, t] - before[:, t]).max() > moved
+
+
+def check_compiled(function, *inputs, variables=(), tolerance: float = 1e-5) -> None:
+    """Checks that XLA compiles `function` and its gradients to the numbers of plain TensorFlow.
+
+    Args:
+        function: of tensors, to a tensor whose sum, weighted, is differentiated.
+        inputs: float tensors, differentiated too.
+        variables: Keras variables.
+        tolerance: in units of the largest number of each result.
+    """
+    import tensorflow as tf
+
+    inputs = [tf.convert_to_tensor(one) for one in inputs]
+
+    def outputs(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = tf.cast(function(*inputs), "float32")
+            loss = tf.reduce_sum(y * normal(*y.shape, seed=5))
+        sources = [*inputs, *(variable.value for variable in variables)]
+        return [y, *map(tf.convert_to_tensor, tape.gradient(loss, sources))]
+
+    compiled = tf.function(outputs, jit_compile=True, autograph=False)
+    for ours, plain in zip(compiled(*inputs), outputs(*inputs), strict=True):
+        ours, plain = numpy_of(ours), numpy_of(plain)
+        largest = np.abs(plain).max()
+        np.testing.assert_allclose(ours, plain, rtol=0, atol=tolerance * largest)
+
+
+def randomized(layer: keras.layers.Layer, *shapes, scale: float = 0.5) -> keras.layers.Layer:
+    """The layer built for input shapes, all weights drawn anew: biases and those near 0 too."""
+    layer.build(*shapes)
+    drawn = [scale * normal(*w.shape, seed=i) for i, w in enumerate(layer.get_weights())]
+    layer.set_weights(drawn)
+    return layer
+
+
+def weights_of(layer: keras.layers.Layer) -> dict[str, np.ndarray]:
+    """A layer's weights in float64 by their path below it."""
+    return {w.path.split("/", 1)[1]: numpy_of(w).astype("float64") for w in layer.weights}
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return scipy.special.softmax(x, axis=-1)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The exact form, by the normal distribution's cumulative function."""
+    return x * scipy.special.ndtr(x)
 
 
 def assert_prefill_equals_steps(layer: keras.layers.Layer, x: np.ndarray, cache) -> None:

@@ -38,9 +38,7 @@ from macaron_tf.objectives import (
     TaggingObjective,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from tests.objectives import corruption_toy
-from tests.objectives.masking_toy import ragged_rows
-from tests.objectives.objective_toy import VOCABULARY, V, rows, tiny
+from tests.objectives.toy import TEXT_VOCABULARY, VOCABULARY, V, ragged_rows, rows, tiny
 
 # Layers of different blocks in turn: of any, of those that decode, of those that see one position.
 MIXTURE = ("transformer", "gmlp", "swish_rnn")
@@ -147,7 +145,7 @@ def corrupting(objective, sentinel_rows=0, **options) -> System:
         return EncoderDecoder(EncoderDecoderConfig(*sizes, block=block, **drops, **options))
 
     def batches():
-        vocabulary = corruption_toy.VOCABULARY
+        vocabulary = TEXT_VOCABULARY
         return objective.dataset(rows(LENGTHS), MaskingConfig(), vocabulary, seed=0)
 
     names = ("source", "target")

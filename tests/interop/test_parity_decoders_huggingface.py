@@ -10,7 +10,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop import read_language_model
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import numpy_of
-from tests.interop.bert_parity import check_equal, noise
+from tests.interop.bert_parity import check_equal, save_random
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -56,13 +56,7 @@ def make(family, directory, head="LMHeadModel", **options):
     config = getattr(transformers, f"{name}Config")(
         **{"vocab_size": 37, **SHAPES, **settings, **options}
     )
-    torch.manual_seed(0)
-    model = getattr(transformers, name + head)(config).eval()
-    with torch.no_grad():
-        for seed, weight in enumerate(model.parameters()):
-            weight.add_(torch.tensor(noise(seed, weight.shape)))
-    model.save_pretrained(directory)
-    return model
+    return save_random(getattr(transformers, name + head), config, directory)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -99,6 +93,20 @@ def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
         check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, read.ids[5:200]])
 
 
+def check_one_file(read, tokenizer, directory):
+    """Recent versions save a tokenizer as one file: it is read as the older two are."""
+    fast = directory / "fast"
+    fast.mkdir()
+    tokenizer.save_pretrained(fast)
+    for name in ("vocab.json", "merges.txt"):
+        (fast / name).unlink(missing_ok=True)
+    for name in ("config.json", "model.safetensors"):
+        (fast / name).write_bytes((directory / name).read_bytes())
+    again = read_language_model(fast)
+    assert again.vocabulary.hash == read.vocabulary.hash
+    np.testing.assert_array_equal(again.ids, read.ids)
+
+
 def test_gpt2s_tokenizer_cuts_as_theirs(tmp_path):
     make("gpt2", tmp_path)
     read = read_language_model(tmp_path)
@@ -108,17 +116,7 @@ def test_gpt2s_tokenizer_cuts_as_theirs(tmp_path):
         ours = read.vocabulary.encode_rows([text]).ids
         assert list(read.ids[ours]) == list(theirs)
         assert read.vocabulary.decode_lines([ours]) == [text]
-    # As recent versions save it: one file alone.
-    fast = tmp_path / "fast"
-    fast.mkdir()
-    tokenizer.save_pretrained(fast)
-    for name in ("vocab.json", "merges.txt"):
-        (fast / name).unlink(missing_ok=True)
-    for name in ("config.json", "model.safetensors"):
-        (fast / name).write_bytes((tmp_path / name).read_bytes())
-    again = read_language_model(fast)
-    assert again.vocabulary.hash == read.vocabulary.hash
-    np.testing.assert_array_equal(again.ids, read.ids)
+    check_one_file(read, tokenizer, tmp_path)
 
 
 def test_gpts_tokenizer_cuts_as_theirs(tmp_path):
@@ -134,17 +132,7 @@ def test_gpts_tokenizer_cuts_as_theirs(tmp_path):
         assert read.vocabulary.decode_lines([ours]) == [
             tokenizer.decode(theirs, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         ]
-    # As recent versions save it: one file alone.
-    fast = tmp_path / "fast"
-    fast.mkdir()
-    tokenizer.save_pretrained(fast)
-    for name in ("vocab.json", "merges.txt"):
-        (fast / name).unlink(missing_ok=True)
-    for name in ("config.json", "model.safetensors"):
-        (fast / name).write_bytes((tmp_path / name).read_bytes())
-    again = read_language_model(fast)
-    assert again.vocabulary.hash == read.vocabulary.hash
-    np.testing.assert_array_equal(again.ids, read.ids)
+    check_one_file(read, tokenizer, tmp_path)
 
 
 def test_the_published_vocabulary_of_gpt2_is_read(tmp_path):

@@ -15,7 +15,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder, read_sentence_transformer
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import numpy_of
-from tests.interop.bert_parity import check_equal, noise
+from tests.interop.bert_parity import check_equal, save_random
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -76,13 +76,7 @@ def make(family, kind, directory, **options):
         max_position_embeddings=LENGTH + 2,
         **{**shapes, **settings, **options},
     )
-    torch.manual_seed(0)
-    model = getattr(transformers, name + kind)(config).eval()
-    with torch.no_grad():
-        for seed, weight in enumerate(model.parameters()):
-            weight.add_(torch.tensor(noise(seed, weight.shape)))
-    model.save_pretrained(directory)
-    return model
+    return save_random(getattr(transformers, name + kind), config, directory)
 
 
 def batch(model, family):

@@ -13,19 +13,8 @@ from macaron_tf.models import (
 from tests.harness import check_saved, ids, numpy_of
 
 
-def tiny(**overrides):
-    return EncoderConfig(
-        **{
-            "vocab_size": 24,
-            "hidden_dim": 32,
-            "feed_forward_dim": 64,
-            "num_heads": 4,
-            "num_layers": 2,
-            "max_length": 16,
-            "embedding_dim": 16,
-            **overrides,
-        }
-    )
+def tiny():
+    return EncoderConfig(24, 32, 64, 4, 2, max_length=16, embedding_dim=16)
 
 
 def network(config=None, **options):

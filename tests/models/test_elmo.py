@@ -100,19 +100,6 @@ def test_it_is_saved_with_its_configuration(tmp_path):
     assert check_saved(model, characters, tmp_path).config == model.config
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"vocab_size": 0}, "vocab_size"),
-        ({"max_characters": 2}, "max_characters"),
-        ({"dropout": 1.0}, "dropout"),
-    ],
-)
-def test_bad_settings_are_named(changes, message):
-    with pytest.raises(ValueError, match=message):
-        ElmoConfig(**{**CONFIG.__dict__, **changes})
-
-
 TAGGER = WordTaggerConfig(4, CONFIG, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)
 
 

@@ -1,7 +1,6 @@
 import dataclasses
 import json
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,7 +14,7 @@ from macaron_tf.models import (
     Stack,
     catalog,
 )
-from tests.harness import ids, normal, numpy_of
+from tests.harness import check_saved, ids, normal, numpy_of
 
 FAMILIES = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
 
@@ -27,16 +26,6 @@ def tiny(family, **overrides):
 def built(model):
     model.build()
     return model
-
-
-def shaped(config) -> Encoder:
-    """An encoder whose weights have shapes and no values."""
-    with keras.StatelessScope(initialize_variables=False):
-        return built(Encoder(config))
-
-
-def matrices(model) -> int:
-    return sum(int(np.prod(w.shape)) for w in model.weights if len(w.shape) > 1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -68,19 +57,9 @@ def test_dynamic_lengths_need_no_new_trace(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_saved_model_is_the_same_one(family, tmp_path):
-    tokens = ids(2, 7)
-    models = [
-        built(PretrainingEncoder(tiny(family), sentence_pair=True)),
-        built(EncoderClassifier(tiny(family), 3)),
-    ]
-    for i, model in enumerate(models):
-        path = tmp_path / f"{i}.keras"
-        model.save(path)
-        loaded = keras.saving.load_model(path)
-        outputs = [model({"token_ids": tokens}), loaded({"token_ids": tokens})]
-        keras.tree.map_structure(
-            lambda a, b: np.testing.assert_array_equal(numpy_of(a), numpy_of(b)), *outputs
-        )
+    inputs, config = {"token_ids": ids(2, 7)}, tiny(family)
+    check_saved(built(PretrainingEncoder(config, sentence_pair=True)), inputs, tmp_path)
+    check_saved(built(EncoderClassifier(config, 3)), inputs, tmp_path)
 
 
 def test_segments_count_and_are_0_by_default():
@@ -90,66 +69,6 @@ def test_segments_count_and_are_0_by_default():
     np.testing.assert_array_equal(numpy_of(model(zeros)), plain)
     ones = {"token_ids": tokens, "segment_ids": np.ones_like(tokens)}
     assert np.abs(numpy_of(model(ones)) - plain).max() > 1e-3
-
-
-@pytest.mark.parametrize("size", ["tiny", "mini", "base"])
-def test_all_families_hold_equal_matrices(size):
-    def count(family):
-        # The relative bias is BERT-rab's and SwishRNN's alone, 32 H numbers a layer.
-        config = catalog.config(f"{family}_{size}", vocab_size=8)
-        return matrices(shaped(config))
-
-    counts = {family: count(family) for family in FAMILIES}
-    layers = catalog.config(f"bert_{size}")
-    bias = 32 * layers.num_heads * layers.num_layers
-    assert counts["macaron_bert"] == counts["bert"]
-    assert counts["bert_rab"] == counts["swish_rnn"] == counts["bert"] + bias
-
-
-@pytest.mark.parametrize(
-    ("name", "millions"),
-    # Devlin et al. 2018: 110M and 340M, with the pooler, of 0.6M and 1.0M, that is a head here.
-    [("bert_base", 108.9), ("bert_large", 334.1), ("swish_rnn_base", 109.0)],
-)
-def test_parameters_are_the_papers(name, millions):
-    assert round(shaped(catalog.config(name)).count_params() / 1e6, 1) == millions
-
-
-def test_inner_widths_are_the_papers():
-    swish = Encoder(catalog.config("swish_rnn_large", vocab_size=8))
-    assert [b.feed_forward_1.sublayer.inner_dim for b in swish.stack.blocks] == [2752] * 24
-    assert [b.rnn_step_size for b in swish.stack.blocks] == [1, 2, 4] * 8
-    macaron = Encoder(catalog.config("macaron_bert_base", vocab_size=8))
-    block = macaron.stack.blocks[0]
-    widths = [
-        r.sublayer.config.feed_forward_dim for r in (block.feed_forward_0, block.feed_forward_2)
-    ]
-    assert widths == [1536, 1536]
-    bert = catalog.config("bert_base")
-    assert (bert.feed_forward_dim, bert.num_layers, bert.num_heads) == (3072, 12, 12)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("hidden_dim", 127, "hidden_dim=127 is not a multiple of num_heads=4"),
-        ("num_layers", 0, "num_layers=0 must be a whole number of at least 1"),
-        ("dropout", 1.0, "dropout=1.0 must be a number"),
-        ("block", "rnn", "block='rnn' must be one of 'transformer'"),
-        ("positions", "absolute", "positions='absolute' must be one of 'learned'"),
-        ("relative_bias", "t5", "relative_bias='t5' must be one of 'none'"),
-        ("rnn_step_sizes", (), "rnn_step_sizes is empty"),
-        (
-            "rnn_step_sizes",
-            (1, 0),
-            r"rnn_step_sizes=\(1, 0\) must be .* of at least 1",
-        ),
-        ("affine", 1, "affine=1 must be True or False"),
-    ],
-)
-def test_a_bad_field_is_named(field, value, words):
-    with pytest.raises(ValueError, match=words):
-        tiny("bert", **{field: value})
 
 
 def test_a_longer_row_than_the_learned_positions_is_refused():

@@ -1,10 +1,9 @@
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
-from tests.harness import ids
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
+from tests.harness import check_saved, ids
 
 
 def small(block="macaron", **options):
@@ -62,10 +61,7 @@ def test_no_future_target_token_leaks():
 
 def test_saved_model_equals_the_one_in_memory(tmp_path):
     model, batch = small(), inputs()
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.config == model.config
-    np.testing.assert_array_equal(np.asarray(loaded(batch)), np.asarray(model(batch)))
+    assert check_saved(model, batch, tmp_path).config == model.config
     model.save_weights(tmp_path / "model.weights.h5")
     other = small()
     other.load_weights(tmp_path / "model.weights.h5")
@@ -82,30 +78,3 @@ def test_mixed_bfloat16_stays_near_float32():
     difference = np.asarray(tf.cast(half(batch), tf.float32)) - np.asarray(exact(batch))
     # bfloat16 keeps 8 bits: 2^-8 relative, over logits of about unit scale.
     assert 0 < np.abs(difference).max() < 0.1
-
-
-@pytest.mark.parametrize("size", ["tiny", "small", "base", "big"])
-def test_macaron_and_transformer_have_equal_parameters(size):
-    """Matrices count the same; a Macaron layer has one more output bias and LayerNorm, 3 D."""
-    counts, vectors = {}, {}
-    for block in ("transformer", "macaron"):
-        with keras.StatelessScope(initialize_variables=False):  # shapes, no values
-            model = EncoderDecoder(catalog.config(f"{block}_{size}", vocab_size=8))
-            model.build()
-        counts[block] = sum(int(np.prod(w.shape)) for w in model.weights if len(w.shape) == 2)
-        vectors[block] = sum(w.shape[0] for w in model.weights if len(w.shape) == 1)
-        config = model.config
-    assert counts["macaron"] == counts["transformer"]
-    layers = config.num_encoder_layers + config.num_decoder_layers
-    assert vectors["macaron"] - vectors["transformer"] == 3 * config.hidden_dim * layers
-
-
-def test_catalog_names_and_overrides():
-    assert {"macaron_tiny", "transformer_big"} <= set(catalog.names())
-    assert catalog.config("macaron_small", feed_forward_dim=2048).feed_forward_dim == 2048
-    with pytest.raises(ValueError, match="no model is called 'macaron_huge'; the catalog has"):
-        catalog.build("macaron_huge")
-    with pytest.raises(ValueError, match="model option 'width' does not exist"):
-        catalog.config("macaron_tiny", width=3)
-    with pytest.raises(ValueError, match="multiple of num_heads=5"):
-        catalog.config("macaron_tiny", num_heads=5)

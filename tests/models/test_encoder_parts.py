@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.models import Encoder, EncoderConfig
-from tests.harness import numpy_of
+from tests.harness import check_saved, numpy_of
 
 PARTS = {
     "shared": {"sharing": "all"},
@@ -21,6 +21,7 @@ PARTS = {
     "causal": {"causal": True},
     "relative_bias": {"relative_bias": "per_layer"},
 }
+ANY = [*BLOCKS, ("transformer", "gmlp", "swish_rnn")]
 IDS = np.array([[2, 5, 6, 7, 3, 0, 0, 0], [2, 9, 8, 7, 6, 5, 4, 3]])
 
 
@@ -37,8 +38,15 @@ def built(config: EncoderConfig) -> Encoder:
     return encoder
 
 
-@pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("block", [*BLOCKS, ("transformer", "gmlp", "swish_rnn")])
+# Each block and each part once; all pairs in `make test-slow`.
+PAIRS = [
+    pytest.param(block, part, marks=() if i % len(ANY) == j else pytest.mark.slow)
+    for i, part in enumerate(PARTS)
+    for j, block in enumerate(ANY)
+]
+
+
+@pytest.mark.parametrize(("block", "parts"), PAIRS)
 def test_every_block_takes_every_part(block, parts, tmp_path):
     config = tiny(block=block, **PARTS[parts])
     encoder = built(config)
@@ -58,9 +66,7 @@ def test_every_block_takes_every_part(block, parts, tmp_path):
         assert moved[0].max() > 0
     again = EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config))))
     assert again == config
-    encoder.save(tmp_path / "encoder.keras")
-    loaded = keras.saving.load_model(tmp_path / "encoder.keras")
-    np.testing.assert_array_equal(numpy_of(loaded(inputs)), hidden)
+    check_saved(encoder, inputs, tmp_path)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -118,19 +124,3 @@ def test_shared_embeddings_are_one_table():
     assert second.embeddings is first.embeddings
     with pytest.raises(ValueError, match="6 wide, the configuration says 8"):
         Encoder(tiny(), first.embeddings)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"block": ("transformer", "mlp")}, "block='mlp' must be one of"),
-        ({"block": ()}, "block is empty"),
-        ({"sharing": "some"}, "sharing='some' must be one of"),
-        ({"embedding_dim": 0}, "embedding_dim=0 must be"),
-        ({"num_languages": -1}, "num_languages=-1 must be"),
-        ({"causal": 1}, "causal=1 must be True or False"),
-    ],
-)
-def test_bad_parts_are_named(changes, message):
-    with pytest.raises(ValueError, match=message):
-        tiny(**changes)

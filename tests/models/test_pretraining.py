@@ -14,19 +14,8 @@ SPANS = {
 
 
 def tiny(**overrides):
-    return EncoderConfig(
-        **{
-            "vocab_size": 24,
-            "hidden_dim": 16,
-            "feed_forward_dim": 32,
-            "num_heads": 2,
-            "num_layers": 2,
-            "max_length": 16,
-            "dropout": 0.0,
-            "initializer_range": 0.5,
-            **overrides,
-        }
-    )
+    options = {"max_length": 16, "dropout": 0.0, "initializer_range": 0.5, **overrides}
+    return EncoderConfig(24, 16, 32, 2, 2, **options)
 
 
 def built(model):

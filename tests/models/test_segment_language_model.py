@@ -4,7 +4,7 @@ import pytest
 
 from macaron_tf.models.memory import SegmentLanguageModel, SegmentMemory
 from tests.harness import ids, numpy_of
-from tests.objectives.objective_toy import V, tiny
+from tests.objectives.toy import V, tiny
 
 XL = {"causal": True, "positions": "transformer_xl", "num_segments": 0, "embedding_norm": False}
 BLOCKS = ("transformer", "macaron", "swish_rnn")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
+from macaron_tf.models import catalog
 from macaron_tf.models.encoder_decoder import first_stage_variables
 from tests.harness import ids
 
@@ -37,6 +37,7 @@ def test_its_output_stands_where_the_tokens_embeddings_would(name, block):
 
 
 def test_without_it_the_model_has_no_other_weights():
+    assert small(num_source_layers=0).source_encoder is None
     plain, more = small(num_source_layers=0), small()
     own = {id(weight) for weight in more.source_encoder.weights}
     rest = [tuple(weight.shape) for weight in more.weights if id(weight) not in own]
@@ -60,11 +61,3 @@ def test_the_first_stage_is_the_papers(block):
     assert tuple(kernel.shape) == (16, 48) and tuple(bias.shape) == (48,)
     first, second = ({id(v) for v in model.encoder.blocks[n].trainable_variables} for n in range(2))
     assert {id(kernel), id(bias)} <= first - second
-
-
-def test_wrong_fields_are_named():
-    shapes = (24, 16, 32, 2, 1, 1)
-    for field, value in (("num_source_layers", -1), ("source_vocab_size", 0)):
-        with pytest.raises(ValueError, match=field):
-            EncoderDecoderConfig(*shapes, **{field: value})
-    assert EncoderDecoder(EncoderDecoderConfig(*shapes)).source_encoder is None

@@ -7,7 +7,7 @@ from macaron_tf.models import CausalChooser, CausalClassifier
 from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObjective
 from tests.harness import numpy_of
 from tests.models.test_tasks import CONFIG, PAIRS, batch, built
-from tests.objectives.objective_toy import floats, nll_of
+from tests.objectives.toy import floats, nll_of
 
 LABELS = np.array([0, 2, 1, 1, 2], "int32")
 WEIGHTS = np.array([1, 1, 1, 1, 0], "float32")

@@ -4,7 +4,7 @@ import pytest
 from macaron_tf.models import LanguageModel, PretrainingEncoder
 from macaron_tf.objectives import CausalLanguageObjective, MaskingConfig
 from tests.harness import numpy_of
-from tests.objectives.objective_toy import batches, fitted, floats, nll_of, tiny
+from tests.objectives.toy import batches, fitted, floats, nll_of, tiny
 
 
 def network_of(**overrides):

@@ -16,14 +16,7 @@ from macaron_tf.objectives.masking.choice import (
     ngram_lengths,
     span_lengths,
 )
-from tests.objectives.masking_toy import (
-    CLS,
-    SEP,
-    WORD_VOCABULARY,
-    text_rows,
-    word_numbers,
-    words_of,
-)
+from tests.objectives.toy import CLS, SEP, WORD_VOCABULARY, text_rows, word_numbers, words_of
 
 CONFIG = MaskingConfig(choice="whole_words")
 

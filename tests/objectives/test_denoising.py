@@ -20,9 +20,17 @@ from macaron_tf.objectives.denoising import (
     shuffle_sentences,
 )
 from macaron_tf.training.fit_model import FitModel
-from tests.objectives.corruption_toy import STOP, VOCABULARY, TextVocabulary, rows_of, texts
-from tests.objectives.masking_toy import MASK, text_rows
-from tests.objectives.objective_toy import floats, nll_of
+from tests.objectives.toy import (
+    MASK,
+    STOP,
+    TEXT_VOCABULARY,
+    TextVocabulary,
+    floats,
+    nll_of,
+    rows_of,
+    text_rows,
+    texts,
+)
 
 EOS = 3
 
@@ -141,7 +149,7 @@ def noised(text, **shares):
     config = DenoisingConfig(**{**dict.fromkeys(ALONE, 0.0), **shares})
     rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(text)}).repeat()
     objective = DenoisingObjective(config=config)
-    [batch] = objective.dataset(rows, MaskingConfig(), VOCABULARY, 1).take(1)
+    [batch] = objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 1).take(1)
     return batch["source"].numpy(), batch["target"].numpy()
 
 
@@ -168,7 +176,8 @@ def test_noises_alone_and_together(noise):
     np.testing.assert_array_equal(source, same)
 
 
-def test_sums_are_those_of_the_target_and_training_lowers_the_loss():
+@pytest.mark.parametrize("trained", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_sums_are_those_of_the_target_and_training_lowers_the_loss(trained):
     shapes = {"vocab_size": 64, "hidden_dim": 16, "feed_forward_dim": 96, "num_heads": 2}
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}
     config = catalog.config("bart_tiny", **shapes, **layers, attention_dropout=0.0)
@@ -177,7 +186,7 @@ def test_sums_are_those_of_the_target_and_training_lowers_the_loss():
     text = texts([20, 13, 0], 20)
     rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(text)}).repeat()
     objective = DenoisingObjective(skip_padding=False)
-    dataset = objective.dataset(rows, MaskingConfig(), VOCABULARY, 1)
+    dataset = objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 1)
     [batch] = dataset.take(1)
     found = floats(objective(network, batch, training=False))
     target = batch["target"].numpy()
@@ -186,6 +195,8 @@ def test_sums_are_those_of_the_target_and_training_lowers_the_loss():
     nll = nll_of(logits, target)[target != 0].sum()
     assert found["loss_sum"] == pytest.approx(nll, rel=1e-4)
     assert found["weight"] == 21 + 14
+    if not trained:
+        return
     model = FitModel(network, objective)
     model.compile(keras.optimizers.Adam(1e-2), jit_compile=True)  # all shapes are static
     history = model.fit(dataset, steps_per_epoch=8, epochs=2, verbose=0).history

@@ -13,7 +13,7 @@ from macaron_tf.objectives import (
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import normal
-from tests.objectives.masking_toy import ToyVocabulary, ragged_rows
+from tests.objectives.toy import ToyVocabulary, nll_of, ragged_rows
 
 V, D = 64, 16
 SEED = (0, 1)
@@ -51,12 +51,6 @@ def batch_of(lengths, length=24, seed=SEED):
         "pair_label": tf.constant(rng.integers(0, 2, len(lengths)).astype("int32")),
     }
     return mask_tokens(batch, seed, MaskingConfig(rate=0.3), ToyVocabulary())
-
-
-def nll_of(logits, labels):
-    logits = np.asarray(logits, "float64")
-    log_total = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
-    return log_total - np.take_along_axis(logits, np.asarray(labels)[..., None], -1)[..., 0]
 
 
 def expected_sums(batch, hidden, masked_logits, pair_logits):

@@ -5,14 +5,7 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskingConfig, mask_tokens, masked_dataset
-from tests.objectives.masking_toy import (
-    CHOICES,
-    MASK,
-    SPECIAL,
-    ToyVocabulary,
-    full_rows,
-    ragged_rows,
-)
+from tests.objectives.toy import CHOICES, MASK, SPECIAL, ToyVocabulary, full_rows, ragged_rows
 
 SEED = (3, 7)
 VOCABULARY = ToyVocabulary()

@@ -8,8 +8,7 @@ from macaron_tf.objectives import MaskingConfig
 from macaron_tf.objectives.permutation import PermutationObjective, permute_tokens
 from macaron_tf.training.fit_model import FitModel
 from tests.harness import numpy_of
-from tests.objectives.masking_toy import SPECIAL, full_rows, ragged_rows
-from tests.objectives.objective_toy import VOCABULARY, floats, nll_of, tiny
+from tests.objectives.toy import SPECIAL, VOCABULARY, floats, full_rows, nll_of, ragged_rows, tiny
 
 
 def permuted(ids, partial=6.0, seed=(0, 0)):
@@ -96,7 +95,8 @@ def test_sums_are_those_of_the_guessed_tokens(skip):
     assert found["weight"] == weights.sum() == 4 * 4
 
 
-@pytest.mark.parametrize("block", [pytest.param("transformer", marks=pytest.mark.slow), "macaron"])
+@pytest.mark.slow
+@pytest.mark.parametrize("block", ["transformer", "macaron"])
 def test_it_trains_compiled_with_memory(block):
     network, objective = network_of(4, block), PermutationObjective(skip_padding=False)
     data = objective.dataset(batches(), MaskingConfig(), VOCABULARY, seed=0)

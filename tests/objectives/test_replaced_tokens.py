@@ -8,7 +8,7 @@ from macaron_tf.objectives import MaskingConfig, ReplacedTokenObjective
 from macaron_tf.objectives.replaced_tokens import sample
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import normal, numpy_of
-from tests.objectives.objective_toy import V, batches, fitted, floats, nll_of, tiny
+from tests.objectives.toy import V, batches, fitted, floats, nll_of, tiny
 
 MASKING = MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
 

@@ -7,8 +7,7 @@ from macaron_tf.models.memory import SegmentLanguageModel
 from macaron_tf.objectives import MaskingConfig, SegmentLanguageObjective
 from macaron_tf.training.fit_model import FitModel
 from tests.harness import numpy_of
-from tests.objectives.masking_toy import CLS, SEP
-from tests.objectives.objective_toy import VOCABULARY, floats, nll_of, tiny
+from tests.objectives.toy import CLS, SEP, VOCABULARY, floats, nll_of, tiny
 
 BATCH, LENGTH, SEGMENT = 4, 10, 8
 

@@ -6,7 +6,7 @@ from macaron_tf.models import PretrainingEncoder
 from macaron_tf.objectives import MaskingConfig, SpanBoundaryObjective
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import numpy_of
-from tests.objectives.objective_toy import batches, fitted, floats, nll_of, tiny
+from tests.objectives.toy import batches, fitted, floats, nll_of, tiny
 
 MASKING = MaskingConfig(rate=0.3, choice="spans", fate="span", round_up=True)
 

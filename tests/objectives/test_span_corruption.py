@@ -13,9 +13,9 @@ from macaron_tf.objectives.corruption import (
     SpanCorruptionObjective,
     hidden_spans,
 )
-from tests.objectives.corruption_toy import VOCABULARY, rows_of, texts
+from tests.objectives.toy import TEXT_VOCABULARY, rows_of, texts
 
-EOS, FIRST = 3, VOCABULARY.size
+EOS, FIRST = 3, TEXT_VOCABULARY.size
 
 
 def joined(source, target) -> list[int]:
@@ -37,7 +37,7 @@ def joined(source, target) -> list[int]:
 def pairs(text, seed=1, **options):
     rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(text)}).repeat()
     objective = SpanCorruptionObjective(**options)
-    return objective.dataset(rows, MaskingConfig(), VOCABULARY, seed)
+    return objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, seed)
 
 
 def test_lengths_are_those_of_the_paper():
@@ -97,9 +97,9 @@ def test_a_resumed_run_corrupts_as_one_that_never_stopped():
     text = texts([40, 31], 40, first=5)
     rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(text)}).repeat()
     objective = SpanCorruptionObjective()
-    whole = list(objective.dataset(rows, MaskingConfig(), VOCABULARY, 7).take(3))
-    again = list(objective.dataset(rows, MaskingConfig(), VOCABULARY, 7, 2).take(1))
-    other = list(objective.dataset(rows, MaskingConfig(), VOCABULARY, 8).take(1))
+    whole = list(objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 7).take(3))
+    again = list(objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 7, 2).take(1))
+    other = list(objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 8).take(1))
     for name in ("source", "target"):
         np.testing.assert_array_equal(whole[2][name], again[0][name])
         assert whole[0][name].shape == whole[1][name].shape
@@ -116,8 +116,8 @@ def test_bad_input_is_named():
         SpanCorruptionConfig(mean_span=0.5)
     long = SpanCorruptionObjective(config=SpanCorruptionConfig(mean_span=1))
     with pytest.raises(UserError, match=f"there are {SENTINELS} sentinels"):
-        long.corruption(VOCABULARY, 1000)
-    other = type(VOCABULARY)(cls_id=101)
+        long.corruption(TEXT_VOCABULARY, 1000)
+    other = type(TEXT_VOCABULARY)(cls_id=101)
     rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(texts([3], 3))})
     with pytest.raises(UserError, match="at ids 101 and 3, an encoder-decoder needs 2 and 3"):
         SpanCorruptionObjective().dataset(rows, MaskingConfig(), other, 0)

@@ -26,7 +26,7 @@ from macaron_tf.objectives import (
 from macaron_tf.training import TrainingConfig, build_fit_model
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import ids, normal, numpy_of
-from tests.objectives.objective_toy import floats, nll_of
+from tests.objectives.toy import check_compiles, floats, loss_and_gradients, nll_of
 
 CONFIG = EncoderConfig(
     24, 16, 32, 2, 1, dropout=0.0, attention_dropout=0.0, max_length=16, initializer_range=0.1
@@ -220,12 +220,9 @@ def case(name):
     return network, objective, batch()
 
 
-def gradients_of(network, objective, batch, training=False):
+def gradients_of(network, objective, batch):
     """The loss and its gradients, all finite."""
-    with tf.GradientTape() as tape:
-        loss = objective(network, batch, training=training)["loss_sum"]
-    weights = [variable.value for variable in network.trainable_variables]
-    gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
+    loss, *gradients = loss_and_gradients(objective, network, batch)
     assert all(tf.reduce_all(tf.math.is_finite(g)) for g in gradients)
     return [loss, *gradients]
 
@@ -358,13 +355,4 @@ def test_the_loss_of_sequences_falls():
 @pytest.mark.parametrize("mixer", ["tcn", "gru"])
 def test_an_update_of_sequences_compiles_under_xla(mixer):
     model, objective = temporal(mixer=mixer), SequenceObjective("bernoulli", skip_padding=False)
-    batch = sequences_of(PRESSED)
-
-    def gradients(batch):
-        with tf.GradientTape() as tape:
-            loss = objective(model, batch, training=True)["loss_sum"]
-        return loss, *tape.gradient(loss, [w.value for w in model.trainable_variables])
-
-    compiled = tf.function(gradients, autograph=False, jit_compile=True)(batch)
-    for ours, theirs in zip(compiled, gradients(batch), strict=True):
-        np.testing.assert_allclose(numpy_of(ours), numpy_of(theirs), rtol=1e-4, atol=1e-4)
+    check_compiles(objective, model, sequences_of(PRESSED))

@@ -1,0 +1,279 @@
+"""The catalog: parameters of the papers' models, without allocating any; names; bad fields."""
+
+import dataclasses
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from macaron_tf.layers.heads import Pooler
+from macaron_tf.models import (
+    ElmoConfig,
+    Encoder,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    LanguageModel,
+    TemporalConfig,
+    catalog,
+)
+from macaron_tf.models.catalog import TEMPORAL_MODELS
+
+# Exact numbers of parameters.
+EXACT = {
+    # Hugging Face's openai-gpt and gpt2, which are not padded to a multiple of 8 pieces.
+    "gpt_base": 116_534_784,
+    "gpt2_base": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    # Hugging Face's models of these shapes; the papers print 60M, 220M, 770M, 2.8B and 11B
+    # (Raffel et al. 2020, section 3.7).
+    "t5_small": 60_506_624,
+    "t5_base": 222_903_552,
+    "t5_large": 737_668_096,
+    "t5_3b": 2_851_598_336,
+    "t5_11b": 11_307_321_344,
+    "t5_1_1_small": 76_961_152,
+    "t5_1_1_base": 247_577_856,
+    "t5_1_1_large": 783_150_080,
+    "t5_1_1_xl": 2_849_757_184,
+    "t5_1_1_xxl": 11_135_332_352,
+}
+PIECES = {"gpt": 40_478, "gpt2": 50_257, "bart": 50_265}  # of the published vocabularies
+# Millions, to the last digit given; with the pooler where the paper counts it.
+MILLIONS = {
+    # Devlin et al. 2018: 110M and 340M, with the pooler, of 0.6M and 1.0M, that is a head here.
+    "bert_base": 108.9,
+    "bert_large": 334.1,
+    "swish_rnn_base": 109.0,
+    # RoBERTa 125M and 355M (Liu et al. 2019), ELECTRA's discriminator 14M (Clark et al. 2020,
+    # table 1), XLM 250M.
+    "roberta_base": 124.6,
+    "roberta_large": 355.4,
+    "electra_small": 13.5,
+    "xlm_xnli": 249.0,
+    # Slides: ALBERT's table 1, gMLP's table 6.
+    "albert_base": 12,
+    "albert_large": 18,
+    "gmlp_base": 130,
+    "gmlp_large": 365,
+    "amlp_base": 109,
+    "amlp_large": 316,
+    # Dai et al. 2019, table 1: 151M. XLNet's: of its released shapes.
+    "transformer_xl_base": 151,
+    "xlnet_base": 117,
+    "xlnet_large": 360,
+    # Hugging Face keeps two unused positions in each of the two tables.
+    "bart_base": 139,
+    "bart_large": 406,
+}
+# Slides, ALBERT's tables 3 and 4: sharing, E, millions.
+ABLATIONS = [
+    ("none", 64, 87), ("none", 128, 89), ("none", 256, 93), ("none", 768, 108),
+    ("all", 64, 10), ("all", 128, 12), ("all", 256, 16), ("all", 768, 31),
+    ("attention", 768, 83), ("attention", 128, 64),
+    ("feed_forward", 768, 57), ("feed_forward", 128, 38),
+]  # fmt: skip
+# Brown et al. 2020, table 2.1, in millions.
+GPT3 = {
+    "small": 125, "medium": 350, "large": 760, "xl": 1_300,
+    "2.7b": 2_700, "6.7b": 6_700, "13b": 13_000, "175b": 175_000,
+}  # fmt: skip
+BERTS = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
+
+
+def shaped(name: str, **changes):
+    """A model, or the encoder of one, whose weights have shapes and no values."""
+    config = catalog.config(name, **changes)
+    with keras.StatelessScope(initialize_variables=False):
+        kind = EncoderDecoder if isinstance(config, EncoderDecoderConfig) else Encoder
+        model = (LanguageModel if name.startswith("gpt") else kind)(config)
+        model.build()
+    return model
+
+
+@functools.cache
+def parameters(name: str, pooler: bool = False, **changes) -> int:
+    model = shaped(name, **changes)
+    width = model.config.hidden_dim
+    head = Pooler()
+    with keras.StatelessScope(initialize_variables=False):
+        head.build((None, None, width))
+    return model.count_params() + pooler * head.count_params()
+
+
+def matrices(model) -> int:
+    return sum(int(np.prod(w.shape)) for w in model.weights if len(w.shape) > 1)
+
+
+def published(name: str) -> dict:
+    """The vocabulary's true size, where the catalog rounds it up."""
+    family = name.split("_")[0]
+    return {"vocab_size": PIECES[family]} if family in PIECES else {}
+
+
+@pytest.mark.parametrize(("name", "count"), EXACT.items())
+def test_sizes_are_exactly_the_released_models(name, count):
+    options = published(name)
+    assert parameters(name, **options) == count
+    if options:
+        assert catalog.config(name).vocab_size == -(-options["vocab_size"] // 8) * 8
+
+
+@pytest.mark.parametrize(("name", "millions"), MILLIONS.items())
+def test_sizes_are_the_papers(name, millions):
+    pooler = name.startswith(("albert", "roberta"))
+    digits = 1 if isinstance(millions, float) else None
+    assert round(parameters(name, pooler, **published(name)) / 1e6, digits) == millions
+
+
+@pytest.mark.parametrize("size", GPT3)
+def test_gpt3_counts_as_its_table(size):
+    assert parameters(f"gpt3_{size}") / 1e6 == pytest.approx(GPT3[size], rel=0.02)
+
+
+@pytest.mark.parametrize(("sharing", "embedding_dim", "millions"), ABLATIONS)
+def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim, millions):
+    """The paper's own rule, found from its numbers: unshared models without the pooler's 0.59M."""
+    changes = {"sharing": sharing, "embedding_dim": embedding_dim}
+    count = parameters("albert_base", pooler=sharing != "none", **changes)
+    assert round(count / 1e6) == millions
+
+
+@pytest.mark.parametrize(("name", "millions"), [("albert_xlarge", 58.7), ("albert_xxlarge", 222.6)])
+def test_the_largest_alberts_are_what_their_shapes_come_to(name, millions):
+    """The slides print 60M and 235M, which no count of these shapes gives: V E + 512 E + E D for
+    the embeddings, 12 D^2 + 13 D for the one layer, D^2 for the pooler."""
+    config = catalog.config(name)
+    d, e, v = config.hidden_dim, config.embedding_dim, config.vocab_size
+    embeddings = (v + config.max_length + config.num_segments + 2) * e + e * d + d
+    layer = 12 * d * d + 13 * d
+    count = parameters(name, pooler=True)
+    assert count == embeddings + layer + d * d + d
+    assert round(count / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "base"])
+def test_all_berts_hold_equal_matrices(size):
+    counts = {family: matrices(shaped(f"{family}_{size}", vocab_size=8)) for family in BERTS}
+    # The relative bias is BERT-rab's and SwishRNN's alone, 32 H numbers a layer.
+    layers = catalog.config(f"bert_{size}")
+    bias = 32 * layers.num_heads * layers.num_layers
+    assert counts["macaron_bert"] == counts["bert"]
+    assert counts["bert_rab"] == counts["swish_rnn"] == counts["bert"] + bias
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "base", "big"])
+def test_macaron_and_transformer_have_equal_parameters(size):
+    """Matrices count the same; a Macaron layer has one more output bias and LayerNorm, 3 D."""
+    macaron, plain = (shaped(f"{name}_{size}", vocab_size=8) for name in ("macaron", "transformer"))
+    assert matrices(macaron) == matrices(plain)
+    config = macaron.config
+    layers = config.num_encoder_layers + config.num_decoder_layers
+    assert macaron.count_params() - plain.count_params() == 3 * config.hidden_dim * layers
+
+
+@pytest.mark.parametrize("name", ["t5_tiny", "bart_tiny", "transformer_xl_tiny"])
+def test_every_block_holds_equal_matrices(name):
+    models = [shaped(name, block=block) for block in ("transformer", "macaron", "swish_rnn")]
+    if name == "transformer_xl_tiny":
+        assert len({round(model.count_params() / 1e4) for model in models}) == 1
+    else:
+        assert len(set(map(matrices, models))) == 1
+
+
+def test_gpt2_normalizes_before_and_gpt_after():
+    for name, before in (("gpt2_tiny", True), ("gpt_tiny", False)):
+        model = shaped(name, vocab_size=16)
+        assert (model.encoder.stack.final_norm is not None) == before
+        assert model.encoder.embeddings.layer_norm is None
+
+
+def test_inner_widths_are_the_papers():
+    swish = Encoder(catalog.config("swish_rnn_large", vocab_size=8))
+    assert [b.feed_forward_1.sublayer.inner_dim for b in swish.stack.blocks] == [2752] * 24
+    assert [b.rnn_step_size for b in swish.stack.blocks] == [1, 2, 4] * 8
+    macaron = Encoder(catalog.config("macaron_bert_base", vocab_size=8))
+    block = macaron.stack.blocks[0]
+    halves = (block.feed_forward_0, block.feed_forward_2)
+    assert [half.sublayer.config.feed_forward_dim for half in halves] == [1536, 1536]
+    bert = catalog.config("bert_base")
+    assert (bert.feed_forward_dim, bert.num_layers, bert.num_heads) == (3072, 12, 12)
+
+
+@pytest.mark.parametrize("name", TEMPORAL_MODELS)
+@pytest.mark.parametrize("mixer", ["lstm", "gru", "rnn"])
+def test_recurrent_models_of_equal_size_are_within_two_percent(name, mixer):
+    config = catalog.config(name)
+    recurrent = config.equal_sized(mixer)
+    assert recurrent.parameters == pytest.approx(config.parameters, rel=0.02)
+    assert recurrent.mixer == mixer and recurrent.dropout == config.dropout
+
+
+@pytest.mark.parametrize(
+    ("task", "millions"),
+    # "Model size (about)": the slide rounds, upwards most of the time.
+    [
+        ("adding", 0.07), ("copy_memory", 0.016), ("jsb", 0.3), ("nottingham", 1.0),
+        ("mnist", 0.07), ("ptb_words", 13.0), ("ptb_characters", 3.0),
+    ],
+)  # fmt: skip
+def test_the_slides_sizes_of_the_tcn(task, millions):
+    assert catalog.config(f"tcn_{task}").parameters == pytest.approx(millions * 1e6, rel=0.6)
+
+
+def test_names_and_overrides():
+    assert {"macaron_tiny", "transformer_big"} <= set(catalog.names())
+    assert catalog.config("macaron_small", feed_forward_dim=2048).feed_forward_dim == 2048
+    with pytest.raises(ValueError, match="no model is called 'macaron_huge'; the catalog has"):
+        catalog.build("macaron_huge")
+    with pytest.raises(ValueError, match="model option 'width' does not exist"):
+        catalog.config("macaron_tiny", width=3)
+
+
+ELMO = ElmoConfig(11, lstm_dim=12, projection_dim=5)
+TCN = TemporalConfig(5, (6, 7), kernel_size=3, input_dim=4)
+BERT, T5 = (catalog.config(name) for name in ("bert_tiny", "t5_tiny"))
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "words"),
+    [
+        (BERT, {"hidden_dim": 127}, "hidden_dim=127 is not a multiple of num_heads=4"),
+        (BERT, {"num_layers": 0}, "num_layers=0 must be a whole number of at least 1"),
+        (BERT, {"dropout": 1.0}, "dropout=1.0 must be a number"),
+        (BERT, {"block": "rnn"}, "block='rnn' must be one of 'transformer'"),
+        (BERT, {"block": ("transformer", "mlp")}, "block='mlp' must be one of"),
+        (BERT, {"block": ()}, "block is empty"),
+        (BERT, {"positions": "absolute"}, "positions='absolute' must be one of 'learned'"),
+        (BERT, {"relative_bias": "t5"}, "relative_bias='t5' must be one of 'none'"),
+        (BERT, {"rnn_step_sizes": ()}, "rnn_step_sizes is empty"),
+        (BERT, {"rnn_step_sizes": (1, 0)}, r"rnn_step_sizes=\(1, 0\) must be .* of at least 1"),
+        (BERT, {"affine": 1}, "affine=1 must be True or False"),
+        (BERT, {"sharing": "some"}, "sharing='some' must be one of"),
+        (BERT, {"embedding_dim": 0}, "embedding_dim=0 must be"),
+        (BERT, {"num_languages": -1}, "num_languages=-1 must be"),
+        (BERT, {"causal": 1}, "causal=1 must be True or False"),
+        (T5, {"num_heads": 5, "head_dim": None}, "multiple of num_heads=5"),
+        (T5, {"block": "gmlp"}, "block='gmlp' must be one of"),
+        (T5, {"positions": "rotary"}, "positions='rotary' must be one of"),
+        (T5, {"tied": 1}, "tied=1 must be True or False"),
+        (T5, {"initializer": "zeros"}, "initializer='zeros' must be one of"),
+        (T5, {"rnn_step_sizes": ()}, "rnn_step_sizes is empty"),
+        (T5, {"num_source_layers": -1}, "num_source_layers"),
+        (T5, {"source_vocab_size": 0}, "source_vocab_size"),
+        (ELMO, {"vocab_size": 0}, "vocab_size"),
+        (ELMO, {"max_characters": 2}, "max_characters"),
+        (ELMO, {"dropout": 1.0}, "dropout"),
+        (TCN, {"mixer": "cnn"}, "mixer='cnn' must be one of"),
+        (TCN, {"widths": ()}, "widths"),
+        (TCN, {"input_dim": 0}, "one of the two"),
+        (TCN, {"vocab_size": 9}, "one of the two"),
+        (TCN, {"tied": True}, "tied needs"),
+        (TCN, {"dropout": 1.0}, "dropout"),
+    ],
+)
+def test_a_bad_field_is_named(config, changes, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(config, **changes)

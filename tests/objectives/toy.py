@@ -1,0 +1,178 @@
+"""Toy vocabularies, rows, models and losses in NumPy, for tests of the objectives."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from macaron_tf.models import EncoderConfig
+from macaron_tf.training.fit_model import FitModel
+
+UNK, CLS, SEP, MASK = 1, 2, 3, 4
+CHOICES = ("tokens", "whole_words", "ngrams", "spans")
+SPECIAL = (0, UNK, CLS, SEP, MASK)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyVocabulary:
+    """Ids 0 to 4 are special; the last `continuing` pieces continue a word."""
+
+    pieces: int = 60
+    continuing: int = 0
+    mask_id: int = MASK
+    special_ids: tuple[int, ...] = SPECIAL
+
+    @property
+    def size(self) -> int:
+        return -(-self.pieces // 8) * 8
+
+    def word_starts(self) -> np.ndarray:
+        return np.arange(self.size) < self.pieces - self.continuing
+
+
+def full_rows(rows: int, length: int, pieces: int = 60, seed: int = 0) -> np.ndarray:
+    """`[CLS] a ... [SEP]` without padding: `(B, L)` int32."""
+    ids = np.random.default_rng(seed).integers(5, pieces, (rows, length)).astype("int32")
+    ids[:, 0], ids[:, -1] = CLS, SEP
+    return ids
+
+
+def ragged_rows(lengths, length: int, pieces: int = 60, seed: int = 0) -> np.ndarray:
+    """Rows of as many ordinary ids as `lengths` says, [CLS] before, two [SEP] and padding."""
+    ids = np.random.default_rng(seed).integers(5, pieces, (len(lengths), length)).astype("int32")
+    for row, count in zip(ids, lengths, strict=True):
+        first = count // 2 + 1
+        row[0] = CLS
+        row[first + 1 : count + 2] = row[first : count + 1].copy()
+        row[first] = row[count + 2] = SEP
+        row[count + 3 :] = 0
+    return ids
+
+
+# Ids 5 to 44 begin a word and 45 to 59 go on with it.
+WORD_VOCABULARY = ToyVocabulary(continuing=15)
+
+
+def words_of(sizes, seed=0):
+    """Token ids of words of these sizes, in `WORD_VOCABULARY`."""
+    rng = np.random.default_rng(seed)
+    return [
+        int(rng.integers(5, 45) if place == 0 else rng.integers(45, 60))
+        for size in sizes
+        for place in range(size)
+    ]
+
+
+def text_rows(rows, length, seed=0):
+    """`[CLS] words [SEP]` of words like those of text: 1 to 5 pieces, 1.4 on average."""
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((rows, length), "int32")
+    for row in ids:
+        sizes = rng.choice([1, 2, 3, 4, 5], length, p=[0.75, 0.15, 0.06, 0.03, 0.01])
+        row[:] = [CLS, *words_of(sizes, int(rng.integers(1 << 30)))[: length - 2], SEP]
+    return ids
+
+
+def word_numbers(row):
+    """The word of each token, -1 for special ones."""
+    starts = (row < 45) | (np.r_[0, row[:-1]] < 5)
+    return np.where(row < 5, -1, np.cumsum(starts))
+
+
+STOP = 9
+
+
+@dataclasses.dataclass(frozen=True)
+class TextVocabulary(ToyVocabulary):
+    """Id 9 is the full stop."""
+
+    cls_id: int = CLS
+    sep_id: int = SEP
+
+    def encode_lines(self, lines):
+        return [[10] * (len(line) - 1) + [STOP] for line in lines]
+
+
+TEXT_VOCABULARY = TextVocabulary()
+
+
+def texts(lengths, room: int, first: int = 10) -> np.ndarray:
+    """Texts `first`, `first` + 1, ... of so many tokens: `(B, R)` int32."""
+    columns = np.arange(room)
+    return np.where(columns < np.array(lengths)[:, None], columns + first, 0).astype("int32")
+
+
+def rows_of(text: np.ndarray) -> np.ndarray:
+    """`[CLS] text [SEP]`: `(B, R) -> (B, R + 2)`; a text of no token is a row of padding."""
+    rows = np.zeros((len(text), text.shape[1] + 2), "int32")
+    for row, one in zip(rows, text, strict=True):
+        ids = one[one != 0]
+        if len(ids):
+            row[: len(ids) + 2] = [CLS, *ids, SEP]
+    return rows
+
+
+V = 64
+VOCABULARY = ToyVocabulary()
+
+
+def tiny(**overrides) -> EncoderConfig:
+    """A configuration without dropout, whose weights are not near 0."""
+    sizes = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 32, "num_heads": 2}
+    plain = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3}
+    return EncoderConfig(**{**sizes, "num_layers": 1, "max_length": 24, **plain, **overrides})
+
+
+def rows(lengths, length=24, batch=None, **more) -> tf.data.Dataset:
+    """Endless batches of ragged rows; a length of None is a row of padding."""
+    ids = ragged_rows([count or 0 for count in lengths], length)
+    ids[[count is None for count in lengths]] = 0
+    dataset = tf.data.Dataset.from_tensor_slices({"token_ids": ids, **more})
+    return dataset.batch(batch or len(lengths), drop_remainder=True).repeat()
+
+
+def batches(objective, masking, lengths, count=1, seed=1, start=0, **more) -> list[dict]:
+    """The first batches of an objective's dataset."""
+    dataset = objective.dataset(rows(lengths, **more).skip(start), masking, VOCABULARY, seed, start)
+    return list(dataset.take(count))
+
+
+def nll_of(logits, labels) -> np.ndarray:
+    """Cross-entropy of `(..., C)` logits in float64."""
+    logits = np.asarray(logits, "float64")
+    top = logits.max(-1)
+    total = np.log(np.exp(logits - top[..., None]).sum(-1)) + top
+    return total - np.take_along_axis(logits, np.asarray(labels)[..., None], -1)[..., 0]
+
+
+def floats(sums: dict) -> dict[str, float]:
+    assert all(value.dtype == tf.float32 for value in sums.values())
+    return {name: float(value) for name, value in sums.items()}
+
+
+def loss_and_gradients(objective, network, batch, training=False) -> list[tf.Tensor]:
+    """The summed loss and its gradients for all weights."""
+    with tf.GradientTape() as tape:
+        loss = objective(network, batch, training=training)["loss_sum"]
+    found = tape.gradient(loss, [weight.value for weight in network.trainable_variables])
+    return [loss, *map(tf.convert_to_tensor, found)]
+
+
+def check_compiles(objective, network, batch, tolerance: float = 1e-4) -> None:
+    """Checks that XLA gives the loss of training and its gradients as plain TensorFlow does."""
+
+    def step(batch):
+        return loss_and_gradients(objective, network, batch, training=True)
+
+    compiled = tf.function(step, autograph=False, jit_compile=True)(batch)
+    for ours, theirs in zip(compiled, step(batch), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def fitted(network, objective, masking, jit_compile=False, **more) -> tuple[FitModel, dict]:
+    """A network trained for 2 x 8 updates on four rows, and its history."""
+    dataset = objective.dataset(rows([20] * 4, batch=2, **more), masking, VOCABULARY, seed=0)
+    model = FitModel(network, objective)
+    model.compile(keras.optimizers.Adam(1e-2), jit_compile=jit_compile)
+    return model, model.fit(dataset, steps_per_epoch=8, epochs=2, verbose=0).history
