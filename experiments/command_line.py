@@ -30,6 +30,12 @@ def command_parser(
     return parser, command
 
 
+def source_forms(forms: dict[str, str]) -> str:
+    """A line for each form of source, such as `macaron_tf.data.sources.names.PAIRS`."""
+    width = max(map(len, forms))
+    return "".join(f"  {form:{width}}  {text}\n" for form, text in forms.items())
+
+
 def tfds_options(parser: argparse.ArgumentParser) -> None:
     """`--data-dir` and `--download`."""
     parser.add_argument("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
@@ -46,6 +52,25 @@ def set_option(parser: argparse.ArgumentParser, examples: str) -> None:
         default=[],
         metavar="PATH=VALUE",
         help=f"replace a setting, such as {examples}",
+    )
+
+
+def recipe_options(parser: argparse.ArgumentParser, settings: str) -> None:
+    """The argument RECIPE, its data and its `--set`, with examples of `settings`."""
+    parser.add_argument("recipe", help="name of a recipe; `recipes` lists them")
+    tfds_options(parser)
+    set_option(parser, settings)
+
+
+def run_to_train(parser: argparse.ArgumentParser) -> None:
+    """The argument RUN of a training."""
+    parser.add_argument("run", help="folder of the run; made, or resumed where it exists")
+
+
+def vocabulary_option(parser: argparse.ArgumentParser) -> None:
+    """`--vocabulary` of a command that otherwise trains one."""
+    parser.add_argument(
+        "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
     )
 
 

@@ -16,9 +16,10 @@ import sys
 from experiments.command_line import (
     command_parser,
     devices,
+    recipe_options,
     recipes_command,
     run_option,
-    set_option,
+    run_to_train,
     strategy_options,
     tfds_options,
 )
@@ -29,10 +30,8 @@ def _parser() -> argparse.ArgumentParser:
     parser, command = command_parser("python -m experiments.elmo", __doc__, "")
 
     train = command("train", "train a recipe, or go on with an interrupted run")
-    train.add_argument("recipe", help="name of a recipe; `recipes` lists them")
-    train.add_argument("run", help="folder of the run; made, or resumed where it exists")
-    tfds_options(train)
-    set_option(train, "training.max_steps=500 or sources=text:books/*.gz")
+    recipe_options(train, "training.max_steps=500 or sources=text:books/*.gz")
+    run_to_train(train)
     strategy_options(train)
 
     evaluate = command("evaluate", "perplexity on the documents that the run held out")

@@ -18,22 +18,20 @@ import sys
 from experiments.command_line import (
     command_parser,
     devices,
+    recipe_options,
     recipes_command,
     run_option,
-    set_option,
+    run_to_train,
+    source_forms,
     strategy_options,
-    tfds_options,
+    vocabulary_option,
 )
+from macaron_tf.data.sources.names import DOCUMENTS
 from macaron_tf.errors import UserError, exit_on_user_error
 
-# The lines of macaron_tf.data.sources.names.DOCUMENTS, which cannot be imported without TensorFlow.
-_FORMS = """sources of text, in corpus.sources:
-  tfds:NAME[/CONFIG][:VERSION]    a TensorFlow Datasets set with a field of text
-  text:GLOB[,GLOB...]             files, plain or .gz, each a document
-  text-paragraphs:GLOB[,GLOB...]  files whose documents are separated by blank lines
-  text-lines:GLOB[,GLOB...]       files with a document a line
-  homeassistant:LANG              the embedded default corpus, a part of the program a document
-or (NAME, SPLIT, WEIGHT, LANGUAGE): with a LANGUAGE of two, ("en", "de"), translation pairs, from
+_SETTINGS = "training.max_steps=500 or corpus.sequence_length=256"
+_FORMS = f"""sources of text, in corpus.sources:
+{source_forms(DOCUMENTS)}or (NAME, SPLIT, WEIGHT, LANGUAGE): with a LANGUAGE of two, ("en", "de"), translation pairs, from
 tfds:NAME, text:FILE,FILE, tsv:FILE or homeassistant:LANG
 """
 
@@ -42,26 +40,23 @@ def _parser() -> argparse.ArgumentParser:
     parser, command = command_parser("python -m experiments.pretrain", __doc__, _FORMS)
 
     vocabulary = command("vocabulary", "train a recipe's vocabulary alone")
-    vocabulary.add_argument("recipe", help="name of a recipe; `recipes` lists them")
+    recipe_options(vocabulary, _SETTINGS)
     vocabulary.add_argument("out", help="folder of the vocabulary")
-    _data_options(vocabulary)
 
     prepare = command("prepare", "write a recipe's corpus as shards of tokenized rows")
-    prepare.add_argument("recipe", help="name of a recipe")
-    prepare.add_argument("corpus", help="folder of the corpus; made, or gone on with")
-    _data_options(prepare)
-    _vocabulary_option(prepare)
+    recipe_options(prepare, _SETTINGS)
+    prepare.add_argument("corpus", help="folder of the corpus; made, or continued where it exists")
+    vocabulary_option(prepare)
 
     train = command("train", "pre-train a recipe, or go on with an interrupted run")
-    train.add_argument("recipe", help="name of a recipe")
-    train.add_argument("run", help="folder of the run; made, or resumed where it exists")
+    recipe_options(train, _SETTINGS)
+    run_to_train(train)
     train.add_argument(
         "--corpus",
         metavar="DIR",
-        help="what `prepare` wrote; by default the recipe's own is prepared in the cache",
+        help="a folder of `prepare`; by default the recipe's own is prepared in the cache",
     )
-    _data_options(train)
-    _vocabulary_option(train)
+    vocabulary_option(train)
     train.add_argument(
         "--data-service",
         metavar="HOST:PORT",
@@ -78,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = command("evaluate", "loss and accuracy on a corpus's validation rows")
     run_option(evaluate)
-    evaluate.add_argument("--corpus", metavar="DIR", required=True, help="what `prepare` wrote")
+    evaluate.add_argument("--corpus", metavar="DIR", required=True, help="a folder of `prepare`")
     evaluate.add_argument(
         "--output", metavar="FILE", help="JSON of the scores; in RUN/scores by default"
     )
@@ -102,17 +97,6 @@ def _parser() -> argparse.ArgumentParser:
 
     recipes_command(command)
     return parser
-
-
-def _data_options(parser: argparse.ArgumentParser) -> None:
-    tfds_options(parser)
-    set_option(parser, "training.max_steps=500 or corpus.sequence_length=256")
-
-
-def _vocabulary_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
-    )
 
 
 @exit_on_user_error

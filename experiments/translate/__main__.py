@@ -17,36 +17,29 @@ import sys
 from experiments.command_line import (
     command_parser,
     devices,
+    recipe_options,
     recipes_command,
     run_option,
-    set_option,
+    run_to_train,
+    source_forms,
     strategy_options,
     tfds_options,
+    vocabulary_option,
 )
+from macaron_tf.data.sources.names import PAIRS
 from macaron_tf.errors import UserError, exit_on_user_error
-
-# The lines of macaron_tf.data.sources.names.PAIRS, which cannot be imported without TensorFlow.
-_FORMS = """sources of text:
-  tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets translation set, in --data-dir
-  text:SOURCE_FILE,TARGET_FILE  aligned lines, plain or .gz; {split} in a name is filled in
-  tsv:FILE                      two tab-separated columns; .gz and {split} as above
-  homeassistant[:LANG]          the embedded default corpus, fetched with pip once
-"""
 
 _SETTINGS = "training.max_steps=500 or data.source=tsv:pairs.tsv"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser, command = command_parser("python -m experiments.translate", __doc__, _FORMS)
+    forms = "sources of text:\n" + source_forms(PAIRS)
+    parser, command = command_parser("python -m experiments.translate", __doc__, forms)
 
     train = command("train", "train a recipe, or go on with an interrupted run")
-    train.add_argument("recipe", help="name of a recipe; `recipes` lists them")
-    train.add_argument("run", help="folder of the run; made, or resumed where it exists")
-    tfds_options(train)
-    set_option(train, _SETTINGS)
-    train.add_argument(
-        "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
-    )
+    recipe_options(train, _SETTINGS)
+    run_to_train(train)
+    vocabulary_option(train)
     start = train.add_argument_group("start from pre-trained weights, with their vocabulary")
     start.add_argument(
         "--init",
@@ -66,10 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     strategy_options(train)
 
     vocabulary = command("vocabulary", "train a recipe's joint vocabulary alone")
-    vocabulary.add_argument("recipe", help="name of a recipe")
+    recipe_options(vocabulary, _SETTINGS)
     vocabulary.add_argument("out", help="folder for vocabulary.model and vocabulary.json")
-    tfds_options(vocabulary)
-    set_option(vocabulary, _SETTINGS)
 
     average = command("average", "average the newest checkpoints of a run into RUN/average")
     average.add_argument("run", help="folder of the run")

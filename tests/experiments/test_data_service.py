@@ -102,13 +102,3 @@ def test_a_port_that_is_taken(before, capsys):
     )
     assert main(["--port", "65535"]) == 2
     assert "cannot listen on port 65536" in capsys.readouterr().err
-
-
-def test_help_teaches_without_tensorflow():
-    code = (
-        "import sys; from experiments.data_service import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: print('tensorflow' in sys.modules)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--data-service HOST:5050" in found.stdout and found.stdout.endswith("False\n")

@@ -9,13 +9,12 @@ import pytest
 import tensorflow as tf
 
 from experiments import registry
-from experiments.pretrain.__main__ import _FORMS, main
+from experiments.pretrain.__main__ import main
 from experiments.pretrain.fill import fill
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import PretrainingValidation, train_recipe
 from experiments.recipe import override
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.data.sources.names import DOCUMENTS
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
@@ -272,10 +271,6 @@ def test_static_shapes_give_the_same_loss(source, corpus, tmp_path):
         assert main(["train", "bert_tiny", str(run), "--corpus", corpus, *chosen]) == 0
         losses.append([line["loss"] for line in read_lines(run / "metrics.jsonl")])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-def test_the_help_lists_every_form_of_source():
-    assert all(form in _FORMS and text in _FORMS for form, text in DOCUMENTS.items())
 
 
 def test_a_sentencepiece_vocabulary_folds_case_where_asked(source, tmp_path):

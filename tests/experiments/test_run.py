@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -37,6 +39,26 @@ def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
     assert run.checkpoint("10").name == "step-00000010"
     with pytest.raises(UserError, match="has no checkpoint 11; there are 10, 20, 27, 30, average"):
         run.checkpoint("11")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("data_service", "--data-service HOST:5050"),
+        ("translate.__main__", "tsv:FILE                      two tab-separated columns"),
+        ("pretrain.__main__", "text-lines:GLOB[,GLOB...]       files with a document a line"),
+        ("elmo.__main__", "embed runs/elmo --input"),
+        ("tcn.__main__", "copy_memory"),
+    ],
+)
+def test_help_teaches_without_tensorflow(command, words):
+    code = (
+        f"import sys; from experiments.{command} import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print('tensorflow' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert words in found.stdout and found.stdout.endswith("False\n")
 
 
 def test_the_commands_offer_the_library_s_strategies():

@@ -10,6 +10,7 @@ from experiments import registry
 from experiments.finetune.init import read_init
 from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
+from experiments.run import Run
 from experiments.translate.__main__ import main
 from experiments.translate.init import read_start
 from experiments.translate.run import TranslationRun, build_network, first_stage
@@ -143,6 +144,31 @@ def test_it_trains_resumes_and_is_used_as_any_translation(starts, number_text, t
     assert main(["train", XLM, run, *flags(settings(number_text, 12))]) == 2
     assert "was started with --init" in capsys.readouterr().err
     check_use(run, tmp_path)
+
+
+def test_a_run_killed_before_its_first_checkpoint_is_initialized_again(
+    starts, number_text, tmp_path, monkeypatch
+):
+    """Its folder has a recipe already; the whole run must be the uninterrupted one."""
+    command = lambda name: [  # noqa: E731
+        *("train", XLM, str(tmp_path / name), "--init", starts["xlm"]),
+        *flags(settings(number_text, 4)),
+    ]
+
+    def write(run, network, *fingerprint, **counts):
+        Run.write(run, network, *fingerprint, **counts)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TranslationRun, "write", write)
+        main(command("killed"))
+    assert (tmp_path / "killed" / "recipe.json").exists()
+    assert not (tmp_path / "killed" / "checkpoints").exists()
+    for name in ("killed", "whole"):
+        assert main(command(name)) == 0
+    killed, whole = (TranslationRun.open(tmp_path / n).load_network() for n in ("killed", "whole"))
+    for a, b in zip(killed.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def differing(network, pretrained):

@@ -1,4 +1,7 @@
-"""Names of data sources, `KIND:PLACE`: one parser for every reader."""
+"""Names of data sources, `KIND:PLACE`: one parser for every reader.
+
+The forms are part of the commands' helps, so this module does not import TensorFlow.
+"""
 
 import dataclasses
 import re
@@ -7,7 +10,6 @@ from collections.abc import Iterable
 from etils import epath
 
 from macaron_tf.errors import UserError
-from macaron_tf.io import paths as storage
 
 TFDS = "tfds:NAME[/CONFIG][:VERSION]"
 
@@ -68,12 +70,14 @@ class Source:
         Raises:
             UserError: a name without `{split}`, and another split than the whole file.
         """
+        from macaron_tf.io.paths import as_path  # imports TensorFlow
+
         if not self.has_splits and split not in _WHOLE:
             raise UserError(
                 f"the source '{self}' has no split {split!r}: put {{split}} in the file's name, "
                 f"where {split!r} shall stand, or ask for the split 'all'"
             )
-        return storage.as_path(self.place.replace("{split}", split)).expanduser()
+        return as_path(self.place.replace("{split}", split)).expanduser()
 
     def paths(self, split: str) -> list[epath.Path]:
         """The files, or patterns, that commas separate; see `path`."""
