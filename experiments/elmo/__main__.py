@@ -1,4 +1,4 @@
-"""ELMo: a language model in both directions, and what its vectors are worth.
+"""ELMo: a language model in both directions, and the F1 that its vectors add to a tagger.
 
     python -m experiments.elmo train elmo_tiny runs/elmo --data-dir DIR
     python -m experiments.elmo evaluate runs/elmo --data-dir DIR
@@ -6,8 +6,7 @@
     python -m experiments.elmo tag runs/elmo runs/elmo-conll --data-dir DIR
 
 `train` and `tag` go on where they were interrupted when the same command is given again. `tag`
-trains a tagger of CoNLL-2003's entities with the vectors and the same one without, and says what
-F1 they gain.
+trains a tagger of CoNLL-2003's entities with the vectors and one without, and prints both F1.
 """
 
 import argparse
@@ -46,18 +45,20 @@ def _parser() -> argparse.ArgumentParser:
         "--layers",
         choices=("all", "mean", "top"),
         default="all",
-        help="of each word all layers (default), their mean, or the last one",
+        help="all layers of each word (default), their mean, or the last one",
     )
     embed.add_argument(
-        "--tokenized", action="store_true", help="the words are cut already: at white space only"
+        "--tokenized",
+        action="store_true",
+        help="words are separated by spaces already",
     )
 
     tag = command("tag", "a tagger of entities with the vectors, and one without")
     run_option(tag)
     tag.add_argument("out", help="folder of runs and results")
     tag.add_argument("--source", help="tfds:NAME or conll:FILE; conll2003_ner by default")
-    tag.add_argument("--split", default="dev", help="to score on (default dev)")
-    tag.add_argument("--epochs", type=int, default=8, help="over the sentences (default 8)")
+    tag.add_argument("--split", default="dev", help="the split to score on (default dev)")
+    tag.add_argument("--epochs", type=int, default=8, help="passes over the sentences (default 8)")
     tag.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="default 1")
     tfds_options(tag)
 

@@ -13,12 +13,11 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import Elmo
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
-LAYERS = ("all", "mean", "top")
 _TOGETHER = 32  # lines
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes an .npz: of line n its words, `words_n`, and its vectors, `line_n`."""
+    """Writes an .npz with the words, `words_n`, and the vectors, `line_n`, of line n."""
     opened = ElmoRun.open(options.run)
     network = opened.load_network(opened.checkpoint(options.checkpoint))
     with opened_input(options.input) as file:
@@ -44,7 +43,7 @@ def embed(
 
     Args:
         lines: a sentence each.
-        tokenized: split at white space only, see `split_words`.
+        tokenized: split at white space only; otherwise see `split_words`.
     """
     layers = tf.function(
         lambda characters: network(characters, training=False),
@@ -57,7 +56,7 @@ def embed(
         padded = with_ends(words).to_tensor("")  # (B, L)
         found = layers(character_ids(padded, network.config.max_characters))
         for row, mine in enumerate(words.to_list()):
-            # Without the two marks of the sentence's ends.
+            # The first and last positions are the marks of the sentence's ends.
             vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
             yield [word.decode("utf-8", "replace") for word in mine], vectors
 

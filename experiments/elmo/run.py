@@ -1,4 +1,4 @@
-"""A run of ELMo, and every setting of it."""
+"""Recipe and run of ELMo."""
 
 import dataclasses
 from typing import Annotated
@@ -18,8 +18,8 @@ class ElmoRecipe(Recipe):
     """A bidirectional language model over whole words, and its training text.
 
     Attributes:
-        sources: texts, see `macaron_tf.data.sources.readers.documents`; they are held in memory.
-        vocabulary_size: number of predicted words, the most frequent.
+        sources: see `macaron_tf.data.sources.readers.documents`; held in memory.
+        vocabulary_size: predicted words, the most frequent ones.
         row_length: words a row L, each sentence between two marks.
         batch_size: rows of a micro-batch.
         held_out: one in so many documents is for validation.

@@ -1,7 +1,6 @@
-"""`elmo tag`: a tagger of entities with ELMo's vectors, beside the same one without them."""
+"""`elmo tag`: a tagger of entities with ELMo's vectors, and the same tagger without them."""
 
 import argparse
-import functools
 import json
 import pathlib
 import statistics
@@ -11,47 +10,32 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.elmo.run import ElmoRun
+from experiments.run import write_json
 from experiments.studies import cell, write
 from macaron_tf.data.batches import ArrayBatches, in_parts
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
 from macaron_tf.evaluation.reading import score_tags
-from macaron_tf.io.paths import write_aside
 from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.text.words import character_ids, with_ends
-from macaron_tf.training import (
-    FitModel,
-    TrainingConfig,
-    build_fit_model,
-    train,
-)
+from macaron_tf.training import FitModel, TrainingConfig, build_fit_model, train
 from macaron_tf.training.state import load_network
 
 TASK = "conll2003"
-_EPOCHS = 8
 _BATCH = 32
 _ROWS = {"without ELMo": False, "with ELMo": True}
 
 
 class Sentences:
-    """Sentences as a tagger reads them, each between the marks of its two ends.
+    """Tagged sentences as characters, each between the marks of its two ends."""
 
-    Args:
-        examples: the sentences; their tags are needed.
-        places: characters a word.
-    """
-
-    def __init__(self, examples: TaggedSentences, places: int):
+    def __init__(self, examples: TaggedSentences, max_characters: int):
         self.examples = examples
         marked = with_ends(tf.ragged.constant(examples.words, tf.string, ragged_rank=1))
-        self.characters = character_ids(marked.flat_values, places).numpy()  # (words, C)
+        self.characters = character_ids(marked.flat_values, max_characters).numpy()  # (words, C)
         self.splits = marked.row_splits.numpy()
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Words of each, its two marks included."""
-        return np.diff(self.splits)
+        self.lengths = np.diff(self.splits)  # words, the two marks included
 
     def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """`inputs (B, L, C)`, `targets (B, L)` and `weight (B, L)`, 0 at marks and padding."""
@@ -81,23 +65,22 @@ class Sentences:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains what is not complete, and writes OUT/tagging.md and .json."""
+    """Trains the taggers that are not complete, and writes OUT/tagging.md and .json."""
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
     elmo = opened.load_network(weights)
-    task, places = get_task(TASK), elmo.config.max_characters
-    read = functools.partial(
-        read_tagged, task, data_dir=options.data_dir, download=options.download
+    task, out = get_task(TASK), pathlib.Path(options.out)
+    data = dict(source=options.source, data_dir=options.data_dir, download=options.download)
+    learnt, judged = (
+        Sentences(read_tagged(task, split, **data), elmo.config.max_characters)
+        for split in ("train", options.split)
     )
-    learnt = Sentences(read("train", source=options.source), places)
-    judged = Sentences(read(options.split, source=options.source), places)
-    out, rows = pathlib.Path(options.out), []
+    rows = []
     for name, has_elmo in _ROWS.items():
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
             config = _training(len(learnt.examples), options.epochs, seed)
-            given = elmo if has_elmo else None
-            found = _tagger(task, given, learnt, judged, config, path)
+            found = _tagger(task, elmo if has_elmo else None, learnt, judged, config, path)
             rows.append({"name": name, "seed": seed, **found})
     record = {"elmo": str(opened.path), "checkpoint": weights.name, "rows": rows}
     title = f"{task.name}: entities found, F1 on {options.split}"
@@ -143,15 +126,18 @@ def _tagger(
     config: TrainingConfig,
     path: pathlib.Path,
 ) -> dict:
-    """Trains one tagger, unless it is complete; its F1 and what it takes of the layers."""
+    """Trains one tagger, unless it is complete; its F1, weights of ELMo's layers and size."""
     done = path / "result.json"
     if done.exists():
         print(f"{path}: complete")
         return json.loads(done.read_text(encoding="utf-8"))
     keras.utils.set_random_seed(config.seed)
-    places = judged.characters.shape[1]
     network = WordTagger(
-        WordTaggerConfig(len(task.labels), elmo.config if elmo else None, max_characters=places)
+        WordTaggerConfig(
+            len(task.labels),
+            elmo.config if elmo else None,
+            max_characters=judged.characters.shape[1],
+        )
     )
     network.build()
     if elmo:
@@ -172,7 +158,7 @@ def _tagger(
         "parameters": sum(int(np.prod(w.shape)) for w in network.trainable_variables),
         "minutes": result.elapsed_seconds / 60,
     }
-    write_aside(done, (json.dumps(row, indent=1) + "\n").encode())
+    write_json(done, row)
     return row
 
 

@@ -1,25 +1,122 @@
-"""`elmo train` and `elmo evaluate`."""
+"""`elmo train` and `elmo evaluate`: rows of words of a recipe's texts, and training on them."""
 
 import argparse
 import dataclasses
 import hashlib
+import itertools
+
+import numpy as np
+import tensorflow as tf
 
 from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun
-from experiments.elmo.text import Rows, read_rows
 from experiments.recipe import override
 from experiments.run import write_json
 from experiments.train_run import RunData, report, train_run
+from macaron_tf.data.batches import ArrayBatches
+from macaron_tf.data.sources.readers import documents
+from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import BidirectionalLanguageObjective
+from macaron_tf.text.words import (
+    WordText,
+    WordVocabulary,
+    as_word_text,
+    count_words,
+    read_words,
+)
 from macaron_tf.training import FitModel, build_fit_model
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of one text.
+
+    Attributes:
+        ids: `(rows, L)`, words by their index in `text.types`.
+        characters: `(types, C)`.
+    """
+
+    text: WordText
+    ids: np.ndarray
+    characters: np.ndarray
+
+    @classmethod
+    def of(cls, text: WordText, length: int, max_characters: int) -> "Rows":
+        """A text cut into rows of `length` words; an incomplete last row is dropped."""
+        count = len(text.ids) // length
+        rows = text.ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
+        return cls(text, rows, text.characters(max_characters))
+
+    def batches(self, size: int, seed: int | None = None, start: int = 0) -> tf.data.Dataset:
+        """Batches of `characters (B, L, C)` and `words (B, L)`.
+
+        Args:
+            size: rows B.
+            seed: of an endless order; None = once, in the text's order.
+            start: number of the first batch.
+        """
+
+        def batch(numbers: np.ndarray) -> dict[str, np.ndarray]:
+            ids = self.ids[numbers]
+            return {"characters": self.characters[ids], "words": self.text.targets(ids)}
+
+        length = self.ids.shape[1]
+        shapes = {
+            "characters": ("int32", (None, length, self.characters.shape[1])),
+            "words": ("int32", (None, length)),
+        }
+        batches = ArrayBatches(len(self.ids), size, batch, shapes)
+        return batches.evaluation_dataset() if seed is None else batches.dataset(seed, start)
+
+
+def read_rows(
+    recipe: ElmoRecipe,
+    vocabulary: WordVocabulary | None = None,
+    data_dir: str | None = None,
+    download: bool = False,
+) -> tuple[Rows, Rows, WordVocabulary]:
+    """Reads a recipe's texts.
+
+    Args:
+        vocabulary: of a run; None = counted here.
+        data_dir, download: TensorFlow Datasets'.
+
+    Returns:
+        The training rows, the held-out rows, and the vocabulary.
+
+    Raises:
+        UserError: no such source, or too little text.
+    """
+    found = [
+        words
+        for source in recipe.sources
+        for words in read_words(documents(source, "train", data_dir, download))
+    ]
+    held = [number % recipe.held_out == 0 for number in range(len(found))]
+    parts = [
+        list(itertools.chain.from_iterable(itertools.compress(found, chosen)))
+        for chosen in ([not out for out in held], held)
+    ]
+    vocabulary = vocabulary or count_words([parts[0]], recipe.vocabulary_size)
+    max_characters = recipe.model_config(vocabulary.size).max_characters
+    train, validation = (
+        Rows.of(as_word_text(part, vocabulary), recipe.row_length, max_characters) for part in parts
+    )
+    if len(train.ids) < recipe.batch_size or not len(validation.ids):
+        raise UserError(
+            f"the sources have {len(train.ids)} rows to learn from and {len(validation.ids)} held "
+            f"out, less than a batch of {recipe.batch_size} or none: give more documents, or lower "
+            "batch_size, row_length or held_out"
+        )
+    return train, validation, vocabulary
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
     recipe = override(registry.load(options.recipe, ElmoRecipe), options.set)
     path = as_path(options.run)
-    recipe.model_config()  # wrong settings are said before minutes are spent on the data
+    recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(BidirectionalLanguageObjective.metric_names)
     opened = ElmoRun.resume(path, recipe)
     rows, held_out, vocabulary = read_rows(

@@ -31,7 +31,8 @@ from macaron_tf.errors import UserError, exit_on_user_error
 
 _SETTINGS = "training.max_steps=500 or corpus.sequence_length=256"
 _FORMS = f"""sources of text, in corpus.sources:
-{source_forms(DOCUMENTS)}or (NAME, SPLIT, WEIGHT, LANGUAGE): with a LANGUAGE of two, ("en", "de"), translation pairs, from
+{source_forms(DOCUMENTS)}
+or (NAME, SPLIT, WEIGHT, LANGUAGE): with a LANGUAGE of two, ("en", "de"), translation pairs, from
 tfds:NAME, text:FILE,FILE, tsv:FILE or homeassistant:LANG
 """
 

@@ -1,4 +1,4 @@
-"""`pretrain prepare` and `pretrain vocabulary`: from documents to rows of ids."""
+"""`pretrain prepare` and `pretrain vocabulary`: documents become rows of ids."""
 
 import argparse
 import dataclasses
@@ -59,8 +59,8 @@ def vocabulary_lines(
 ) -> Iterator[str]:
     """The lines, none blank, that a recipe's vocabulary is trained on: all sources in turn.
 
-    With `corpus.language_alpha` the monolingual sources are drawn as for the corpus instead, so
-    that no language's words are cut into letters (Conneau and Lample 2019, section 3.1).
+    With `corpus.language_alpha` the monolingual sources are drawn with the corpus's weights, which
+    keeps words of rare languages whole (Conneau and Lample 2019, section 3.1).
     """
     corpus, most = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
@@ -68,7 +68,7 @@ def vocabulary_lines(
         corpus = dataclasses.replace(corpus, sources=monolingual or corpus.sources)
     sources = [open_source(source, data_dir, download, most) for source in corpus.sources]
     if corpus.language_alpha is None:
-        # In turn: the trainer stops after so many lines, and all sources must be among them.
+        # In turn: the trainer stops after some millions of lines and must see all sources.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
         texts = (document.text for document in corpus_mixture(corpus, data_dir, most))
@@ -86,7 +86,7 @@ def prepare_corpus(
     """A recipe's corpus, prepared unless it exists.
 
     Args:
-        out: its folder; None = a folder of `cache_directory()` named by the settings.
+        out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
         data_dir, download: as for `macaron_tf.data.sources.readers.documents`.
 
@@ -109,7 +109,7 @@ def prepare_corpus(
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
-    """The settings of a vocabulary, as a recipe has them; `max_documents` is unknown."""
+    """A vocabulary's settings in a recipe's form; `max_documents` is unknown."""
     settings = vocabulary.settings()
     lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
     kind = vocabulary.kind

@@ -2,16 +2,15 @@
 
 import argparse
 import dataclasses
-import json
 
 from etils import epath
 
 from experiments.pretrain.run import PretrainingRun, pretraining_objective
 from experiments.pretrain.train import PretrainingValidation, check_corpus
+from experiments.run import write_json
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.paths import write_aside
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import build_fit_model
 
@@ -21,16 +20,15 @@ def run(options: argparse.Namespace) -> None:
     opened = PretrainingRun.open(options.run)
     if (options.memory or options.clamp) and not opened.recipe.has_memory:
         raise UserError(
-            f"--memory, --clamp: {opened.path} has learnt without a memory; leave them out"
+            f"--memory, --clamp: {opened.path} was trained without a memory; leave them out"
         )
     corpus = PretrainingCorpus.open(options.corpus)
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary, str(opened.path))
     checkpoint = opened.checkpoint(options.checkpoint)
     if opened.recipe.has_memory:
-        # Segments may be of any length: the memory holds the text before them.
-        opened = dataclasses.replace(
-            opened, recipe=dataclasses.replace(opened.recipe, corpus=corpus.config)
-        )
+        # Segments may have any length: the memory holds the text before them.
+        recipe = dataclasses.replace(opened.recipe, corpus=corpus.config)
+        opened = dataclasses.replace(opened, recipe=recipe)
     check_corpus(opened.recipe, corpus, "paired")
     languages = opened.recipe.corpus.languages
     if languages != corpus.config.languages:
@@ -47,8 +45,7 @@ def run(options: argparse.Namespace) -> None:
         for memory_length in lengths
     ]
     path = storage.as_path(options.output) if options.output else _place(opened, records)
-    found = records if len(records) > 1 else records[0]
-    write_aside(path, (json.dumps(found, indent=1) + "\n").encode())
+    write_json(path, records if len(records) > 1 else records[0])
     print(f"scores: {path}")
 
 
@@ -61,7 +58,7 @@ def _place(opened: PretrainingRun, records: list[dict]) -> epath.Path:
 
 
 def _changed(opened: PretrainingRun, memory_length: int, clamp: int | None) -> PretrainingRun:
-    """The run with another memory, and all validation rows whatever its recipe says."""
+    """The run with another memory, evaluated on all validation rows."""
     recipe = dataclasses.replace(
         opened.recipe, validation_batches=None, memory_length=memory_length
     )

@@ -21,12 +21,12 @@ def fill(
 
     Args:
         text: holds "[MASK]" once or more.
-        top: number of pieces for each.
-        longest: tokens of the rows that it was trained on; later positions are untrained.
+        top: pieces for each "[MASK]".
+        longest: length of the training's rows; later positions are untrained.
 
     Returns:
-        For each [MASK], (piece, probability), the likeliest first; a piece that continues a word
-        begins with "##".
+        For each [MASK] pairs (piece, probability), the likeliest first; a piece that continues a
+        word begins with "##".
 
     Raises:
         UserError: no [MASK], or too long a text.

@@ -1,4 +1,4 @@
-"""Every setting of a pre-training run."""
+"""Recipes of pre-training."""
 
 import dataclasses
 from typing import Annotated, ClassVar, Literal
@@ -53,17 +53,17 @@ class PretrainingRecipe(Recipe):
     """Every setting of a pre-training run.
 
     Attributes:
-        corpus: settings of the rows. With `corpus.pairs` these are pairs of segments, and whether
-            they belong together is learnt too; a model with language embeddings has one for each
-            of `corpus.languages`.
+        corpus: settings of the rows. With `corpus.pairs` a row is a pair of segments, and the
+            model also learns whether they belong together; a model with language embeddings has
+            one for each of `corpus.languages`.
         vocabulary: settings of the vocabulary.
         masking: settings of masked tokens.
-        objective: `"masked_language"`; `"span_boundary"`, masked spans from their neighbours
-            besides (SpanBERT); `"replaced_tokens"` (ELECTRA); `"causal_language"`, the next
-            token (with `model.causal=True`); `"segment_language"`, the next token of texts that
-            go on from row to row (Transformer-XL); or `"permutation_language"`, tokens of such
-            texts in random order (XLNet).
-            An encoder-decoder learns `"span_corruption"` (T5) or `"denoising"` (BART).
+        objective: `"masked_language"`; `"span_boundary"`, also masked spans from their neighbours
+            (SpanBERT); `"replaced_tokens"` (ELECTRA); `"causal_language"`, the next token (with
+            `model.causal=True`); `"segment_language"`, the next token of texts that continue from
+            row to row (Transformer-XL); or `"permutation_language"`, tokens of such texts in
+            random order (XLNet). An encoder-decoder learns `"span_corruption"` (T5) or
+            `"denoising"` (BART).
         corruption: of `"span_corruption"`.
         denoising: of `"denoising"`.
         generator_width: of `"replaced_tokens"`, the generator's share of the encoder's width.
@@ -71,15 +71,14 @@ class PretrainingRecipe(Recipe):
         partial_prediction: K of `"permutation_language"`: one token in so many is predicted.
         memory_length: of objectives with a memory: M, positions of earlier rows that attention
             sees.
-        adaptive_cutoffs: of `"segment_language"`, see `AdaptiveSoftmax`; none = the softmax is
-            over the embedding table.
-        adaptive_divisor: of `"segment_language"`, see `AdaptiveSoftmax`.
-        head_transform: whether the head over masked tokens has a layer of its own before the
-            table (BERT's), or is the table alone (XLM's); a language model's is the table alone.
+        adaptive_cutoffs, adaptive_divisor: of `"segment_language"`, see `AdaptiveSoftmax`; no
+            cutoffs = a softmax over the embedding table.
+        head_transform: a layer before the table in the head over masked tokens (BERT), or the
+            table alone (XLM); a language model's head is the table alone.
         batch_size: rows of a micro-batch.
-        static_shapes: score padding among the masked positions too, so that all shapes are static
+        static_shapes: score padding among the masked positions too, which makes all shapes static
             (XLA, TPU); the result is the same.
-        validation_batches: batches of the validation rows that are evaluated; None = all.
+        validation_batches: evaluated batches of the validation rows; None = all.
     """
 
     kind = "pretraining"
@@ -122,25 +121,36 @@ class PretrainingRecipe(Recipe):
                 )
             if self.corpus.packing != "full_text":
                 raise UserError(
-                    f"objective {self.objective!r} reads texts that go on from row to row: set "
+                    f"objective {self.objective!r} reads texts that continue from row to row: set "
                     "corpus.packing=full_text"
                 )
 
     @property
     def has_memory(self) -> bool:
-        """Whether rows go on from batch to batch, with a memory of those before."""
+        """Whether rows continue from batch to batch, with a memory of earlier ones."""
         return self.objective in MEMORY
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config = super().model_config(vocab_size)
+        length = self.corpus.sequence_length
         if self.objective in CORRUPTING:
-            return self._sequence_config(config)
-        self.expect_model(config, EncoderConfig, "is no encoder")
-        if config.longest is not None and config.longest < self.corpus.sequence_length:
+            needed = f"is no encoder-decoder, which objective {self.objective!r} needs"
+            self.expect_model(config, EncoderDecoderConfig, needed)
+            length -= 1  # without [CLS] and [SEP], with EOS
+        else:
+            self.expect_model(config, EncoderConfig, "is no encoder")
+        if config.longest is not None and config.longest < length:
             raise UserError(
                 f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
                 f"{self.corpus.sequence_length}: raise it or take shorter rows"
             )
+        if self.objective in CORRUPTING:
+            if self.corpus.languages:
+                raise UserError(
+                    f"objective {self.objective!r} knows no languages: give the corpus's sources "
+                    "none"
+                )
+            return config
         if self.corpus.paired and config.num_segments < 2:
             raise UserError(
                 "corpus.pairs needs model.num_segments of 2 or more: pairs have 2 segments"
@@ -177,20 +187,3 @@ class PretrainingRecipe(Recipe):
             "languages": self.corpus.languages,
             "sentinels": SENTINELS if self.objective == "span_corruption" else 0,
         }
-
-    def _sequence_config(self, config) -> EncoderDecoderConfig:
-        """Checks the configuration of an encoder-decoder."""
-        needed = f"is no encoder-decoder, which objective {self.objective!r} needs"
-        self.expect_model(config, EncoderDecoderConfig, needed)
-        if self.corpus.languages:
-            raise UserError(
-                f"objective {self.objective!r} knows no languages: give the corpus's sources none"
-            )
-        # One token less than a row: without [CLS] and [SEP], with EOS.
-        if config.longest is not None and config.longest < self.corpus.sequence_length - 1:
-            raise UserError(
-                f"model.max_length is {config.max_length}, less than the texts of "
-                f"corpus.sequence_length, {self.corpus.sequence_length}: raise it or take shorter "
-                "rows"
-            )
-        return config

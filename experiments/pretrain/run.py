@@ -1,4 +1,4 @@
-"""A pre-training run: the network and the objective that its recipe names."""
+"""A pre-training run: network and objective of each recipe."""
 
 import dataclasses
 from collections.abc import Callable
@@ -77,8 +77,7 @@ def _segments(recipe: PretrainingRecipe, vocab_size: int) -> SegmentLanguageMode
 
 
 def _sequences(recipe: PretrainingRecipe, vocab_size: int) -> EncoderDecoder:
-    config = recipe.model_config(vocab_size)
-    return EncoderDecoder(config, dtype=recipe.training.dtype_policy)
+    return EncoderDecoder(recipe.model_config(vocab_size), dtype=recipe.training.dtype_policy)
 
 
 _LEARNING = {
@@ -133,7 +132,7 @@ def build_network(recipe: PretrainingRecipe, vocab_size: int) -> keras.Model:
     if not network.built:
         network.build()
     if recipe.has_memory:
-        # Each replica keeps the texts of its own rows, see `shares.distributed`.
+        # Each replica keeps the memory of its own rows, see `macaron_tf.distribution.distributed`.
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         network.keep_memory(-(-recipe.batch_size // replicas))
     return network
@@ -145,7 +144,7 @@ def pretraining_objective(
     """The objective of a recipe's network.
 
     Args:
-        static_shapes: take static shapes even where the recipe does not ask for them.
+        static_shapes: static shapes, whatever the recipe's setting.
     """
     skip_padding = not (recipe.static_shapes or static_shapes)
     return _LEARNING[recipe.objective].objective(recipe, skip_padding)

@@ -1,4 +1,4 @@
-"""`pretrain train`: from a recipe and a corpus to a run's checkpoints."""
+"""`pretrain train`: a recipe on a corpus."""
 
 import argparse
 import dataclasses
@@ -23,10 +23,11 @@ from macaron_tf.training import FitModel, TrainingResult
 
 @dataclasses.dataclass(frozen=True)
 class InputOptions:
-    """The place where batches are made; but for `own_shards` the run is the same.
+    """The machines that make and read batches.
 
     Attributes:
-        data_service: addresses of `experiments.data_service`, separated by commas; None = here.
+        data_service: addresses of `experiments.data_service`, separated by commas, which make the
+            same batches; None = here.
         own_shards: each of several workers reads its own shards only. The order of the rows then
             depends on the number of workers.
     """
@@ -40,8 +41,7 @@ def run(options: argparse.Namespace) -> None:
     recipe = override(registry.load(options.recipe, PretrainingRecipe), options.set)
     path = as_path(options.run)
     given = InputOptions(options.data_service, options.own_shards)
-    # Wrong settings are refused before minutes are spent on the data.
-    recipe.model_config()
+    recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     metric_names(recipe)
     for address in (options.data_service or "").split(","):
         if address.strip():
@@ -113,7 +113,7 @@ def train_recipe(
             note=f"; {corpus.summary()}",
         )
     except tf.errors.OpError as error:
-        # A shard that was damaged since it was opened is named, also one that a service reads.
+        # A shard damaged since the corpus was opened, perhaps one that a service reads.
         clear = corpus.shard_error(error) or service_error(error)
         if clear is None:
             raise

@@ -10,7 +10,7 @@
     python -m experiments.tcn permuted_mnist out/permuted --data-dir DIR
 
 The recurrent models are Keras's own layers, one of them with as many parameters as the TCN. Writes
-OUT/TASK.md, .json and .png, and a run's folder for each model and seed. What is complete is not
+OUT/TASK.md, .json and .png, and a run's folder for each model and seed. Complete runs are not
 trained again: an interrupted command goes on when it is given again. The settings are those of
 `tcn_TASK` in experiments/recipes/tcn.py.
 """
@@ -21,7 +21,7 @@ import sys
 from experiments.command_line import set_option, tfds_options
 from macaron_tf.errors import exit_on_user_error
 
-# Those of experiments.tcn.tasks, which cannot be imported without TensorFlow.
+# The keys of experiments.tcn.tasks.TASKS, which cannot be imported without TensorFlow.
 _TASKS = (
     "adding",
     "copy_memory",
@@ -44,11 +44,15 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("task", choices=_TASKS, metavar="TASK", help=", ".join(_TASKS))
     add("out", help="folder of runs and results")
-    add("--data", metavar="PATH", help="of music the .mat file; of ptb the folder of its texts")
+    add(
+        "--data",
+        metavar="PATH",
+        help="the .mat file of music, the folder of ptb's texts",
+    )
     add("--models", nargs="+", choices=_MODELS, default=list(_MODELS), help="default: all four")
     add("--seeds", nargs="+", type=int, default=[1], metavar="N", help="default 1")
     tfds_options(parser)
-    set_option(parser, "training.max_steps=500 or batch_size=8; it goes for all the models")
+    set_option(parser, "training.max_steps=500 or batch_size=8, of all the models")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Every setting of a run of one of the slides' tasks."""
+"""Recipe of a run on one of the slides' tasks."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from macaron_tf.settings import Count, OneOf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceRecipe(Recipe):
-    """A task, the TCN for it, and how it and the recurrent models beside it are trained.
+    """A task, the TCN for it, and the training of the TCN and of the recurrent models beside it.
 
     Attributes:
         task: one of `TASKS`.
@@ -42,10 +42,10 @@ class SequenceRecipe(Recipe):
     def of_mixer(
         self, mixer: str, settings: Iterable[str] = (), vocab_size: int | None = None
     ) -> "SequenceRecipe":
-        """The recipe of one of the models that are compared.
+        """The recipe of one of the compared models.
 
         Args:
-            mixer: `"tcn"`, or a recurrent one, whose widths are those of as many parameters.
+            mixer: `"tcn"`, or a recurrent one, whose widths give as many parameters.
             settings: replaced ones, `path=value`, after the recipe's own; a width is the TCN's.
             vocab_size: of the data, where they are ids.
 

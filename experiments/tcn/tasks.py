@@ -1,10 +1,10 @@
-"""The slides' tasks: what is measured, and what the slide says."""
+"""The slides' tasks: data, metric, and the slide's figures."""
 
 import dataclasses
 from collections.abc import Callable
 
-from experiments.tcn import music, penn_treebank, pixels, synthetic
-from experiments.tcn.task_data import Source, TaskData
+from experiments.tcn import data
+from experiments.tcn.data import Source, TaskData
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,12 +14,11 @@ class Task:
     Attributes:
         title: for people.
         loss: of `SequenceObjective`.
-        metric: what a validation's best is found by, and the tables show.
+        metric: chooses a validation's best, and is shown in the tables.
         unit: of the metric, for tables.
-        open: reads or makes the data, of `Source`, the number of sequences a micro-batch, and the
-            seed.
+        open: reads or makes the data, see `experiments.tcn.data`.
         slide: the slide's figures, by mixer.
-        length: positions of the longest sequence to learn from.
+        length: positions of the longest training sequence.
         percent: whether the metric is shown in percent; more is better then.
     """
 
@@ -39,25 +38,25 @@ TASKS = {
         "squared_error",
         "loss",
         "mean squared error",
-        synthetic.adding,
+        data.adding,
         {"tcn": 5.8e-5, "lstm": 0.164, "gru": 5.3e-5, "rnn": 0.177},
-        synthetic.ADDING_LENGTH,
+        data.ADDING_LENGTH,
     ),
     "copy_memory": Task(
         "Copy memory, T = 1000",
         "classes",
         "loss",
         "nats a position",
-        synthetic.copy_memory,
+        data.copy_memory,
         {"tcn": 3.5e-5, "lstm": 0.0204, "gru": 0.0197, "rnn": 0.0202},
-        synthetic.COPY_LENGTH,
+        data.COPY_LENGTH,
     ),
     "jsb": Task(
         "JSB Chorales",
         "bernoulli",
         "loss",
         "negative log-likelihood, nats a frame",
-        music.music,
+        data.music,
         {"tcn": 8.10, "lstm": 8.45, "gru": 8.43, "rnn": 8.91},
         128,
     ),
@@ -66,7 +65,7 @@ TASKS = {
         "bernoulli",
         "loss",
         "negative log-likelihood, nats a frame",
-        music.music,
+        data.music,
         {"tcn": 3.07, "lstm": 3.29, "gru": 3.46, "rnn": 4.05},
         1_787,
     ),
@@ -75,27 +74,27 @@ TASKS = {
         "classes",
         "perplexity",
         "perplexity",
-        penn_treebank.words,
+        data.words,
         {"tcn": 88.68, "lstm": 78.93, "gru": 92.48, "rnn": 114.50},
-        penn_treebank.WORDS[0],
+        data.WORDS[0],
     ),
     "ptb_characters": Task(
         "Penn Treebank, characters",
         "classes",
         "bits",
         "bits a character",
-        penn_treebank.characters,
+        data.characters,
         {"tcn": 1.31, "lstm": 1.36, "gru": 1.37, "rnn": 1.48},
-        penn_treebank.CHARACTERS[0],
+        data.CHARACTERS[0],
     ),
     "mnist": Task(
         "Sequential MNIST",
         "classes",
         "accuracy",
         "accuracy, percent",
-        pixels.in_order,
+        data.in_order,
         {"tcn": 99.0, "lstm": 87.2, "gru": 96.2, "rnn": 21.5},
-        pixels.PIXELS,
+        data.PIXELS,
         percent=True,
     ),
     "permuted_mnist": Task(
@@ -103,9 +102,9 @@ TASKS = {
         "classes",
         "accuracy",
         "accuracy, percent",
-        pixels.permuted,
+        data.permuted,
         {"tcn": 97.2, "lstm": 85.7, "gru": 87.3, "rnn": 25.3},
-        pixels.PIXELS,
+        data.PIXELS,
         percent=True,
     ),
 }

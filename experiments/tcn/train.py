@@ -13,8 +13,8 @@ from experiments import registry
 from experiments.figures import mean_curves
 from experiments.run import Run, write_json
 from experiments.studies import write
+from experiments.tcn.data import Source, TaskData
 from experiments.tcn.recipe import SequenceRecipe
-from experiments.tcn.task_data import Source, TaskData
 from experiments.tcn.tasks import TASKS, Task
 from experiments.train_run import RunData, train_run
 from macaron_tf.errors import UserError
@@ -27,7 +27,7 @@ from macaron_tf.training.progress import VALIDATION, read_lines
 
 @dataclasses.dataclass(frozen=True)
 class SequenceRun(Run):
-    """A training on one of the tasks; it has no vocabulary, at most a number of symbols."""
+    """A training on one of the tasks, with a number of symbols at most instead of a vocabulary."""
 
     recipe_class = SequenceRecipe
 
@@ -45,12 +45,12 @@ class SequenceRun(Run):
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains what is not complete, and writes OUT/TASK.md, .json and .png."""
+    """Trains the runs that are not complete, and writes OUT/TASK.md, .json and .png."""
     base = registry.load(f"tcn_{options.task}", SequenceRecipe)
     task = TASKS[options.task]
     out = pathlib.Path(options.out)
     source = Source(options.data, options.data_dir, options.download)
-    for mixer in options.models:  # wrong settings are said before minutes are spent
+    for mixer in options.models:  # refuses wrong settings before minutes are spent
         base.of_mixer(mixer, options.set)
     rows = []
     for seed in options.seeds:
@@ -66,13 +66,11 @@ def run(options: argparse.Namespace) -> None:
 def train_one(
     recipe: SequenceRecipe, task: Task, data: TaskData, mixer: str, path: pathlib.Path
 ) -> dict:
-    """One model's run: trained, or gone on with, unless it is complete.
+    """Trains or resumes one model's run, unless it is complete.
 
     Args:
-        recipe: its settings.
-        task: what is measured.
         data: of the recipe's batch size and seed.
-        mixer: its name in the table.
+        mixer: the model's name in the table.
         path: the run's folder.
 
     Returns:
@@ -129,10 +127,9 @@ def train_one(
 
 
 def measured(model: FitModel, dataset) -> dict[str, float]:
-    """The metrics of an evaluation; of classes in bits besides."""
+    """The metrics of an evaluation; for classes also the loss in bits."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
-    names = model.objective.metric_names
-    found = {name: metrics[name] for name in names}
+    found = {name: metrics[name] for name in model.objective.metric_names}
     if "perplexity" in found:
         found["bits"] = found["loss"] / math.log(2)
     return found
@@ -141,28 +138,20 @@ def measured(model: FitModel, dataset) -> dict[str, float]:
 def write_report(
     options: argparse.Namespace, out: pathlib.Path, task: Task, rows: list[dict]
 ) -> None:
-    """Writes OUT/TASK.md, .json and .png.
+    """Writes OUT/TASK.md, .json and .png of rows of `train_one`.
 
     Args:
-        options: with `task` and `arguments`, the command's own words.
-        out: the folder.
-        task: what is measured.
-        rows: see `train_one`.
+        options: with `task` and `arguments`, the words of the command line.
     """
     lines = table(task, rows)
     if all(row["test"] is None for row in rows):
-        lines += ["", "The data have no test split: the validation's best is all that is shown."]
+        lines += ["", "The data have no test split: the table shows the best validation."]
     write(out, options.task, options, task.title, lines, "tcn", rows=rows)
     curves(task, rows, out / f"{options.task}.png")
 
 
 def table(task: Task, rows: list[dict]) -> list[str]:
-    """Lines of Markdown: a model a row, its mean over the seeds.
-
-    Args:
-        task: what is measured.
-        rows: see `train_one`.
-    """
+    """Lines of Markdown: a model a row, its mean over the seeds; `rows` as of `train_one`."""
     lines = [
         f"{task.unit}; the best checkpoint by the validation.",
         "",

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from experiments.finetune.init import Init, init_of, read_init
 from experiments.pretrain.recipe import CORRUPTING
@@ -26,21 +27,21 @@ from macaron_tf.text.sentencepiece import normalized_text
 
 # Fields of the model that no pre-trained weight depends on.
 _FREE = (*DROPOUTS, "initializer_range", "vocab_size")
-_MAX_LINES = 10_000_000  # that a vocabulary is trained on, as `SentencePieceVocabulary.train`'s
+_MAX_LINES = 10_000_000  # of the text that a vocabulary is trained on
 
 
 class Start(abc.ABC):
     """Pre-trained weights and their vocabulary, for a translation.
 
     Attributes:
-        given: their name on the command line.
+        given: the value of `--init`.
     """
 
     given: str
 
     @abc.abstractmethod
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        """The recipe with a model that the weights fit; dropouts stay the recipe's.
+        """The recipe with a model of the weights' shapes; dropouts stay the recipe's.
 
         Raises:
             UserError: no translation model has such layers.
@@ -48,22 +49,20 @@ class Start(abc.ABC):
 
     @abc.abstractmethod
     def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-        """The configuration with the weights' value of every field that they depend on."""
+        """The configuration with the weights' value of every field outside `_FREE`."""
 
     def check(self, recipe: TranslationRecipe) -> None:
-        """Refuses settings under which weights or vocabulary do not fit.
+        """Refuses settings that weights or vocabulary do not fit.
 
         Raises:
             UserError: the sentence names the setting.
         """
         wanted = recipe.model_config()
-        fitting = self.fitting(wanted)
-        for name, theirs in differing_fields(fitting, wanted).items():
-            if name not in _FREE:
-                raise UserError(
-                    f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
-                    f"{getattr(wanted, name)!r}: leave that setting, or train without --init"
-                )
+        for name, theirs in _shapes_apart(self.fitting(wanted), wanted):
+            raise UserError(
+                f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
+                f"{getattr(wanted, name)!r}: leave that setting, or train without --init"
+            )
         if recipe.data.sampling.dropout:
             raise UserError(
                 "data.sampling.dropout cuts with a vocabulary that is trained for the run: with "
@@ -92,24 +91,28 @@ class Start(abc.ABC):
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
         """Copies the weights into a built network; the others keep their random values."""
 
-    def with_model(
-        self, recipe: TranslationRecipe, config: EncoderDecoderConfig
-    ) -> TranslationRecipe:
-        """The recipe with a model's configuration, and with lengths that its positions allow."""
-        options = differing_fields(config, catalog.config(recipe.model))
-        options.pop("vocab_size", None)
-        data, decoding = recipe.data, recipe.decoding
-        if config.longest is not None:
-            cleaning = data.cleaning
-            most = min(cleaning.max_tokens, config.longest)
-            data = dataclasses.replace(
-                data, cleaning=dataclasses.replace(cleaning, max_tokens=most)
-            )
-            most = min(decoding.max_length, config.longest)
-            decoding = dataclasses.replace(decoding, max_length=most)
-        return dataclasses.replace(
-            recipe, model_options=tuple(sorted(options.items())), data=data, decoding=decoding
-        )
+
+def _shapes_apart(one, other) -> list[tuple[str, Any]]:
+    """Fields outside `_FREE` in which two configurations differ, with the first one's values."""
+    return [item for item in differing_fields(one, other).items() if item[0] not in _FREE]
+
+
+def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
+    """The recipe with a model's configuration, and with lengths that its positions allow."""
+    options = differing_fields(config, catalog.config(recipe.model))
+    options.pop("vocab_size", None)
+    recipe = dataclasses.replace(recipe, model_options=tuple(sorted(options.items())))
+    if config.longest is None:
+        return recipe
+    data, decoding = recipe.data, recipe.decoding
+    most = min(data.cleaning.max_tokens, config.longest)
+    cleaning = dataclasses.replace(data.cleaning, max_tokens=most)
+    most = min(decoding.max_length, config.longest)
+    return dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(data, cleaning=cleaning),
+        decoding=dataclasses.replace(decoding, max_length=most),
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,9 +122,9 @@ class EncoderStart(Start):
     Lample and Conneau 2019, "Cross-lingual Language Model Pretraining", table 3.
 
     Attributes:
-        init: its embeddings, stack and vocabulary are taken.
-        parts: of `PARTS`: those that get its weights; the embeddings always do.
-        decoder: its stack goes into the decoder, instead of that of `init`.
+        init: gives embeddings, stack and vocabulary.
+        parts: members of `PARTS` that get its weights; the embeddings always do.
+        decoder: gives the decoder's stack instead of `init`.
     """
 
     given: str
@@ -130,7 +133,7 @@ class EncoderStart(Start):
     decoder: Init | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        recipe = self.with_model(recipe, self.fitting(recipe.model_config()))
+        recipe = _with_model(recipe, self.fitting(recipe.model_config()))
         decoder = self.decoder.given if self.decoder else None
         return dataclasses.replace(
             recipe, init=self.given, init_decoder=decoder, init_parts=self.parts
@@ -150,15 +153,13 @@ class EncoderStart(Start):
     def check(self, recipe: TranslationRecipe) -> None:
         super().check(recipe)
         if self.decoder:
-            hash_, vocabulary = self.init.vocabulary.hash, self.decoder.vocabulary
-            check_vocabulary(hash_, vocabulary, self.given)
+            check_vocabulary(self.init.vocabulary.hash, self.decoder.vocabulary, self.given)
             one = config_from_encoder(self.init.config, recipe.model_config(), self.parts)
-            for name, theirs in differing_fields(self.fitting(one), one).items():
-                if name not in _FREE:
-                    raise UserError(
-                        f"--init-decoder {self.decoder.given} was trained with {name}={theirs!r}, "
-                        f"--init {self.given} with {getattr(one, name)!r}: give runs of one shape"
-                    )
+            for name, theirs in _shapes_apart(self.fitting(one), one):
+                raise UserError(
+                    f"--init-decoder {self.decoder.given} was trained with {name}={theirs!r}, "
+                    f"--init {self.given} with {getattr(one, name)!r}: give runs of one shape"
+                )
         self._language_rows(recipe)
 
     def vocabulary(
@@ -203,9 +204,6 @@ class SequenceStart(Start):
     """A whole encoder-decoder, behind a new encoder of the source.
 
     Lewis et al. 2020, "BART", section 3.4.
-
-    Attributes:
-        source: its network and vocabulary.
     """
 
     given: str
@@ -223,7 +221,7 @@ class SequenceStart(Start):
             model=theirs.model,
             sentinel_rows=SENTINEL_ROWS if theirs.objective == "span_corruption" else 0,
         )
-        return self.with_model(recipe, config)
+        return _with_model(recipe, config)
 
     def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
         free = config.options(*_FREE, "num_source_layers", "source_vocab_size")
@@ -263,8 +261,7 @@ class SequenceStart(Start):
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
         own = {id(weight) for weight in network.source_encoder.weights}
         rest = [weight for weight in network.weights if id(weight) not in own]
-        weights = self.source.network.get_weights()
-        for weight, value in zip(rest, weights, strict=True):
+        for weight, value in zip(rest, self.source.network.get_weights(), strict=True):
             assign(weight, value)
 
 
@@ -273,8 +270,8 @@ def read_start(given: str, parts: Sequence[str] | None = None, decoder: str | No
 
     Args:
         given: RUN or RUN@CHECKPOINT, or another form of `read_init`.
-        parts: of `PARTS`; None = both stacks.
-        decoder: as `given`, for the decoder alone.
+        parts: members of `PARTS`; None = both stacks.
+        decoder: in the form of `given`, for the decoder alone.
 
     Raises:
         UserError: there are no such weights, or no translation can start from them.

@@ -129,7 +129,7 @@ def test_bad_input_is_named(run, tmp_path, capsys):
 def test_too_little_text_is_refused(tmp_path):
     from experiments import registry
     from experiments.elmo.run import ElmoRecipe
-    from experiments.elmo.text import read_rows
+    from experiments.elmo.train import read_rows
     from experiments.recipe import override
 
     (tmp_path / "one.txt").write_text("a few words\n")

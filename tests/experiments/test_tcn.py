@@ -9,11 +9,10 @@ import pytest
 import scipy.io
 
 from experiments import registry
-from experiments.tcn import penn_treebank, synthetic
+from experiments.tcn import data
 from experiments.tcn.__main__ import main
-from experiments.tcn.music import music
+from experiments.tcn.data import Source
 from experiments.tcn.recipe import SequenceRecipe
-from experiments.tcn.task_data import Source
 from experiments.tcn.tasks import TASKS
 from experiments.tcn.train import table
 
@@ -97,32 +96,32 @@ def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
 
 
 def test_music_is_padded_and_answered_by_the_next_frame(tunes):
-    data = music(Source(tunes), 4, seed=1)
-    batch = next(iter(data.train(0)))
+    found = data.music(Source(tunes), 4, seed=1)
+    batch = next(iter(found.train(0)))
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
     assert inputs.shape == targets.shape == (*weight.shape, 88)
     for row in range(4):
         length = int(weight[row].sum())
         np.testing.assert_array_equal(inputs[row, 1:length], targets[row, : length - 1])
         assert not inputs[row, length:].any() and not weight[row, length:].any()
-    assert sum(float(b["weight"].numpy().sum()) for b in data.validation) == sum(
+    assert sum(float(b["weight"].numpy().sum()) for b in found.validation) == sum(
         len(piece) - 1 for piece in scipy.io.loadmat(tunes)["validdata"][0]
     )
 
 
 def test_the_adding_problem_adds_two_numbers_anywhere():
-    places = np.zeros(20)
+    positions = np.zeros(20)
     for number in range(30):
-        batch = synthetic.adding_batch(40, (1, number), length=20)
+        batch = data.adding_batch(40, (1, number), length=20)
         inputs, targets = batch["inputs"].numpy(), batch["targets"].numpy()
         assert (inputs[:, :, 1].sum(1) == 2).all()
         np.testing.assert_allclose(targets[:, 0], inputs.prod(-1).sum(1), rtol=1e-6)
-        places += inputs[:, :, 1].sum(0)
-    assert places.min() > 60 and places.max() < 190  # 120 each
+        positions += inputs[:, :, 1].sum(0)
+    assert positions.min() > 60 and positions.max() < 190  # 120 each
 
 
 def test_copy_memory_asks_for_the_symbols_at_the_end():
-    batch = synthetic.copy_batch(3, (1, 2), distance=25)
+    batch = data.copy_batch(3, (1, 2), distance=25)
     ids, targets = batch["inputs"].numpy().argmax(-1), batch["targets"].numpy()
     assert ids.shape == targets.shape == batch["weight"].shape == (3, 45)
     assert ((ids[:, :10] >= 1) & (ids[:, :10] <= 8)).all()
@@ -131,12 +130,12 @@ def test_copy_memory_asks_for_the_symbols_at_the_end():
     np.testing.assert_array_equal(targets[:, 35:], ids[:, :10])
 
 
-@pytest.mark.parametrize("task", [synthetic.adding, synthetic.copy_memory])
+@pytest.mark.parametrize("task", [data.adding, data.copy_memory])
 def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(task):
-    data = task(Source(), 2, seed=1)
-    whole = [batch["inputs"].numpy() for batch in data.train(0).take(4)]
-    np.testing.assert_array_equal(next(iter(data.train(3)))["inputs"], whole[3])
-    held = next(iter(data.validation))["inputs"].numpy()
+    found = task(Source(), 2, seed=1)
+    whole = [batch["inputs"].numpy() for batch in found.train(0).take(4)]
+    np.testing.assert_array_equal(next(iter(found.train(3)))["inputs"], whole[3])
+    held = next(iter(found.validation))["inputs"].numpy()
     other = next(iter(task(Source(), 2, seed=2).train(0)))["inputs"].numpy()
     for one, two in itertools.combinations([*whole, held, other], 2):
         assert not np.array_equal(one, two)
@@ -145,7 +144,7 @@ def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(task):
 def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
     ids = np.arange(2 * 23 + 1, dtype="int32")
     seen = []
-    windows = penn_treebank.windows(ids, 2, (8, 5))
+    windows = data.windows(ids, 2, (8, 5))
     for batch in windows.evaluation_dataset().as_numpy_iterator():
         np.testing.assert_array_equal(batch["targets"], batch["inputs"] + 1)
         assert batch["inputs"].shape[1] == 8
@@ -161,12 +160,12 @@ def test_penn_treebank_cuts_words_and_characters(tmp_path):
     for split, text in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
         (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(text.encode()))
     source = Source(str(tmp_path))
-    found = penn_treebank.words(source, 2, seed=1)
+    found = data.words(source, 2, seed=1)
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
-    assert penn_treebank.characters(source, 2, seed=1).vocab_size == 9
+    assert data.characters(source, 2, seed=1).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
     with pytest.raises(Exception, match="valid.txt has 'c', which train.txt has not"):
-        penn_treebank.words(source, 2, seed=1)
+        data.words(source, 2, seed=1)
 
 
 def test_the_table_shows_means_and_small_numbers():

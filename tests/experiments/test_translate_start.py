@@ -157,9 +157,9 @@ def test_a_run_killed_before_its_first_checkpoint_is_initialized_again(
 
     def write(run, network, *fingerprint, **counts):
         Run.write(run, network, *fingerprint, **counts)
-        raise KeyboardInterrupt
+        raise RuntimeError("killed")
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
         patch.setattr(TranslationRun, "write", write)
         main(command("killed"))
     assert (tmp_path / "killed" / "recipe.json").exists()
