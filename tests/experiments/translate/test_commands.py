@@ -1,4 +1,4 @@
-"""The commands, from text to scores, on a language of numbers."""
+"""The commands of translation, from text to scores, on a language of numbers."""
 
 import io
 import json
@@ -9,10 +9,7 @@ from experiments.translate.__main__ import main
 from experiments.translate.run import TranslationRun
 from macaron_tf.training.progress import read_lines
 from tests.conftest import number_pairs, number_settings
-
-
-def flags(settings: list[str]) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
+from tests.experiments.pretraining_toy import flags
 
 
 def test_it_learns_and_writes_what_it_measured(number_run):
@@ -145,56 +142,47 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, caps
     assert "vocabulary mismatch" in capsys.readouterr().err
 
 
-def bad(name, tmp_path, number_text):
-    """A command line with one mistake, and the words its error must hold."""
-    run = str(tmp_path / "run")
-    settings = number_settings(number_text)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["data.source=tsv:/nowhere/{split}.tsv"], "/nowhere/validation.tsv"),
+        (["data.source=text:TMP/two.en,TMP/one.de"], "two.en"),
+        (["data.source=text:TMP/empty,TMP/empty"], "empty"),
+        (["data.source=tfds:no_such_set/de-en"], "no_such_set"),
+        (["data.source=ftp:x"], "unknown source 'ftp:x'"),
+        (["data.train_split=trian"], "trian"),
+        (["model=macaron_vast"], "macaron_vast"),
+        (["model.epsilon=x"], "epsilon='x' must be a number"),
+        (["model.num_heads=2.0"], "num_heads=2.0 must be a whole number"),
+        (["training.best_metric=foo"], "training.best_metric is 'foo'"),
+        (["label_smoothing=2"], "label_smoothing=2 must be"),
+        (["data.vocabulary_size=100000"], "vocabulary"),
+        (["data.source=tsv:TMP/small_{split}.tsv", "data.vocabulary_size=24"], "one batch of 512"),
+    ],
+)
+def test_bad_settings_are_one_sentence_and_leave_nothing(
+    changes, words, tmp_path, number_text, refused
+):
     (tmp_path / "two.en").write_text("a\nb\n")
     (tmp_path / "one.de").write_text("a\n")
     (tmp_path / "empty").write_text("")
+    (tmp_path / "small_train.tsv").write_text("one two\teins zwei\nthree\tdrei\n" * 3)
+    (tmp_path / "small_validation.tsv").write_text("one\teins\n")
+    settings = [*number_settings(number_text), *changes]
+    settings = [setting.replace("TMP", str(tmp_path)) for setting in settings]
+    arguments = ["train", "multi30k_macaron_tiny", str(tmp_path / "run"), *flags(settings)]
+    refused(main, arguments, words, tmp_path)
+
+
+def test_bad_places_and_names_are_one_sentence(tmp_path, number_text, refused):
     (tmp_path / "file").write_text("")
-    train = lambda *more: ["train", "multi30k_macaron_tiny", run, *flags([*settings, *more])]  # noqa: E731
-    two, one, empty = (tmp_path / name for name in ("two.en", "one.de", "empty"))
-    return {
-        "missing file": (train("data.source=tsv:/nowhere/{split}.tsv"), "/nowhere/validation.tsv"),
-        "unequal": (train(f"data.source=text:{two},{one}"), "two.en"),
-        "empty": (train(f"data.source=text:{empty},{empty}"), "empty"),
-        "tfds name": (train("data.source=tfds:no_such_set/de-en"), "no_such_set"),
-        "source": (train("data.source=ftp:x"), "unknown source 'ftp:x'"),
-        "split": (train("data.train_split=trian"), "trian"),
-        "recipe": (["train", "nothing", run], "no recipe is called 'nothing'"),
-        "model": (train("model=macaron_vast"), "macaron_vast"),
-        "unwritable": (
-            ["train", "multi30k_macaron_tiny", str(tmp_path / "file" / "run"), *flags(settings)],
-            "cannot write",
-        ),
-        "no run": (["evaluate", str(tmp_path)], "is not a run"),
-        "option": (train("model.epsilon=x"), "epsilon='x' must be a number"),
-        "heads": (train("model.num_heads=2.0"), "num_heads=2.0 must be a whole number"),
-        "best": (train("training.best_metric=foo"), "training.best_metric is 'foo'"),
-        "smoothing": (
-            ["train", "demo", run, "--set", "label_smoothing=2"],
-            "label_smoothing=2 must be",
-        ),
-        "vocabulary": (train("data.vocabulary_size=100000"), "vocabulary"),
-    }[name]
-
-
-BAD = """
-missing file, unequal, empty, tfds name, source, split, recipe, model, unwritable, no run,
-option, heads, best, smoothing, vocabulary
-"""
-
-
-@pytest.mark.parametrize("name", " ".join(BAD.split()).split(", "))
-def test_bad_input_is_one_sentence_and_leaves_nothing(name, tmp_path, number_text, capsys):
-    arguments, words = bad(name, tmp_path, number_text)
-    before = sorted(tmp_path.rglob("*"))
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    assert words in error
-    assert sorted(tmp_path.rglob("*")) == before
+    settings = flags(number_settings(number_text))
+    for arguments, words in (
+        (["train", "nothing", str(tmp_path / "run")], "no recipe is called 'nothing'"),
+        (["train", "demo", str(tmp_path / "file" / "run"), *settings], "cannot write"),
+        (["evaluate", str(tmp_path)], "is not a run"),
+    ):
+        refused(main, arguments, words, tmp_path)
 
 
 @pytest.mark.parametrize("arguments", [["train"], ["train", "demo", "x", "--sett", "a=1"], ["fly"]])
@@ -205,19 +193,111 @@ def test_unknown_flags_and_commands_exit_2(arguments, capsys):
     assert "usage:" in capsys.readouterr().err
 
 
-def test_a_corpus_smaller_than_a_batch_is_refused(tmp_path, capsys):
-    (tmp_path / "train.tsv").write_text("one two\teins zwei\nthree\tdrei\n" * 3)
-    (tmp_path / "validation.tsv").write_text("one\teins\n")
-    settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv", steps=3)
-    settings += ["data.vocabulary_size=24"]
-    assert main(["train", "multi30k_macaron_tiny", str(tmp_path / "run"), *flags(settings)]) == 2
-    assert "less than one batch of 512" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_nan_loss_stops_the_run_with_the_step(number_text, tmp_path, capsys):
     settings = [*number_settings(number_text), "training.learning_rate=1e38"]
     settings += ["training.warmup_steps=0", "training.max_skipped_updates=3"]
     assert main(["train", "multi30k_macaron_tiny", str(tmp_path / "run"), *flags(settings)]) == 2
     error = capsys.readouterr().err
     assert "NaN" in error and "step" in error
+
+
+def evaluated(run, folder, *arguments) -> list[dict]:
+    assert main(["evaluate", str(run), "--output", str(folder), *arguments]) == 0
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):
+    pairs = number_pairs(4, seed=5)
+    for side, name in enumerate(("a.en", "a.de")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    (tmp_path / "a.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs))
+    out = tmp_path / "out"
+    evaluated(number_run, out, "--source", f"text:{tmp_path}/a.en,{tmp_path}/a.de")
+    records = evaluated(number_run, out, "--source", f"tsv:{tmp_path}/a.tsv")
+    assert [record["split"] for record in records] == ["all", "all"]
+    assert records[0]["references"] == records[1]["references"] == [pair[1] for pair in pairs]
+    assert "average (the mean of steps 275, 300)" in capsys.readouterr().out
+    assert records[0]["steps"] == [275, 300]
+
+
+def test_no_evaluation_overwrites_another(number_run, tmp_path, capsys):
+    source = tmp_path / "a.tsv"
+    source.write_text("One two\tEins zwei\n")
+    out = tmp_path / "out"
+    of_text = ["--source", f"tsv:{source}"]
+    assert len(evaluated(number_run, out, *of_text)) == 1
+    assert len(evaluated(number_run, out, *of_text)) == 1
+    assert len(evaluated(number_run, out, *of_text, "--beam-size", "2")) == 2
+    assert len(evaluated(number_run, out, *of_text, "--checkpoint", "300")) == 3
+    assert "step-00000300 (step 300)" in capsys.readouterr().out
+    records = evaluated(number_run, out, *of_text, "--no-lowercase")
+    assert len(records) == 4
+    assert sorted(record["metric"]["lowercase"] for record in records) == [False, True, True, True]
+    # Other text under the same name, as another --data-dir has it.
+    source.write_text("three\tdrei\n")
+    assert len(evaluated(number_run, out, *of_text)) == 5
+    names = [path.name for path in out.glob("*.json")]
+    assert sum("a.tsv-all-average-beam5-" in name for name in names) == 3
+    assert sum("a.tsv-all-average-beam2-" in name for name in names) == 1
+
+
+def test_languages_may_be_called_otherwise(number_run, tmp_path, capsys, monkeypatch):
+    asked = []
+
+    def read(source, split, *languages_and_place):
+        asked.append(languages_and_place[:2])
+        return [("one", "eins")]
+
+    monkeypatch.setattr("experiments.translate.evaluate.read_pairs", read)
+    languages = ["--source-language", "en_US", "--target-language", "de_DE"]
+    (record,) = evaluated(number_run, tmp_path, "--source", "tfds:x", *languages)
+    assert asked == [("en_US", "de_DE")]
+    assert record["languages"] == ["en_US", "de_DE"]
+    # The metric's rules are the language's, whatever the records call it.
+    assert record["metric"]["language"] == "de"
+
+
+GOOD = {
+    "hypotheses": ["ein hund", "zwei"],
+    "references": ["ein hund", "drei"],
+    "metric": {"language": "de", "lowercase": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"references": ["a", "b"]}, "different references"),
+        ({"metric": {"language": "de"}}, "by the same metric"),
+        ({"metric": {"language": 5}}, "the metric's 'language' is 5"),
+        ({"metric": {"colour": "red"}}, "the metric's 'colour' is 'red'"),
+        ({"metric": ["de"]}, "the metric's 'metric' is ['de']"),
+        ({"hypotheses": "ein"}, "'hypotheses' is no list of lines"),
+        ({"hypotheses": [1, 2]}, "'hypotheses' is no list of lines"),
+        ({"hypotheses": ["a"]}, "1 hypotheses and 2 references"),
+        ("[]", "holds no translations"),
+        ("{}", "holds no translations"),
+        ("null", "holds no translations"),
+        ("{", "cannot be read as scores"),
+        ("[" * 100_000, "cannot be read as scores"),
+        (b"\xff", "cannot be read as scores"),
+        (None, "cannot be read as scores: No such file"),
+    ],
+)
+def test_outputs_that_cannot_be_compared_are_refused(second, words, tmp_path, refused):
+    first, other = tmp_path / "first.json", tmp_path / "second.json"
+    first.write_text(json.dumps(GOOD))
+    if isinstance(second, bytes):
+        other.write_bytes(second)
+    elif second is not None:
+        other.write_text(second if isinstance(second, str) else json.dumps(GOOD | second))
+    refused(main, ["compare", str(first), str(other)], words)
+
+
+def test_bad_draws_are_one_sentence(tmp_path, refused):
+    file = tmp_path / "scores.json"
+    file.write_text(json.dumps(GOOD))
+    for bad in (["--seed", "-1"], ["--samples", "0"]):
+        words = f"error: {' '.join(bad)}: give"
+        refused(main, ["compare", str(file), str(file), *bad], words)
+    assert main(["compare", str(file), str(file), "--samples", "10"]) == 0

@@ -15,6 +15,7 @@ from experiments.tcn.data import Source
 from experiments.tcn.recipe import SequenceRecipe
 from experiments.tcn.tasks import TASKS
 from experiments.tcn.train import table
+from tests.experiments.pretraining_toy import flags
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +41,9 @@ SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_ev
 SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")
 
 
-def words(*settings: str) -> list[str]:
-    return list(itertools.chain.from_iterable(("--set", setting) for setting in settings))
-
-
 def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
     command = ["jsb", str(tmp_path), "--data", tunes, "--models", "tcn", "gru", "--seeds", "1", "2"]
-    command += words(*SMALL)
+    command += flags(SMALL)
     assert main(command) == 0
     shown = json.loads((tmp_path / "jsb.json").read_text())
     assert [(row["model"], row["seed"]) for row in shown["rows"]] == [
@@ -66,11 +63,11 @@ def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
     assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
 
 
-def test_bad_input_is_named(tunes, tmp_path, capsys):
+def test_bad_input_is_named(tunes, tmp_path, refused):
     other = tmp_path / "other.mat"
     scipy.io.savemat(other, {"traindata": np.zeros((3, 88))})
     (tmp_path / "text.mat").write_text("no music")
-    for words_, message in (
+    for words, message in (
         (["jsb"], "--data is missing: give the .mat file"),
         (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat: there is no such file"),
         (["jsb", "--data", str(tmp_path / "text.mat")], "is no MATLAB file"),
@@ -80,8 +77,7 @@ def test_bad_input_is_named(tunes, tmp_path, capsys):
         (["ptb_words"], "--data is missing: give the folder"),
         (["ptb_words", "--data", str(tmp_path)], "there is no train.txt.gz in it"),
     ):
-        assert main([words_[0], str(tmp_path / "out"), *words_[1:]]) == 2
-        assert message in capsys.readouterr().err
+        refused(main, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from experiments.elmo.__main__ import main
-from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines
+from tests.experiments.pretraining_toy import flags
 
 COLOURS = ("red", "blue", "green")
 
@@ -44,10 +44,8 @@ def command(text, tmp_path_factory) -> list[str]:
         "training.validate_every": 30,
         "training.log_every": 30,
     }
-    words = ["train", "elmo_tiny", str(tmp_path_factory.mktemp("runs") / "elmo")]
-    for name, value in settings.items():
-        words += ["--set", f"{name}={value}"]
-    return words
+    run = str(tmp_path_factory.mktemp("runs") / "elmo")
+    return ["train", "elmo_tiny", run, *flags([f"{n}={value}" for n, value in settings.items()])]
 
 
 @pytest.fixture(scope="module")
@@ -110,30 +108,17 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     assert capsys.readouterr().out.count("complete") == 2
 
 
-def test_bad_input_is_named(run, tmp_path, capsys):
+def test_bad_input_is_named(run, tmp_path, refused):
+    (tmp_path / "one.txt").write_text("a few words\n")
+    new = str(tmp_path / "new")
     for words, message in (
-        (["train", "bert_tiny", str(tmp_path)], "bert_tiny is a recipe of kind 'pretraining'"),
-        (["train", "elmo_tiny", str(tmp_path), "--set", "model=bert_tiny"], "is no ELMo"),
-        (
-            ["train", "elmo_tiny", str(tmp_path), "--set", "row_length=1"],
-            "row_length=1 must be",
-        ),
+        (["train", "bert_tiny", new], "bert_tiny is a recipe of kind 'pretraining'"),
+        (["train", "elmo_tiny", new, "--set", "model=bert_tiny"], "is no ELMo"),
+        (["train", "elmo_tiny", new, "--set", "row_length=1"], "row_length=1 must be"),
+        # The one document is held out.
+        (["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"], "hold no word"),
         (["evaluate", str(tmp_path)], "is not a run"),
         (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
-        (["tag", run, str(tmp_path), "--epochs", "0"], "--epochs 0"),
+        (["tag", run, new, "--epochs", "0"], "--epochs 0"),
     ):
-        assert main(words) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_too_little_text_is_refused(tmp_path):
-    from experiments import registry
-    from experiments.elmo.run import ElmoRecipe
-    from experiments.elmo.train import read_rows
-    from experiments.recipe import override
-
-    (tmp_path / "one.txt").write_text("a few words\n")
-    settings = [f"sources=text:{tmp_path}/one.txt"]
-    recipe = override(registry.load("elmo_tiny", ElmoRecipe), settings)
-    with pytest.raises(UserError, match="hold no word"):  # the one document is held out
-        read_rows(recipe)
+        refused(main, words, message, tmp_path)
