@@ -1,7 +1,10 @@
-"""Parsers of the commands: sub-commands with instructive helps, and common options."""
+"""Parsers of the commands: sub-commands and the options that several commands share."""
 
 import argparse
+import re
 from collections.abc import Callable
+
+from macaron_tf.errors import UserError
 
 # macaron_tf.distribution.STRATEGIES, which cannot be imported without TensorFlow.
 _STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
@@ -10,12 +13,12 @@ _STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 def command_parser(
     prog: str, text: str, forms: str
 ) -> tuple[argparse.ArgumentParser, Callable[[str, str], argparse.ArgumentParser]]:
-    """A parser of commands, each of whose helps ends with the forms of its input.
+    """A parser of sub-commands.
 
     Args:
-        prog: what a person types.
+        prog: the command line without its arguments.
         text: the help, examples included.
-        forms: what follows every help.
+        forms: the last part of every help, such as the forms of sources.
 
     Returns:
         The parser, and `command(name, text)`, which adds a command and returns its parser.
@@ -106,6 +109,24 @@ def checkpoint_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def count_option(
+    parser: argparse.ArgumentParser, flag: str, text: str, least: int = 1, **more
+) -> None:
+    """A flag that takes a whole number of at least `least`; others are refused in a sentence.
+
+    Args:
+        text: the help.
+        more: `default` or `metavar` of `add_argument`.
+    """
+
+    def count(given: str) -> int:
+        if not re.fullmatch("-?[0-9]+", given) or int(given) < least:
+            raise UserError(f"{flag} {given}: give a whole number of {least} or more")
+        return int(given)
+
+    parser.add_argument(flag, type=count, help=text, **{"metavar": "N", **more})
+
+
 def recipes_command(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """The command `recipes [NAME]`."""
     parser = command("recipes", "list the recipes, or all settings of one")
@@ -115,19 +136,19 @@ def recipes_command(command: Callable[[str, str], argparse.ArgumentParser]) -> N
 def strategy_options(parser: argparse.ArgumentParser) -> None:
     """`--strategy`, `--replicas` and `--tpu`."""
     group = parser.add_argument_group(
-        "devices", "a batch is the same, and so is the result, however many share it"
+        "devices", "batches and results are the same on any number of devices"
     )
     group.add_argument(
         "--strategy",
         choices=_STRATEGIES,
         help="mirrored: all of this machine's GPUs; multi_worker: this process and the others that "
-        "TF_CONFIG names; by default the first GPU, or else the CPU",
+        "TF_CONFIG names; by default the first GPU, or the CPU without one",
     )
     group.add_argument(
         "--replicas",
         type=int,
         metavar="N",
-        help="with mirrored: N devices; without a GPU the CPU is taken for N (default 2)",
+        help="with mirrored: N devices; without a GPU N parts of the CPU (default 2)",
     )
     group.add_argument(
         "--tpu", metavar="NAME", help="with tpu: its name, or local on a TPU VM (default local)"
@@ -135,7 +156,7 @@ def strategy_options(parser: argparse.ArgumentParser) -> None:
 
 
 def devices(options: argparse.Namespace):
-    """The strategy that the options ask for; call it before anything else.
+    """The strategy that the options ask for; TensorFlow must not have been used before.
 
     Returns:
         A `tf.distribute.Strategy`; None where the command has no such options.

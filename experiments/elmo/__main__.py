@@ -14,6 +14,7 @@ import sys
 
 from experiments.command_line import (
     command_parser,
+    count_option,
     devices,
     recipe_options,
     recipes_command,
@@ -22,7 +23,7 @@ from experiments.command_line import (
     strategy_options,
     tfds_options,
 )
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import exit_on_user_error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     tag.add_argument("out", help="folder of runs and results")
     tag.add_argument("--source", help="tfds:NAME or conll:FILE; conll2003_ner by default")
     tag.add_argument("--split", default="dev", help="the split to score on (default dev)")
-    tag.add_argument("--epochs", type=int, default=8, help="passes over the sentences (default 8)")
+    count_option(tag, "--epochs", "passes over the sentences (default 8)", default=8)
     tag.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="default 1")
     tfds_options(tag)
 
@@ -71,8 +72,6 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one command; see `--help`."""
     options = _parser().parse_args(arguments)
     options.arguments = list(arguments or sys.argv[1:])
-    if getattr(options, "epochs", 1) < 1:
-        raise UserError(f"--epochs {options.epochs}: give a whole number of 1 or more")
     options.devices = devices(options)
     # Each command imports its own module: `--help` answers without TensorFlow.
     match options.command:

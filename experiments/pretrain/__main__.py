@@ -17,6 +17,7 @@ import sys
 
 from experiments.command_line import (
     command_parser,
+    count_option,
     devices,
     recipe_options,
     recipes_command,
@@ -27,7 +28,7 @@ from experiments.command_line import (
     vocabulary_option,
 )
 from macaron_tf.data.sources.names import DOCUMENTS
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import exit_on_user_error
 
 _SETTINGS = "training.max_steps=500 or corpus.sequence_length=256"
 _FORMS = f"""sources of text, in corpus.sources:
@@ -83,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         nargs="+",
         metavar="M",
-        help="positions that a run with a memory looks back on; several are compared (default: as "
-        "in training)",
+        help="earlier positions that a run with a memory attends to; several are compared "
+        "(default: the training's)",
     )
     evaluate.add_argument(
         "--clamp", type=int, metavar="N", help="greater distances count as N (with a memory)"
@@ -94,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     fill = command("fill", "the likeliest words for each [MASK] of a text")
     run_option(fill)
     fill.add_argument("text", nargs="*", help="texts with [MASK]; lines of stdin by default")
-    fill.add_argument("--top", type=int, default=5, metavar="N", help="words each (default 5)")
+    count_option(fill, "--top", "words for each [MASK] (default 5)", default=5)
 
     recipes_command(command)
     return parser
@@ -104,8 +105,6 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; see `--help`."""
     options = _parser().parse_args(arguments)
-    if getattr(options, "top", 1) < 1:
-        raise UserError(f"--top {options.top}: give a whole number of 1 or more")
     options.devices = devices(options)
     # Each command imports its own module: `--help` answers without TensorFlow.
     match options.command:

@@ -16,6 +16,7 @@ import sys
 
 from experiments.command_line import (
     command_parser,
+    count_option,
     devices,
     recipe_options,
     recipes_command,
@@ -27,7 +28,7 @@ from experiments.command_line import (
     vocabulary_option,
 )
 from macaron_tf.data.sources.names import PAIRS
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import exit_on_user_error
 
 _SETTINGS = "training.max_steps=500 or data.source=tsv:pairs.tsv"
 
@@ -44,14 +45,14 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--init",
         metavar="RUN",
-        help="a run of an encoder or a language model, which begins both stacks; or of BART or "
-        "T5, which reads the other language through a new encoder",
+        help="a run of an encoder or a language model, copied into both stacks; or of BART or T5, "
+        "which reads the other language through a new encoder",
     )
     start.add_argument(
         "--init-parts",
         nargs="+",
         choices=("embeddings", "encoder", "decoder"),
-        help="what begins as the encoder (default: encoder decoder; embeddings always do)",
+        help="parts that get the weights (default: encoder decoder; embeddings always do)",
     )
     start.add_argument(
         "--init-decoder", metavar="RUN", help="another run of that shape, for the decoder"
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
     average = command("average", "average the newest checkpoints of a run into RUN/average")
     average.add_argument("run", help="folder of the run")
-    average.add_argument("--last", type=int, metavar="N", help="how many; the recipe's by default")
+    count_option(average, "--last", "number of checkpoints; the recipe's by default")
 
     evaluate = command("evaluate", "translate a test set and score it")
     _run_options(evaluate)
@@ -72,12 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--source", help="text to translate; the recipe's by default")
     evaluate.add_argument(
         "--split",
-        help="its split; by default the recipe's validation split, of files without {split} all",
+        help="by default the recipe's validation split; all of files without {split}",
     )
     evaluate.add_argument(
         "--source-language",
         metavar="NAME",
-        help="what the text calls the source language, such as en_US; the recipe's by default",
+        help="the text's name of the source language, such as en_US; the recipe's by default",
     )
     evaluate.add_argument(
         "--target-language", metavar="NAME", help="the same of the target language"
@@ -89,15 +90,15 @@ def _parser() -> argparse.ArgumentParser:
         help="score without regard to case, or with; the recipe's by default",
     )
     evaluate.add_argument(
-        "--output", metavar="DIR", help="where scores and translations go; RUN/scores by default"
+        "--output", metavar="DIR", help="of scores and translations; RUN/scores by default"
     )
     strategy_options(evaluate)
 
     compare = command("compare", "paired bootstrap between two evaluated outputs")
     compare.add_argument("first", help="a .json that `evaluate` wrote")
     compare.add_argument("second", help="another, on the same text")
-    compare.add_argument("--samples", type=int, default=1000, help="resamplings (default 1000)")
-    compare.add_argument("--seed", type=int, default=1)
+    count_option(compare, "--samples", "resamplings (default 1000)", default=1000)
+    count_option(compare, "--seed", "of the resamplings (default 1)", least=0, default=1)
 
     translate = command("translate", "translate lines, in order, one line out for one line in")
     _run_options(translate)
@@ -126,15 +127,13 @@ def _parser() -> argparse.ArgumentParser:
 def _run_options(parser: argparse.ArgumentParser) -> None:
     names = "average, best, last or a step's number (default: average where made, else best)"
     run_option(parser, names)
-    parser.add_argument("--beam-size", type=int, metavar="K", help="the recipe's by default")
+    count_option(parser, "--beam-size", "hypotheses; the recipe's by default", metavar="K")
 
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command; see `--help`."""
     options = _parser().parse_args(arguments)
-    if getattr(options, "beam_size", None) is not None and options.beam_size < 1:
-        raise UserError(f"--beam-size {options.beam_size}: give a whole number of 1 or more")
     options.devices = devices(options)
     # Each command imports its own module: `--help` answers without TensorFlow.
     match options.command:

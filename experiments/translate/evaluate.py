@@ -1,4 +1,4 @@
-"""`translate average`, `evaluate` and `compare`: a run's BLEU, and whether a difference is real."""
+"""`translate average`, `evaluate` and `compare`: BLEU of a run, significance of a difference."""
 
 import argparse
 import dataclasses
@@ -24,16 +24,13 @@ from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoint
 
 
 def run_average(options: argparse.Namespace) -> None:
-    """Averages into RUN/average and prints which checkpoints went in."""
+    """Averages into RUN/average."""
     opened = TranslationRun.open(options.run)
-    count = options.last if options.last is not None else opened.recipe.average_last
-    if count < 1:
-        raise UserError(f"--last {count}: give a whole number of 1 or more")
-    average_run(opened, count)
+    average_run(opened, options.last or opened.recipe.average_last)
 
 
 def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
-    """Averages a run's last `count` regular checkpoints into RUN/average, and says so.
+    """Averages a run's last `count` regular checkpoints into RUN/average; prints their names.
 
     Raises:
         UserError: there are fewer.
@@ -98,10 +95,10 @@ def run(options: argparse.Namespace) -> None:
         "references": references,
     }
     folder = storage.as_path(options.output) if options.output else opened.path / "scores"
-    # Another text, other weights or settings have another digest, and so another file.
-    known_by = json.dumps([conditions, manifest["files"], pairs])
-    digest = hashlib.sha256(known_by.encode()).hexdigest()[:8]
-    # For people to read: the end of a long path.
+    # Each text, weights and settings have a file of their own.
+    identity = json.dumps([conditions, manifest["files"], pairs])
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    # For people: the end of a long path.
     words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{source}-{split}")[-100:].strip("-.")
     path = folder / f"{words}-{checkpoint.name}-beam{decoding.beam_size}-{digest}.json"
     write_json(path, record)
@@ -110,10 +107,6 @@ def run(options: argparse.Namespace) -> None:
 
 def run_compare(options: argparse.Namespace) -> None:
     """Prints both BLEUs with intervals, their difference and its p-value."""
-    if options.samples < 1:
-        raise UserError(f"--samples {options.samples}: give a whole number of 1 or more")
-    if options.seed < 0:
-        raise UserError(f"--seed {options.seed}: give a whole number of 0 or more")
     first, second = Outputs.read(options.first), Outputs.read(options.second)
     if first.references != second.references:
         raise UserError(
@@ -139,7 +132,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """An output of `evaluate`, as far as it is compared."""
+    """The parts of an output of `evaluate` that are compared."""
 
     hypotheses: list[str]
     references: list[str]
@@ -147,7 +140,7 @@ class Outputs:
 
     @classmethod
     def read(cls, name: str) -> "Outputs":
-        """Reads a file that `evaluate` wrote; raises a `UserError` for any other."""
+        """Reads a file of `evaluate`; a UserError for any other."""
         try:
             record = json.loads(storage.as_path(name).read_bytes())
         except (*storage.FILE_ERRORS, ValueError, RecursionError) as error:
