@@ -1,18 +1,18 @@
-"""Makes a training's batches in a process of its own, here or on another machine.
+"""Makes a training's batches in another process, here or on another machine.
 
     python -m experiments.data_service --port 5050
     python -m experiments.pretrain train bert_base runs/bert --corpus gs://bucket/corpus \\
         --data-service HOST:5050
 
 Use it where an accelerator waits for its host: shards are then read, shuffled and masked here.
-The batches are the same ones in the same order as without it, after a restart too. The corpus
-must lie under the same path on both machines. The training fails with a sentence if the service
-dies: start both again, and the training goes on from its checkpoint.
+The batches and their order are the same as without it, also after a restart. The corpus must lie
+under the same path on both machines. If the service dies, the training fails with a sentence: start
+both again, and the training resumes from its checkpoint.
 
-One service serves several trainings, or all processes of one: each makes its own batches. Where
-that is too slow, start a service a process and give their addresses, separated by commas.
+One service serves several trainings, or all processes of one, each with its own batches. If that is
+too slow, start a service for each process and give their addresses, separated by commas.
 
-The service listens on PORT and PORT + 1, without passwords: whoever reaches them can run
+The service listens on PORT and PORT + 1, without passwords: anyone who reaches them can run
 TensorFlow programs here. Keep them inside your own network. SIGTERM and Ctrl-C stop it.
 """
 
@@ -48,9 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    text = "where trainings ask; PORT + 1 is where batches come from (default 5050)"
+    text = "for trainings' requests; batches are sent from PORT + 1 (default 5050)"
     parser.add_argument("--port", type=int, default=5050, metavar="PORT", help=text)
-    text = "what trainings call this machine, a name or an address (default %(default)s)"
+    text = "name or address of this machine for trainings (default %(default)s)"
     parser.add_argument("--host", default=socket.gethostname(), metavar="NAME", help=text)
     options = parser.parse_args(arguments)
     for port in (options.port, options.port + 1):
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         signal.signal(number, lambda *_: stop.set())
     # A training on the same machine needs the accelerator; batches are made on the CPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    # Imported late: `--help` and a port that is taken answer without TensorFlow.
+    # Imported late: `--help` and the check of the ports need no TensorFlow.
     from tensorflow.data.experimental import service
 
     dispatcher = service.DispatchServer(service.DispatcherConfig(port=options.port))

@@ -1,8 +1,8 @@
 """`make demo`: from text to a served model in ten minutes.
 
 Fetches the default corpus, trains a small Macaron on it, scores it, shows ten translations beside
-their references, exports it, starts the server, and asks it over REST. Interrupted, it goes on
-where it was when it is started again.
+their references, exports it, starts the server, and asks it over REST. The same command resumes an
+interrupted demo.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import threading
 import time
 
 from experiments import registry
+from experiments.command_line import set_option
 from experiments.recipe import override
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
@@ -28,7 +29,7 @@ SENTENCE = "The device could not be found."
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
-    """Runs every stage and says what to try next."""
+    """Runs every stage."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.demo",
         description=__doc__,
@@ -37,9 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--run", default="runs/demo", help="folder of the run (default %(default)s)"
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="PATH=VALUE", help="replace a setting"
-    )
+    set_option(parser, "training.max_minutes=5 or data.target_language=fr")
     options = parser.parse_args(arguments)
     began = time.monotonic()
     path, recipe = pathlib.Path(options.run), override(registry.load("demo"), options.set)
@@ -47,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     _stage(1, "train: a Macaron on the texts of a home-automation program's screens")
     train_recipe(recipe, path)
     run = TranslationRun.open(path)
-    # A slow machine may have fewer by the end of its minutes.
+    # A slow machine may have written fewer checkpoints.
     regular = CheckpointDirectory(path).steps(recipe.training.save_every_steps)
     if regular:
         average_run(run, min(recipe.average_last, len(regular)))
@@ -89,7 +88,7 @@ def _score(run: TranslationRun) -> None:
     sources, references = [list(side) for side in zip(*pairs, strict=True)]
     hypotheses = run.translator().translate(sources).best
     print(evaluate_translations(hypotheses, references, run.recipe.metric))
-    # Evenly spread, and of a length that is worth reading.
+    # Evenly spread lines of middle length.
     telling = [i for i, line in enumerate(sources) if 4 <= len(line.split()) <= 14]
     for i in telling[:: max(len(telling) // SHOWN, 1)][:SHOWN]:
         print(f"\n  source       {sources[i]}\n  reference    {references[i]}")
@@ -103,7 +102,7 @@ def _serve(served: pathlib.Path) -> None:
     log = served.parent / "server.log"
     with log.open("w") as stderr:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
-        # A server that neither starts nor ends must not hang the demo.
+        # A server that hangs must not hang the demo.
         alarm = threading.Timer(120, server.kill)
         alarm.start()
         try:

@@ -12,10 +12,10 @@ def at_once(jobs: int, tasks: list[Callable[[], str]]) -> None:
     """Runs tasks in `jobs` threads, each on its share of the CPUs; prints the progress.
 
     Args:
-        tasks: each returns words for the line that says it is done.
+        tasks: each returns the words of its line of progress.
 
     Raises:
-        UserError: of a task; tasks that have not begun are not run.
+        UserError: a task's; tasks that have not begun are cancelled.
     """
     shares = queue.SimpleQueue()
     for number in range(jobs):
@@ -24,7 +24,7 @@ def at_once(jobs: int, tasks: list[Callable[[], str]]) -> None:
     def take_share() -> None:
         if hasattr(os, "sched_setaffinity"):  # Linux
             cpus = sorted(os.sched_getaffinity(0))
-            # For this thread alone; the processes that it starts inherit it.
+            # Of this thread and the processes that it starts.
             os.sched_setaffinity(0, cpus[shares.get() :: jobs] or cpus)
 
     def timed(task: Callable[[], str]) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""Input and output of the commands that answer line by line, in order."""
+"""Input and output of commands that answer each line in order."""
 
 import contextlib
 import queue
@@ -13,7 +13,7 @@ CHUNK = 256  # greatest number of lines answered together
 
 
 def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
-    """Chunks of at most `most` lines that have arrived: a slow writer gets each answer at once."""
+    """Chunks of at most `most` lines, passed on as they arrive: a slow writer need not wait."""
     waiting: queue.Queue = queue.Queue(maxsize=4 * most)
     end = object()
 
@@ -40,7 +40,7 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
 
 
 def decoded(lines: BinaryIO) -> Iterator[str]:
-    """Decodes UTF-8 lines. Only a newline ends one: other line breaks would shift the order."""
+    """Decodes UTF-8 lines. Only a newline ends a line: other breaks would shift the order."""
     for number, line in enumerate(lines, 1):
         text = line.decode("utf-8", errors="replace")
         if "�" in text and b"\xef\xbf\xbd" not in line:
@@ -50,7 +50,7 @@ def decoded(lines: BinaryIO) -> Iterator[str]:
 
 @contextlib.contextmanager
 def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
-    """The file of a flag; stdin where `name` is None.
+    """The file of a flag; stdin if `name` is None.
 
     Raises:
         UserError: it cannot be read.
@@ -61,13 +61,13 @@ def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
     with contextlib.ExitStack() as stack:
         with storage.clear_errors(f"{flag} {name} cannot be read", "check the path"):
             file = stack.enter_context(storage.as_path(name).open("rb"))
-            file.read(0)  # a file in a bucket is looked for when it is first read
+            file.read(0)  # a bucket reports a missing file at the first read
         yield file
 
 
 @contextlib.contextmanager
 def opened_output(name: str | None) -> Iterator[BinaryIO]:
-    """The file of `--output`, which gets its name only when it is whole, or stdout.
+    """The file of `--output`, written aside and then renamed; stdout if `name` is None.
 
     Raises:
         UserError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Recipes: one frozen value holds every setting of a run, and is written into its folder."""
+"""Recipes: one frozen value holds every setting of a run and is saved in the run's folder."""
 
 import dataclasses
 import difflib
@@ -11,7 +11,7 @@ from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.settings import Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
-# How long a run lasts, how it is judged and how often it is saved may change when it goes on.
+# Settings of length, validation and saving, which may change when a run is resumed.
 MAY_CHANGE = tuple(
     f"training.{name}"
     for name in (
@@ -76,7 +76,7 @@ class Recipe(Settings):
             raise UserError(f"model: {error}") from error
 
     def usage(self) -> dict[str, typing.Any]:
-        """How the trained network is used: fields of `macaron_tf.models.pretrained.Pretrained`."""
+        """Fields of `macaron_tf.models.pretrained.Pretrained` about the network's use."""
         return {"model": self.model, "optimizer": self.training.optimizer}
 
     def expect_model(self, config, kind: type, words: str) -> None:
@@ -123,13 +123,10 @@ class Recipe(Settings):
             )
 
     def check_continues(self, before: "Recipe", where) -> None:
-        """Refuses to go on with a run that was started by another recipe.
-
-        Args:
-            before: the recipe of the run in the folder `where`.
+        """Refuses to continue the run in the folder `where`, started by the recipe `before`.
 
         Raises:
-            UserError: a setting outside of `may_change` differs; the sentence names it.
+            UserError: a setting outside `may_change` differs; the sentence names it.
         """
         check_same(before, self, where, self.may_change)
 
@@ -180,7 +177,7 @@ def _tuples(value):
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """The recipe with settings replaced, each given as `path=value`.
 
-    They take effect together: fewer steps and a shorter warm-up may come in either order.
+    Settings take effect together: fewer steps and a shorter warm-up may come in either order.
 
     Args:
         settings: such as `training.max_steps=500`, `data.source=tsv:pairs.tsv`,
@@ -230,10 +227,9 @@ def _nodes(node, path: str) -> Iterator[tuple[str, typing.Any]]:
 
 
 def check_same(before: Recipe, now: Recipe, where, may_change: Iterable[str]) -> None:
-    """Refuses to go on with a run under other settings than it was started with.
+    """Refuses to continue a run, started with `before`, under the settings `now`.
 
     Args:
-        before: the run's recipe. now: the one given.
         where: the run's folder, for the message.
         may_change: paths, or beginnings of paths that end in a dot, that may differ.
 

@@ -1,4 +1,4 @@
-"""A run's folder: written by a training, read by everything after it.
+"""A run's folder, which a training writes and every other command reads.
 
 RUN/recipe.json          every setting, overrides included
 RUN/model.json           the network, without weights: see `Run.write`
@@ -8,7 +8,7 @@ RUN/checkpoints/         step-00001000/ ..., best.json
 RUN/average/             averaged weights, once `translate average` has made them
 RUN/metrics.jsonl        one line a log point; RUN/tensorboard/ the same as curves
 RUN/scores/              evaluations; comparison/ for compare_blocks
-RUN/result.json          how a fine-tuning ended
+RUN/result.json          the end of a fine-tuning: step, reason, scores
 """
 
 import abc
@@ -62,7 +62,7 @@ class Run(abc.ABC):
 
     @classmethod
     def resume(cls, path: epath.Path, recipe: Recipe) -> typing.Self | None:
-        """The run in a folder, which a training with `recipe` goes on with; None = no run yet.
+        """The run in a folder, for a training with `recipe` to continue; None = no run yet.
 
         Raises:
             UserError: the run was started with other settings; the sentence names one.
@@ -85,7 +85,7 @@ class Run(abc.ABC):
     def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
         """Writes everything but checkpoints and metrics into the folder.
 
-        model.json lets `macaron_tf.load`, which knows no recipes, open the run:
+        model.json is for `macaron_tf.load`, which knows no recipes:
 
             {"kind": "pretraining",       the recipe's kind
              "network": {...},            of keras.saving.serialize_keras_object, unbuilt
@@ -93,11 +93,8 @@ class Run(abc.ABC):
              "save_every_steps": 1000,    see `find_checkpoint`
              "usage": {...}}              see `Recipe.usage`
 
-        Weights are in the checkpoints, see `macaron_tf.training.checkpoints`.
-
         Args:
-            network: the trained one.
-            fingerprint: SHA-256 of the training data; "" = none is recorded.
+            fingerprint: SHA-256 of the training data; "" = no data.json.
             counts: sizes to record beside it.
 
         Raises:
@@ -117,14 +114,14 @@ class Run(abc.ABC):
             "usage": self.recipe.usage(),
         }
         write_json(self.path / "model.json", model)
-        # Last: a folder with a recipe is a whole run.
+        # Last: a folder with a recipe has all the other files.
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
     def check_data(self, fingerprint: str) -> None:
         """Refuses to continue the run on other data.
 
         Raises:
-            UserError: the fingerprint is another one, or none is recorded.
+            UserError: the recorded fingerprint differs or is missing.
         """
         record = self.path / "data.json"
         try:

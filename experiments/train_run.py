@@ -1,4 +1,4 @@
-"""The ceremony of training that every command's `train` shares: open, seed, build, fit, report."""
+"""Training as every command's `train` does it: open, check, seed, build, fit, report."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ class RunData:
 
     Attributes:
         batches: `batches(start)` is the endless dataset from micro-batch number `start` on.
-        fingerprint: SHA-256 of the data, which a resumed run must find again; "" = not checked.
-        counts: sizes that data.json records, such as `{"pairs": 29_000}`.
-        per_worker: each worker process brings batches of its own, see `FitModel`.
+        fingerprint: SHA-256 of the data, equal in a resumed run; "" = not checked.
+        counts: sizes for data.json, such as `{"pairs": 29_000}`.
+        per_worker: each worker process makes its own batches, see `FitModel`.
     """
 
     batches: Callable[[int], tf.data.Dataset]
@@ -43,21 +43,17 @@ def train_run(
     memory: Callable[[keras.Model], Sequence[keras.Variable]] = lambda network: (),
     note: str | None = "",
 ) -> TrainingResult:
-    """Trains a run in its folder; the run found there is continued.
+    """Trains a run in its folder, or continues the run in that folder.
 
-    A resumed run is the uninterrupted one to the bit. Bad input leaves no folder behind: the
-    folder is made by the first write, after every check.
+    A resumed run equals the uninterrupted one to the bit. Bad input leaves no folder behind: the
+    first write makes the folder, after every check.
 
     Args:
-        run: folder, recipe and vocabulary, as they are to be.
-        data: see its class.
         objective: see `FitModel`.
-        validation: makes a network's validation, see
-            `macaron_tf.training.train`.
+        validation: makes a network's validation, see `macaron_tf.training.train`.
         strategy: the devices; None = the current ones.
-        initialize: gives a built network pre-trained weights; not called where a checkpoint
-            replaces them.
-        first_stage: a network's first stage of training, if it has one.
+        initialize: gives a built network pre-trained weights; called unless there is a checkpoint.
+        first_stage: a network's first stage of training; None = every update trains all weights.
         memory: a network's variables that carry texts from batch to batch, see `Updates`.
         note: ends the line about the model, such as ", from runs/bert"; None = no line.
 
@@ -73,7 +69,7 @@ def train_run(
             check_vocabulary(earlier.vocabulary.hash, run.vocabulary, str(run.path))
     if earlier and data.fingerprint:
         earlier.check_data(data.fingerprint)
-    # Weights, dropout, the order of batches and masks all follow from the one seed.
+    # Weights, dropout, the order of batches and masks follow from this seed.
     keras.utils.set_random_seed(recipe.training.seed)
     with (strategy or tf.distribute.get_strategy()).scope():
         network = run.build_network()
@@ -104,14 +100,7 @@ def report(
     next_commands: Sequence[str],
     best: str = "best validation {metric} {score:.4f} at step {step:,}",
 ) -> None:
-    """Says how a training ended, and what to do next.
-
-    Args:
-        result: of `train_run`.
-        recipe: names the metric.
-        next_commands: a line each.
-        best: the line about the best checkpoint.
-    """
+    """Prints the reason a training ended, its best checkpoint (the line `best`) and commands."""
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:
         metric, score = recipe.training.best_metric, result.best_score

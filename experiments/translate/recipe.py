@@ -1,4 +1,4 @@
-"""Every setting of a translation run."""
+"""Recipes of translation."""
 
 import dataclasses
 from typing import Annotated, ClassVar
@@ -20,18 +20,17 @@ class DataConfig(Settings):
     """The text that a translation model is trained on, and its batches.
 
     Attributes:
-        source: a source of `macaron_tf.data.read_pairs`, such as `tfds:multi30k/de-en`.
+        source: see `macaron_tf.data.sources.names.PAIRS`, such as `tfds:multi30k/de-en`.
         source_language, target_language: a code such as "en".
-        train_split, validation_split, test_split: name of a split. Where the source has no such
-            split, a run that needs it says so.
-        vocabulary_size: pieces of the joint vocabulary; of the source's alone behind an
-            encoder-decoder that was pre-trained in the target's.
+        train_split, validation_split, test_split: names of splits.
+        vocabulary_size: pieces of the joint vocabulary; of the source's alone if `--init` is an
+            encoder-decoder, which has the target's.
         normalization: of every line, before it is cut into pieces.
-        cleaning: which training pairs are kept.
-        batching: how rows become batches of a few static shapes.
+        cleaning: filters of the training pairs.
+        batching: shapes and sizes of batches.
         sampling: BPE-dropout of the training text.
-        validation_lines: lines of the validation split that are translated for BLEU in training;
-            None = all.
+        validation_lines: lines of the validation split translated for BLEU in training; None =
+            all.
     """
 
     section: ClassVar[str] = "data"

@@ -1,4 +1,4 @@
-"""`translate train` and `translate vocabulary`: from a recipe to a run's checkpoints."""
+"""`translate train` and `translate vocabulary`."""
 
 import argparse
 import dataclasses
@@ -94,12 +94,12 @@ def train_recipe(
     strategy: tf.distribute.Strategy | None = None,
     start: Start | None = None,
 ) -> TrainingResult:
-    """Trains a recipe in a run's folder; the run found there is continued.
+    """Trains a recipe in a run's folder, or continues the run in that folder.
 
-    All input is read before the folder is made, so that bad input leaves nothing behind.
+    All input is read before the folder is made: bad input leaves nothing behind.
 
     Args:
-        data_dir, download: as for `macaron_tf.data.read_pairs`.
+        data_dir, download: as for `read_pairs`.
         vocabulary_dir: a vocabulary to use instead of training one.
         strategy: the devices; None = the current ones.
         start: pre-trained weights with their vocabulary; the recipe is `start.apply`'s.
@@ -107,7 +107,7 @@ def train_recipe(
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
     """
-    # A wrong model is refused before minutes are spent on the data.
+    # Refuse a wrong model before minutes are spent on the data.
     if recipe.model_config().num_source_layers and start is None:
         raise UserError(
             "model.num_source_layers reads a source of another vocabulary than a pre-trained "
@@ -122,12 +122,12 @@ def train_recipe(
     if opened:
         vocabulary = opened.vocabulary
         if vocabulary_dir:
-            load = (
-                (lambda place: start.vocabulary(recipe, place))
+            given = (
+                start.vocabulary(recipe, vocabulary_dir)
                 if start
-                else SentencePieceVocabulary.load
+                else SentencePieceVocabulary.load(vocabulary_dir)
             )
-            check_vocabulary(vocabulary.hash, load(vocabulary_dir), str(path))
+            check_vocabulary(vocabulary.hash, given, str(path))
     elif start:
         vocabulary = start.vocabulary(recipe, vocabulary_dir, **text)
     elif vocabulary_dir:
@@ -183,8 +183,8 @@ def train_recipe(
 class TranslationValidation:
     """Loss and BLEU of held-out text, and some translations to look at.
 
-    BLEU is the papers' tokenized one under the recipe's metric, of greedy translations: a tenth
-    of the time of a beam of 5, and enough to choose a checkpoint by.
+    BLEU is the papers' tokenized one under the recipe's metric, of greedy translations: they take a
+    tenth of the time of a beam of 5 and are good enough to choose a checkpoint.
 
     Args:
         pairs: the held-out (source, target) lines; all count in the loss, the first
