@@ -47,7 +47,6 @@ class Buckets:
     """A few lengths, each with as many rows as the token budget allows.
 
     Args:
-        lengths: lengths of the buckets.
         max_tokens: budget of a batch: its rows times its length, on one side (fairseq counts so).
         row_multiple: rows are rounded down to a multiple of this where there are that many.
 
@@ -428,7 +427,6 @@ class ExampleBatches(BucketBatches):
 
     Args:
         encoded: the examples; other batch sizes may share them.
-        batch_size: B, examples of a batch.
         shapes, length_multiple, lengths: as for `BucketBatches`.
 
     Raises:

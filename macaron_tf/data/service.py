@@ -35,7 +35,6 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
             finds its files under the same absolute paths.
         addresses: HOST:PORT of the service; several, separated by commas, are dealt to the
             training processes.
-        process: number of this training process.
 
     Returns:
         Dataset of the same structure and cardinality, read by this process alone. Its iteration

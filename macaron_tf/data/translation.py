@@ -175,7 +175,6 @@ class TranslationData(BucketBatches):
     evaluation has "index" besides, a pair's number among the pairs before cleaning.
 
     Args:
-        tokens: the rows.
         lengths: see `BucketBatches`.
 
     Raises:

@@ -107,7 +107,6 @@ def beam_search(
             a tensor.
         cache: nested structure of tensors (B, K, ...); each step keeps their shapes, except that
             axes of size 0 at first may grow.
-        batch_size: B.
         max_length: T, the positions of the output; a Python int under XLA.
         limits: (B,) int32, each sentence's greatest length with EOS; default T for all.
         vocabulary_size: ids from here up are never produced; default V.

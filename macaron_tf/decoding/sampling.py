@@ -374,7 +374,6 @@ def generate(
         step_fn, context: as in `beam_search`.
         cache: as in `beam_search`, with room for P + N - 1 tokens, or growing; never reordered.
         max_tokens: N, the greatest limit.
-        prefill_fn: see `prefill`.
 
     Returns:
         "ids" (B, K, N) int32, the new tokens alone, with `end_id` where a text ended by itself,

@@ -1,6 +1,7 @@
 """Sentence vectors judged and searched by their cosine."""
 
 import numpy as np
+import tensorflow as tf
 
 from macaron_tf.evaluation.glue import pearson, spearman
 
@@ -70,20 +71,10 @@ def nearest(
     indices = np.empty((len(queries), 0), np.int64)
     for start in range(0, len(corpus), chunk):
         found = queries @ corpus[start : start + chunk].T  # (Q, D) x (D, n) -> (Q, n)
-        best = np.stack([_best(row, top) for row in found])  # (Q, top), or (Q, n) of fewer
-        # After the best so far: of equals a stable sort keeps the earlier.
-        scores = np.concatenate([scores, np.take_along_axis(found, best, axis=1)], axis=1)
-        indices = np.concatenate([indices, start + best], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-        scores = np.take_along_axis(scores, order, axis=1)
-        indices = np.take_along_axis(indices, order, axis=1)
+        numbers = np.broadcast_to(np.arange(start, start + found.shape[1]), found.shape)
+        # After the best so far: of equals `top_k` takes the earlier.
+        indices = np.concatenate([indices, numbers], axis=1)
+        scores = np.concatenate([scores, found], axis=1)
+        best, order = tf.math.top_k(scores, min(top, scores.shape[1]))
+        scores, indices = best.numpy(), np.take_along_axis(indices, order.numpy(), axis=1)
     return scores, indices
-
-
-def _best(scores: np.ndarray, top: int) -> np.ndarray:
-    """Indices of the greatest `top` of `(n,)`, in order; a tie goes to the earlier index."""
-    if top >= len(scores):
-        return np.argsort(-scores, kind="stable")
-    least = np.partition(scores, -top)[-top]
-    candidates = np.flatnonzero(scores >= least)  # ascending, with all ties
-    return candidates[np.argsort(-scores[candidates], kind="stable")][:top]

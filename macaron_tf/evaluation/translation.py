@@ -203,7 +203,6 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
         raise UserError("cannot score an empty set: give at least one translation and reference.")
 
 
-_ORDERS = 4
 # Resamples drawn at once: 100 x 3,000 sentences x 8 bytes is 2.4 MB of indices.
 _CHUNK = 100
 
@@ -249,18 +248,17 @@ def paired_bootstrap(
     system_b: Sequence[str],
     references: Sequence[str],
     metric: TranslationMetric | None = None,
-    tokenized: bool = True,
     resamples: int = 1000,
     seed: int = 1,
 ) -> PairedBootstrap:
-    """Compares two systems on the same test set (Koehn 2004, "Statistical Significance Tests").
+    """Compares two systems' tokenized BLEU on a test set (Koehn 2004, "Statistical Significance
+    Tests").
 
     sacreBLEU's own paired test is not used: it takes the absolute difference before it centers
     it, and finds a system significantly different from itself (p = 1 / (resamples + 1)).
 
     Args:
         system_a, system_b, references: lines of the kind that the metric takes, equally many.
-        tokenized: compare the papers' tokenized BLEU; else sacreBLEU's.
         resamples: test sets drawn with replacement, each as large as the real one.
         seed: the same seed gives the same result; 0 or more.
 
@@ -275,22 +273,13 @@ def paired_bootstrap(
         raise UserError(f"seed={seed} is not valid: give a whole number of 0 or more.")
     check_parallel(system_a, references)
     check_parallel(system_b, references)
-    prepare = tokenize_lines if tokenized else plain_lines
     system_a, system_b, references = (
-        prepare(lines, metric) for lines in (system_a, system_b, references)
+        tokenize_lines(lines, metric) for lines in (system_a, system_b, references)
     )
-    if tokenized:
-        scorer, signature = tokenized_bleu(effective_order=True), metric.signature
-    else:
-        # The order only matters to a sentence's own score; its counts are the corpus score's.
-        scorer = sacrebleu.BLEU(lowercase=metric.lowercase, force=True, effective_order=True)
-        case = "lc" if metric.lowercase else "mixed"
-        signature = f"sacreBLEU|case:{case}|tok:13a|smooth:exp{metric.plain_suffix}"
     counts = np.stack(
-        [_sentence_counts(scorer, lines, references) for lines in (system_a, system_b)]
+        [_sentence_counts(lines, references) for lines in (system_a, system_b)]
     )  # (2, N, 10)
-    smooth = not tokenized
-    whole = bleu_from_counts(counts.sum(axis=1), smooth)  # (2,)
+    whole = _bleu(counts.sum(axis=1))  # (2,)
     rng = np.random.default_rng(seed)
     drawn = []
     for start in range(0, resamples, _CHUNK):
@@ -298,7 +287,7 @@ def paired_bootstrap(
         # Draws of each sentence: a product with the counts sums each resample.
         chosen = rng.integers(len(references), size=size)
         times = np.stack([np.bincount(row, minlength=size[1]) for row in chosen])  # (R, N)
-        drawn.append(bleu_from_counts(times @ counts, smooth))  # (2, R)
+        drawn.append(_bleu(times @ counts))  # (2, R)
     scores = np.concatenate(drawn, axis=1)  # (2, resamples)
     differences = scores[1] - scores[0]
     difference = float(whole[1] - whole[0])
@@ -312,46 +301,31 @@ def paired_bootstrap(
         interval=_interval(differences),
         p_value=float((not_better + 1) / (resamples + 1)),
         resamples=resamples,
-        signature=signature,
+        signature=metric.signature,
     )
 
 
-def bleu_from_counts(counts: np.ndarray, smooth: bool) -> np.ndarray:
-    """Corpus BLEU from its sufficient statistics, for many test sets at once.
-
-    Args:
-        counts: (..., 10): hypothesis tokens, reference tokens, matched n-grams and n-grams of the
-            hypotheses for n = 1 to 4.
-        smooth: sacreBLEU's "exp" smoothing of orders without a match; else BLEU is then 0.
-
-    Returns:
-        (...) float64, from 0 to 100.
-    """
-    counts = counts.astype(np.float64)
-    length, reference = counts[..., 0], counts[..., 1]
-    matched, total = counts[..., 2 : 2 + _ORDERS], counts[..., 2 + _ORDERS :]
-    empty = matched == 0
-    if smooth:
-        # The k-th order without a match counts as 1 / 2^k matches.
-        matched = np.where(empty, 0.5 ** np.cumsum(empty, axis=-1), matched)
-        zero = empty.all(axis=-1) | (total == 0).any(axis=-1)
-    else:
-        zero = empty.any(axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        precision = np.log(matched / total).mean(axis=-1)
-        brevity = np.minimum(0.0, 1.0 - reference / length)
-        return np.where(zero, 0.0, 100.0 * np.exp(precision + brevity))
-
-
-def _sentence_counts(
-    scorer: sacrebleu.BLEU, lines: Sequence[str], references: Sequence[str]
-) -> np.ndarray:
-    """(N, 10) int64, the rows `bleu_from_counts` adds up."""
+def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """(N, 10) int64: tokens of the line and of the reference, matched n-grams and all n-grams of
+    the line for n = 1 to 4; their sums decide the BLEU of a test set."""
+    # The order only matters to a sentence's own score; its counts are the corpus score's.
+    scorer = tokenized_bleu(effective_order=True)
     rows = []
     for line, reference in zip(lines, references, strict=True):
         score = scorer.sentence_score(line, [reference])
         rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
     return np.array(rows, np.int64)
+
+
+def _bleu(counts: np.ndarray) -> np.ndarray:
+    """BLEU of test sets `(...)` from their counts `(..., 10)`."""
+    scores = [
+        sacrebleu.BLEU.compute_bleu(matched, total, *lengths, smooth_method="none").score
+        for *lengths, matched, total in (
+            (row[0], row[1], row[2:6], row[6:]) for row in counts.reshape(-1, 10).tolist()
+        )
+    ]
+    return np.reshape(scores, counts.shape[:-1])
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:

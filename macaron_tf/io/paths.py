@@ -40,7 +40,6 @@ def clear_errors(
 
     Args:
         what: such as "cannot write FILE".
-        mend: the remedy.
     """
     try:
         yield
@@ -174,8 +173,6 @@ def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str)
     """Copies a local folder's files into a bucket, where no folder can be renamed at once.
 
     Args:
-        folder: the folder, with its subfolders.
-        destination: the copy's path.
         last: name of the file that makes the copy valid: it comes after all the others.
     """
     files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]

@@ -89,7 +89,6 @@ def track(chunks: Iterable[tuple[int, Chunk]], total: int, what: str, unit: str)
 
     Args:
         chunks: pairs of a chunk's size and the chunk.
-        total: the sum of all sizes.
         what: the work, such as "translating".
         unit: plural name of what a size counts, such as "lines".
     """

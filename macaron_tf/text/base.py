@@ -142,12 +142,28 @@ class Vocabulary(abc.ABC):
         return vocabulary
 
 
+NO_TEXT = "no text to train a vocabulary on: every line is empty"
+
+
+def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError:
+    """The error for a vocabulary whose single units, such as characters, are more than `size`."""
+    return UserError(
+        f"a vocabulary of {size} pieces is too small: {units} alone need {least}; ask for {remedy}"
+    )
+
+
+def too_large(size: int, most: int | str) -> UserError:
+    """The error for a text from which only `most` pieces can be learnt."""
+    return UserError(
+        f"a vocabulary of {size} pieces is too large for this text: it gives at most {most}; "
+        f"ask for {most} or fewer, or bring more text"
+    )
+
+
 def check_vocabulary(expected_hash: str, vocabulary: Vocabulary, where: str) -> None:
     """Raises a UserError where a vocabulary is not the one that something was made with.
 
     Args:
-        expected_hash: the `hash` that was recorded.
-        vocabulary: the vocabulary at hand.
         where: the file that holds the recorded hash, for the message.
     """
     if vocabulary.hash != expected_hash:

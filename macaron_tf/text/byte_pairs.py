@@ -13,7 +13,7 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, UNK
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, too_large, too_small
 from macaron_tf.text.normalization import LocatedPieces, in_chunks, map_lines
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.wordpiece import basic_words
@@ -196,7 +196,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
     Args:
         units: the pieces from id 5 on, each byte written as its character of `byte_alphabet`.
         merges: `"left right"`, in the order of learning.
-        lower_case: lower-case the text.
         add_prefix_space: begin each line with a space, so that its first word is as any other;
             RoBERTa and GPT-2 do not.
         pair_separators: see `PieceVocabulary`.
@@ -241,9 +240,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
 
         Args:
-            lines: lines of text.
             size: number of pieces, the 5 special ones and the 256 bytes included.
-            lower_case, add_prefix_space: as for the class.
             max_lines: lines read at most; the first ones are taken.
 
         Raises:
@@ -259,14 +256,12 @@ class BytePairVocabulary(MergedPieceVocabulary):
         # A vocabulary of bytes alone says how text is normalized.
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space)
         if size < plain.pieces:
-            raise UserError(
-                f"a vocabulary of {size} pieces is too small: the bytes alone need "
-                f"{plain.pieces}; ask for {plain.pieces} pieces or more"
-            )
+            least = plain.pieces
+            raise too_small(size, "the bytes", least, f"{least} pieces or more")
         text = filter(str.strip, plain.spaced_lines(itertools.islice(lines, max_lines)))
         first = next(text, None)
         if first is None:
-            raise UserError("no text to train a vocabulary on: every line is empty")
+            raise UserError(NO_TEXT)
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         trainer = trainers.BpeTrainer(
@@ -276,10 +271,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         model = json.loads(tokenizer.to_str())["model"]
         pieces = sorted(model["vocab"], key=model["vocab"].get)
         if (most := len(pieces) + SPECIAL) < size:
-            raise UserError(
-                f"a vocabulary of {size} pieces is too large for this text: it gives at most "
-                f"{most}; ask for {most} or fewer, or bring more text"
-            )
+            raise too_large(size, most)
         merges = [" ".join(merge) for merge in model["merges"]]
         return cls(pieces, merges, lower_case, add_prefix_space)
 

@@ -109,7 +109,6 @@ def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) ->
 
     Args:
         strings: (B,) string tensor, nominally UTF-8; an invalid byte becomes U+FFFD.
-        config: further changes.
         language: chooses the punctuation rules.
 
     Returns:
@@ -137,7 +136,6 @@ def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) 
 
     Args:
         function: (B,) strings to (B,) strings of valid UTF-8.
-        lines: see `as_strings`.
 
     Yields:
         The results, a line for each line.

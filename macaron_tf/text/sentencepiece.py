@@ -16,7 +16,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, too_large, too_small
 from macaron_tf.text.normalization import (
     NormalizationConfig,
     in_chunks,
@@ -217,7 +217,6 @@ class SentencePieceVocabulary(PieceVocabulary):
         """`encode_lines` where every merge of a BPE model is left out with a probability.
 
         Args:
-            lines, language: as for `encode_lines`.
             dropout: probability of leaving a merge out, in [0, 1].
             seed: the same seed gives the same ids.
 
@@ -299,9 +298,7 @@ def normalized_text(
 
     Args:
         lines: lines of the first language, or (line, language) pairs.
-        config: the normalization.
         languages: the first is that of lines without one.
-        max_lines: lines read at most.
 
     Yields:
         Normalized lines, none empty: SentencePiece takes an empty one for an error in its feed.
@@ -319,16 +316,11 @@ def _readable(message: str, size: int) -> UserError:
     """SentencePiece's internal error as a sentence that names the remedy."""
     most = re.search(r"too high.*<= (\d+)", message)
     if most:
-        return UserError(
-            f"a vocabulary of {size} pieces is too large for this text: it gives at most "
-            f"{most.group(1)}; ask for {most.group(1)} or fewer, or bring more text"
-        )
+        return too_large(size, most.group(1))
     least = re.search(r"required_chars\. \d+ vs (\d+)", message)
     if least:
-        return UserError(
-            f"a vocabulary of {size} pieces is too small: the text's characters alone need "
-            f"{least.group(1)}; ask for more pieces or lower the character coverage"
-        )
+        remedy = "more pieces or lower the character coverage"
+        return too_small(size, "the text's characters", least.group(1), remedy)
     if "sentences_.empty()" in message:
-        return UserError("no text to train a vocabulary on: every line is empty")
+        return UserError(NO_TEXT)
     return UserError(f"the vocabulary could not be trained: {message.strip()}")

@@ -13,7 +13,7 @@ import tensorflow_text
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.special_ids import PAD
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, too_large, too_small
 from macaron_tf.text.normalization import map_lines
 from macaron_tf.text.sentencepiece import train_pieces
 
@@ -144,7 +144,6 @@ class WordPieceVocabulary(PieceVocabulary):
         """Reads a `vocab.txt` of BERT's releases: a piece a line.
 
         Args:
-            path: the file.
             lower_case: True for "uncased" models.
 
         Raises:
@@ -168,9 +167,7 @@ class WordPieceVocabulary(PieceVocabulary):
         """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
 
         Args:
-            lines: lines of text.
             size: number of pieces, the 5 special ones included.
-            lower_case: as for the class.
             max_characters: only that many of the text's characters become pieces, the most
                 frequent ones; a word with another one is [UNK].
             max_lines: lines read at most; the first ones are taken.
@@ -259,21 +256,15 @@ def _learn_pieces(
         text = [_without_rare_words(line, kept) for line in text]
     text = [line for line in text if line]
     if not text:
-        raise UserError("no text to train a vocabulary on: every line is empty")
+        raise UserError(NO_TEXT)
     singles = [*alphabet, *(CONTINUES + character for character in alphabet)]
     least = len(SPECIAL_PIECES) + len(singles)
     if size < least:
-        raise UserError(
-            f"a vocabulary of {size} pieces is too small: the text's characters alone need "
-            f"{least}; ask for {least} pieces or more, or lower max_characters"
-        )
+        remedy = f"{least} pieces or more, or lower max_characters"
+        raise too_small(size, "the text's characters", least, remedy)
     merges = _merges(text, size - len(SPECIAL_PIECES), len(singles))
     if len(merges) < size - least:
-        most = len(merges) + least
-        raise UserError(
-            f"a vocabulary of {size} pieces is too large for this text: it gives at most {most}; "
-            f"ask for {most} or fewer, or bring more text"
-        )
+        raise too_large(size, len(merges) + least)
     return [*singles, *merges[: size - least]]
 
 

@@ -208,7 +208,6 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     """A vocabulary of the most frequent words; ties in alphabetical order.
 
     Args:
-        texts: the words of each text.
         size: V, the special ones included.
 
     Raises:

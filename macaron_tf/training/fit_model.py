@@ -42,7 +42,6 @@ class FitModel(keras.Model):
     taken and the gradient clipped, so that the update is the same as on one device.
 
     Args:
-        network: the Keras model that is trained.
         objective: `objective(network, batch, training) -> dict` of scalar float32 sums over the
             batch: `"loss_sum"`, `"weight"` (the number of tokens) and any others, such as
             `"nll_sum"`, `"correct_sum"`, `"source_tokens"`; `metrics_from_sums` makes metrics of
@@ -341,7 +340,6 @@ def build_fit_model(
 
     Args:
         network: built, under the dtype policy `config.dtype_policy`.
-        jit_compile: see `FitModel.compile`.
     """
     model = FitModel(
         network,

@@ -24,10 +24,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             2017, section 5.3), from step 1 without a warm-up; `"linear"`, a straight line down to
             0 at `total_steps` (Devlin et al. 2019); `"cosine"`, half a period of a cosine down to
             0 at `total_steps` (Radford et al. 2018).
-        peak: the learning rate at the end of the warm-up.
         total_steps: the update from which a linear or cosine decay is 0.
-        warmup_steps: updates of warm-up; 0 = none.
-        start: the learning rate of the first update.
     """
 
     def __init__(
@@ -132,7 +129,6 @@ class ExponentialMovingAverage:
     forgotten: a decay of 0.999 is reached after 9,000 updates.
 
     Args:
-        variables: built float variables.
         decay: from 0 to below 1.
     """
 

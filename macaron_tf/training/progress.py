@@ -127,7 +127,6 @@ class Progress(Reporter):
     A bar where the stream is a terminal, else a line with every training report.
 
     Args:
-        max_steps: the run's last step.
         max_minutes: its budget of wall-clock time, if it has one.
         stream: standard output if None.
     """

@@ -103,7 +103,6 @@ class TrainingSession(keras.callbacks.Callback):
         run_dir: the run's directory, which exists.
         vocabulary_hash: kept in every checkpoint.
         validate: see `train`.
-        reporters: told how the run goes.
         workers: the processes that train together; only the chief writes.
         interruptions: a signal breaks a validation off, which is made up for after the resume.
             With several workers it takes effect after the validation, which all share.

@@ -73,7 +73,6 @@ def restore_checkpoint(
 
     Args:
         model: compiled, `prepare`d, of the same architecture and optimizer.
-        vocabulary_hash: of the vocabulary in use.
 
     Raises:
         UserError: the checkpoint is damaged, or is of another vocabulary, model or optimizer.
@@ -113,7 +112,6 @@ def load_network(
 
     Args:
         network: built, of the same architecture.
-        vocabulary_hash: of the vocabulary in use.
         average: take the moving average's weights, where the checkpoint has them.
 
     Raises:

@@ -5,7 +5,6 @@ import sacrebleu
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import (
     TranslationMetric,
-    bleu_from_counts,
     evaluate_translations,
     paired_bootstrap,
 )
@@ -29,12 +28,11 @@ def damaged(lines, rate, seed):
     return result
 
 
-@pytest.mark.parametrize("tokenized", [True, False])
-def test_scores_are_sacrebleus(tokenized):
+def test_scores_are_sacrebleus():
     references = corpus()
     a, b = damaged(references, 0.3, 1), damaged(references, 0.2, 2)
-    found = paired_bootstrap(a, b, references, tokenized=tokenized, resamples=50)
-    settings = {"tokenize": "none", "smooth_method": "none"} if tokenized else {}
+    found = paired_bootstrap(a, b, references, resamples=50)
+    settings = {"tokenize": "none", "smooth_method": "none"}
     for value, lines in ((found.bleu_a, a), (found.bleu_b, b)):
         expected = sacrebleu.corpus_bleu(lines, [references], force=True, **settings).score
         assert value == pytest.approx(expected)
@@ -97,30 +95,13 @@ def test_case_and_text():
     assert "p = 1.0000" in str(found)
 
 
-@pytest.mark.parametrize("tokenized", [True, False])
-def test_moses_tokens_are_scored_as_evaluate_scores_them(tokenized):
+def test_moses_tokens_are_scored_as_evaluate_scores_them():
     references = ["it &apos;s a &quot; red &quot; house , is it ?", "the dog runs &amp; eats ."] * 3
     system = ["it &apos;s a &quot; red &quot; house .", "the dogs run &amp; eat ."] * 3
     metric = TranslationMetric("en", tokenized=True)
     scores = evaluate_translations(system, references, metric)
-    found = paired_bootstrap(system, references, references, metric, tokenized, resamples=5)
-    assert found.bleu_a == pytest.approx(scores.tokenized_bleu if tokenized else scores.bleu)
-
-
-@pytest.mark.parametrize("smooth", [True, False])
-def test_bleu_from_counts_at_the_edges(smooth):
-    rows = [
-        [10, 12, 8, 5, 2, 0, 10, 9, 8, 7],
-        [10, 8, 8, 5, 0, 0, 10, 9, 8, 7],
-        [10, 8, 0, 0, 0, 0, 10, 9, 8, 7],
-        [3, 3, 3, 2, 1, 0, 3, 2, 1, 0],
-        [0, 5, 0, 0, 0, 0, 0, 0, 0, 0],
-    ]
-    for row, value in zip(rows, bleu_from_counts(np.array(rows), smooth), strict=True):
-        expected = sacrebleu.BLEU.compute_bleu(
-            row[2:6], row[6:], row[0], row[1], smooth_method="exp" if smooth else "none"
-        ).score
-        assert value == pytest.approx(expected, abs=1e-9)
+    found = paired_bootstrap(system, references, references, metric, resamples=5)
+    assert found.bleu_a == pytest.approx(scores.tokenized_bleu)
 
 
 def test_bad_input_is_refused():

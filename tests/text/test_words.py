@@ -8,6 +8,7 @@ from macaron_tf.text.words import (
     as_word_text,
     character_ids,
     count_words,
+    cut_lines,
     read_words,
     split_sentences,
     split_words,
@@ -86,3 +87,10 @@ def test_sentences_of_blingfire():
 def test_no_such_splitter():
     with pytest.raises(UserError, match="no sentence splitter 'axe'"):
         split_sentences(["a"], "axe")
+
+
+def test_lines():
+    assert cut_lines(" a b \r\n\n \nc") == ["a b", "c"]
+    assert cut_lines("aa bb cc dd", longest=5) == ["aa bb", "cc dd"]
+    assert cut_lines("aaaaaaa bb", longest=3) == ["aaa", "aaa", "a", "bb"]
+    assert "".join(cut_lines("word " * 100_000)).count("word") == 100_000

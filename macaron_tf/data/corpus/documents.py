@@ -120,7 +120,8 @@ def mixed_documents(
             documents two are, that a small mixture has two. None holds out none.
     """
     rng = np.random.default_rng(seed)
-    opened = [_Ahead(reader) for reader in readers]
+    opened = [_readings(reader) for reader in readers]
+    held_out: list[set[int]] = [set() for _ in readers]  # indices of each source's documents
     unread = set(range(len(readers)))
     count = 0  # distinct documents
     while unread:
@@ -128,39 +129,27 @@ def mixed_documents(
         chances = np.ones(len(drawable)) if weights is None else np.array(weights, np.float64)
         bounds = np.cumsum(chances) / chances.sum()
         number = drawable[int(np.searchsorted(bounds, rng.random(), side="right"))]
-        source = opened[number]
-        text, index, repeated = source.next()
+        text, index, repeated, ended = next(opened[number])
         if not repeated:
             if hold_out_every and (count % hold_out_every == 0 or count == 2):
-                source.held_out.add(index)
+                held_out[number].add(index)
             count += 1
-        yield MixedDocument(text, repeated, index in source.held_out, number)
-        if source.ended:
+        yield MixedDocument(text, repeated, index in held_out[number], number)
+        if ended:
             unread.discard(number)
 
 
-class _Ahead:
-    """A source read again and again, one document ahead: its end is known with its last one."""
-
-    def __init__(self, reader: Callable[[], Iterator[Text]]):
-        self._reader = reader
-        self._texts: Iterator[Text] = iter(())
-        self._following: Text | None = None
-        self._index = -1
-        self._readings = 0
-        self.held_out: set[int] = set()  # indices of documents
-        self.ended = True
-
-    def next(self) -> tuple[Text, int, bool]:
-        """The next document, its index in the source, and whether it came before."""
-        if self.ended:
-            self._texts, self._index = self._reader(), -1
-            self._following = next(self._texts)
-            self._readings += 1
-        text, self._following = self._following, next(self._texts, None)
-        self._index += 1
-        self.ended = self._following is None
-        return text, self._index, self._readings > 1
+def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int, bool, bool]]:
+    """Reads a source again and again: each text, its index, whether it came before, and whether it
+    is the last one, for which the reading is one document ahead."""
+    for reading in itertools.count():
+        texts = reader()
+        following = next(texts)
+        for index in itertools.count():
+            text, following = following, next(texts, None)
+            yield text, index, reading > 0, following is None
+            if following is None:
+                break
 
 
 class SourceSize(NamedTuple):
@@ -179,7 +168,6 @@ def corpus_mixture(
     """Draws the documents of a corpus, with `language_alpha` after counting their lines.
 
     Args:
-        config: the corpus.
         data_dir: see `read_pairs`.
         max_documents: the first so many of each source; None for all.
         stream: where the counting shows its progress; standard error if None.
@@ -224,8 +212,6 @@ def language_weights(
     the monolingual text.
 
     Args:
-        sources: with their languages.
-        sizes: one for each source.
         alpha: from 0, all languages alike, to 1, proportional to their size.
     """
     lines: dict[tuple[str, ...], int] = {}

@@ -80,7 +80,6 @@ def pack_rows(
     Args:
         documents: the sentences of each document.
         length: L, 3 or more.
-        cls_id, sep_id: ids of [CLS] and [SEP].
         cross_documents: let a row go on with the next document.
         whole_sentences: end rows at the ends of sentences.
 
@@ -158,7 +157,6 @@ def pack_pairs(
     Args:
         documents: the sentences of each document; for "next_sentence" two or more that have any.
         length: L, 5 or more.
-        cls_id, sep_id: special ids.
         rng: decides targets, cuts, replacements and swaps.
         pairs: "next_sentence" or "sentence_order".
         short_probability: part of the rows whose target is not L - 3 ids but any from 2 on.

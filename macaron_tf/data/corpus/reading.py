@@ -346,7 +346,6 @@ class PretrainingCorpus:
             split: "train" or "validation".
             batch_size: B.
             seed: of the order of each epoch; None keeps the order of the files.
-            start_step: number of the first batch.
             repeat: go on with the next epochs for ever, a batch across two of them included, or
                 end with the epoch of the first row.
             drop_remainder: leave out a last batch that is not full; otherwise B is None in the

@@ -72,7 +72,6 @@ def prepare(
     out may stand in the running text of their languages.
 
     Args:
-        config: sources and rows.
         vocabulary: cuts the text; it is saved in the folder.
         out: the folder, `gs://` included.
         data_dir, download: see `read_pairs`.

@@ -89,10 +89,8 @@ def encode_parts(
     """Tokenizes a split part by part.
 
     Args:
-        total: number of examples.
         encode: a slice of the examples to (M, L) int32 ids, filled up with 0 (PAD), and arrays
             that belong to them.
-        progress: see `in_parts`.
 
     Returns:
         All rows without their padding, and the arrays of each part.
@@ -107,11 +105,8 @@ def encode_parts(
         token_ids, *others = encode(part)
         parts.append(np.asarray(token_ids))
         arrays.append(others)
-    lengths = np.concatenate([(part != 0).sum(axis=1) for part in parts])
-    dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-    ids = np.concatenate([part[part != 0] for part in parts]).astype(dtype)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return TokenRows(ids, offsets), arrays
+    ids, lengths = [part[part != 0] for part in parts], [(part != 0).sum(axis=1) for part in parts]
+    return TokenRows.of_lengths(ids, lengths, vocabulary_size), arrays
 
 
 def encode_examples(
@@ -203,8 +198,8 @@ def encode_sentences(
     positions = np.stack([ends - kept, ends], axis=1).reshape(-1)
     special = np.tile([vocabulary.cls_id, vocabulary.sep_id], len(kept))
     ids = np.insert(rows.ids[within < room], positions, special)
-    offsets = np.concatenate([[0], np.cumsum(kept + 2)]).astype(np.int64)
-    return TokenRows(ids, offsets), int(np.sum(rows.lengths > room))
+    cut = int(np.sum(rows.lengths > room))
+    return TokenRows.of_lengths([ids], [kept + 2], vocabulary.size), cut
 
 
 def encode_sets(vocabulary: PieceVocabulary, sets: TextSets, max_length: int) -> EncodedSentences:

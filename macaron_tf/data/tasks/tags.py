@@ -200,7 +200,6 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions) -> tf.Tensor
 
     Args:
         logits: (M, L, C).
-        positions: of W words.
     """
     has_piece = positions.rows >= 0
     # A sentence of such words alone has a window all the same: position 0 is always there.

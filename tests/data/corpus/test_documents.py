@@ -16,10 +16,8 @@ from macaron_tf.data.corpus.documents import (
     mixed_documents,
     tokenized_documents,
 )
-from macaron_tf.errors import UserError
 from macaron_tf.io import progress
 from macaron_tf.text.wordpiece import WordPieceVocabulary
-from macaron_tf.text.words import cut_lines, split_sentences
 from tests.data.corpus.number_corpus import SPECIAL
 
 
@@ -176,32 +174,6 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def vocabulary():
     return WordPieceVocabulary([*SPECIAL, "one", "two", "three", ".", "x"])
-
-
-def test_sentences():
-    lines = ["He came. She saw! Did it?  Yes", "", "   ", "no stop", "\ud800 a."]
-    found = split_sentences(lines)
-    assert found[:4] == [["He came.", "She saw!", "Did it?", "Yes"], [], [], ["no stop"]]
-    assert split_sentences([]) == []
-
-
-def test_sentences_of_blingfire():
-    pytest.importorskip("blingfire")
-    lines = ['Mr. Smith paid 3.5 pounds. "Why?" he said.', "", "\x00 a\nb."]
-    found = split_sentences(lines, "blingfire")
-    assert found[0][0] == "Mr. Smith paid 3.5 pounds." and found[1] == [] and len(found) == 3
-
-
-def test_no_such_splitter():
-    with pytest.raises(UserError, match="no sentence splitter 'axe'"):
-        split_sentences(["a"], "axe")
-
-
-def test_lines():
-    assert cut_lines(" a b \r\n\n \nc") == ["a b", "c"]
-    assert cut_lines("aa bb cc dd", longest=5) == ["aa bb", "cc dd"]
-    assert cut_lines("aaaaaaa bb", longest=3) == ["aaa", "aaa", "a", "bb"]
-    assert "".join(cut_lines("word " * 100_000)).count("word") == 100_000
 
 
 def lists(document):

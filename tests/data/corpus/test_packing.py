@@ -34,62 +34,75 @@ def in_sentences(*documents: list[int]) -> list[TokenRows]:
     ]
 
 
-def test_rows_within_documents():
-    rows = pack_rows(numbered(7, 0, 2, 6), 5, CLS, SEP, cross_documents=False)
-    assert rows.token_ids.tolist() == [
-        [2, 10, 11, 12, 3],
-        [2, 13, 14, 15, 3],
-        [2, 16, 3, 0, 0],
-        [2, 17, 18, 3, 0],
-        [2, 19, 20, 21, 3],
-        [2, 22, 23, 24, 3],
-    ]
-    assert rows.owners.tolist() == [0, 0, 0, 2, 3, 3]
-    assert rows.boundaries.tolist() == [5] * 6 and rows.pair_label.tolist() == [0] * 6
+LONG_SENTENCE = [
+    [2, 10, 11, 3, 0, 0],
+    [2, 12, 13, 14, 15, 3],
+    [2, 16, 17, 18, 19, 3],  # its rest, and the next sentence
+    [2, 20, 21, 3, 0, 0],
+]
 
 
-def test_rows_across_documents():
-    rows = pack_rows(numbered(4, 1, 3, 1, 1, 9), 8, CLS, SEP, cross_documents=True)
-    assert rows.token_ids.tolist() == [
-        [2, 10, 11, 12, 13, 3, 14, 3],
-        [2, 15, 16, 17, 3, 18, 3, 0],
-        [2, 19, 3, 20, 21, 22, 23, 3],
-        [2, 24, 25, 26, 27, 28, 3, 0],
-    ]
-    assert rows.owners.tolist() == [0, 2, 4, 5]
-
-
-def test_full_sentences():
-    documents = in_sentences([2, 3], [1, 4, 1], [3])
-    rows = pack_rows(documents, 9, CLS, SEP, cross_documents=True, whole_sentences=True)
-    assert rows.token_ids.tolist() == [
-        [2, 10, 11, 12, 13, 14, 3, 15, 3],
-        [2, 16, 17, 18, 19, 20, 3, 0, 0],
-        [2, 21, 22, 23, 3, 0, 0, 0, 0],
-    ]
-    assert rows.owners.tolist() == [0, 1, 2]
-
-
-def test_doc_sentences():
-    documents = in_sentences([2, 3], [1, 4, 1], [3])
-    rows = pack_rows(documents, 8, CLS, SEP, cross_documents=False, whole_sentences=True)
-    assert rows.token_ids.tolist() == [
-        [2, 10, 11, 12, 13, 14, 3, 0],
-        [2, 15, 16, 17, 18, 19, 20, 3],
-        [2, 21, 22, 23, 3, 0, 0, 0],
-    ]
-
-
-@pytest.mark.parametrize("cross_documents", [False, True])
-def test_a_sentence_longer_than_a_row_is_cut(cross_documents):
-    documents = in_sentences([2, 7, 1, 2])
-    rows = pack_rows(documents, 6, CLS, SEP, cross_documents, whole_sentences=True)
-    assert rows.token_ids.tolist() == [
-        [2, 10, 11, 3, 0, 0],
-        [2, 12, 13, 14, 15, 3],
-        [2, 16, 17, 18, 19, 3],  # its rest, and the next sentence
-        [2, 20, 21, 3, 0, 0],
-    ]
+@pytest.mark.parametrize(
+    ("documents", "across", "whole_sentences", "expected", "owners"),
+    [
+        (
+            ([7], [0], [2], [6]),
+            False,
+            False,
+            [
+                [2, 10, 11, 12, 3],
+                [2, 13, 14, 15, 3],
+                [2, 16, 3, 0, 0],
+                [2, 17, 18, 3, 0],
+                [2, 19, 20, 21, 3],
+                [2, 22, 23, 24, 3],
+            ],
+            [0, 0, 0, 2, 3, 3],
+        ),
+        (
+            ([4], [1], [3], [1], [1], [9]),
+            True,
+            False,
+            [
+                [2, 10, 11, 12, 13, 3, 14, 3],
+                [2, 15, 16, 17, 3, 18, 3, 0],
+                [2, 19, 3, 20, 21, 22, 23, 3],
+                [2, 24, 25, 26, 27, 28, 3, 0],
+            ],
+            [0, 2, 4, 5],
+        ),
+        (
+            ([2, 3], [1, 4, 1], [3]),
+            True,
+            True,
+            [
+                [2, 10, 11, 12, 13, 14, 3, 15, 3],
+                [2, 16, 17, 18, 19, 20, 3, 0, 0],
+                [2, 21, 22, 23, 3, 0, 0, 0, 0],
+            ],
+            [0, 1, 2],
+        ),
+        (
+            ([2, 3], [1, 4, 1], [3]),
+            False,
+            True,
+            [
+                [2, 10, 11, 12, 13, 14, 3, 0],
+                [2, 15, 16, 17, 18, 19, 20, 3],
+                [2, 21, 22, 23, 3, 0, 0, 0],
+            ],
+            [0, 1, 2],
+        ),
+        (([2, 7, 1, 2],), False, True, LONG_SENTENCE, [0] * 4),
+        (([2, 7, 1, 2],), True, True, LONG_SENTENCE, [0] * 4),
+    ],
+    ids=["doc_text", "full_text", "full_sentences", "doc_sentences", "cut", "cut across"],
+)
+def test_rows_of_running_text(documents, across, whole_sentences, expected, owners):
+    length = len(expected[0])
+    rows = pack_rows(in_sentences(*documents), length, CLS, SEP, across, whole_sentences)
+    assert rows.token_ids.tolist() == expected and rows.owners.tolist() == owners
+    assert set(rows.boundaries) == {length} and set(rows.pair_label) == {0}
 
 
 @pytest.mark.parametrize("cross_documents", [False, True])
@@ -149,6 +162,14 @@ def book(rng, number: int, sentences: int) -> TokenRows:
     return TokenRows(np.arange(offsets[-1]) + 1000 * number + 10, offsets)
 
 
+def fives(documents: int, sentences: int = 100) -> list[TokenRows]:
+    """Documents of sentences of 5 ids, number n of ids 1000 n + 10 and up."""
+    return [
+        TokenRows(np.arange(5 * sentences) + 1000 * n + 10, np.arange(0, 5 * sentences + 1, 5))
+        for n in range(1, documents + 1)
+    ]
+
+
 def halves(row: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
     return row[1 : boundary - 1], row[boundary : np.flatnonzero(row == SEP)[-1]]
 
@@ -156,10 +177,7 @@ def halves(row: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
 def test_next_sentences_are_berts():
     rng = np.random.default_rng(1)
     # Sentences of 5 ids and pairs of 61: chunks of a single sentence are rare.
-    documents = [
-        TokenRows(np.arange(500) + 1000 * n + 10, np.arange(0, 501, 5)) for n in range(1, 41)
-    ]
-    rows = pack_pairs(documents, 64, CLS, SEP, rng)
+    rows = pack_pairs(fives(40), 64, CLS, SEP, rng)
     assert len(rows.token_ids) > 400
     real = (rows.token_ids != 0).sum(axis=1)
     follows = np.zeros(len(real), bool)
@@ -221,14 +239,6 @@ def test_pairs_need_two_documents():
         pack_pairs([book(np.random.default_rng(0), 1, 5), empty], 32, CLS, SEP, None)
 
 
-def fives(documents: int, sentences: int = 100) -> list[TokenRows]:
-    """Documents of sentences of 5 ids, number n of ids 1000 n + 10 and up."""
-    return [
-        TokenRows(np.arange(5 * sentences) + 1000 * n + 10, np.arange(0, 5 * sentences + 1, 5))
-        for n in range(1, documents + 1)
-    ]
-
-
 @pytest.mark.parametrize("single_sentences", [False, True])
 def test_sentence_order_swaps_half_of_consecutive_segments(single_sentences):
     rows = pack_pairs(
@@ -244,10 +254,7 @@ def test_sentence_order_swaps_half_of_consecutive_segments(single_sentences):
     assert count > (44_000 if single_sentences else 7_000)
     used = collections.Counter()
     for row, boundary, label, owner in zip(*rows, strict=True):
-        if label:
-            b, a = halves(row, boundary)
-        else:
-            a, b = halves(row, boundary)
+        a, b = halves(row, boundary)[:: -1 if label else 1]
         assert len(a) and len(b)
         assert {a[0] // 1000, a[-1] // 1000, b[0] // 1000, b[-1] // 1000} == {owner + 1}
         assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
