@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, beam_search, gather_beams, length_penalty
 from macaron_tf.decoding.beam_search import top_k
-from tests.decoding.toy import REAL_SIZE, Toy, trimmed
+from tests.decoding.toy import REAL_SIZE, Toy, searched, trimmed
 
 PENALTIES = {
     "gnmt": lambda alpha, n: ((5 + n) / 6) ** alpha,
@@ -16,24 +16,8 @@ PENALTIES = {
 
 
 def search(toy, sources, limit, jit=None, limits=None, **settings):
-    """Runs eagerly, or with `jit` False or True as a graph."""
-
-    def run():
-        config = BeamSearchConfig(**settings)
-        return beam_search(
-            toy.decode_step,
-            tf.constant(sources),
-            toy.empty_cache(len(sources), config.beam_size),
-            len(sources),
-            config,
-            limit,
-            limits=limits,
-            vocabulary_size=REAL_SIZE,
-        )
-
-    if jit is not None:
-        run = tf.function(run, jit_compile=jit)
-    return {name: value.numpy() for name, value in run().items()}
+    config = BeamSearchConfig(**settings)
+    return searched(beam_search, toy, sources, config, config.beam_size, limit, jit, limits=limits)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -17,7 +17,7 @@ from macaron_tf.decoding import (
 )
 from macaron_tf.decoding.sampling import advance, first_state, prefill, stream, threefry, uniforms
 from macaron_tf.models import EncoderConfig, LanguageModel
-from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, trimmed
+from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, searched, trimmed
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -91,21 +91,8 @@ LOGITS = np.array([3.0, 1.0, 3.0, 0.5, 2.0, 1.5, 0.0, 4.0], np.float32)
 
 def run_sample(toy, sources, limit, seed=0, jit=False, **settings):
     config = SamplingConfig(**settings)
-
-    @tf.function(jit_compile=jit)
-    def draw(seed):
-        return sample(
-            toy.decode_step,
-            tf.constant(sources),
-            toy.empty_cache(len(sources), config.num_samples),
-            len(sources),
-            config,
-            limit,
-            seed=seed,
-            vocabulary_size=REAL_SIZE,
-        )
-
-    return {name: value.numpy() for name, value in draw(tf.constant(seed)).items()}
+    seed = tf.constant(seed)
+    return searched(sample, toy, sources, config, config.num_samples, limit, jit, seed=seed)
 
 
 def first_tokens(draws, seed=0, **settings):

@@ -86,6 +86,20 @@ class Toy:
         return (*ids, EOS)
 
 
+def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **options) -> dict:
+    """The arrays that `beam_search` or `sample` gives for `rows` outputs of each source; eagerly,
+    or with `jit` False or True as a graph."""
+
+    def run(**options):
+        context, cache = tf.constant(sources), toy.empty_cache(len(sources), rows)
+        given = (toy.decode_step, context, cache, len(sources), config, limit)
+        return method(*given, vocabulary_size=REAL_SIZE, **options)
+
+    if jit is not None:
+        run = tf.function(run, jit_compile=jit)
+    return {name: value.numpy() for name, value in run(**options).items()}
+
+
 def trimmed(row) -> tuple:
     """The ids of one output without its padding."""
     return tuple(int(i) for i in row if i != 0)

@@ -154,30 +154,36 @@ def written(name, tmp_path, predictions, indices, number=0, **options):
     return path.read_bytes().decode()
 
 
-@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "qqp", "wnli"])
-def test_class_numbers(name, tmp_path):
-    text = written(name, tmp_path, [1, 0, 1], [0, 2, 1])
-    assert text == "index\tprediction\n0\t1\n1\t1\n2\t0\n"
+MNLI = "0\tcontradiction\n1\tneutral\n2\tentailment\n"
 
 
-@pytest.mark.parametrize("name", ["qnli", "rte"])
-def test_class_names(name, tmp_path):
-    text = written(name, tmp_path, np.array([1, 0]), [0, 1])
-    assert text == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
-
-
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_three_files_of_mnli(number, tmp_path):
-    text = written("mnli", tmp_path, [2, 1, 0], [0, 1, 2], number)
-    assert text == "index\tprediction\n0\tcontradiction\n1\tneutral\n2\tentailment\n"
-    assert [file.name for file in tmp_path.iterdir()] == [
-        ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"][number]
-    ]
-
-
-def test_scores_are_clipped_and_rounded(tmp_path):
-    text = written("stsb", tmp_path, [5.2, -0.3, 2.71828], [2, 1, 0])
-    assert text == "index\tprediction\n0\t2.718\n1\t0.000\n2\t5.000\n"
+@pytest.mark.parametrize(
+    ("name", "file", "predictions", "indices", "expected"),
+    [
+        *(
+            (name, file, [1, 0, 1], [0, 2, 1], "0\t1\n1\t1\n2\t0\n")
+            for name, file in (
+                ("cola", "CoLA.tsv"),
+                ("sst2", "SST-2.tsv"),
+                ("mrpc", "MRPC.tsv"),
+                ("qqp", "QQP.tsv"),
+                ("wnli", "WNLI.tsv"),
+            )
+        ),
+        ("qnli", "QNLI.tsv", np.array([1, 0]), [0, 1], "0\tnot_entailment\n1\tentailment\n"),
+        ("rte", "RTE.tsv", np.array([1, 0]), [0, 1], "0\tnot_entailment\n1\tentailment\n"),
+        *(
+            ("mnli", file, [2, 1, 0], [0, 1, 2], MNLI)
+            for file in ("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv")
+        ),
+        ("stsb", "STS-B.tsv", [5.2, -0.3, 2.71828], [2, 1, 0], "0\t2.718\n1\t0.000\n2\t5.000\n"),
+    ],
+)
+def test_tables_of_predictions(name, file, predictions, indices, expected, tmp_path):
+    number = [one.name for one in TASKS[name].submissions].index(file)
+    text = written(name, tmp_path, predictions, indices, number)
+    assert text == f"index\tprediction\n{expected}"
+    assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
 def test_boolq(tmp_path):

@@ -133,12 +133,11 @@ def test_an_update_with_a_nan_changes_nothing_and_is_counted():
     model.compile(keras.optimizers.Adam(0.01))
     seen = []
 
-    class Look(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            averages = [shadow.numpy() for shadow in self.model.ema.shadows]
-            seen.append([*weights_of(self.model), *averages])
+    def look(batch, logs):
+        seen.append([*weights_of(model), *(shadow.numpy() for shadow in model.ema.shadows)])
 
-    history = model.fit(toy_dataset(0, 4), callbacks=[Look()], verbose=0).history
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=look)
+    history = model.fit(toy_dataset(0, 4), callbacks=[callback], verbose=0).history
     for before, after in zip(seen[1], seen[2], strict=True):
         np.testing.assert_array_equal(before, after)
     assert not np.array_equal(seen[2][0], seen[3][0])
@@ -157,12 +156,10 @@ def test_too_many_nans_in_a_row_stop_the_run():
 def test_moving_average_follows_its_formula():
     model = toy_model(ema_decay=0.5)
     trail = [weights_of(model)]
-
-    class Look(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            trail.append(weights_of(self.model))
-
-    model.fit(toy_dataset(0, 12), callbacks=[Look()], verbose=0)
+    look = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: trail.append(weights_of(model))
+    )
+    model.fit(toy_dataset(0, 12), callbacks=[look], verbose=0)
     expected = trail[0]
     for t, weights in enumerate(trail[1:], start=1):
         decay = min(0.5, (1 + t) / (10 + t))

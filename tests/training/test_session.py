@@ -26,6 +26,7 @@ from macaron_tf.training.checkpoints import (
 from macaron_tf.training.progress import JsonLines, read_lines
 from macaron_tf.training.state import load_network
 from tests import ram_paths
+from tests.training.test_checkpoints import flip_a_byte
 from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
 
 HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -242,16 +243,10 @@ def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call
 FILES = ("model.weights.h5", "ema.weights.h5", "training_state.npz", "manifest.json")
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_byte_costs_the_steps_since_the_one_before(tmp_path, uninterrupted, capsys, name):
     run_dir = shutil.copytree(uninterrupted[0], tmp_path / "run")
-    flip(run_dir / "checkpoints" / "step-00000020" / name)
+    flip_a_byte(run_dir / "checkpoints" / "step-00000020" / name)
     _, model = run(run_dir)
     warning = capsys.readouterr().err
     assert f"step-00000020/{name} is not as it was written; it is skipped" in warning

@@ -49,10 +49,17 @@ def test_parsing(wheel):
     assert pairs == [("On", "Ein"), ("Set up {name} now", "{name} jetzt einrichten")]
     assert corpora.wheel_languages(wheel) == ["de", "pt-BR"]
     assert sum(map(len, corpora.wheel_pairs(wheel, "pt-BR").values())) == 1
+    for name in ("xx", "en"):
+        with pytest.raises(UserError, match=f"no language '{name}' beside English: it has de, pt"):
+            corpora.wheel_pairs(wheel, name)
 
 
-def test_documents_of_one_language(wheel, monkeypatch):
+@pytest.fixture
+def fetched(wheel, monkeypatch):
     monkeypatch.setattr(corpora, "fetch_homeassistant", lambda: wheel)
+
+
+def test_documents_of_one_language(wheel, fetched):
     texts = {}
     for language in ("en", "de"):
         splits = corpora.wheel_documents(wheel, language)
@@ -75,12 +82,6 @@ def test_a_text_is_in_one_split_whatever_the_language(tmp_path):
         (document,) = splits[split]
         assert document.split("\n") == [other for _, other in pairs[split]]
     assert len(pairs["test"]) > 1
-
-
-@pytest.mark.parametrize("language", ["xx", "en"])
-def test_unknown_language_lists_the_known(wheel, language):
-    with pytest.raises(UserError, match=f"no language '{language}' beside English: it has de, pt"):
-        corpora.wheel_pairs(wheel, language)
 
 
 def test_splits_are_fixed_disjoint_and_ignore_case(tmp_path):
@@ -106,11 +107,6 @@ def test_most_frequent_translation_represents_a_sentence(tmp_path):
     texts = [{"en": {"k": f"Text {number}"}, "de": {"k": german}} for german in "ABB"]
     wheel = make_wheel(tmp_path / "w.whl", {f"c{i}": text for i, text in enumerate(texts)})
     assert corpora.wheel_pairs(wheel, "de")["test"] == [(f"Text {number}", "B")]
-
-
-@pytest.fixture
-def fetched(wheel, monkeypatch):
-    monkeypatch.setattr(corpora, "fetch_homeassistant", lambda: wheel)
 
 
 def test_directions(fetched):

@@ -59,12 +59,6 @@ def test_byte_order_mark_is_no_text(files):
     assert read(f"text:{files}/bom.en,{files}/one.de") == [("one", "eins")]
 
 
-def test_unequal_counts_name_both(files):
-    (files / "short.de").write_text("eins\n")
-    with pytest.raises(UserError, match=r"train\.en has 4 lines but .*short\.de has 1"):
-        read(f"text:{files}/train.en,{files}/short.de")
-
-
 @pytest.mark.parametrize(
     ("source", "split", "message"),
     [
@@ -75,6 +69,7 @@ def test_unequal_counts_name_both(files):
         ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': put \{split\}"),
         ("text:{d}/{{split}}.en,{d}/{{split}}.de", "dev", r"cannot read .*dev\.en"),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
+        ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 lines but .*one has 1"),
         ("text:{d}/latin,{d}/train.de", "train", r"latin, line 2: not UTF-8 \(byte 0xe4\)"),
         ("text:{d}/broken.gz,{d}/train.de", "train", "not a whole gzip file"),
         ("text:{d}/false.gz,{d}/train.de", "train", "not a whole gzip file"),
@@ -90,6 +85,7 @@ def test_unequal_counts_name_both(files):
 )
 def test_pairs_that_cannot_be_read(files, source, split, message):
     (files / "empty").write_text("")
+    (files / "one").write_text("eins\n")
     (files / "latin").write_bytes(b"eins\nzw\xe4i\n")
     (files / "three.tsv").write_text("a\tb\na\tb\tc\n")
     (files / "broken.gz").write_bytes((files / "train.en.gz").read_bytes()[:-9])
@@ -231,6 +227,8 @@ def test_real_sets(tfds_dir):
     book = next(documents("tfds:pg19", "validation", tfds_dir))
     assert len(book) > 100_000
     assert source_files("tfds:pg19", "train", data_dir=tfds_dir)
+    with pytest.raises(UserError, match="has no field 'text'.*sentence1, sentence2"):
+        documents("tfds:glue/mrpc", "train", tfds_dir)
 
 
 @pytest.mark.parametrize(
@@ -241,18 +239,13 @@ def test_real_sets(tfds_dir):
         ("homeassistant:", "unknown source 'homeassistant:' of documents"),
         ("tsv:pairs.tsv", "holds translation pairs: name its two languages, as in .'tsv:pairs"),
         ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
-        ("tfds:glue/mrpc", "has no field 'text'.*sentence1, sentence2"),
         ("tfds:glue", "several configurations"),
+        ("tfds:pg19", "no split 'night': it has train"),
     ],
 )
-def test_no_such_source(tfds_dir, source, message):
+def test_no_such_source_or_split(tfds_dir, source, message):
     with pytest.raises(UserError, match=message):
-        documents(source, "train", tfds_dir)
-
-
-def test_no_such_split(tfds_dir):
-    with pytest.raises(UserError, match="no split 'night': it has train"):
-        documents("tfds:pg19", "night", tfds_dir)
+        documents(source, "night", tfds_dir)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", "\ufeff".encode()])
