@@ -247,9 +247,9 @@ class Work:
         return self._masked(self.shard_rows(passes))
 
     def _masked(self, dataset):
-        from macaron_tf.objectives import MaskingConfig, masked_dataset
+        from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 
-        return masked_dataset(dataset, MaskingConfig(), self._vocabulary, seed=0)
+        return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self._vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict:
         """For `interleave`: each makes all batches and returns the number of tokens.

@@ -109,7 +109,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
     If the widths differ, a 1 x 1 convolution brings x to F channels.
 
     Args:
-        filters, kernel_size, dilation, weight_norm: of both convolutions.
+        filters, kernel_size, dilation: of both convolutions.
         spatial_dropout: whether a channel is dropped in all positions of a sequence together.
 
     Call arguments: `x (B, L, C)`. Returns `(B, L, F)`.
@@ -124,7 +124,6 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         dilation: int = 1,
         dropout: float = 0.0,
         spatial_dropout: bool = True,
-        weight_norm: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -134,12 +133,14 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         self.dilation = dilation
         self.dropout = dropout
         self.spatial_dropout = spatial_dropout
-        self.weight_norm = weight_norm
         drop = keras.layers.SpatialDropout1D if spatial_dropout else Dropout
-        options = {"weight_norm": weight_norm, "dtype": self.dtype_policy}
         self.convolutions = [
             CausalConvolution(
-                filters, kernel_size, dilation, name=f"convolution_{number}", **options
+                filters,
+                kernel_size,
+                dilation,
+                dtype=self.dtype_policy,
+                name=f"convolution_{number}",
             )
             for number in range(2)
         ]

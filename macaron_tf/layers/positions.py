@@ -13,11 +13,9 @@ SINUSOID_LAYOUTS = ("interleaved", "concatenated")
 class SinusoidalPositions(Recording, keras.layers.Layer):
     """Adds fixed sines and cosines of the position, for any length.
 
-    Channel pair i of position p holds `sin(p / max_wavelength^(2i/D))` and the cosine of the same
-    angle.
+    Channel pair i of position p holds `sin(p / 10000^(2i/D))` and the cosine of the same angle.
 
     Args:
-        max_wavelength: the longest wavelength over 2 pi.
         layout: `"interleaved"`: sin, cos, sin, cos, ... (Vaswani et al., KerasHub);
             `"concatenated"`: all sines, then all cosines (Marian).
 
@@ -31,10 +29,9 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
     References: Vaswani et al. 2017, section 3.5.
     """
 
-    def __init__(self, max_wavelength: float = 10_000.0, layout: str = "interleaved", **kwargs):
+    def __init__(self, layout: str = "interleaved", **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.max_wavelength = max_wavelength
         self.layout = check_choice("layout", layout, SINUSOID_LAYOUTS)
 
     def build(self, input_shape):
@@ -44,7 +41,7 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
 
     def call(self, x, start_index=0, position_ids=None):
         half = x.shape[-1] // 2
-        frequencies = self.max_wavelength ** (-np.arange(half, dtype="float64") / half)
+        frequencies = 10_000.0 ** (-np.arange(half, dtype="float64") / half)
         # Angles in float32 under any policy: bfloat16 cannot tell position 256 from 257.
         if position_ids is None:
             position_ids = ops.arange(ops.shape(x)[1], dtype="int32") + start_index  # (L,)

@@ -3,14 +3,13 @@
 import itertools
 from collections.abc import Sequence
 
-import keras
 from keras import ops
 
 from macaron_tf.checks import check_count
-from macaron_tf.layers.recording import Recording
+from macaron_tf.layers.heads import Head
 
 
-class AdaptiveSoftmax(Recording, keras.layers.Layer):
+class AdaptiveSoftmax(Head):
     """Log-probabilities of tokens that are sorted by frequency, `(..., D) -> (..., V)`.
 
     The head scores the first `cutoffs[0]` tokens and, as one more entry each, the clusters of the
@@ -23,7 +22,6 @@ class AdaptiveSoftmax(Recording, keras.layers.Layer):
         vocab_size: V.
         cutoffs: first token of each cluster, ascending, such as (20_000, 40_000, 200_000).
         divisor: of the widths; 1 leaves them at D.
-        initializer_range: standard deviation of all matrices, cut off at two of them.
 
     Call arguments: `x (..., D)`. Like the heads that score by a `table`, it takes one, and returns
     its dtype.
@@ -43,11 +41,10 @@ class AdaptiveSoftmax(Recording, keras.layers.Layer):
         initializer_range: float = 0.02,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(initializer_range, **kwargs)
         self.vocab_size = vocab_size
         self.cutoffs = tuple(cutoffs)
         self.divisor = check_count("divisor", divisor)
-        self.initializer_range = initializer_range
         bounds = (0, *self.cutoffs, vocab_size)
         if not self.cutoffs or any(b <= a for a, b in itertools.pairwise(bounds)):
             raise ValueError(
@@ -58,7 +55,7 @@ class AdaptiveSoftmax(Recording, keras.layers.Layer):
     def build(self, x_shape, table_shape=None):
         width = x_shape[-1]
         sizes = [b - a for a, b in itertools.pairwise((*self.cutoffs, self.vocab_size))]
-        self.head = self._dense(x_shape, self.cutoffs[0] + len(sizes), "head")
+        self.head = self.built_dense(x_shape, self.cutoffs[0] + len(sizes), "head")
         self.projections, self.clusters = [], []
         for number, size in enumerate(sizes, start=1):
             inner = width // self.divisor**number
@@ -68,21 +65,11 @@ class AdaptiveSoftmax(Recording, keras.layers.Layer):
                     " wide: take a smaller one, or fewer cutoffs"
                 )
             self.projections.append(
-                self._dense(x_shape, inner, f"projection_{number}", use_bias=False)
+                self.built_dense(x_shape, inner, f"projection_{number}", use_bias=False)
             )
-            self.clusters.append(self._dense((*x_shape[:-1], inner), size, f"cluster_{number}"))
+            inner_shape = (*x_shape[:-1], inner)
+            self.clusters.append(self.built_dense(inner_shape, size, f"cluster_{number}"))
         self.built = True
-
-    def _dense(self, x_shape, units: int, name: str, use_bias: bool = True) -> keras.layers.Dense:
-        dense = keras.layers.Dense(
-            units,
-            use_bias=use_bias,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        dense.build(x_shape)
-        return dense
 
     def call(self, x, table=None, transposed=False):
         head = ops.log_softmax(ops.cast(self.head(x), "float32"), axis=-1)

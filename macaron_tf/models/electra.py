@@ -2,13 +2,11 @@
 
 import dataclasses
 
-import keras
-
 from macaron_tf.layers.language_heads import ReplacedTokenHead
-from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.tasks import TaskModel
 
 _SHARED = (
     "vocab_size",
@@ -42,7 +40,7 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
     )
 
 
-class GeneratorDiscriminator(Recording, keras.Model):
+class GeneratorDiscriminator(TaskModel):
     """A masked language model whose guesses an encoder learns to tell from the real tokens.
 
     The two share their embeddings, positions, segments and LayerNorm included; each has a matrix
@@ -66,17 +64,8 @@ class GeneratorDiscriminator(Recording, keras.Model):
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
 
-    pooler = None  # no pre-trained pooler is taken over
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        generator_config: EncoderConfig,
-        name: str = "generator_discriminator",
-        **kwargs,
-    ):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+    def __init__(self, config: EncoderConfig, generator_config: EncoderConfig, **kwargs):
+        super().__init__(config, **kwargs)
         self.generator_config = generator_config
         for field in _SHARED:
             mine, theirs = getattr(config, field), getattr(generator_config, field)
@@ -97,8 +86,7 @@ class GeneratorDiscriminator(Recording, keras.Model):
     def build(self, input_shape=None):
         self.encoder.build()
         self.generator.build()
-        self.replaced_token.build((None, None, self.config.hidden_dim))
-        self.built = True
+        self.build_layers(self.replaced_token)
 
     def call(self, inputs, training=None):
         return {

@@ -34,9 +34,6 @@ class ElmoConfig(Settings):
         char_dim: width of a byte's embedding.
         filters: (width, number) of the CNN's filters.
         num_highways: highway layers after them.
-
-    Raises:
-        SettingError: a value is out of its range.
     """
 
     vocab_size: Count
@@ -152,9 +149,6 @@ class WordTaggerConfig(Settings):
         char_dim, filters: of that CNN, see `CharacterCNN`.
         max_characters: C, positions of a word.
         dropout: on the LSTM's inputs and outputs.
-
-    Raises:
-        SettingError: a value is out of its range, or the language model has other words.
     """
 
     num_tags: Count

@@ -4,10 +4,10 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_count
-from macaron_tf.layers.heads import ClassificationHead, Pooling
-from macaron_tf.layers.recording import Recording
+from macaron_tf.layers.heads import Pooling
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.tasks import TaskModel
 from macaron_tf.special_ids import PAD
 
 FEATURES = {
@@ -18,7 +18,7 @@ FEATURES = {
 }
 
 
-class SiameseEncoder(Recording, keras.Model):
+class SiameseEncoder(TaskModel):
     """An encoder and a pooling, the same for each sentence of a pair or triplet.
 
     Args:
@@ -44,8 +44,6 @@ class SiameseEncoder(Recording, keras.Model):
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3 and table 6.
     """
 
-    pooler = None  # no pre-trained pooler is taken over
-
     def __init__(
         self,
         config: EncoderConfig,
@@ -53,11 +51,9 @@ class SiameseEncoder(Recording, keras.Model):
         normalize: bool = False,
         num_classes: int = 0,
         concatenation: str = "u,v,|u-v|",
-        name: str = "siamese_encoder",
         **kwargs,
     ):
-        super().__init__(name=name, **kwargs)
-        self.config = config
+        super().__init__(config, **kwargs)
         self.pooling = pooling
         self.normalize = normalize
         self.num_classes = check_count("num_classes", num_classes, least=0)
@@ -66,22 +62,13 @@ class SiameseEncoder(Recording, keras.Model):
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
         self.pool = Pooling(pooling, dtype=policy, name="pooling")
-        self.head = None
-        if num_classes:
-            self.head = ClassificationHead(
-                num_classes,
-                initializer_range=config.initializer_range,
-                dtype=policy,
-                name="head",
-            )
+        self.head = self.classification_head(num_classes) if num_classes else None
 
     def build(self, input_shape=None):
-        width = self.config.hidden_dim
         self.encoder.build()
-        self.pool.build((None, None, width))
+        self.build_layers(self.pool)
         if self.head:
-            self.head.build((None, len(self.features) * width))
-        self.built = True
+            self.head.build((None, len(self.features) * self.config.hidden_dim))
 
     def call(self, inputs, training=None):
         token_ids = inputs["token_ids"]

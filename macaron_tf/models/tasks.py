@@ -1,6 +1,7 @@
 """Task models: an encoder or a language model with a head for classes, spans, tags or choices."""
 
 import abc
+import re
 
 import keras
 from keras import ops
@@ -14,7 +15,7 @@ from macaron_tf.special_ids import PAD
 
 
 class TaskModel(Recording, keras.Model):
-    """Base of the task models.
+    """Base of the task models, named like their classes: `encoder_classifier`, and so on.
 
     Args:
         config: of the encoder or language model.
@@ -25,11 +26,12 @@ class TaskModel(Recording, keras.Model):
 
     pooler = None
 
-    def __init__(self, config: EncoderConfig, name: str, **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, config: EncoderConfig, **kwargs):
+        kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
+        super().__init__(**kwargs)
         self.config = config
 
-    def classification_head(self, outputs: int, dropout: float) -> ClassificationHead:
+    def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
         """A linear layer behind dropout."""
         return ClassificationHead(
             outputs, dropout, self.config.initializer_range, dtype=self.dtype_policy, name="head"
@@ -57,33 +59,25 @@ class EncoderClassifier(TaskModel):
     """
 
     def __init__(
-        self,
-        config: EncoderConfig,
-        num_classes: int,
-        head_dropout: float = 0.1,
-        name: str = "encoder_classifier",
-        **kwargs,
+        self, config: EncoderConfig, num_classes: int, head_dropout: float = 0.1, **kwargs
     ):
-        super().__init__(config, name, **kwargs)
+        super().__init__(config, **kwargs)
         self.num_classes = num_classes
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
-        self.last = None
-        if config.summary == "last":
-            self.last = Pooling("last", dtype=policy, name="last")
+        mode = "last" if config.summary == "last" else "cls"
+        self.pool = Pooling(mode, dtype=policy, name="pool")
         self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
     def build(self, input_shape=None):
         self.encoder.build()
-        self.build_layers(*([self.last] if self.last else []), self.pooler, self.head)
+        self.build_layers(self.pool, self.pooler, self.head)
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
-        if self.last:
-            vectors = self.last(hidden, mask=ops.not_equal(inputs["token_ids"], PAD))  # (B, D)
-            hidden = vectors[:, None]  # (B, 1, D)
-        return self.head(self.pooler(hidden), training=training)  # (B, C)
+        vectors = self.pool(hidden, mask=ops.not_equal(inputs["token_ids"], PAD))  # (B, D)
+        return self.head(self.pooler(vectors[:, None]), training=training)  # (B, C)
 
     def compute_output_shape(self, input_shape):
         return (input_shape["token_ids"][0], self.num_classes)
@@ -101,8 +95,8 @@ class EncoderSpanReader(TaskModel):
     References: Devlin et al. 2018 (BERT), section 4.2 and figure 4 (c).
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "encoder_span_reader", **kwargs):
-        super().__init__(config, name, **kwargs)
+    def __init__(self, config: EncoderConfig, **kwargs):
+        super().__init__(config, **kwargs)
         self.encoder = Encoder(config, dtype=self.dtype_policy)
         self.head = SpanHead(1, config.initializer_range, dtype=self.dtype_policy, name="head")
 
@@ -143,15 +137,8 @@ class EncoderTagger(TaskModel):
     References: Devlin et al. 2018 (BERT), section 5.3 and figure 4 (d).
     """
 
-    def __init__(
-        self,
-        config: EncoderConfig,
-        num_tags: int,
-        head_dropout: float = 0.1,
-        name: str = "encoder_tagger",
-        **kwargs,
-    ):
-        super().__init__(config, name, **kwargs)
+    def __init__(self, config: EncoderConfig, num_tags: int, head_dropout: float = 0.1, **kwargs):
+        super().__init__(config, **kwargs)
         self.num_tags = num_tags
         self.encoder = Encoder(config, dtype=self.dtype_policy)
         self.head = self.classification_head(num_tags, head_dropout)
@@ -182,10 +169,8 @@ class CausalReader(TaskModel, abc.ABC):
     References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
     """
 
-    def __init__(
-        self, config: EncoderConfig, num_outputs: int, head_dropout: float, name: str, **kwargs
-    ):
-        super().__init__(config, name, **kwargs)
+    def __init__(self, config: EncoderConfig, num_outputs: int, head_dropout: float, **kwargs):
+        super().__init__(config, **kwargs)
         self.language_model = LanguageModel(config, dtype=self.dtype_policy)
         self.pool = Pooling("last", dtype=self.dtype_policy, name="last")
         self.head = self.classification_head(num_outputs, head_dropout)
@@ -252,10 +237,9 @@ class CausalClassifier(CausalReader):
         num_classes: int,
         head_dropout: float = 0.1,
         symmetric: bool = False,
-        name: str = "causal_classifier",
         **kwargs,
     ):
-        super().__init__(config, num_classes, head_dropout, name, **kwargs)
+        super().__init__(config, num_classes, head_dropout, **kwargs)
         self.num_classes = num_classes
         self.symmetric = symmetric
 
@@ -284,14 +268,8 @@ class CausalChooser(CausalReader):
     References: Radford et al. 2018 (GPT), figure 1.
     """
 
-    def __init__(
-        self,
-        config: EncoderConfig,
-        head_dropout: float = 0.1,
-        name: str = "causal_chooser",
-        **kwargs,
-    ):
-        super().__init__(config, 1, head_dropout, name, **kwargs)
+    def __init__(self, config: EncoderConfig, head_dropout: float = 0.1, **kwargs):
+        super().__init__(config, 1, head_dropout, **kwargs)
 
     def rows(self, inputs):
         return inputs["token_ids"]

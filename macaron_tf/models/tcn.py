@@ -42,9 +42,6 @@ class TemporalConfig(Settings):
         spatial_dropout: whether a TCN's channel is dropped in all positions together.
         embedding_dropout: on the embeddings.
         last_only: scores of the last position alone.
-
-    Raises:
-        SettingError: a value is out of its range, or two do not fit.
     """
 
     output_dim: Count
@@ -121,7 +118,7 @@ class TemporalConvolution(Recording, keras.layers.Layer):
     Args:
         filters: output channels of each of the n blocks.
         kernel_size: k of all convolutions.
-        dropout, spatial_dropout, weight_norm: see `ConvolutionBlock`.
+        dropout, spatial_dropout: see `ConvolutionBlock`.
         last_only: return the last position alone, and compute only the positions it depends on:
             each block leaves out half, and all blocks together cost three convolutions over the
             whole sequence instead of 2 n.
@@ -139,7 +136,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         kernel_size: int,
         dropout: float = 0.0,
         spatial_dropout: bool = True,
-        weight_norm: bool = True,
         last_only: bool = False,
         **kwargs,
     ):
@@ -149,7 +145,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         self.kernel_size = kernel_size
         self.dropout = dropout
         self.spatial_dropout = spatial_dropout
-        self.weight_norm = weight_norm
         self.last_only = last_only
         if not self.filters:
             raise ValueError("filters is empty: give the channels of at least one block")
@@ -160,7 +155,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
                 dilation=2**number,
                 dropout=dropout,
                 spatial_dropout=spatial_dropout,
-                weight_norm=weight_norm,
                 dtype=self.dtype_policy,
                 name=f"block_{number}",
             )

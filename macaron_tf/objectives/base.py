@@ -178,6 +178,11 @@ class MaskedPositions:
         """Columns `(B, P)` of their rows as indices `(N,)` into a batch laid out as `(B L,)`."""
         return self.flat(columns + self.length * tf.range(tf.shape(columns)[0])[:, None])
 
+    def sums(self, logits: tf.Tensor, batch: Batch, training: bool) -> Sums:
+        """`token_sums` of logits `(N, V)` against the batch's `masked_labels (B, P)`."""
+        labels = self.flat(batch["masked_labels"])
+        return token_sums(logits, labels, self.weights, batch["token_ids"], training)
+
     def vectors(self, hidden: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         """`hidden (B, L, D)` at columns `(B, P)`: `(N, D)`."""
         # (B, L, D) -> (B L, D) -> (N, D)

@@ -12,8 +12,12 @@ from annotated_types import Ge, Gt, Lt
 from macaron_tf.errors import UserError
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_tokens
-from macaron_tf.objectives.masking.config import MaskingVocabulary
+from macaron_tf.objectives.masking.choice import (
+    choose_tokens,
+    numbers_by_count,
+    reduced_by_row,
+)
+from macaron_tf.objectives.masking.config import MaskingVocabulary, multiple_of_8
 from macaron_tf.objectives.masking.masking import static_length
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.settings import Settings
@@ -99,12 +103,8 @@ def packed(ids: tf.Tensor, keep: tf.Tensor, room: int) -> tf.Tensor:
         keep: `(B, R)` bool, at most `room` of them True in a row.
         room: columns of the result, filled up with PAD.
     """
-    rows = tf.shape(ids)[0]
-    columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1) - 1 + room * tf.range(rows)[:, None]
-    # (B, R) -> (B R,) -> (B room,); segment -1 is dropped
-    flat = tf.reshape(tf.where(keep, columns, -1), [-1])
-    kept = tf.math.unsorted_segment_sum(tf.reshape(ids, [-1]), flat, rows * room)
-    return tf.reshape(kept, [rows, room])
+    columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1, exclusive=True)
+    return reduced_by_row(tf.where(keep, ids, 0), tf.where(keep, columns, 0), room)
 
 
 def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
@@ -124,7 +124,7 @@ def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
 # The ids above a vocabulary's rows: V + 0 for the first span of a text, V + 1, ...
 SENTINELS = 100
 # Rows that they add to an embedding table, whose rows are a multiple of 8.
-SENTINEL_ROWS = -(-SENTINELS // 8) * 8
+SENTINEL_ROWS = multiple_of_8(SENTINELS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +134,6 @@ class SpanCorruptionConfig(Settings):
     Attributes:
         rate: part of the tokens.
         mean_span: mean length of a span, in tokens.
-
-    Raises:
-        SettingError: a field is out of its range; the sentence names the field.
 
     References: Raffel et al. 2020 (T5), section 3.1.4 and its released code.
     """
@@ -185,7 +182,7 @@ def hidden_spans(
     room = text.shape[1]
     tokens = lengths_of(text)
     table = np.array([config.counts(n) for n in range(room + 1)], np.int32)  # (R + 1, 2)
-    hidden, spans = tf.unstack(tf.gather(tf.constant(table), tokens), axis=-1)  # (B,) each
+    hidden, spans = tf.unstack(numbers_by_count(table, text != PAD), axis=-1)  # (B,) each
     most = max(int(table[:, 1].max()), 1)
     of_hidden, of_seen = draws.split(seed, 2)
     parts = [
@@ -267,12 +264,8 @@ def _random_parts(
 
     All ways are equally likely: the cuts are a uniform choice of the gaps between items.
     """
-    rows, columns = tf.shape(items)[0], tf.range(most_items)
+    columns = tf.range(most_items)
     between = columns < items[:, None] - 1  # (B, most_items)
     cuts = tf.cast(choose_tokens(between, tf.maximum(parts - 1, 0), seed) > 0, tf.int32)
     part = tf.cumsum(cuts, axis=-1, exclusive=True)
-    # (B, most_items) -> (B most_items,), parts numbered separately in each row
-    segments = tf.reshape(part + most_parts * tf.range(rows)[:, None], [-1])
-    ones = tf.reshape(tf.cast(columns < items[:, None], tf.int32), [-1])
-    sizes = tf.math.unsorted_segment_sum(ones, segments, rows * most_parts)
-    return tf.reshape(sizes, [rows, most_parts])
+    return reduced_by_row(tf.cast(columns < items[:, None], tf.int32), part, most_parts)

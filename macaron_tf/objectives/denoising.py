@@ -17,7 +17,8 @@ from macaron_tf.objectives.corruption import (
     packed,
 )
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_tokens, words_of
+from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count, words_of
+from macaron_tf.objectives.masking.config import rounded_up
 from macaron_tf.settings import Fraction, Settings
 from macaron_tf.special_ids import PAD
 
@@ -97,7 +98,7 @@ def infill(
     columns = tf.range(room)
     _, sizes = words_of(text != PAD, starts)  # (B, R), tokens of word 0, 1, ...
     words = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=-1)  # (B,)
-    budgets = np.array([math.ceil(rate * n - 1e-9) for n in range(room + 1)], np.int32)
+    budgets = rounded_up(rate, np.arange(room + 1))
     budget = tf.gather(tf.constant(budgets), words)
     lengths, drawn = draw_spans(budget, of_lengths, mean, int(budgets[-1]))  # (B, M) each
     hidden = tf.reduce_sum(lengths, axis=-1)  # (B,), words
@@ -175,9 +176,8 @@ def delete_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
 
 def _some(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
     """A uniform choice of ceil(rate n) tokens: `(B, R)` bool."""
-    most = text.shape[1]
-    counts = np.array([math.ceil(rate * n - 1e-9) for n in range(most + 1)], np.int32)
-    return choose_tokens(text != PAD, tf.gather(tf.constant(counts), lengths_of(text)), seed) > 0
+    counts = rounded_up(rate, np.arange(text.shape[1] + 1))
+    return choose_tokens(text != PAD, numbers_by_count(counts, text != PAD), seed) > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,9 +191,6 @@ class DenoisingConfig(Settings):
         rotation: part of the texts that begin at a random token.
         masking: part of the tokens that is replaced by a mask, one by one.
         deletion: part of the tokens that is removed, one by one.
-
-    Raises:
-        SettingError: a field is out of its range; the sentence names the field.
 
     References: Lewis et al. 2020 (BART), section 2.2 and figure 2.
     """

@@ -11,7 +11,6 @@ from macaron_tf.objectives.base import (
     Sums,
     correct,
     encoder_inputs,
-    token_sums,
 )
 
 
@@ -49,13 +48,8 @@ class MaskedLanguageObjective(PretrainingObjective):
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         masked = MaskedPositions.of(batch, self.skip_padding)
-        sums = token_sums(
-            network.masked_logits(masked.vectors(hidden, batch["masked_positions"])),  # (N, V)
-            masked.flat(batch["masked_labels"]),
-            masked.weights,
-            batch["token_ids"],
-            training,
-        )
+        at = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
+        sums = masked.sums(network.masked_logits(at), batch, training)
         if self.sentence_pair:
             logits = tf.cast(network.pair_logits(hidden), tf.float32)  # (B, 2)
             labels = batch["pair_label"]
@@ -96,16 +90,14 @@ class SpanBoundaryObjective(PretrainingObjective):
             raise ValueError('the span boundary objective needs masks of choice="spans"')
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         masked = MaskedPositions.of(batch, self.skip_padding)
-        labels = masked.flat(batch["masked_labels"])
-        answers = labels, masked.weights, batch["token_ids"], training
         at = masked.vectors(hidden, batch["masked_positions"])  # (N, D)
-        sums = token_sums(network.masked_logits(at), *answers)
+        sums = masked.sums(network.masked_logits(at), batch, training)
         logits = network.span_boundary_logits(
             masked.vectors(hidden, batch["left_boundaries"]),
             masked.vectors(hidden, batch["right_boundaries"]),
             masked.flat(batch["span_positions"]),
         )  # (N, V)
-        boundary = token_sums(logits, *answers)
+        boundary = masked.sums(logits, batch, training)
         sums["loss_sum"] += boundary["loss_sum"]
         sums["span_boundary_loss_sum"] = boundary["loss_sum"]
         if not training:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from macaron_tf.objectives.base import (
@@ -11,12 +12,16 @@ from macaron_tf.objectives.base import (
     PretrainingObjective,
     Sums,
     encoder_inputs,
-    token_sums,
 )
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import choose_spans, ngram_lengths
-from macaron_tf.objectives.masking.config import MaskingVocabulary
-from macaron_tf.objectives.masking.masking import maskable_tokens, static_length
+from macaron_tf.objectives.masking.choice import choose_spans, ngram_lengths, numbers_by_count
+from macaron_tf.objectives.masking.config import MaskingVocabulary, multiple_of_8
+from macaron_tf.objectives.masking.masking import (
+    flat_positions,
+    maskable_tokens,
+    masked_features,
+    static_length,
+)
 from macaron_tf.settings import Positive
 
 LONGEST_SPAN = 5
@@ -38,9 +43,7 @@ def permute_tokens(
 
     Returns:
         The batch with `order (B, L)` int32, -1 at given tokens and from 0 on, each number once a
-        row, at predicted ones; `masked_positions (B, P)` int32, the predicted ones, ascending,
-        `masked_labels (B, P)` and `masked_weights (B, P)` float32, all 0 where a row has fewer
-        than P.
+        row, at predicted ones; and the `masked_features (B, P)` of these.
 
     Raises:
         ValueError: L is not static.
@@ -50,31 +53,17 @@ def permute_tokens(
     token_ids = batch["token_ids"]
     length = static_length(token_ids)
     maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
-    ordinary = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=-1)  # (B,)
-    known = [0, *(max(1, round(n / partial)) for n in range(1, length + 1))]
-    counts = tf.gather(tf.constant(known), ordinary)
+    predicted = np.maximum(1, np.rint(np.arange(1, length + 1) / partial))
+    counts = numbers_by_count(np.array([0, *predicted], np.int32), maskable)  # (B,)
     for_spans, for_order = draws.split(seed, 2)
-    guessed = choose_spans(
-        maskable, tf.ones_like(maskable), counts, for_spans, ngram_lengths(LONGEST_SPAN)
-    )
-    guessed = guessed > 0  # (B, L)
+    lengths = ngram_lengths(LONGEST_SPAN)
+    guessed = choose_spans(maskable, tf.ones_like(maskable), counts, for_spans, lengths) > 0
     drawn = draws.uniform(for_order, tf.shape(token_ids)[0], length)
     # Ranks of the draws within a row; given tokens, with 2.0 above all draws, come last.
     ranks = tf.argsort(tf.argsort(tf.where(guessed, drawn, 2.0), stable=True), stable=True)
-    room = -(-math.ceil(length / partial) // 8) * 8
-    columns = tf.sort(tf.where(guessed, tf.range(length), length))
-    columns = tf.pad(columns, [[0, 0], [0, max(0, room - length)]], constant_values=length)
-    columns = columns[:, :room]  # (B, P)
-    real = columns < length
-    columns = tf.where(real, columns, 0)
-    labels = tf.where(real, tf.gather(token_ids, columns, batch_dims=1), 0)
-    return {
-        **batch,
-        "order": tf.where(guessed, ranks, -1),
-        "masked_positions": columns,
-        "masked_labels": labels,
-        "masked_weights": tf.cast(real, tf.float32),
-    }
+    flat, real = flat_positions(guessed, multiple_of_8(math.ceil(length / partial)))  # (B, P)
+    order = tf.where(guessed, ranks, -1)  # (B, L)
+    return {**batch, "order": order, **masked_features(token_ids, flat, real)}
 
 
 @dataclass(frozen=True)
@@ -111,10 +100,5 @@ class PermutationObjective(PretrainingObjective):
         )  # query: (B, P, D)
         memory.write(past)
         masked = MaskedPositions.of(batch, self.skip_padding)
-        return token_sums(
-            network.masked_logits(masked.flat(query)),  # (B, P, D) -> (N, D) -> (N, V)
-            masked.flat(batch["masked_labels"]),
-            masked.weights,
-            batch["token_ids"],
-            training,
-        )
+        logits = network.masked_logits(masked.flat(query))  # (B, P, D) -> (N, D) -> (N, V)
+        return masked.sums(logits, batch, training)

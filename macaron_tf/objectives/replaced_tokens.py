@@ -11,9 +11,9 @@ from macaron_tf.objectives.base import (
     Sums,
     count_tokens,
     encoder_inputs,
-    token_sums,
 )
 from macaron_tf.objectives.masking import choice as draws
+from macaron_tf.objectives.masking.masking import put_tokens
 from macaron_tf.settings import NonNegative
 from macaron_tf.special_ids import PAD
 
@@ -83,13 +83,13 @@ class ReplacedTokenObjective(PretrainingObjective):
         hidden = network.generator.hidden_states(inputs, training=training)  # (B, L, D)
         at = masked.vectors(hidden, batch["masked_positions"])
         logits = tf.cast(network.generator.masked_logits(at), tf.float32)  # (N, V)
-        labels = masked.flat(batch["masked_labels"])
-        sums = token_sums(logits, labels, masked.weights, token_ids, training)
+        sums = masked.sums(logits, batch, training)
 
         drawn = sample(logits, masked.flat(batch["sampling_draws"]))  # (N,)
         at = masked.flat_columns(batch["masked_positions"])
-        original = _put(token_ids, at, labels, masked.weights)
-        corrupt = _put(token_ids, at, tf.cast(drawn, labels.dtype), masked.weights)
+        used = masked.weights > 0
+        original = put_tokens(token_ids, at, masked.flat(batch["masked_labels"]), used)
+        corrupt = put_tokens(token_ids, at, tf.cast(drawn, token_ids.dtype), used)
         replaced = corrupt != original  # (B, L)
         answers = network.replaced_logits({**inputs, "token_ids": corrupt}, training=training)
         answers = tf.cast(answers, tf.float32)  # (B, L)
@@ -149,11 +149,3 @@ def _passed(shares: tf.Tensor, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     share, end = (tf.gather(values, at, batch_dims=1) for values in (shares, sums))
     # Rounding could give 1, outside of the share.
     return at, tf.clip_by_value(1.0 - (end - target[:, 0]) / share, 0.0, 1.0 - 2.0**-24)
-
-
-def _put(token_ids: tf.Tensor, at: tf.Tensor, tokens: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Puts tokens `(N,)` at indices `(N,)` of the batch laid out as `(B L,)`; weight 0 = none."""
-    flat = tf.reshape(token_ids, (-1,))  # (B, L) -> (B L,)
-    change = tf.where(weights > 0, tokens - tf.gather(flat, at), 0)
-    changes = tf.math.unsorted_segment_sum(change, at, tf.size(flat))
-    return tf.reshape(flat + changes, tf.shape(token_ids))

@@ -17,8 +17,7 @@ from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.objectives import MaskedLanguageObjective, TranslationObjective
-from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset
+from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, TranslationObjective
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.updates import FirstStage
@@ -173,7 +172,7 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
         output_signature=signature,
     )
     if kind == "pretraining":
-        batches = masked_dataset(batches, MaskingConfig(), _Pieces(), 1, start)
+        batches = MaskedLanguageObjective().dataset(batches, MaskingConfig(), _Pieces(), 1, start)
     return batches
 
 

@@ -74,6 +74,15 @@ def test_matthews_is_the_correlation_of_indicators(classes, rng):
         assert matthews(predictions, labels) == pytest.approx(expected, abs=1e-12)
 
 
+def test_f1_and_accuracy_are_those_of_the_counts(rng):
+    for _ in range(20):
+        labels, predictions = rng.integers(0, 2, (2, 50))
+        found = score(MRPC, predictions, labels)
+        f1 = 2 * (labels & predictions).sum() / (labels.sum() + predictions.sum())
+        assert found["f1"] == pytest.approx(f1)
+        assert found["accuracy"] == (labels == predictions).mean()
+
+
 @pytest.mark.parametrize("decimals", [0, 8])
 def test_correlations_are_numpys_of_values_and_of_mean_ranks(decimals, rng):
     for _ in range(20):

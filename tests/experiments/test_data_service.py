@@ -13,7 +13,7 @@ from experiments.data_service import main
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.service import service_error, through_service
-from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset
+from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.distribution.processes import free_ports
 
@@ -60,7 +60,7 @@ def address():
 def test_batches_through_the_service_are_the_same(corpus, address, start, choice):
     rows = corpus.dataset("train", 8, seed=3, start_step=start)
     masking = MaskingConfig(choice=choice)
-    masked = masked_dataset(rows, masking, corpus.vocabulary, 3, start)
+    masked = MaskedLanguageObjective().dataset(rows, masking, corpus.vocabulary, 3, start)
     served = through_service(masked, address)
     assert served.element_spec == masked.element_spec
     for expected, found in zip(masked.take(20), served.take(20), strict=True):

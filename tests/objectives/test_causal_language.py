@@ -4,7 +4,7 @@ import pytest
 from macaron_tf.models import LanguageModel, PretrainingEncoder
 from macaron_tf.objectives import CausalLanguageObjective, MaskingConfig
 from tests.harness import numpy_of
-from tests.objectives.toy import batches, fitted, floats, nll_of, tiny
+from tests.objectives.toy import batches, floats, nll_of, tiny
 
 
 def network_of(**overrides):
@@ -46,10 +46,3 @@ def test_a_network_that_sees_the_answers_is_refused():
     [batch] = batches(CausalLanguageObjective(), MaskingConfig(), [9])
     with pytest.raises(ValueError, match="causal=True"):
         CausalLanguageObjective()(network, batch, training=True)
-
-
-def test_trains_compiled_with_static_shapes():
-    objective = CausalLanguageObjective(skip_padding=False)
-    model, history = fitted(network_of(), objective, MaskingConfig(), jit_compile=True)
-    assert model.traces["train"] == 1
-    assert history["nll"][1] < history["nll"][0]

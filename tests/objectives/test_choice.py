@@ -252,12 +252,3 @@ def test_short_rows_are_filled_and_empty_ones_left():
     np.testing.assert_array_equal(runs > 0, maskable)
     # A single word longer than the budget.
     assert not runs_of("spans", maskable[3:], np.zeros((1, 6), bool), 5).any()
-
-
-def test_same_seed_same_runs():
-    ids = text_rows(20, 64)
-    maskable, starts = ids >= 5, ids < 45
-    for choice in LAWS:
-        one, same, other = (runs_of(choice, maskable, starts, 9, seed) for seed in (1, 1, 2))
-        np.testing.assert_array_equal(one, same)
-        assert ((one > 0) != (other > 0)).any(axis=1).all()

@@ -8,7 +8,6 @@ from macaron_tf.objectives import (
     MaskedLanguageObjective,
     MaskingConfig,
     mask_tokens,
-    masked_dataset,
 )
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.updates import metrics_from_sums
@@ -54,15 +53,12 @@ def batch_of(lengths, length=24, seed=SEED):
 
 
 def expected_sums(batch, hidden, masked_logits, pair_logits):
-    """The sums in NumPy, one masked token after the other."""
+    """The sums in NumPy."""
     batch = {name: tensor.numpy() for name, tensor in batch.items()}
-    nll = weight = correct = 0.0
-    for row, place in zip(*np.nonzero(batch["masked_weights"]), strict=True):
-        label = batch["masked_labels"][row, place]
-        logits = masked_logits(hidden[row, batch["masked_positions"][row, place]][None])
-        nll += nll_of(logits, [label])[0]
-        correct += np.argmax(logits[0]) == label
-        weight += 1
+    rows, places = np.nonzero(batch["masked_weights"])
+    labels, weight = batch["masked_labels"][rows, places], len(rows)
+    masked = masked_logits(hidden[rows, batch["masked_positions"][rows, places]])
+    nll, correct = nll_of(masked, labels).sum(), (np.argmax(masked, axis=-1) == labels).sum()
     real = (batch["token_ids"] != 0).any(axis=1)
     logits = np.asarray(pair_logits(hidden))
     pair_nll = nll_of(logits, batch["pair_label"])[real].sum()
@@ -223,7 +219,7 @@ def test_uneven_micro_batches_equal_the_batch_that_joins_them(network):
 def test_fits_on_a_masked_dataset_in_one_trace(network):
     rows = {"token_ids": ragged_rows([20] * 4, 24), "pair_label": np.array([0, 1, 0, 1])}
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(2, drop_remainder=True).repeat()
-    dataset = masked_dataset(dataset, MaskingConfig(), ToyVocabulary(), seed=0)
+    dataset = MaskedLanguageObjective().dataset(dataset, MaskingConfig(), ToyVocabulary(), 0)
     before = network.get_weights()
     model = FitModel(network, MaskedLanguageObjective(sentence_pair=True), accumulation_steps=2)
     model.compile(keras.optimizers.Adam(1e-2))

@@ -4,10 +4,10 @@ import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.objectives import MaskingConfig, mask_tokens, masked_dataset
+from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, mask_tokens
 from tests.objectives.toy import CHOICES, MASK, SPECIAL, ToyVocabulary, full_rows, ragged_rows
 
-SEED = (3, 7)
+SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
 VOCABULARY = ToyVocabulary()
 
 
@@ -151,7 +151,7 @@ def test_room_for_positions_is_a_static_multiple_of_8(length, room):
     dataset = tf.data.Dataset.from_tensor_slices({"token_ids": full_rows(4, length)}).batch(
         2, drop_remainder=True
     )
-    spec = masked_dataset(dataset, config, VOCABULARY, 0).element_spec
+    spec = OBJECTIVE.dataset(dataset, config, VOCABULARY, 0).element_spec
     assert spec["token_ids"].shape == (2, length)
     for name in ("masked_positions", "masked_labels", "masked_weights"):
         assert spec[name].shape == (2, room), name
@@ -224,45 +224,18 @@ def test_spans_say_what_is_around_them():
             )
 
 
-def corpus(start, rows=6):
-    """Endless batches over 3 x 2 rows, beginning with batch number `start`."""
-    dataset = tf.data.Dataset.from_tensor_slices({"token_ids": full_rows(rows, 64)})
-    return dataset.batch(2, drop_remainder=True).repeat().skip(start)
-
-
-def batches(start, count, seed=1):
-    dataset = masked_dataset(corpus(start), MaskingConfig(), VOCABULARY, seed, start)
-    return list(dataset.take(count).as_numpy_iterator())
-
-
-def test_masks_are_drawn_anew_at_each_access():
-    seen = batches(0, 9)
-    for one, again in ((0, 3), (3, 6), (0, 6), (2, 5)):
-        assert (chosen(seen[one]) != chosen(seen[again])).any(axis=1).all()
-    other = batches(0, 1, seed=2)[0]
-    assert (chosen(other) != chosen(seen[0])).any(axis=1).all()
-
-
-def test_a_resumed_dataset_is_the_uninterrupted_one():
-    whole, resumed = batches(0, 9), batches(4, 5)
-    for expected, batch in zip(whole[4:], resumed, strict=True):
-        assert batch.keys() == expected.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], expected[name])
-
-
 def test_a_dataset_keeps_its_number_of_batches():
-    config = MaskingConfig()
-    endless = masked_dataset(corpus(0), config, VOCABULARY, 0)
-    assert endless.cardinality() == tf.data.INFINITE_CARDINALITY
-    assert masked_dataset(corpus(0).take(7), config, VOCABULARY, 0).cardinality() == 7
+    rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(2, 64)})
+    for count in (7, tf.data.INFINITE_CARDINALITY):
+        dataset = OBJECTIVE.dataset(rows.repeat(count), MaskingConfig(), VOCABULARY, 0)
+        assert dataset.cardinality() == count
 
 
-@pytest.mark.parametrize("choice", ["tokens", "whole_words", "ngrams", "spans"])
+@pytest.mark.parametrize("choice", CHOICES)
 def test_a_batch_may_be_one_row(choice):
     """Of a static shape, as a corpus gives it."""
     rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(1, 24)})
-    batch = next(iter(masked_dataset(rows, MaskingConfig(choice=choice), VOCABULARY, 0)))
+    batch = next(iter(OBJECTIVE.dataset(rows, MaskingConfig(choice=choice), VOCABULARY, 0)))
     assert batch["masked_weights"].shape == (1, 8) and batch["masked_weights"][0, 0] == 1
 
 
@@ -277,7 +250,7 @@ def static_masks(duplicates, epochs=12, rows=12, seed=0):
     }
     dataset = tf.data.Dataset.from_tensor_slices(batch).batch(3, drop_remainder=True)
     config = MaskingConfig(duplicates=duplicates)
-    dataset = masked_dataset(dataset, config, VOCABULARY, seed=1, start_step=5)
+    dataset = OBJECTIVE.dataset(dataset, config, VOCABULARY, seed=1, start_step=5)
     assert dataset.element_spec["masked_positions"].shape == (3, 16)
     assert not {"row_number", "epoch"} & set(dataset.element_spec)
     masks = np.concatenate([chosen(one) for one in dataset.as_numpy_iterator()])
@@ -310,7 +283,7 @@ def test_static_masks_of_every_choice_come_in_any_batch():
 def test_static_masks_want_numbers_of_rows():
     dataset = tf.data.Dataset.from_tensors({"token_ids": full_rows(2, 64)})
     with pytest.raises(ValueError, match="need epoch and row_number in every batch"):
-        masked_dataset(dataset, MaskingConfig(duplicates=10), VOCABULARY, 0)
+        OBJECTIVE.dataset(dataset, MaskingConfig(duplicates=10), VOCABULARY, 0)
 
 
 @pytest.mark.parametrize(

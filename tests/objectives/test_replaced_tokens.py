@@ -8,7 +8,7 @@ from macaron_tf.objectives import MaskingConfig, ReplacedTokenObjective
 from macaron_tf.objectives.replaced_tokens import sample
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import normal, numpy_of
-from tests.objectives.toy import V, batches, fitted, floats, nll_of, tiny
+from tests.objectives.toy import V, batches, floats, nll_of, tiny
 
 MASKING = MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
 
@@ -38,6 +38,7 @@ def test_sums_are_those_of_the_formula(network, skip):
     found = floats(objective(network, batch, training=False))
 
     data = {name: tensor.numpy() for name, tensor in batch.items()}
+    assert ((data["sampling_draws"] >= 0) & (data["sampling_draws"] < 1)).all()
     hidden = numpy_of(network.generator.encoder({"token_ids": batch["token_ids"]}))
     original, corrupt = data["token_ids"].copy(), data["token_ids"].copy()
     nll = correct = weight = 0.0
@@ -138,19 +139,6 @@ def test_no_gradient_flows_through_the_samples(network):
     assert max(of_generator[path] for path in others) == 0.0
 
 
-def test_same_seed_same_draws_and_a_resumed_dataset_is_the_uninterrupted_one():
-    objective = ReplacedTokenObjective()
-    whole = batches(objective, MASKING, [20, 9], count=5)
-    resumed = batches(objective, MASKING, [20, 9], count=2, start=3)
-    for expected, batch in zip(whole[3:], resumed, strict=True):
-        for name in expected:
-            np.testing.assert_array_equal(batch[name], expected[name])
-    other = batches(objective, MASKING, [20, 9], seed=2)[0]
-    seen = [batch["sampling_draws"].numpy() for batch in (*whole, other)]
-    assert len({draws.tobytes() for draws in seen}) == 6
-    assert all((draws >= 0).all() and (draws < 1).all() for draws in seen)
-
-
 def test_halves_of_a_batch_add_up_to_it(network):
     """As replicas that share a batch do, uneven ones with a row of padding too."""
     objective = ReplacedTokenObjective()
@@ -162,13 +150,3 @@ def test_halves_of_a_batch_add_up_to_it(network):
     ]
     for name, value in whole.items():
         assert halves[0][name] + halves[1][name] == pytest.approx(value, rel=1e-4), name
-
-
-def test_trains_compiled_in_bfloat16_with_static_shapes():
-    objective = ReplacedTokenObjective(skip_padding=False)
-    model, history = fitted(
-        network_of(dtype="mixed_bfloat16"), objective, MASKING, jit_compile=True
-    )
-    assert model.traces["train"] == 1
-    for name in ("loss", "nll", "replaced_loss"):
-        assert history[name][1] < history[name][0], name

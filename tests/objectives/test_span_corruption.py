@@ -93,20 +93,6 @@ def test_every_partition_is_as_likely_on_100_000_draws():
     assert scipy.stats.chisquare(list(known.values())).pvalue > 1e-4
 
 
-def test_a_resumed_run_corrupts_as_one_that_never_stopped():
-    text = texts([40, 31], 40, first=5)
-    rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(text)}).repeat()
-    objective = SpanCorruptionObjective()
-    whole = list(objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 7).take(3))
-    again = list(objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 7, 2).take(1))
-    other = list(objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 8).take(1))
-    for name in ("source", "target"):
-        np.testing.assert_array_equal(whole[2][name], again[0][name])
-        assert whole[0][name].shape == whole[1][name].shape
-        assert (whole[0][name].numpy() != whole[1][name].numpy()).any()
-        assert (whole[0][name].numpy() != other[0][name].numpy()).any()
-
-
 def test_bad_input_is_named():
     with pytest.raises(
         UserError, match=r"corruption\.rate=1.0 must be a number above 0 and below 1"

@@ -118,7 +118,8 @@ def choose_words(
         `(B, L)` int32, one number for all tokens of a word.
     """
     words, sizes = words_of(maskable, starts)  # (B, L) each
-    order = _random_order(sizes > 0, seed)  # (B, L), of words
+    scores = tf.where(sizes > 0, uniform(seed, tf.shape(sizes)[0], maskable.shape[1]), -1.0)
+    order = tf.argsort(scores, axis=-1, direction="DESCENDING", stable=True)  # (B, L), of words
     chosen = _fill(tf.gather(sizes, order, batch_dims=1), counts)
     # (B, L) in random order -> (B, L) by word -> (B, L) by token
     chosen = tf.gather(chosen, tf.argsort(order, axis=-1), batch_dims=1)
@@ -129,29 +130,36 @@ def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     """The word of each token, and the number of tokens in each word.
 
     Args:
-        maskable: `(B, L)` bool. Any other token is a word of size 0 by itself.
+        maskable: `(B, L)` bool, L static. Any other token is a word of size 0 by itself.
         starts: `(B, L)` bool, True where a token begins a word.
 
     Returns:
         `(B, L)` int32, the number of each token's word from 0 on, and `(B, L)` int32, the sizes of
         word 0, 1, ...; 0 where there is no such word.
     """
-    rows, length = tf.unstack(tf.shape(maskable))
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
     words = tf.cumsum(begins, axis=-1) - 1  # (B, L)
-    # (B, L) -> (B L,), words numbered separately in each row, -> (B, L)
-    segments = tf.reshape(words + length * tf.range(rows)[:, None], [-1])
-    ones = tf.reshape(tf.cast(maskable, tf.int32), [-1])
-    sizes = tf.math.unsorted_segment_sum(ones, segments, rows * length)
-    return words, tf.reshape(sizes, [rows, length])
+    return words, reduced_by_row(tf.cast(maskable, tf.int32), words, maskable.shape[1])
 
 
-def _random_order(eligible: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Indices `(B, L)` of each row in random order, those not eligible last."""
-    scores = uniform(seed, tf.shape(eligible)[0], eligible.shape[1])
-    scores = tf.where(eligible, scores, -1.0)
-    return tf.argsort(scores, axis=-1, direction="DESCENDING", stable=True)
+def reduced_by_row(
+    values: tf.Tensor, groups: tf.Tensor, room: int, reduce=tf.math.unsorted_segment_sum
+) -> tf.Tensor:
+    """Sums the values of each group of a row: `(B, N)` and groups `(B, N)` to `(B, room)`.
+
+    Args:
+        groups: int32 from 0 to `room` - 1, numbered separately in each row.
+        reduce: another `unsorted_segment` operation than the sum.
+    """
+    rows = tf.shape(values)[0]
+    groups = tf.reshape(groups + room * tf.range(rows)[:, None], [-1])  # (B, N) -> (B N,)
+    return tf.reshape(reduce(tf.reshape(values, [-1]), groups, rows * room), [rows, room])
+
+
+def numbers_by_count(table: np.ndarray, counted: tf.Tensor) -> tf.Tensor:
+    """Looks up `table (L + 1, ...)` at the number of True of each row `(B, L)`: `(B, ...)`."""
+    return tf.gather(tf.constant(table), tf.reduce_sum(tf.cast(counted, tf.int32), axis=-1))
 
 
 def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
@@ -289,16 +297,14 @@ def outer_boundaries(
         side (the row's first or last one where it has no more), and `span_positions (B, P)`
         int32, from 0 on, within the run; all 0 where a position is not real.
     """
-    rows, room = tf.shape(runs)[0], runs.shape[1]
-    # (B, P) -> (B P,), runs numbered separately in each row
-    segments = tf.reshape(runs + room * tf.range(rows)[:, None], [-1])
-
-    def of_run(reduce, columns):
-        reduced = reduce(tf.reshape(columns, [-1]), segments, rows * room)
-        return tf.reshape(tf.gather(reduced, segments), [rows, room])  # (B P,) -> (B, P)
-
-    first = of_run(tf.math.unsorted_segment_min, tf.where(real, columns, length))
-    last = of_run(tf.math.unsorted_segment_max, tf.where(real, columns, -1))
+    ends = (
+        (tf.math.unsorted_segment_min, tf.where(real, columns, length)),
+        (tf.math.unsorted_segment_max, tf.where(real, columns, -1)),
+    )
+    first, last = (  # (B, P) each
+        tf.gather(reduced_by_row(values, runs, runs.shape[1], reduce), runs, batch_dims=1)
+        for reduce, values in ends
+    )
     boundaries = {
         "left_boundaries": tf.maximum(first - 1, 0),
         "right_boundaries": tf.minimum(last + 1, length - 1),

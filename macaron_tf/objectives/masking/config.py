@@ -1,7 +1,6 @@
 """Settings of masking, and its vocabulary."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -48,9 +47,6 @@ class MaskingConfig(Settings):
         duplicates: number of masks of a row, taken in turn epoch by epoch (static masking; 10 in
             BERT's released data); None = a new one each time (dynamic).
 
-    Raises:
-        SettingError: a field is out of its range; the sentence names the field.
-
     References: Devlin et al. 2018 (BERT), appendix A.1; Lan et al. 2020 (ALBERT), section 4.1;
     Joshi et al. 2020 (SpanBERT), section 3.1; Clark et al. 2020 (ELECTRA), section 2; Liu et al.
     2019 (RoBERTa), section 4.1, for static and dynamic masks.
@@ -73,14 +69,21 @@ class MaskingConfig(Settings):
 
     def positions(self, length: int) -> int:
         """P, room for the masked positions of a row of L tokens: a multiple of 8."""
-        return -(-self._most(length) // 8) * 8
+        return multiple_of_8(int(rounded_up(self.rate, length)))
 
     def counts(self, length: int) -> np.ndarray:
         """Masked ones among n ordinary tokens: `(L + 1,)` int32 for n from 0 to L."""
-        rounded = self._most if self.round_up else lambda n: round(self.rate * n)
-        counts = [max(1, rounded(n)) for n in range(length + 1)]
-        return np.array([0, *counts[1:]], np.int32)
+        tokens = np.arange(1, length + 1)
+        counts = rounded_up(self.rate, tokens) if self.round_up else np.rint(self.rate * tokens)
+        return np.array([0, *np.maximum(1, counts)], np.int32)
 
-    def _most(self, length: int) -> int:
-        # 0.07 * 100 is 7.000000000000001: no eighth token for that.
-        return math.ceil(self.rate * length - 1e-9)
+
+def rounded_up(rate: float, tokens: int | np.ndarray) -> np.ndarray:
+    """`ceil(rate n)` of numbers of tokens n, int32."""
+    # 0.07 * 100 is 7.000000000000001: no eighth token for that.
+    return np.ceil(rate * np.asarray(tokens) - 1e-9).astype(np.int32)
+
+
+def multiple_of_8(number: int) -> int:
+    """The next multiple of 8."""
+    return -(-number // 8) * 8

@@ -12,6 +12,7 @@ from macaron_tf.objectives.masking.choice import (
     choose_tokens,
     choose_words,
     ngram_lengths,
+    numbers_by_count,
     outer_boundaries,
     span_lengths,
 )
@@ -59,13 +60,15 @@ def mask_tokens(
     which, fate, pieces = draws.split(seed, 3)
 
     maskable = maskable_tokens(token_ids, vocabulary)  # (B, L)
-    ordinary_tokens = tf.reduce_sum(tf.cast(maskable, tf.int32), axis=-1)  # (B,)
-    counts = tf.gather(tf.constant(config.counts(length)), ordinary_tokens)
+    counts = numbers_by_count(config.counts(length), maskable)  # (B,)
     chosen = _chosen(config, vocabulary, token_ids, maskable, counts, which)  # (B, L)
 
-    flat, real = _flat_positions(chosen > 0, config.positions(length))  # (B, P)
-    labels = tf.where(real, tf.gather(tf.reshape(token_ids, [-1]), flat), 0)
-    runs = _runs(tf.gather(tf.reshape(chosen, [-1]), flat))  # (B, P)
+    flat, real = flat_positions(chosen > 0, config.positions(length))  # (B, P)
+    masked = masked_features(token_ids, flat, real)
+    labels = masked["masked_labels"]
+    number = tf.gather(tf.reshape(chosen, [-1]), flat)  # (B, P), equal within a run
+    other = tf.cast(number[:, 1:] != number[:, :-1], tf.int32)
+    runs = tf.pad(tf.cumsum(other, axis=-1), [[0, 0], [1, 0]])  # (B, P), from 0 on
     rows, room = tf.shape(flat)[0], flat.shape[1]
     drawn = draws.uniform(fate, rows, room)  # (B, P), in [0, 1)
     if config.fate == "span":
@@ -76,24 +79,19 @@ def mask_tokens(
     )
     replaced = tf.where(drawn < config.mask + config.random, random_pieces, labels)
     replaced = tf.where(drawn < config.mask, vocabulary.mask_id, replaced)
-    change = tf.where(real, replaced - labels, 0)
-    changes = tf.math.unsorted_segment_sum(change, flat, tf.size(token_ids))
-    columns = tf.where(real, flat % length, 0)
 
     more = {}
     if config.choice == "spans":
-        more = outer_boundaries(runs, columns, real, length)
+        more = outer_boundaries(runs, masked["masked_positions"], real, length)
     if "pair_label" in batch:
         rows = tf.cast(tf.reduce_any(token_ids != PAD, axis=-1), tf.float32)  # (B,)
         tokens = tf.reduce_sum(tf.cast(real, tf.float32))
         more["pair_weights"] = rows * tokens / tf.maximum(tf.reduce_sum(rows), 1.0)
     return {
         **batch,
+        **masked,
         **more,
-        "token_ids": token_ids + tf.reshape(changes, tf.shape(token_ids)),
-        "masked_positions": columns,
-        "masked_labels": labels,
-        "masked_weights": tf.cast(real, tf.float32),
+        "token_ids": put_tokens(token_ids, flat, replaced, real),
     }
 
 
@@ -122,18 +120,6 @@ def masking_of(
         return mask_tokens(batch, seed, config, vocabulary)
 
     return masked
-
-
-def masked_dataset(
-    dataset: tf.data.Dataset,
-    config: MaskingConfig,
-    vocabulary: MaskingVocabulary,
-    seed: int,
-    start_step: int = 0,
-) -> tf.data.Dataset:
-    """Masks every batch of a dataset, see `masking_of` and `seeded_map`."""
-    masked = masking_of(dataset.element_spec, config, vocabulary)
-    return seeded_map(dataset, masked, seed, start_step)
 
 
 def seeded_map(
@@ -192,10 +178,10 @@ def _chosen(
     return choose_spans(maskable, starts, counts, seed, span_lengths(), apart=True)
 
 
-def _flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Positions of each row's True among all B L tokens, ascending, and which of them are real.
+def flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Indices of each row's True among all B L tokens, ascending, and whether each is real.
 
-    Both `(B, P)`. Entries past a row's count are arbitrary.
+    Both `(B, P)`, P = `room`. Entries past a row's count are arbitrary, and not real.
     """
     counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
     columns = tf.range(room)
@@ -205,7 +191,20 @@ def _flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]
     return flat, columns < counts[:, None]
 
 
-def _runs(chosen: tf.Tensor) -> tf.Tensor:
-    """The run of equal numbers in its row that each position is in, from 0 on: `(B, P)` int32."""
-    other = tf.cast(chosen[:, 1:] != chosen[:, :-1], tf.int32)
-    return tf.pad(tf.cumsum(other, axis=-1), [[0, 0], [1, 0]])
+def masked_features(token_ids: tf.Tensor, flat: tf.Tensor, real: tf.Tensor) -> Batch:
+    """`masked_positions`, `masked_labels` and `masked_weights` of `flat_positions (B, P)`."""
+    return {
+        "masked_positions": tf.where(real, flat % token_ids.shape[1], 0),
+        "masked_labels": tf.where(real, tf.gather(tf.reshape(token_ids, [-1]), flat), 0),
+        "masked_weights": tf.cast(real, tf.float32),
+    }
+
+
+def put_tokens(
+    token_ids: tf.Tensor, flat: tf.Tensor, tokens: tf.Tensor, used: tf.Tensor
+) -> tf.Tensor:
+    """Puts `tokens` at those indices `flat` among all B L tokens that are `used` (bool)."""
+    ids = tf.reshape(token_ids, [-1])  # (B, L) -> (B L,)
+    change = tf.where(used, tokens - tf.gather(ids, flat), 0)
+    changed = ids + tf.math.unsorted_segment_sum(change, flat, tf.size(ids))
+    return tf.reshape(changed, tf.shape(token_ids))

@@ -19,7 +19,7 @@ from macaron_tf.data.corpus.reading import (
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.objectives.masking.masking import MaskingConfig, masked_dataset
+from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests import ram_paths
 from tests.data.corpus.number_corpus import (
@@ -148,9 +148,9 @@ def test_each_process_masks_other_places(corpus):
     assert seeds[0] == 7 and len(set(seeds)) == 4
     assert seeds == [process_seed(7, process) for process in range(4)]
     assert all(0 <= seed < 1 << 63 for seed in seeds)
-    rows = corpus.dataset("train", 90, seed=None).take(1)
+    rows, objective = corpus.dataset("train", 90, seed=None).take(1), MaskedLanguageObjective()
     masked = [
-        next(iter(masked_dataset(rows, MaskingConfig(), corpus.vocabulary, seed)))
+        next(iter(objective.dataset(rows, MaskingConfig(), corpus.vocabulary, seed)))
         for seed in seeds[:2]
     ]
     positions = [batch["masked_positions"].numpy() for batch in masked]
