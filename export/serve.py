@@ -41,7 +41,7 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
             f"--{setting.name.replace('_', '-')}",
             metavar="VALUE",
             default=setting.default.strip("'"),
-            help=f"{setting.text} (%(default)s)",
+            help=f"{setting.text.rstrip('.')} (%(default)s)",
         )
     given = vars(parser.parse_args(arguments))
     path = given.pop("base_path")

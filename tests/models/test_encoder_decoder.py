@@ -21,8 +21,15 @@ def inputs(batch=3, source_length=7, target_length=6):
     return {"source": source, "target": target}
 
 
-@pytest.mark.parametrize("block", ["macaron", "transformer"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("block", "norm"),
+    [
+        ("macaron", "pre"),
+        ("transformer", "post"),
+        pytest.param("macaron", "post", marks=pytest.mark.slow),
+        pytest.param("transformer", "pre", marks=pytest.mark.slow),
+    ],
+)
 def test_cached_decoding_equals_uncached(block, norm):
     model, batch = small(block, norm=norm), inputs()
     whole = np.asarray(model(batch))

@@ -58,8 +58,17 @@ def test_no_later_token_changes_an_output(kind):
         assert np.abs(found[:, t:] - whole[:, t:]).max(axis=(0, 2)).min() > 1e-4
 
 
-@pytest.mark.parametrize("kind", CACHED)
-@pytest.mark.parametrize("max_length", [None, 9])
+@pytest.mark.parametrize(
+    ("kind", "max_length"),
+    [
+        *((kind, None) for kind in CACHED),
+        # A cache of fixed size in every block; in all else it is slow.
+        *(
+            pytest.param(kind, 9, marks=() if kind in BLOCKS else pytest.mark.slow)
+            for kind in CACHED
+        ),
+    ],
+)
 def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
     model, token_ids = small(**CACHED[kind]), rows(6)
     whole = np.asarray(model({"token_ids": token_ids})).reshape(3, 2, L, V)

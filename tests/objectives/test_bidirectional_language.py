@@ -48,7 +48,7 @@ def test_each_direction_answers_for_its_neighbour():
     assert sums["weight"] == 26 and sums["correct_sum"] == correct
 
 
-@pytest.mark.parametrize("samples", [0, 6])
+@pytest.mark.parametrize("samples", [pytest.param(0, marks=pytest.mark.slow), 6])
 def test_the_loss_falls(samples):
     given = batch()
     dataset = tf.data.Dataset.from_tensors(given).repeat()

@@ -236,7 +236,14 @@ def test_padding_rows_leave_the_gradient_as_it_is(name):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("number", "classes")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spans",
+        "triplets",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tags", "pairs", "cosine")),
+    ],
+)
 def test_a_step_compiles_with_xla_and_learns(name):
     network, objective, batch = case(name)
     steps = 30 if name in ("spans", "tags") else 6
