@@ -82,7 +82,7 @@ def test_encoder_looks_both_ways_and_the_table_is_one():
     assert all(side.tokens is bart.embedding for side in sides)
     assert sides[0].position_layer is not sides[1].position_layer
     with pytest.raises(ValueError, match="max_length=9 is more than the 8 positions"):
-        bart.start(inputs()["source"], 1, 9)
+        bart.init_decode(inputs()["source"], 1, 9)
 
 
 def test_unscaled_queries_start_narrower():
