@@ -1,7 +1,18 @@
-import numpy as np
+import math
 
-from macaron_tf.layers import FeedForward, TiedEmbedding
-from tests.harness import check_layer, ids, normal
+import keras
+import numpy as np
+import pytest
+
+from macaron_tf.layers import (
+    FeedForward,
+    LearnedPositions,
+    SinusoidalPositions,
+    TiedEmbedding,
+    activation,
+    gelu_tanh,
+)
+from tests.harness import ids, normal, numpy_of
 
 
 def test_feed_forward_is_two_linear_maps_around_relu():
@@ -35,7 +46,33 @@ def test_embedding_starts_at_the_width_of_the_recipe():
     assert abs(np.asarray(layer.table).std() - 64**-0.5) < 2e-3
 
 
-def test_contract():
-    check_layer(FeedForward(16, activation="gelu", activation_dropout=0.1), normal(2, 3, 8))
-    check_layer(FeedForward(16, gated=True, output_initializer="zeros"), normal(2, 3, 8))
-    check_layer(TiedEmbedding(20, 8, scale=False), ids(2, 3))
+X = np.linspace(-5, 5, 101, dtype="float32")
+
+
+def test_gelu_is_exact_and_its_tanh_form_is_not():
+    exact = np.array([x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in X])
+    np.testing.assert_allclose(numpy_of(activation("gelu")(X)), exact, atol=1e-6)
+    error = np.abs(numpy_of(activation("gelu_tanh")(X)) - exact).max()
+    assert 1e-4 < error < 5e-4
+    np.testing.assert_allclose(
+        numpy_of(gelu_tanh(X)), numpy_of(keras.ops.gelu(X, approximate=True)), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
+def test_sinusoids_are_section_3_5(layout):
+    encoding = np.asarray(SinusoidalPositions(layout=layout)(np.zeros((1, 50, 8), "float32")))[0]
+    for p in (0, 1, 7, 49):
+        for i in range(4):
+            angle = p / 10_000 ** (2 * i / 8)
+            sine, cosine = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, i + 4)
+            assert encoding[p, sine] == pytest.approx(math.sin(angle), abs=1e-5)
+            assert encoding[p, cosine] == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+@pytest.mark.parametrize("layer", [SinusoidalPositions(), LearnedPositions(10)], ids=str)
+def test_a_start_index_continues_the_sequence(layer):
+    x = normal(2, 6, 8)
+    whole = np.asarray(layer(x))
+    parts = [np.asarray(layer(x[:, t : t + 1], start_index=t)) for t in range(6)]
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)

@@ -12,7 +12,16 @@ from macaron_tf.layers import (
     SpatialGating,
     block_class,
 )
-from tests.harness import check_layer, normal, numpy_of
+from tests.harness import (
+    check_causal,
+    check_compiled,
+    gelu,
+    normal,
+    numpy_of,
+    randomized,
+    softmax,
+    weights_of,
+)
 
 KINDS = {
     "gmlp": {},
@@ -23,25 +32,9 @@ KINDS = {
 PADDED = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)
 
 
-def gelu(x):
-    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-
-
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def randomized(layer, shape):
-    """The layer built and all its weights drawn anew, the ones near 0 and the biases too."""
-    layer.build(shape)
-    layer.set_weights([0.5 * normal(*w.shape, seed=i) for i, w in enumerate(layer.get_weights())])
-    return layer
-
-
 def by_the_equations(layer, x, mask):
     """Section 2 of Liu et al. 2021 and its tiny attention, in float64."""
-    w = {v.path.split("/", 1)[1]: numpy_of(v).astype("float64") for v in layer.weights}
+    w = weights_of(layer)
     z = gelu(x @ w["inner/kernel"] + w["inner/bias"])
     u, v = np.split(z, 2, axis=-1)
     v = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + layer.epsilon)
@@ -100,12 +93,7 @@ def test_real_positions_do_not_depend_on_padding(kind):
 
 def test_no_future_leaks_through_any_weight():
     layer = randomized(GatedMLP(12, 7, **KINDS["causal"]), (None, None, 8))
-    x = normal(1, 7, 8)
-    y = numpy_of(layer(x))
-    for t in range(6):
-        changed = x.copy()
-        changed[:, t + 1 :] -= 2.0
-        np.testing.assert_array_equal(numpy_of(layer(changed))[:, : t + 1], y[:, : t + 1])
+    check_causal(layer, normal(1, 7, 8))
 
 
 @pytest.mark.parametrize("toeplitz", [False, True])
@@ -115,35 +103,6 @@ def test_the_gate_is_open_at_first(toeplitz, length):
     np.testing.assert_allclose(numpy_of(layer(z)), z[..., :8], rtol=5e-3)
     assert np.abs(numpy_of(layer.kernel)).max() > 0
     np.testing.assert_array_equal(layer.bias, np.ones(length))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_contract(kind):
-    options = KINDS[kind]
-    check_layer(GatedMLP(12, 6, **options, activation_dropout=0.1), normal(2, 6, 8), mask=PADDED)
-    block = AttentionGatedMLPBlock if "tiny_attention_dim" in options else GatedMLPBlock
-    sizes = {"num_heads": 2, "feed_forward_dim": 12, "max_length": 6}
-    check_layer(block(**sizes, **options, norm="post"), normal(2, 6, 8))
-
-
-@pytest.mark.parametrize("toeplitz", [False, True])
-def test_contract_of_the_gate(toeplitz):
-    addition = normal(2, 6, 6, seed=1)
-    check_layer(
-        SpatialGating(7, toeplitz=toeplitz, affine=False),
-        normal(2, 6, 12),
-        addition=addition,
-        mask=PADDED,
-    )
-
-
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="feed_forward_dim=13"):
-        GatedMLP(13, 6)
-    with pytest.raises(ValueError, match="7 positions.*6.*raise max_length"):
-        GatedMLP(12, 6)(normal(1, 7, 8))
-    with pytest.raises(ValueError, match="max_length=0"):
-        SpatialGating(0)
 
 
 def test_activation_dropout_counts_in_training_only():
@@ -171,27 +130,15 @@ def test_a_base_block_has_the_paper_s_parameters(attention, toeplitz):
 @pytest.mark.parametrize("name", ["gmlp", "amlp"])
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_what_xla_compiles_gives_the_same_and_has_the_same_gradients(name, policy):
-    tf = pytest.importorskip("tensorflow")
-    x, weight, mask = tf.constant(normal(2, 6, 8)), normal(2, 6, 8, seed=5), tf.constant(PADDED)
-    block = randomized(
-        block_class(name)(
-            num_heads=2, feed_forward_dim=16, max_length=9, toeplitz=name == "amlp", dtype=policy
-        ),
-        (None, None, 8),
+    sizes = {"num_heads": 2, "feed_forward_dim": 16, "max_length": 9}
+    block = block_class(name)(**sizes, toeplitz=name == "amlp", dtype=policy)
+    randomized(block, (None, None, 8))
+    check_compiled(
+        lambda x: block(x, mask=PADDED),
+        normal(2, 6, 8),
+        variables=block.trainable_variables,
+        tolerance=1e-5 if policy == "float32" else 5e-2,
     )
-
-    def outputs(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.cast(block(x, mask=mask), "float32")
-            loss = tf.reduce_sum(y * weight)
-        return y, *tape.gradient(loss, [x, *block.trainable_variables])
-
-    compiled = tf.function(outputs, jit_compile=True, autograph=False)
-    tolerance = 1e-5 if policy == "float32" else 5e-2
-    for ours, plain in zip(compiled(x), outputs(x), strict=True):
-        ours, plain = numpy_of(ours), numpy_of(plain)
-        np.testing.assert_allclose(ours, plain, rtol=0, atol=tolerance * np.abs(plain).max())
 
 
 def test_it_learns_under_jit_compile_to_move_a_word():

@@ -133,12 +133,3 @@ def test_it_reaches_the_scores_in_float32_under_bfloat16(block, relative_bias, m
     for bias in added:
         assert bias.dtype == np.float32
         np.testing.assert_array_equal(bias, expected)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"num_buckets": 30}, {"num_buckets": 2}, {"max_distance": 8}, {"num_buckets": 0}],
-)
-def test_buckets_that_do_not_divide_the_distances_are_refused(options):
-    with pytest.raises(ValueError, match="must be a multiple of 4"):
-        RelativePositionBias(2, **options)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.layers import FeedForward, Residual
-from tests.harness import check_layer, normal
+from tests.harness import normal
 
 
 def layer_norm(x, epsilon=1e-5):
@@ -49,19 +49,7 @@ def test_dropout_comes_before_the_step_size_and_spares_the_skip():
     np.testing.assert_allclose(np.asarray(identity(x)) - x, 0.5 * layer_norm(x), atol=1e-5)
 
 
-def test_contract():
-    check_layer(
-        Residual(FeedForward(16), step_size=0.5, dropout=0.1, norm="post"),
-        normal(2, 3, 8),
-    )
-
-
 def test_without_affine_parameters_only_the_sublayer_has_weights():
     layer = Residual(FeedForward(16), affine=False)
     layer(normal(2, 3, 8))
     assert len(layer.weights) == 4
-
-
-def test_unknown_norm_is_refused():
-    with pytest.raises(ValueError, match="norm='middle' must be one of 'pre', 'post'"):
-        Residual(FeedForward(16), norm="middle")
