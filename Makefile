@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test test-slow test-peers test-tpu tpu-check lint bench clean
+.PHONY: help setup demo test test-slow test-peers test-tpu tpu-check lint bench walk clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
@@ -19,6 +19,7 @@ help:
 	@echo "                .venv-peers; a quarter of an hour or so)"
 	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; an hour)"
 	@echo "make test-tpu   the tests of that check with the TPU's compiler"
+	@echo "make walk       every command of the pages on real data, a few updates each (an hour; DATA=DIR)"
 	@echo "make clean      remove .venv and runs/"
 
 setup: $(STAMP)
@@ -95,6 +96,10 @@ tpu-check: $(TPU)/installed
 
 test-tpu: $(TPU)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(TPU)/bin/python -m pytest tests/experiments/test_tpu_check.py
+
+DATA ?= ../shared/data/tfds
+walk: $(STAMP)
+	@$(RUN) -m tests.walk $(DATA) runs/walk
 
 clean:
 	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) runs

@@ -1,0 +1,202 @@
+"""Runs every command of README.md and docs/systems.md on real data, a few updates each.
+
+    python -m tests.walk DATA_DIR OUT [--only WORD ...]
+
+DATA_DIR is a TensorFlow Datasets folder. Each command runs in a process of its own, as a person types
+it, and its output goes to OUT/log.txt; a command that ended with the expected status is not run again
+when the walk is given again. At the end the kill test: a run that was killed and continued must have
+the bits of the one that was not.
+"""
+
+import argparse
+import hashlib
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+SHORT = {
+    "training.max_steps": 20,
+    "training.warmup_steps": 5,
+    "training.validate_every": 10,
+    "training.save_every_steps": 10,
+    "training.log_every": 5,
+}
+
+
+def flags(**more) -> str:
+    """`--set` for a short training, and for `more`, two underscores being a dot."""
+    settings = SHORT | {name.replace("__", "."): value for name, value in more.items()}
+    return " ".join(f"--set {name}={value}" for name, value in settings.items())
+
+
+def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
+    """(standard input, command after `python -m`, expected exit status) in order."""
+    r, d, short = out / "runs", f"--data-dir {data}", flags()
+    tune = "--set training.max_steps=10 --set training.validate_every=10 --set max_length=32"
+    pretrained = [
+        "bert",
+        "roberta",
+        "albert",
+        "span_bert",
+        "electra",
+        "gmlp",
+        "amlp",
+        "macaron_bert",
+        "bert_rab",
+        "gpt",
+        "gpt2",
+        "transformer_xl",
+        "xlnet",
+        "t5",
+        "bart",
+    ]
+    text = "the story of a man\na woman in the house\n"
+    return [
+        ("", "experiments.translate recipes", 0),
+        ("", f"experiments.translate train multi30k_macaron_tiny {r}/m30k {d} {short}", 0),
+        ("", f"experiments.translate average {r}/m30k --last 2", 0),
+        ("", f"experiments.translate evaluate {r}/m30k {d} --split validation[:64]", 0),
+        ("A man is riding a bike.\n", f"experiments.translate translate {r}/m30k", 0),
+        ("", "experiments.pretrain recipes", 0),
+        ("", f"experiments.pretrain prepare bert_tiny {out}/corpus {d}", 0),
+        ("", f"experiments.pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}", 0),
+        ("", f"experiments.pretrain fill {r}/swish 'the [MASK] of the story'", 0),
+        ("", f"experiments.pretrain evaluate {r}/swish --corpus {out}/corpus", 0),
+        *(
+            ("", f"experiments.pretrain train {name}_tiny {r}/{name} {d} {short}", 0)
+            for name in pretrained
+        ),
+        ("", f"experiments.pretrain train xlm_tiny {r}/xlm {d} {short}", 0),
+        ("", f"experiments.pretrain fill {r}/bert 'the [MASK] of the story'", 0),
+        ("", f"experiments.translate train multi30k_xlm_tiny {r}/x --init {r}/xlm {d} {short}", 0),
+        ("", f"experiments.translate train multi30k_bart_tiny {r}/b --init {r}/bart {d} {short} "
+         "--set first_stage_steps=5", 0),
+        ("", f"experiments.finetune train rte {r}/rte --init {r}/swish {d} {tune}", 0),
+        ("", f"experiments.finetune evaluate {r}/rte {d}", 0),
+        ("Two men sleep.\tMen sleep.\n", f"experiments.finetune predict {r}/rte", 0),
+        ("", f"experiments.finetune grid cola rte {r}/grid --init {r}/bert {r}/swish "
+         f"--learning-rates 1e-4 --seeds 1 {tune} {d}", 0),
+        ("", f"experiments.finetune train squad {r}/squad --init {r}/bert {d} {tune} "
+         "--set spans.max_question=16", 0),
+        ("", f"experiments.finetune train conll2003 {r}/conll --init {r}/bert {d} {tune}", 0),
+        ("", f"experiments.finetune baseline rte {d}", 0),
+        ("", f"experiments.generate complete {r}/gpt2 'The story of' --top-p 0.9 --seed 7 "
+         "--max-tokens 8", 0),
+        (text, f"experiments.generate score {r}/gpt2 {out}/lines.txt", 0),
+        ("", f"experiments.few_shot {r}/gpt2 --task rte --shots 0 1 --limit 20 {d} "
+         f"--out {out}/scores", 0),
+        ("", f"experiments.text_to_text train sst2 {r}/t5-sst2 --init {r}/t5 {d} {tune}", 0),
+        ("a fine film\n", f"experiments.text_to_text predict {r}/t5-sst2", 0),
+        ("", f"experiments.pretrain prepare transformer_xl_tiny {out}/xl {d}", 0),
+        ("", f"experiments.pretrain train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
+        ("", f"experiments.pretrain evaluate {r}/xl --corpus {out}/xl --memory 16 32", 0),
+        ("", f"experiments.elmo train elmo_tiny {r}/elmo {d} {short}", 0),
+        ("", f"experiments.elmo embed {r}/elmo --input {out}/lines.txt --output {out}/v.npz", 0),
+        ("", f"experiments.embed train stsb {r}/sts --init {r}/bert {d} {tune}", 0),
+        ("", f"experiments.embed evaluate {r}/sts {d}", 0),
+        ("", f"experiments.embed encode {r}/sts --input {out}/lines.txt --output {out}/v.npy", 0),
+        ("", f"experiments.embed search {r}/sts --corpus {out}/lines.txt --query 'a man'", 0),
+        ("", f"experiments.pretrain train bert_tiny {r}/mirrored --corpus {out}/corpus {short} "
+         "--strategy mirrored --replicas 2", 0),
+        *(
+            ("", f"export.saved_model {r}/{name} {out}/served/{name}", 0)
+            for name in ("m30k", "rte", "squad", "conll", "gpt2", "t5-sst2", "elmo", "sts")
+        ),
+        ("", f"experiments.finetune train rte {r}/bad --init {r}/nowhere {d}", 2),
+        ("", f"experiments.translate train multi30k_macaron_tiny {r}/bad {d} "
+         "--set training.clip_norm=abc", 2),
+        ("", f"experiments.pretrain train bert_tiny {r}/bad {d} --set model.hidden_dim=x", 2),
+    ]  # fmt: skip
+
+
+def run(line: str, given: str, log) -> int:
+    """The exit status of a command, its output in the log."""
+    log.write(f"\n$ python -m {line}\n")
+    log.flush()
+    words = [sys.executable, "-m", *shlex.split(line)]
+    return subprocess.run(words, input=given, text=True, stdout=log, stderr=log).returncode
+
+
+def digest(folder: pathlib.Path) -> str:
+    """SHA-256 over the weights and the state of a run's last checkpoint."""
+    last = max((folder / "checkpoints").glob("step-*"))
+    files = sorted(last.glob("*.npz")) + sorted(last.glob("*.h5"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def serve(folder: pathlib.Path, log) -> bool:
+    """Serves an exported translator and asks it one line."""
+    words = [sys.executable, "-m", "export.serve", str(folder), "--rest-port", "0"]
+    words += ["--grpc-port", "0"]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        ready = server.stdout.readline()
+        url = next(word for word in ready.split() if word.startswith("http://"))
+        line = f"export.client --url {url} --name {folder.name} 'A man is riding a bike.'"
+        return run(line, "", log) == 0
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def killed_run_is_equal(out: pathlib.Path, log) -> bool:
+    """Kills a training after its first checkpoint, continues it, and compares the bits."""
+    for name, kill in (("whole", False), ("killed", True)):
+        run_ = out / "runs" / name
+        line = f"experiments.pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"
+        if kill:
+            child = subprocess.Popen(
+                [sys.executable, "-m", *shlex.split(line)], stdout=log, stderr=log
+            )
+            while child.poll() is None and not list((run_ / "checkpoints").glob("step-*")):
+                time.sleep(0.01)
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        if run(line, "", log):
+            return False
+    return digest(out / "runs" / "whole") == digest(out / "runs" / "killed")
+
+
+def main() -> int:
+    """Walks; returns 1 where a command did not end as expected."""
+    parser = argparse.ArgumentParser(prog="python -m tests.walk", description=__doc__)
+    parser.add_argument("data_dir", help="a TensorFlow Datasets folder")
+    parser.add_argument("out", help="folder for runs, corpora, exports and the log")
+    parser.add_argument("--only", nargs="+", default=[""], help="commands that hold these words")
+    options = parser.parse_args()
+    out = pathlib.Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "lines.txt").write_text("the story of a man\na woman in the house\n")
+    done_file, failed = out / "done.txt", []
+    done = set(done_file.read_text().splitlines()) if done_file.exists() else set()
+    with (out / "log.txt").open("a") as log:
+        todo = [
+            (line, lambda line=line, given=given, status=status: run(line, given, log) == status)
+            for given, line, status in commands(options.data_dir, out)
+        ]
+        todo.append(("serve and ask", lambda: serve(out / "served" / "m30k", log)))
+        todo.append(("a killed run has the same bits", lambda: killed_run_is_equal(out, log)))
+        for number, (name, act) in enumerate(todo, 1):
+            if name in done or not any(word in name for word in options.only):
+                continue
+            began = time.monotonic()
+            good = act()
+            took = time.monotonic() - began
+            print(
+                f"[{number}/{len(todo)}] {'ok' if good else 'FAILED'} {took:5.0f} s  {name}",
+                flush=True,
+            )
+            if good:
+                with done_file.open("a") as file:
+                    file.write(name + "\n")
+            else:
+                failed.append(name)
+    print(f"{len(failed)} of {len(todo)} did not end as expected; output: {out / 'log.txt'}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
