@@ -2,10 +2,9 @@
 
     python -m tests.walk DATA_DIR OUT [--only WORD ...]
 
-DATA_DIR is a TensorFlow Datasets folder. Each command runs in a process of its own, as a person types
-it, and its output goes to OUT/log.txt; a command that ended with the expected status is not run again
-when the walk is given again. At the end the kill test: a run that was killed and continued must have
-the bits of the one that was not.
+DATA_DIR is a TensorFlow Datasets folder. Each command runs in a process of its own, as a person
+types it, and its output goes to OUT/log.txt; given again, the walk leaves out the commands that
+ended as expected. Last, a run that was killed and continued must have the bits of one that was not.
 """
 
 import argparse
