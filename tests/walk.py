@@ -61,7 +61,11 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("A man is riding a bike.\n", f"experiments.translate translate {r}/m30k", 0),
         ("", "experiments.pretrain recipes", 0),
         ("", f"experiments.pretrain prepare bert_tiny {out}/corpus {d}", 0),
-        ("", f"experiments.pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}", 0),
+        (
+            "",
+            f"experiments.pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}",
+            0,
+        ),
         ("", f"experiments.pretrain fill {r}/swish 'the [MASK] of the story'", 0),
         ("", f"experiments.pretrain evaluate {r}/swish --corpus {out}/corpus", 0),
         *(

@@ -1,0 +1,117 @@
+"""SwishRNN's recurrence and gate: one function each, whose implementation is chosen or named."""
+
+import keras
+from keras import ops
+
+from macaron_tf.checks import check_choice
+from macaron_tf.kernels.choice import chosen
+from macaron_tf.kernels.recurrence import (
+    GATES,
+    from_steps,
+    gated,
+    in_steps,
+    scanned,
+    scanned_with_gradient,
+    start_in_steps,
+)
+
+
+def swish_recurrence(
+    x,
+    alpha,
+    beta,
+    step_size: int = 1,
+    mask=None,
+    initial_state=None,
+    implementation: str = "auto",
+):
+    """`c[i] = Swish(c[i-k] - x[i]) + x[i]` with `Swish(u) = sigmoid(alpha u + beta) u`.
+
+    Where x[i] is far above c[i-k] the result is x[i], where it is far below it is c[i-k]. The k
+    chains of positions that are k apart do not touch, so one step of the loop takes k positions,
+    and ceil(L / k) steps suffice.
+
+    Args:
+        x: `(B, L, R)`, of any float type; the state is float32.
+        alpha, beta: `(R,)`, trained.
+        step_size: k, 1 or more. It need not divide L.
+        mask: `(B, L)` boolean, False at padding: the state passes through unchanged, so that
+            padding on either side changes no real position (k chains: on the left, any number of
+            padded positions; between real ones, a multiple of k).
+        initial_state: `(B, k, R)`, the k values before x[0]; zeros by default.
+        implementation: `"scan"` is the reference; `"loop"` has a gradient derived by hand; `"xla"`
+            is for graphs that XLA compiles; `"native"` is a CPU op, compiled on first use;
+            `"auto"` is the best for the place, see `chosen`. They differ by rounding.
+
+    Returns:
+        c, `(B, L, R)`, of x's type.
+
+    Raises:
+        ValueError: step_size below 1, or no such implementation.
+
+    References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
+    """
+    if step_size < 1:
+        raise ValueError(f"step_size={step_size} must be 1 or more")
+    x = ops.convert_to_tensor(x)
+    name = chosen(implementation, keras.backend.standardize_dtype(x.dtype))
+    start = initial_state
+    if start is None:
+        start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
+    alpha, beta, start = (ops.cast(array, "float32") for array in (alpha, beta, start))
+    if name == "native":
+        from macaron_tf.kernels import native  # this and the next need TensorFlow
+
+        return native.recurrence(x, alpha, beta, step_size, mask, start)
+    if name == "xla":
+        from macaron_tf.kernels import xla
+
+        return xla.recurrence(x, alpha, beta, step_size, mask, start)
+    keep = None
+    if mask is not None:  # (B, L) -> (n, k, B, 1), 1 at real positions
+        keep = in_steps(ops.cast(mask, "float32")[..., None], step_size)
+    run = scanned if name == "scan" else scanned_with_gradient
+    steps = in_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
+    c = run(steps, alpha, beta, start_in_steps(start), keep)
+    return ops.cast(from_steps(c, ops.shape(x)[1]), x.dtype)
+
+
+def swish_gate(
+    x,
+    alpha,
+    beta,
+    state_bias,
+    gate_bias,
+    step_size: int = 1,
+    gate: str = "gelu",
+    mask=None,
+    implementation: str = "auto",
+):
+    """`(C + state_bias) * gate(X2 + gate_bias)`, C the recurrence over X1.
+
+    Args:
+        x: `(B, L, 2 R)`: X1 and X2 side by side, the output of one product.
+        alpha, beta, state_bias, gate_bias: `(R,)`.
+        step_size, mask: see `swish_recurrence`.
+        gate: one of `GATES`: the exact GELU, its tanh form, or a sigmoid.
+        implementation: see `swish_recurrence`. `"native"` does all in one pass over x, and keeps
+            only x and C for the gradient.
+
+    Returns:
+        `(B, L, R)`, of x's type.
+
+    Raises:
+        ValueError: step_size below 1, or no such gate or implementation.
+
+    References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3-4.
+    """
+    check_choice("gate", gate, GATES)
+    x = ops.convert_to_tensor(x)
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if step_size >= 1 and chosen(implementation, dtype) == "native":
+        from macaron_tf.kernels import native
+
+        return native.gated(x, alpha, beta, state_bias, gate_bias, step_size, gate, mask)
+    x1, x2 = ops.split(x, 2, axis=-1)  # each (B, L, R)
+    c = swish_recurrence(x1, alpha, beta, step_size, mask, implementation=implementation)
+    return gated(c, x2, state_bias, gate_bias, gate)
