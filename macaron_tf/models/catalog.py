@@ -328,7 +328,7 @@ CONFIGS: dict[str, Config] = {
 
 
 def names(kind: type | None = None) -> list[str]:
-    """The names that `config` and `build` know, perhaps only of one `kind` of configuration."""
+    """The names of all configurations, or of those of one `kind` of configuration."""
     return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
 
 

@@ -100,7 +100,7 @@ class SiameseEncoder(TaskModel):
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:
-    """The features that a text such as `"u,v,|u-v|"` names, in its order.
+    """Names of the features in a text such as `"u,v,|u-v|"`, in order.
 
     Raises:
         ValueError: one is unknown or named twice, or there is none.

@@ -103,8 +103,8 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
         num_classes: see `ClassificationObjective`; for a `CausalChooser` the choices, R.
         language_weight: lambda; 0 leaves L1 out.
 
-    Call arguments: as there, but `network` is a `CausalReader`. Returns the same sums and, with
-    L1, its `language_loss_sum` (nats) over the examples, before lambda.
+    Call arguments: those of `ClassificationObjective`, with a `CausalReader` as `network`. Returns
+    the same sums and, with L1, its `language_loss_sum` (nats) over the examples, before lambda.
 
     References: Radford et al. 2018 (GPT), eq. 5.
     """
@@ -188,7 +188,7 @@ class BidirectionalLanguageObjective(Objective):
 
 
 def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy `(N,)` and `correct (N,)`, which samples cannot tell: 0."""
+    """Cross-entropy `(N,)` and `correct (N,)`; with samples the latter is unknown: 0."""
     if samples:
         output = network.output_layer
         kernel, bias = tf.convert_to_tensor(output.kernel), tf.convert_to_tensor(output.bias)
@@ -203,7 +203,7 @@ def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf
 def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
     """Draws classes with replacement, class k with probability ln((k + 2) / (k + 1)) / ln(V + 1).
 
-    It is near the frequency of the k-th word of a vocabulary in order of frequency (Zipf).
+    This approximates the frequency of the k-th most frequent word (Zipf's law).
 
     Args:
         seed: `(2,)` int.
@@ -220,7 +220,7 @@ def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
 
 
 def log_probability(classes: tf.Tensor, count: int) -> tf.Tensor:
-    """ln of the probability that `log_uniform` draws each of some of `count` classes."""
+    """ln of the probability of each class in one draw of `log_uniform` from `count` classes."""
     k = tf.cast(classes, tf.float32)
     return tf.math.log(tf.math.log1p(1.0 / (k + 1.0)) / math.log(count + 1))
 

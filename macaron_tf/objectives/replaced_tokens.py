@@ -142,7 +142,7 @@ def sample(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
 
 
 def _passed(shares: tf.Tensor, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The one of `(N, K)` shares that holds the draw `(N,)`, and where in it, 0 to 1: `(N,)`."""
+    """Index of the share `(N, K)` that a draw `(N,)` falls in, and the place in it, 0 to 1."""
     sums = tf.cumsum(shares, axis=-1)
     target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the whole
     at = tf.reduce_sum(tf.cast(sums <= target, tf.int32), axis=-1)

@@ -25,11 +25,12 @@ from macaron_tf.settings import Count, Positive
 
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Of `(...,)` labels and `(..., C)` logits: `(...,)` nats."""
+    """Cross-entropy of labels `(...,)` under logits `(..., C)`: `(...,)` nats."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
 def _labels_where(real: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Labels, 0 where there is none."""
     return tf.where(real, labels, tf.zeros_like(labels))
 
 
@@ -39,7 +40,7 @@ def _check_scores(name: str, asked: int, scored: int) -> None:
 
 
 class TaskObjective(Objective):
-    """Base of the objectives of an encoder's answers, and of which of them are right.
+    """Base of the objectives of an encoder's answers: their losses, and the correct ones.
 
     Call arguments: `network`, from `encoder_inputs` to logits; `batch` of these inputs, `label` and
     `weight (B,)` float32. Returns `loss_sum`, `weight`, `input_tokens` and, outside training, of
@@ -153,7 +154,7 @@ class SequenceObjective(Objective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Perplexity and accuracy are of classes."""
+        """The loss, and for classes perplexity and accuracy."""
         return ("loss", "perplexity", "accuracy") if self.loss == "classes" else ("loss",)
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
@@ -257,7 +258,7 @@ class TripletObjective(SimilarityObjective):
     """`max(|a - p| - |a - n| + margin, 0)`: an anchor is nearer to its positive than its negative.
 
     Attributes:
-        margin: by how much, in Euclidean distance.
+        margin: least difference of the two Euclidean distances.
     """
 
     sentences = 3

@@ -80,7 +80,7 @@ class MaskingConfig(Settings):
 
 def rounded_up(rate: float, tokens: int | np.ndarray) -> np.ndarray:
     """`ceil(rate n)` of numbers of tokens n, int32."""
-    # 0.07 * 100 is 7.000000000000001: no eighth token for that.
+    # 0.07 * 100 is 7.000000000000001 in float64, and must not become 8.
     return np.ceil(rate * np.asarray(tokens) - 1e-9).astype(np.int32)
 
 
