@@ -7,18 +7,10 @@ them to an encoder-decoder, and `LineTranslator` adds a vocabulary. `generate` c
 log-probabilities of texts.
 """
 
-from macaron_tf.decoding.beam_search import beam_search, gather_beams, length_penalty
+from macaron_tf.decoding.beam_search import beam_search
 from macaron_tf.decoding.config import BeamSearchConfig, GenerationConfig, SamplingConfig
-from macaron_tf.decoding.sampling import (
-    Controls,
-    Prompts,
-    Rules,
-    draw,
-    filter_logits,
-    generate,
-    sample,
-)
-from macaron_tf.decoding.scoring import Scores, TextScorer, score_continuations, score_targets
+from macaron_tf.decoding.sampling import Controls, Prompts, Rules, generate, sample
+from macaron_tf.decoding.scoring import TextScorer
 from macaron_tf.decoding.text_generator import (
     Completion,
     FilledContext,
@@ -31,7 +23,6 @@ from macaron_tf.decoding.translator import (
     LineTranslator,
     Translations,
     score_ids,
-    target_limits,
     translate_ids,
 )
 
@@ -46,22 +37,14 @@ __all__ = [
     "Prompts",
     "Rules",
     "SamplingConfig",
-    "Scores",
     "SequenceGenerator",
     "TextGenerator",
     "TextScorer",
     "Translations",
     "beam_search",
-    "draw",
     "fill_context",
-    "filter_logits",
-    "gather_beams",
     "generate",
-    "length_penalty",
     "sample",
-    "score_continuations",
     "score_ids",
-    "score_targets",
-    "target_limits",
     "translate_ids",
 ]

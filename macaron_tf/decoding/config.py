@@ -65,7 +65,7 @@ class BeamSearchConfig(LengthLimits):
 
 @dataclasses.dataclass(frozen=True)
 class DrawSettings(Settings):
-    """How tokens are drawn; the filters apply in the order temperature, top-k, top-p.
+    """Settings of a draw; the filters apply in the order temperature, top-k, top-p.
 
     Attributes:
         temperature: divides the logits; 0 is greedy search.

@@ -146,7 +146,7 @@ def sample(
 ) -> dict[str, tf.Tensor]:
     """Draws `config.num_samples` outputs a sentence; greedy search at temperature 0.
 
-    At a sentence's limit EOS is taken whatever its probability. Works under XLA and in a
+    At a sentence's limit EOS is taken, however improbable. Works under XLA and in a
     SavedModel, like `beam_search`.
 
     Args: as in `beam_search`, with K = `config.num_samples` and a cache that is never reordered.
@@ -227,7 +227,7 @@ class Prompts(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How new tokens are chosen.
+    """Rules for choosing new tokens.
 
     Attributes:
         controls: see `DrawSettings`.

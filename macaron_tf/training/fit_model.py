@@ -109,7 +109,7 @@ class FitModel(keras.Model):
 
     @property
     def traces(self) -> dict[str, int]:
-        """How often the `"train"` and the `"test"` step were traced."""
+        """The numbers of traces of the `"train"` and of the `"test"` step."""
         return self.updates.traces
 
     @property

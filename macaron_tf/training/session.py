@@ -327,7 +327,7 @@ class TrainingSession(keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         step: updates done.

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.decoding import BeamSearchConfig, beam_search, gather_beams, length_penalty
-from macaron_tf.decoding.beam_search import top_k
+from macaron_tf.decoding import BeamSearchConfig, beam_search
+from macaron_tf.decoding.beam_search import gather_beams, length_penalty, top_k
 from tests.decoding.toy import REAL_SIZE, Toy, searched, trimmed
 
 PENALTIES = {

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.decoding import (
-    Controls,
-    Prompts,
-    Rules,
-    SamplingConfig,
+from macaron_tf.decoding import Controls, Prompts, Rules, SamplingConfig, generate, sample, sampling
+from macaron_tf.decoding.sampling import (
+    advance,
     draw,
     filter_logits,
-    generate,
-    sample,
-    sampling,
+    first_state,
+    prefill,
+    stream,
+    threefry,
+    uniforms,
 )
-from macaron_tf.decoding.sampling import advance, first_state, prefill, stream, threefry, uniforms
 from macaron_tf.models import EncoderConfig, LanguageModel
 from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, searched, trimmed
 
@@ -39,13 +38,13 @@ def test_uniforms_are_uniform_in_every_direction():
     count = 20_000
     numbers = tf.range(count)
     zeros = tf.zeros_like(numbers)
-    for seeds, streams, places in (
+    for seeds, streams, positions in (
         (tf.stack([numbers, zeros], -1), 0, 0),
         (tf.stack([zeros, numbers], -1), 0, 0),
         (tf.constant([-3, 5]), numbers, 0),
         (tf.constant([1, 0]), 0, numbers),
     ):
-        found = uniforms(seeds, tf.constant(streams), tf.constant(places)).numpy()
+        found = uniforms(seeds, tf.constant(streams), tf.constant(positions)).numpy()
         assert found.shape == (count,) and found.min() >= 0 and found.max() < 1
         counts = np.histogram(found, 20, (0, 1))[0]
         assert np.abs(counts - count / 20).max() < 5 * np.sqrt(count / 20)
@@ -207,8 +206,8 @@ def small(kind):
 
 def asked(rows=ROWS, samples=2, limits=N, seed=1):
     ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
     seeds = seed + np.tile(np.arange(samples, dtype=np.int32), (len(rows), 1))
     lengths = np.array([len(row) for row in rows], np.int32)
     limits = np.broadcast_to(np.int32(limits), (len(rows),))
@@ -305,8 +304,8 @@ class ReadingToy(Toy):
 
     def prefill(self, tokens, index, context, cache):
         self.pieces.append((int(index), tokens.numpy().tolist()))
-        for place, column in enumerate(tf.unstack(tokens, axis=1)):
-            _, cache = self.decode_step(column[:, None], index + place, context, cache)
+        for position, column in enumerate(tf.unstack(tokens, axis=1)):
+            _, cache = self.decode_step(column[:, None], index + position, context, cache)
         return cache
 
 

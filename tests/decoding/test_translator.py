@@ -9,11 +9,11 @@ from macaron_tf.decoding import (
     LineTranslator,
     SamplingConfig,
     score_ids,
-    score_targets,
-    target_limits,
     translate_ids,
 )
 from macaron_tf.decoding.beam_search import loop_shapes
+from macaron_tf.decoding.scoring import score_targets
+from macaron_tf.decoding.translator import target_limits
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from tests.harness import ids

@@ -89,7 +89,7 @@ class MixedDocument(NamedTuple):
     Attributes:
         text: its text, or the two halves of a translation pair.
         repeated: whether its source has been read to its end before.
-        held_out: whether all of it is for validation.
+        held_out: whether the whole document is for validation.
         source: number of its source.
     """
 
@@ -292,7 +292,7 @@ class CorpusDocument:
     Attributes:
         sentences: its ids; of a translation pair the two halves.
         repeated: whether it has come before.
-        held_out: whether all of it is for validation.
+        held_out: whether the whole document is for validation.
         languages: ids of its language and of its second half's, which differ in a translation
             pair only; (0, 0) in a corpus that does not tell languages apart.
         rows: how many rows of a training shard it is worth.

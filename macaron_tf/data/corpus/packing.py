@@ -200,8 +200,7 @@ def pack_translations(
     """Packs each translation pair as a row (Conneau and Lample 2019, section 3.4).
 
     Pairs that do not fit are left out, as XLM does with long sentences: trimmed halves would not
-    translate each other. A half that is no sentence, because nothing of it can be cut into ids,
-    gives no row.
+    translate each other. A half without an id gives no row.
 
     Args:
         documents: the two halves of each pair, as two sentences.

@@ -1,1 +1,1 @@
-"""Where text comes from: TensorFlow Datasets, files, the embedded corpus."""
+"""Sources of text: TensorFlow Datasets, files, the embedded corpus."""

@@ -97,7 +97,7 @@ def open_set(
         builder = tfds.builder_from_directory(str(folder))
         features, splits = builder.info.features, builder.info.splits
         features = features if isinstance(features, tfds.features.FeaturesDict) else {}
-    except Exception as error:  # TFDS lets through whatever its parsers raise
+    except Exception as error:  # TFDS passes on any error of its parsers
         raise UserError(
             f"{folder} is not a prepared TFDS set ({_first_line(error)}): prepare it again"
         ) from error
@@ -120,7 +120,7 @@ def prepared_folder(
 ) -> epath.Path:
     """Finds DATA_DIR/NAME[/CONFIG]/VERSION on the disk.
 
-    `tfds.builder` would ask the network for whatever is not prepared, and try for minutes.
+    `tfds.builder` asks the network for a set that is not prepared, and tries for minutes.
 
     Args:
         name: NAME[/CONFIG][:VERSION].
@@ -184,7 +184,7 @@ def _data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
 
 
 def _remedy(name: str, root: epath.Path) -> str:
-    """How to get a set that is not prepared."""
+    """The remedy for a set that is not prepared, in words."""
     if not _has_builder(name):
         return (
             f"prepare it in that folder (--data-dir) by other means, for TFDS has no builder "

@@ -292,7 +292,7 @@ def _labels(examples: Questions, positions: WindowPositions, lengths: np.ndarray
     starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
     splits = positions.starts.row_splits.numpy()
     question, boundary = positions.question.numpy(), positions.boundary.numpy()  # (M,)
-    # Of each question; an answer that no piece is of, such as one of white space, counts as none.
+    # The answers' first and last pieces; -1 where there is none, as for an answer of white space.
     pieces = np.full((len(examples), 2), -1, np.int64)  # (N, 2)
     for number, answers in enumerate(examples.labels):
         if answers:

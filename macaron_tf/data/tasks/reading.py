@@ -148,7 +148,7 @@ def read_examples(
 
     Returns:
         The examples. Records of TFDS may hold empty texts (some of MultiRC's answers are empty);
-        a file of one's own may not.
+        a table may not.
 
     Raises:
         UserError: no such source, split, column; a label outside the set, a score that is no

@@ -254,8 +254,8 @@ def encode_tagged(
     if examples.labels is not None:
         has_piece = row >= 0  # (W,)
         tags = np.zeros_like(rows.ids, np.uint16)
-        place = rows.offsets[row[has_piece]] + column[has_piece]
-        tags[place] = 1 + np.concatenate(examples.labels)[has_piece]
+        labelled = rows.offsets[row[has_piece]] + column[has_piece]
+        tags[labelled] = 1 + np.concatenate(examples.labels)[has_piece]
         labels = TokenRows(tags, rows.offsets)
     splits = np.cumsum([0, *map(len, examples.words)])
     positions = WordPositions(row, column)

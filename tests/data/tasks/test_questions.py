@@ -111,7 +111,8 @@ def test_rows_and_labels(vocabulary):
         ["e f gh i j k", "", "l M n", "o \u200b p"],
         [(Answer("h i", 5),), (), (Answer("M", 2),), (Answer("\u200b", 2),)],
     )
-    encoded = encode_question_examples(vocabulary, examples, max_length=9, stride=2, max_question=2)
+    room = {"max_length": 9, "stride": 2, "max_question": 2}
+    encoded = encode_question_examples(vocabulary, examples, **room)
     cls, sep = vocabulary.cls_id, vocabulary.sep_id
 
     def ids(text):
@@ -133,14 +134,8 @@ def test_rows_and_labels(vocabulary):
     assert encoded.labels.tolist() == [[0, 0], [5, 6], [0, 0], [0, 0], [4, 4], [0, 0]]
     assert encoded.labels.dtype == np.int32
     positions = encoded.positions
-    again = encode_questions(
-        vocabulary,
-        tf.constant(examples.questions),
-        tf.constant(examples.contexts),
-        max_length=9,
-        stride=2,
-        max_question=2,
-    )[1]
+    asked = (tf.constant(texts) for texts in (examples.questions, examples.contexts))
+    _, again = encode_questions(vocabulary, *asked, **room)
     for one, other in zip(positions, again, strict=True):
         one, other = (
             x.to_list() if isinstance(x, tf.RaggedTensor) else x.numpy().tolist()
@@ -150,36 +145,30 @@ def test_rows_and_labels(vocabulary):
 
 
 def test_batches_carry_two_positions(vocabulary):
-    texts = ["a b c d e f g"] * 5
-    answers = [(Answer("c d", 4),)] * 5
-    examples = Questions(list("12345"), ["q"] * 5, texts, answers)
-    encoded = encode_question_examples(
-        vocabulary, examples, max_length=16, stride=8, max_question=4
-    )
-    data = ExampleBatches(encoded, 4)
+    def batches_of(*answers):
+        examples = Questions(list("12345"), ["q"] * 5, ["a b c d e f g"] * 5, [answers] * 5)
+        room = {"max_length": 16, "stride": 8, "max_question": 4}
+        return ExampleBatches(encode_question_examples(vocabulary, examples, **room), 4)
+
+    data = batches_of(Answer("c d", 4))
     batches = list(data.dataset(repeat=False).as_numpy_iterator())
     assert [batch["label"].shape for batch in batches] == [(4, 2), (4, 2)]
     labels = np.concatenate([batch["label"][batch["weight"] > 0] for batch in batches])
     assert labels.tolist() == [[5, 6]] * 5
     assert batches[0]["label"][batches[0]["weight"] == 0].tolist() in ([], [[0, 0]] * 3)
-    other = encode_question_examples(
-        vocabulary,
-        Questions(list("12345"), ["q"] * 5, texts, [()] * 5),
-        max_length=16,
-        stride=8,
-        max_question=4,
-    )
-    assert ExampleBatches(other, 4).fingerprint() != data.fingerprint()
+    assert batches_of().fingerprint() != data.fingerprint()
 
 
-def test_no_room_is_refused(vocabulary):
-    with pytest.raises(
-        UserError, match="max_length=7 is too small: a question of 4 tokens needs 8"
-    ):
+@pytest.mark.parametrize(
+    ("texts", "max_length", "message"),
+    [
+        (["a"], 7, "max_length=7 is too small: a question of 4 tokens needs 8"),
+        ([], 8, "no example to encode"),
+    ],
+)
+def test_no_room_is_refused(vocabulary, texts, max_length, message):
+    examples = Questions(texts, texts, texts, None)
+    with pytest.raises(UserError, match=message):
         encode_question_examples(
-            vocabulary, Questions(["1"], ["a"], ["b"], None), max_length=7, stride=2, max_question=4
-        )
-    with pytest.raises(UserError, match="no example to encode"):
-        encode_question_examples(
-            vocabulary, Questions([], [], [], None), max_length=8, stride=2, max_question=4
+            vocabulary, examples, max_length=max_length, stride=2, max_question=4
         )
