@@ -66,16 +66,6 @@ def test_special_ids_of_bert(bert):
     assert (bert.pieces, bert.size) == (30522, 30528)
 
 
-def test_in_graph_equals_outside(small):
-    lines = ["A few words.", *STRANGE]
-    raw = tf.constant([line.encode() for line in lines])
-    rows = tf.function(small.encode)(raw)
-    assert rows.dtype == tf.int32
-    assert rows.to_list() == small.encode(raw).to_list() == small.encode_lines(lines)
-    assert small.encode(tf.constant([], tf.string)).to_list() == []
-    assert small.encode_lines([]) == []
-
-
 def test_surrogates_and_invalid_bytes_are_left_out(small):
     assert small.encode_lines(["the \ud800 man"]) == small.encode_lines(["the  man"])
     assert small.encode(tf.constant([b"the \xff man"])).to_list() == small.encode_lines(

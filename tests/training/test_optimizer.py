@@ -78,19 +78,30 @@ def numpy_adam(p, gradients, config, decayed):
     return p
 
 
+def assert_updates(config, starts, expected):
+    """Six random updates of variables give `expected(start, gradients)`."""
+    rng = np.random.default_rng(1)
+    gradients = [[rng.normal(size=start.shape) for _ in range(6)] for start in starts]
+    variables = [keras.Variable(start, dtype="float32") for start in starts]
+    optimizer = make_optimizer(config, variables)
+    for several in zip(*gradients, strict=True):
+        optimizer.apply([tf.constant(g, tf.float32) for g in several], variables)
+    for start, gs, variable in zip(starts, gradients, variables, strict=True):
+        wanted = expected(start, gs)
+        assert np.abs(wanted - start).max() > 0
+        np.testing.assert_allclose(variable, wanted, atol=1e-6)
+
+
 @pytest.mark.parametrize("weight_decay, decay_vectors", [(0.0, True), (0.1, True), (0.1, False)])
 def test_equals_a_numpy_loop(weight_decay, decay_vectors):
     config = dataclasses.replace(CONFIG, weight_decay=weight_decay, decay_vectors=decay_vectors)
     rng = np.random.default_rng(0)
-    starts = [rng.normal(size=(3, 2)), rng.normal(size=2)]
-    gradients = [[rng.normal(size=start.shape) for _ in range(6)] for start in starts]
-    variables = [keras.Variable(start, dtype="float32") for start in starts]
-    optimizer = make_optimizer(config, variables)
-    for pair in zip(*gradients, strict=True):
-        optimizer.apply([tf.constant(g, tf.float32) for g in pair], variables)
-    for start, gs, variable in zip(starts, gradients, variables, strict=True):
+
+    def expected(start, gradients):
         decayed = weight_decay > 0 and (decay_vectors or start.ndim > 1)
-        np.testing.assert_allclose(variable, numpy_adam(start, gs, config, decayed), atol=1e-6)
+        return numpy_adam(start, gradients, config, decayed)
+
+    assert_updates(config, [rng.normal(size=(3, 2)), rng.normal(size=2)], expected)
 
 
 def test_sparing_vectors_needs_the_variables():
@@ -126,12 +137,6 @@ def test_adafactor_is_the_papers_on_t5s_schedule():
         assert float(schedule(n)) == pytest.approx(max(n, 1e4) ** -0.5, rel=1e-5)
     rng = np.random.default_rng(0)
     starts = [rng.normal(size=(4, 3)), rng.normal(size=5), 1e-5 * rng.normal(size=(2, 2))]
-    gradients = [[rng.normal(size=start.shape) for _ in range(6)] for start in starts]
-    variables = [keras.Variable(start, dtype="float32") for start in starts]
-    optimizer = make_optimizer(config, variables)
-    for several in zip(*gradients, strict=True):
-        optimizer.apply([tf.constant(g, tf.float32) for g in several], variables)
-    for start, gs, variable in zip(starts, gradients, variables, strict=True):
-        expected = numpy_adafactor(start, gs, lambda n: max(n, 1e4) ** -0.5)
-        assert np.abs(expected - start).max() > 0
-        np.testing.assert_allclose(variable, expected, atol=1e-6)
+    assert_updates(
+        config, starts, lambda start, gs: numpy_adafactor(start, gs, lambda n: max(n, 1e4) ** -0.5)
+    )
