@@ -3,9 +3,12 @@
 import json
 import pathlib
 
+import keras
 import numpy as np
 
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.training import checkpoints
+from macaron_tf.training.state import weight_table
 
 # Classification: praise or blame, told by one word. Sentences of a kind are alike.
 PRAISE, BLAME = ("good", "great", "fun"), ("bad", "awful", "dull")
@@ -98,6 +101,19 @@ def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = 
     network = FinetuningRun(None, recipe, init.vocabulary).build_network()
     init.copy_to(network)
     return init, recipe, network
+
+
+def write_untrained(run, seed: int = 1):
+    """Writes a run with one checkpoint, of drawn weights, and returns its network."""
+    keras.utils.set_random_seed(seed)
+    network = run.build_network()
+    checkpoints.CheckpointDirectory(run.path).save(
+        1,
+        lambda directory: network.save_weights(str(directory / checkpoints.WEIGHTS)),
+        {"vocabulary": run.vocabulary.hash, "metrics": {}, "weights": weight_table(network)},
+    )
+    run.write(network, "start")
+    return network
 
 
 def assert_same_weights(one, other) -> None:

@@ -7,46 +7,32 @@ import macaron_tf
 from experiments.finetune.__main__ import main
 from experiments.finetune.init import read_init
 from experiments.finetune.run import FinetuningRun
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
+from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.training import TrainingConfig
 from macaron_tf.training.progress import read_lines
-from tests.experiments.task_toys import FILLERS, assert_same_weights, not_yet_trained
+from tests.experiments.task_toys import (
+    FILLERS,
+    assert_same_weights,
+    not_yet_trained,
+    write_untrained,
+)
 from tests.interop.bert_directory import write_bert
 
 
-def pretraining_run(path, vocabulary):
-    """A run of one checkpoint, with a next-sentence head, as `pretrain` would leave it."""
-    from experiments.pretrain.recipe import PretrainingRecipe
-    from experiments.pretrain.run import PretrainingRun
-    from macaron_tf.data.corpus.config import CorpusConfig
-    from macaron_tf.objectives import MaskedLanguageObjective
-    from macaron_tf.training import TrainingConfig, build_fit_model
-    from macaron_tf.training.checkpoints import CheckpointDirectory
-    from macaron_tf.training.state import RunState, manifest_fields, write_checkpoint
-
-    recipe = PretrainingRecipe(
+def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):
+    vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
+    pretraining = PretrainingRecipe(
         model="macaron_bert_tiny",
         model_options=(("hidden_dim", 16), ("num_layers", 1), ("max_length", 16)),
         training=TrainingConfig(max_steps=1),
         corpus=CorpusConfig(sources="text:nowhere", sequence_length=12, pairs="next_sentence"),
     )
-    run = PretrainingRun(path, recipe, vocabulary)
-    network = run.build_network()
-    model = build_fit_model(network, MaskedLanguageObjective(sentence_pair=True), recipe.training)
-    model.prepare()
-    CheckpointDirectory(path).save(
-        1,
-        lambda folder: write_checkpoint(folder, model, RunState()),
-        manifest_fields(model, vocabulary.hash, {}),
-    )
-    run.write(network, "")
-    return network
-
-
-def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):
-    vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
-    pretrained = pretraining_run(tmp_path / "bert", vocabulary)
+    pretrained = write_untrained(PretrainingRun(tmp_path / "bert", pretraining, vocabulary))
     init, recipe, network = not_yet_trained(f"{tmp_path}/bert@1")
     assert init.label == "bert" and init.vocabulary.hash == vocabulary.hash
     assert recipe.model == "macaron_bert_tiny"

@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,10 +22,9 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.text import PairVocabulary
-from macaron_tf.training import checkpoints
-from macaron_tf.training.state import weight_table
 from tests.conftest import number_pairs, number_settings
 from tests.experiments.pretraining_toy import flags, toy_settings
+from tests.experiments.task_toys import write_untrained
 
 LINES = ["one two three", "", "four five"]
 LANGUAGES = ("en", "de")
@@ -57,18 +55,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
         every = [one for one in every if "initializer_range" not in one]
     made = override(registry.load(recipe, PretrainingRecipe), [*every, *settings])
     run = PretrainingRun(as_path(folder / "run"), made, train_vocabulary(made))
-    keras.utils.set_random_seed(seed)
-    network = run.build_network()
-    checkpoints.CheckpointDirectory(run.path).save(
-        1,
-        lambda directory: network.save_weights(str(directory / checkpoints.WEIGHTS)),
-        {
-            "vocabulary": run.vocabulary.hash,
-            "metrics": {},
-            "weights": weight_table(network),
-        },
-    )
-    run.write(network, "start")
+    write_untrained(run, seed)
     return str(run.path)
 
 
