@@ -39,6 +39,7 @@ demo: $(STAMP)
 lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
 
 test: $(STAMP) lint
 	@$(RUN) -m pytest -n 2 --dist loadfile

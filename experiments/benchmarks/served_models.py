@@ -1,24 +1,25 @@
-"""What the serving benchmark serves: one random BERT classifier in several hands, a translator."""
+"""The models of the serving benchmark: a random BERT in each library, and a translator."""
 
+import dataclasses
 import itertools
+import json
 import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.made_up_text import made_up_texts
-from experiments.translate.run import source_limit
-from export.fine_tuned import ClassifierModule
-from export.module import write_version
-from export.translator import TranslationModule
-from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.decoding import BeamSearchConfig
+from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.special_ids import EOS, PAD
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
@@ -125,16 +126,27 @@ def saved_classifier(
     max_length: int,
     folder: pathlib.Path,
 ) -> Answer:
-    """Our classifier exported as `export.saved_model` does it, and loaded by TensorFlow alone.
+    """Our classifier exported by `export.keras_model` and loaded by TensorFlow alone.
 
     Args:
-        network, vocabulary: what is exported.
-        max_length: longest row.
-        folder: for the SavedModel.
+        max_length: longest row, in ids.
+        folder: made for the SavedModel.
     """
-    task = Task("benchmark", first=("text",), labels=LABELS)
-    module = ClassifierModule(network, vocabulary, task, max_length)
-    return _loaded(write_version(module, {}, folder), "probabilities")
+    words = ("--labels", *LABELS, "--max-length", str(max_length))
+    return _loaded(_exported(network, vocabulary, folder, *words), "probabilities")
+
+
+def _exported(network, vocabulary, folder: pathlib.Path, *words: str) -> str:
+    """Runs `export.keras_model` in a process of its own: experiments do not import export."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network.save(folder / "model.keras")
+    vocabulary.save(folder)
+    places = [str(folder / "model.keras"), str(folder), str(folder / "served")]
+    command = [sys.executable, "-m", "export.keras_model", *places, *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise UserError("`python -m export.keras_model` failed: its message is above")
+    return done.stdout.strip().splitlines()[-1]
 
 
 def _loaded(path: os.PathLike, output: str) -> Answer:
@@ -151,7 +163,6 @@ def keras_classifier(
     """The model in memory.
 
     Args:
-        network, vocabulary, max_length: as of `saved_classifier`.
         predict: by Keras's `predict_on_batch`, a graph; else op by op, as a call does it.
     """
 
@@ -188,9 +199,19 @@ def translators(
         max_length_ratio=0.0,
         max_length_offset=new_tokens,
     )
-    module = TranslationModule(network, vocabulary, config, source_limit(network))
-    graph = module.signatures()["serving_default"]
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,), tf.string)])
+    def graph(lines):
+        rows = vocabulary.encode(lines, "en")
+        end = tf.fill([tf.shape(lines)[0], 1], EOS)
+        source = tf.concat([rows, end], axis=1).to_tensor(PAD)
+        return vocabulary.decode(
+            translate_ids(network, source, config, vocabulary.pieces)["ids"][:, 0]
+        )
+
+    decoding = json.dumps(dataclasses.asdict(config))
+    saved = _exported(network, vocabulary, folder, "--decoding", decoding)
     return {
-        IN_MEMORY: lambda lines: graph(text=tf.constant(lines))["translations"].numpy(),
-        SAVED_MODEL: _loaded(write_version(module, {}, folder), "translations"),
+        IN_MEMORY: lambda lines: graph(tf.constant(lines)).numpy()[:, None],
+        SAVED_MODEL: _loaded(saved, "translations"),
     }
