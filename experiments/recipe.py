@@ -70,8 +70,16 @@ class Recipe(Settings):
             raise UserError(
                 "model.vocab_size follows from the vocabulary: set the vocabulary's size instead"
             )
+        return self.catalog_config(vocab_size=vocab_size or 8, **options)
+
+    def catalog_config(self, **options):
+        """The catalog's configuration of the model, with fields replaced.
+
+        Raises:
+            UserError: there is no such model or option, or a value is out of its range.
+        """
         try:
-            return catalog.config(self.model, vocab_size=vocab_size or 8, **options)
+            return catalog.config(self.model, **options)
         except ValueError as error:
             raise UserError(f"model: {error}") from error
 
@@ -200,7 +208,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     if options:
         chosen = dict(recipe.model_options)
         for name, text in options.items():
-            hint = _hint(type(_catalog_config(recipe)), name, f"model.{name}={text}")
+            hint = _hint(type(recipe.catalog_config()), name, f"model.{name}={text}")
             chosen[name] = _tuples(parse(f"model.{name}", text, hint))
         recipe = dataclasses.replace(recipe, model_options=tuple(sorted(chosen.items())))
     for path in values:
@@ -276,13 +284,6 @@ def _hint(cls, path: str, setting: str):
     if rest:
         raise UserError(f"--set {setting}: {name} has no parts, but {rest} follows")
     return hint
-
-
-def _catalog_config(recipe: Recipe):
-    try:
-        return catalog.config(recipe.model)
-    except ValueError as error:
-        raise UserError(f"model: {error}") from error
 
 
 def _replace(node, values: dict[str, typing.Any]):

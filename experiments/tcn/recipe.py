@@ -6,8 +6,7 @@ from typing import Annotated
 
 from experiments.recipe import Recipe, override
 from experiments.tcn.tasks import TASKS
-from macaron_tf.errors import UserError
-from macaron_tf.models import TemporalConfig, catalog
+from macaron_tf.models import TemporalConfig
 from macaron_tf.settings import Count, OneOf
 
 
@@ -32,10 +31,7 @@ class SequenceRecipe(Recipe):
         options = dict(self.model_options)
         if vocab_size:
             options |= {"vocab_size": vocab_size, "output_dim": vocab_size}
-        try:
-            config = catalog.config(self.model, **options)
-        except ValueError as error:
-            raise UserError(f"model: {error}") from error
+        config = self.catalog_config(**options)
         self.expect_model(config, TemporalConfig, "is no model of sequences")
         return config
 

@@ -71,17 +71,13 @@ class Start(abc.ABC):
 
     @abc.abstractmethod
     def vocabulary(
-        self,
-        recipe: TranslationRecipe,
-        directory: str | None = None,
-        data_dir: str | None = None,
-        download: bool = False,
+        self, recipe: TranslationRecipe, directory: str | None = None, **text
     ) -> PairVocabulary:
         """The vocabulary of the translation.
 
         Args:
             directory: of `--vocabulary`.
-            data_dir, download: as for `macaron_tf.data.read_pairs`.
+            text: `data_dir` and `download` of `read_pairs`.
 
         Raises:
             UserError: another vocabulary than the weights', or text that cannot be read.
@@ -163,11 +159,7 @@ class EncoderStart(Start):
         self._language_rows(recipe)
 
     def vocabulary(
-        self,
-        recipe: TranslationRecipe,
-        directory: str | None = None,
-        data_dir: str | None = None,
-        download: bool = False,
+        self, recipe: TranslationRecipe, directory: str | None = None, **text
     ) -> PairVocabulary:
         own = self.init.vocabulary
         if directory:
@@ -236,11 +228,7 @@ class SequenceStart(Start):
             )
 
     def vocabulary(
-        self,
-        recipe: TranslationRecipe,
-        directory: str | None = None,
-        data_dir: str | None = None,
-        download: bool = False,
+        self, recipe: TranslationRecipe, directory: str | None = None, **text
     ) -> PairVocabulary:
         data, (language, _) = recipe.data, recipe.data.languages
         if directory:
@@ -250,7 +238,7 @@ class SequenceStart(Start):
                 f"training a vocabulary of {data.vocabulary_size:,} pieces of {language!r}",
                 flush=True,
             )
-            pairs = read_pairs(data.source, data.train_split, *data.languages, data_dir, download)
+            pairs = read_pairs(data.source, data.train_split, *data.languages, **text)
             source_lines = (line for line, _ in pairs)
             lines = normalized_text(source_lines, data.normalization, [language], _MAX_LINES)
             source = SentencePieceVocabulary.train(
