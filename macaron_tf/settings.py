@@ -161,9 +161,8 @@ def parse(name: str, text: str, hint) -> Any:
             return _converted(value, hint)
         except _Unfit:
             pass
-    if type(literal) in (str, tuple, list) and any(
-        map(dataclasses.is_dataclass, typing.get_args(hint))
-    ):
+    members = (member for member in typing.get_args(hint) if isinstance(member, type))
+    if type(literal) in (str, tuple, list) and any(map(dataclasses.is_dataclass, members)):
         return literal  # a tuple of settings: the class that holds it makes them
     raise SettingError(f"{name}={literal!r} must be {describe_hint(hint)}")
 

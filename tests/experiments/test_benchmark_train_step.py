@@ -125,16 +125,14 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
 def test_blocks_take_turns_in_the_named_implementation(monkeypatch, capsys):
     from experiments.benchmarks import tensorflow_encoders
 
-    recurrence = importlib.import_module("macaron_tf.kernels.recurrence")
+    swish = importlib.import_module("macaron_tf.kernels.swish")
     configs = tensorflow_encoders.block_configs(TINY)
     configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
     monkeypatch.setattr(tensorflow_encoders, "block_configs", lambda setting: configs)
     monkeypatch.setattr(train_step, "set_threads", lambda threads: None)  # TensorFlow has begun
     monkeypatch.setitem(SETTINGS, "small", TINY)
-    asked, chosen = set(), recurrence.chosen
-    monkeypatch.setattr(
-        recurrence, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given)
-    )
+    asked, chosen = set(), swish.chosen
+    monkeypatch.setattr(swish, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given))
     rounds = ["--rounds", "1", "--steps", "1"]
     assert train_step.main(["--implementation", "scan", *rounds]) == 0
     assert asked == {"scan"}
