@@ -35,6 +35,7 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
     """(standard input, command after `python -m`, expected exit status) in order."""
     r, d, short = out / "runs", f"--data-dir {data}", flags()
     tune = "--set training.max_steps=10 --set training.validate_every=10 --set max_length=32"
+    answer = tune.replace("max_length=32", "validation_examples=64")
     pretrained = [
         "bert",
         "roberta",
@@ -89,9 +90,9 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("", f"experiments.generate complete {r}/gpt2 'The story of' --top-p 0.9 --seed 7 "
          "--max-tokens 8", 0),
         (text, f"experiments.generate score {r}/gpt2 {out}/lines.txt", 0),
-        ("", f"experiments.few_shot {r}/gpt2 --task rte --shots 0 1 --limit 20 {d} "
+        ("", f"experiments.few_shot {r}/gpt2 --task rte --shots 0 1 --max-examples 20 {d} "
          f"--out {out}/scores", 0),
-        ("", f"experiments.text_to_text train sst2 {r}/t5-sst2 --init {r}/t5 {d} {tune}", 0),
+        ("", f"experiments.text_to_text train sst2 {r}/t5-sst2 --init {r}/t5 {d} {answer}", 0),
         ("a fine film\n", f"experiments.text_to_text predict {r}/t5-sst2", 0),
         ("", f"experiments.pretrain prepare transformer_xl_tiny {out}/xl {d}", 0),
         ("", f"experiments.pretrain train transformer_xl_tiny {r}/xl --corpus {out}/xl {short}", 0),
