@@ -20,7 +20,7 @@ from export.translator import TranslationModule
 from macaron_tf import models  # noqa: F401 - registers the classes with Keras
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.decoding import BeamSearchConfig
-from macaron_tf.errors import exit_on_user_error
+from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.text import PieceVocabulary
 
 
@@ -39,13 +39,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--max-length", type=int, default=128, help="a classifier's longest row")
     parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")
     options = parser.parse_args(arguments)
-    network = keras.saving.load_model(options.model, compile=False)
+    try:
+        config = BeamSearchConfig(**json.loads(options.decoding))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--decoding {options.decoding}: {error}") from error
+    try:
+        network = keras.saving.load_model(options.model, compile=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{options.model} is no model that Keras saved: {error}") from error
     vocabulary = PieceVocabulary.load(options.vocabulary)
     if options.labels:
         task = Task("task", first=("text",), labels=tuple(options.labels))
         module = ClassifierModule(network, vocabulary, task, options.max_length)
     else:
-        config = BeamSearchConfig(**json.loads(options.decoding))
         module = TranslationModule(network, vocabulary, config, source_limit(network))
     print(write_version(module, {}, options.out))
 
