@@ -1,36 +1,134 @@
-"""Parsers of the commands: sub-commands and the options that several commands share."""
+"""Commands as tables of their arguments: the parsers, and what several commands share.
+
+A part adds one argument or several to a parser. The functions that commands run are named, not
+imported: `--help` answers without TensorFlow.
+"""
 
 import argparse
+import pkgutil
 import re
+import sys
 from collections.abc import Callable
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, exit_on_user_error
+
+Part = Callable[[argparse.ArgumentParser], object]
+# Name, help, `module:function` that gets the parsed options, arguments.
+Command = tuple[str, str, str, tuple[Part, ...]]
 
 # macaron_tf.distribution.STRATEGIES, which cannot be imported without TensorFlow.
-_STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
+STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
 
-def command_parser(
-    prog: str, text: str, forms: str
-) -> tuple[argparse.ArgumentParser, Callable[[str, str], argparse.ArgumentParser]]:
-    """A parser of sub-commands.
+def program(module: str, text: str, forms: str, *commands: Command) -> Callable[..., int]:
+    """The `main` of `python -m MODULE COMMAND`.
 
     Args:
-        prog: the command line without its arguments.
         text: the help, examples included.
         forms: the last part of every help, such as the forms of sources.
-
-    Returns:
-        The parser, and `command(name, text)`, which adds a command and returns its parser.
     """
+    parser, layout = _parser(module, text, forms)
+    add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
+    for name, help_, run, parts in commands:
+        _fill(add(name, help=help_, description=help_, **layout), run, parts)
+    return _main(parser)
+
+
+def single_program(
+    module: str, text: str, forms: str, run: str, *parts: Part
+) -> Callable[..., int]:
+    """The `main` of `python -m MODULE`, which has no sub-commands; see `program`."""
+    parser, _ = _parser(module, text, forms)
+    _fill(parser, run, parts)
+    return _main(parser)
+
+
+def _parser(module: str, text: str, forms: str) -> tuple[argparse.ArgumentParser, dict]:
     layout = dict(epilog=forms, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser = argparse.ArgumentParser(prog=prog, description=text, **layout)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    return argparse.ArgumentParser(prog=f"python -m {module}", description=text, **layout), layout
 
-    def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=text, description=text, **layout)
 
-    return parser, command
+def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
+    parser.set_defaults(function=run, uses_devices=False)
+    together(*parts)(parser)
+
+
+def _main(parser: argparse.ArgumentParser) -> Callable[..., int]:
+    @exit_on_user_error
+    def main(arguments: list[str] | None = None) -> int | None:
+        """Runs the command; see `--help`.
+
+        Its options are the parsed arguments, `arguments`, the words given, and `devices`, the
+        `tf.distribute.Strategy` of a command with `DEVICES`.
+        """
+        options = parser.parse_args(arguments)
+        options.arguments = sys.argv[1:] if arguments is None else arguments
+        if options.uses_devices:
+            from macaron_tf.distribution import make_strategy
+
+            options.devices = make_strategy(options.strategy, options.tpu, options.replicas)
+        return pkgutil.resolve_name(options.function)(options)
+
+    return main
+
+
+def command(name: str, text: str, run: str, *parts: Part) -> Command:
+    """A command of a `program`."""
+    return name, text, run, parts
+
+
+def argument(form: str, text: str, **options) -> Part:
+    """An argument with its help.
+
+    Args:
+        form: its name, and a flag's value after a space, such as `--out DIR`.
+        options: of `add_argument`.
+    """
+    name, _, value = form.partition(" ")
+    options |= {"metavar": value} if value else {}
+    return lambda parser: parser.add_argument(name, help=text, **options)
+
+
+def switch(name: str, text: str) -> Part:
+    """A flag without a value."""
+    return argument(name, text, action="store_true")
+
+
+def yes_or_no(name: str, text: str) -> Part:
+    """`--NAME` and `--no-NAME`; None where neither is given."""
+    return argument(name, text, action=argparse.BooleanOptionalAction, default=None)
+
+
+def number(form: str, text: str, default: float | None = None, kind: type = int, **options) -> Part:
+    """A flag that takes a number."""
+    return argument(form, text, type=kind, default=default, **options)
+
+
+def count(form: str, text: str, default: int | None = None, least: int = 1, **options) -> Part:
+    """A flag that takes a whole number of at least `least`; others are refused in a sentence."""
+
+    def checked(given: str) -> int:
+        if not re.fullmatch("-?[0-9]+", given) or int(given) < least:
+            name = form.partition(" ")[0]
+            raise UserError(f"{name} {given}: give a whole number of {least} or more")
+        return int(given)
+
+    return argument(form, text, type=checked, default=default, **options)
+
+
+def together(*parts: Part) -> Part:
+    """Several parts as one."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        for part in parts:
+            part(parser)
+
+    return add
+
+
+def group(title: str, *parts: Part, text: str | None = None) -> Part:
+    """Parts under a title of their own in the help."""
+    return lambda parser: together(*parts)(parser.add_argument_group(title, text))
 
 
 def source_forms(forms: dict[str, str]) -> str:
@@ -39,133 +137,68 @@ def source_forms(forms: dict[str, str]) -> str:
     return "".join(f"  {form:{width}}  {text}\n" for form, text in forms.items())
 
 
-def tfds_options(parser: argparse.ArgumentParser) -> None:
-    """`--data-dir` and `--download`."""
-    parser.add_argument("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
-    parser.add_argument(
-        "--download", action="store_true", help="let TensorFlow Datasets download what is missing"
-    )
-
-
-def set_option(parser: argparse.ArgumentParser, examples: str) -> None:
+def settings(examples: str) -> Part:
     """`--set PATH=VALUE`, as often as wanted."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help=f"replace a setting, such as {examples}",
+    text = f"replace a setting, such as {examples}"
+    return argument("--set PATH=VALUE", text, action="append", default=[])
+
+
+def recipe(examples: str) -> Part:
+    """The argument RECIPE, its data and its `--set`, with examples of settings."""
+    name = argument("recipe", "name of a recipe; `recipes` lists them")
+    return together(name, TFDS, settings(examples))
+
+
+def recipes(kind: str) -> Command:
+    """The command `recipes [NAME]`, of the recipes of a class, `module:class`."""
+    return command(
+        "recipes",
+        "list the recipes, or all settings of one",
+        "experiments.registry:run",
+        argument("name", "a recipe: every setting, its range, what it is", nargs="?"),
+        lambda parser: parser.set_defaults(kind=kind),
     )
 
 
-def recipe_options(parser: argparse.ArgumentParser, settings: str) -> None:
-    """The argument RECIPE, its data and its `--set`, with examples of `settings`."""
-    parser.add_argument("recipe", help="name of a recipe; `recipes` lists them")
-    tfds_options(parser)
-    set_option(parser, settings)
+def checkpoint(names: str = "best, last or a step's number (default: best)") -> Part:
+    """`--checkpoint`, with the names it takes."""
+    return argument("--checkpoint NAME", names)
 
 
-def run_to_train(parser: argparse.ArgumentParser) -> None:
-    """The argument RUN of a training."""
-    parser.add_argument("run", help="folder of the run; made, or resumed where it exists")
-
-
-def vocabulary_option(parser: argparse.ArgumentParser) -> None:
-    """`--vocabulary` of a command that otherwise trains one."""
-    parser.add_argument(
-        "--vocabulary", metavar="DIR", help="use this vocabulary instead of training one"
-    )
-
-
-def run_option(
-    parser: argparse.ArgumentParser, names: str = "best, last or a step's number (default: best)"
-) -> None:
-    """The argument RUN, and `--checkpoint` with the names it takes."""
-    parser.add_argument("run", help="folder of the run")
-    parser.add_argument("--checkpoint", metavar="NAME", help=names)
-
-
-def init_options(parser: argparse.ArgumentParser) -> None:
-    """`--model` and `--vocabulary`, which go with `--init none`, and `--lower-case`."""
-    parser.add_argument("--model", metavar="NAME", help="of the model catalog, with --init none")
-    parser.add_argument("--vocabulary", metavar="DIR", help="a vocabulary, with --init none")
-    lower_case_option(parser)
-
-
-def lower_case_option(parser: argparse.ArgumentParser) -> None:
-    """`--lower-case` and `--no-lower-case`."""
-    parser.add_argument(
-        "--lower-case",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="whether a hugging-face: model lower-cases, where its files do not say",
-    )
-
-
-def checkpoint_option(parser: argparse.ArgumentParser) -> None:
-    """`--checkpoint NAME`."""
-    parser.add_argument(
-        "--checkpoint", metavar="NAME", help="best, last or a step's number (default: best)"
-    )
-
-
-def count_option(
-    parser: argparse.ArgumentParser, flag: str, text: str, least: int = 1, **more
-) -> None:
-    """A flag that takes a whole number of at least `least`; others are refused in a sentence.
-
-    Args:
-        text: the help.
-        more: `default` or `metavar` of `add_argument`.
-    """
-
-    def count(given: str) -> int:
-        if not re.fullmatch("-?[0-9]+", given) or int(given) < least:
-            raise UserError(f"{flag} {given}: give a whole number of {least} or more")
-        return int(given)
-
-    parser.add_argument(flag, type=count, help=text, **{"metavar": "N", **more})
-
-
-def recipes_command(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    """The command `recipes [NAME]`."""
-    parser = command("recipes", "list the recipes, or all settings of one")
-    parser.add_argument("name", nargs="?", help="a recipe: every setting, its range, what it is")
-
-
-def strategy_options(parser: argparse.ArgumentParser) -> None:
-    """`--strategy`, `--replicas` and `--tpu`."""
-    group = parser.add_argument_group(
-        "devices", "batches and results are the same on any number of devices"
-    )
-    group.add_argument(
-        "--strategy",
-        choices=_STRATEGIES,
-        help="mirrored: all of this machine's GPUs; multi_worker: this process and the others that "
-        "TF_CONFIG names; by default the first GPU, or the CPU without one",
-    )
-    group.add_argument(
-        "--replicas",
-        type=int,
-        metavar="N",
-        help="with mirrored: N devices; without a GPU N parts of the CPU (default 2)",
-    )
-    group.add_argument(
-        "--tpu", metavar="NAME", help="with tpu: its name, or local on a TPU VM (default local)"
-    )
-
-
-def devices(options: argparse.Namespace):
-    """The strategy that the options ask for; TensorFlow must not have been used before.
-
-    Returns:
-        A `tf.distribute.Strategy`; None where the command has no such options.
-
-    Raises:
-        UserError: see `macaron_tf.distribution.make_strategy`.
-    """
-    if not hasattr(options, "strategy"):
-        return None
-    from macaron_tf.distribution import make_strategy  # --help answers without TensorFlow
-
-    return make_strategy(options.strategy, options.tpu, options.replicas)
+TFDS = together(
+    argument("--data-dir DIR", "TensorFlow Datasets' folder"),
+    switch("--download", "let TensorFlow Datasets download what is missing"),
+)
+RUN = argument("run", "folder of the run")
+RUN_TO_TRAIN = argument("run", "folder of the run; made, or resumed where it exists")
+VOCABULARY = argument("--vocabulary DIR", "use this vocabulary instead of training one")
+LOWER_CASE = yes_or_no(
+    "--lower-case", "whether a hugging-face: model lower-cases, where its files do not say"
+)
+INIT_NONE = together(
+    argument("--model NAME", "of the model catalog, with --init none"),
+    argument("--vocabulary DIR", "a vocabulary, with --init none"),
+    LOWER_CASE,
+)
+DRAWING = together(
+    number("--top-k K", "of the K likeliest", 0),
+    number("--top-p P", "of the likeliest that make up P", 1.0, float),
+    number("--seed", "same seed, same draws (default 1)", 1),
+)
+DEVICES = together(
+    group(
+        "devices",
+        argument(
+            "--strategy",
+            "mirrored: all of this machine's GPUs; multi_worker: this process and the others that "
+            "TF_CONFIG names; by default the first GPU, or the CPU without one",
+            choices=STRATEGIES,
+        ),
+        number(
+            "--replicas N", "with mirrored: N devices; without a GPU N parts of the CPU (default 2)"
+        ),
+        argument("--tpu NAME", "with tpu: its name, or local on a TPU VM (default local)"),
+        text="batches and results are the same on any number of devices",
+    ),
+    lambda parser: parser.set_defaults(uses_devices=True),
+)

@@ -13,7 +13,7 @@ import threading
 import time
 
 from experiments import registry
-from experiments.command_line import set_option
+from experiments.command_line import settings
 from experiments.recipe import override
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--run", default="runs/demo", help="folder of the run (default %(default)s)"
     )
-    set_option(parser, "training.max_minutes=5 or data.target_language=fr")
+    settings("training.max_minutes=5 or data.target_language=fr")(parser)
     options = parser.parse_args(arguments)
     began = time.monotonic()
     path, recipe = pathlib.Path(options.run), override(registry.load("demo"), options.set)

@@ -1,5 +1,6 @@
 """The recipes by name: every public function in a module of `experiments.recipes` makes one."""
 
+import argparse
 import functools
 import importlib
 import inspect
@@ -53,16 +54,16 @@ def documentation(name: str) -> str:
     return inspect.getdoc(_makers()[name])
 
 
-def show(kind: type[Recipe], name: str | None = None) -> None:
-    """Prints the names of all recipes with their first lines, or one recipe whole.
+def run(options: argparse.Namespace) -> None:
+    """The command `recipes [NAME]`: all recipes with their first lines, or one recipe whole.
 
     Args:
-        kind: class of the recipes.
-        name: the recipe whose commands, documentation and settings are printed.
+        options: `kind`, the class of the recipes as `module:class`, and `name`.
 
     Raises:
         UserError: no such recipe, or one of another kind.
     """
+    kind, name = pkgutil.resolve_name(options.kind), options.name
     if name is None:
         for each in names(kind):
             print(f"{each:28} {documentation(each).splitlines()[0]}")

@@ -42,7 +42,7 @@ from experiments.benchmarks.harness import (
     summary,
 )
 from experiments.benchmarks.translation_race import REFERENCE, Race, equality, prepare
-from experiments.command_line import set_option
+from experiments.command_line import settings
 from macaron_tf.errors import UserError, exit_on_user_error
 
 
@@ -214,7 +214,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         parser, "--bleu-minutes", None, "train each for N minutes instead", 0.01, float, metavar="N"
     )
     add_number(parser, "--validate-every", 500, "updates, for BLEU")
-    set_option(parser, "training.learning_rate=3e-3")
+    settings("training.learning_rate=3e-3")(parser)
     options = parser.parse_args(arguments)
     if options.validate_every % options.updates:
         raise UserError(

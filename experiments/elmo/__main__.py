@@ -9,87 +9,60 @@
 trains a tagger of CoNLL-2003's entities with the vectors and one without, and prints both F1.
 """
 
-import argparse
 import sys
 
-from experiments.command_line import (
-    command_parser,
-    count_option,
-    devices,
-    recipe_options,
-    recipes_command,
-    run_option,
-    run_to_train,
-    strategy_options,
-    tfds_options,
+from experiments import command_line as cli
+
+_RUN = cli.together(cli.RUN, cli.checkpoint())
+
+main = cli.program(
+    "experiments.elmo",
+    __doc__,
+    "",
+    cli.command(
+        "train",
+        "train a recipe, or go on with an interrupted run",
+        "experiments.elmo.train:run",
+        cli.recipe("training.max_steps=500 or sources=text:books/*.gz"),
+        cli.RUN_TO_TRAIN,
+        cli.DEVICES,
+    ),
+    cli.command(
+        "evaluate",
+        "perplexity on the documents that the run held out",
+        "experiments.elmo.train:evaluate",
+        _RUN,
+        cli.TFDS,
+    ),
+    cli.command(
+        "embed",
+        "the vectors of the words of some lines, as an .npz",
+        "experiments.elmo.embed:run",
+        _RUN,
+        cli.argument("--input FILE", "a sentence a line; stdin by default"),
+        cli.argument("--output FILE", "the .npz to write", required=True),
+        cli.argument(
+            "--layers",
+            "all layers of each word (default), their mean, or the last one",
+            choices=("all", "mean", "top"),
+            default="all",
+        ),
+        cli.switch("--tokenized", "words are separated by spaces already"),
+    ),
+    cli.command(
+        "tag",
+        "a tagger of entities with the vectors, and one without",
+        "experiments.elmo.tag:run",
+        _RUN,
+        cli.argument("out", "folder of runs and results"),
+        cli.argument("--source", "tfds:NAME or conll:FILE; conll2003_ner by default"),
+        cli.argument("--split", "the split to score on (default dev)", default="dev"),
+        cli.count("--epochs N", "passes over the sentences (default 8)", 8),
+        cli.number("--seeds N", "default 1", [1], nargs="+"),
+        cli.TFDS,
+    ),
+    cli.recipes("experiments.elmo.run:ElmoRecipe"),
 )
-from macaron_tf.errors import exit_on_user_error
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser, command = command_parser("python -m experiments.elmo", __doc__, "")
-
-    train = command("train", "train a recipe, or go on with an interrupted run")
-    recipe_options(train, "training.max_steps=500 or sources=text:books/*.gz")
-    run_to_train(train)
-    strategy_options(train)
-
-    evaluate = command("evaluate", "perplexity on the documents that the run held out")
-    run_option(evaluate)
-    tfds_options(evaluate)
-
-    embed = command("embed", "the vectors of the words of some lines, as an .npz")
-    run_option(embed)
-    embed.add_argument("--input", metavar="FILE", help="a sentence a line; stdin by default")
-    embed.add_argument("--output", metavar="FILE", required=True, help="the .npz to write")
-    embed.add_argument(
-        "--layers",
-        choices=("all", "mean", "top"),
-        default="all",
-        help="all layers of each word (default), their mean, or the last one",
-    )
-    embed.add_argument(
-        "--tokenized",
-        action="store_true",
-        help="words are separated by spaces already",
-    )
-
-    tag = command("tag", "a tagger of entities with the vectors, and one without")
-    run_option(tag)
-    tag.add_argument("out", help="folder of runs and results")
-    tag.add_argument("--source", help="tfds:NAME or conll:FILE; conll2003_ner by default")
-    tag.add_argument("--split", default="dev", help="the split to score on (default dev)")
-    count_option(tag, "--epochs", "passes over the sentences (default 8)", default=8)
-    tag.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="default 1")
-    tfds_options(tag)
-
-    recipes_command(command)
-    return parser
-
-
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Runs one command; see `--help`."""
-    options = _parser().parse_args(arguments)
-    options.arguments = list(arguments or sys.argv[1:])
-    options.devices = devices(options)
-    # Each command imports its own module: `--help` answers without TensorFlow.
-    match options.command:
-        case "train":
-            from experiments.elmo.train import run
-        case "evaluate":
-            from experiments.elmo.train import evaluate as run
-        case "embed":
-            from experiments.elmo.embed import run
-        case "tag":
-            from experiments.elmo.tag import run
-        case "recipes":
-            from experiments.elmo.run import ElmoRecipe
-            from experiments.registry import show
-
-            return show(ElmoRecipe, options.name)
-    run(options)
-
 
 if __name__ == "__main__":
     sys.exit(main())

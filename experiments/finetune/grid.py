@@ -93,9 +93,7 @@ def run(options: argparse.Namespace) -> None:
     cells = list(_cells(options, inits, data))
     out = pathlib.Path(options.out)
     record = {
-        "command": shlex.join(
-            ["python", "-m", "experiments.finetune", *(options.arguments or sys.argv[1:])]
-        ),
+        "command": shlex.join(["python", "-m", "experiments.finetune", *options.arguments]),
         "preset": options.preset,
         "tasks": options.tasks,
         "models": list(inits),

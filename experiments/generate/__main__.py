@@ -9,11 +9,9 @@ The text comes as it is drawn. The same run, text, settings and seed give the sa
 draws with the seed + k, counted from 0. `export.saved_model` writes a model that does the same.
 """
 
-import argparse
 import sys
 
-from experiments.command_line import checkpoint_option, command_parser
-from macaron_tf.errors import UserError, exit_on_user_error
+from experiments import command_line as cli
 
 _FORMS = """runs of `python -m experiments.pretrain`:
   causal_language, segment_language    GPT, Transformer-XL: go on with a text
@@ -27,78 +25,54 @@ A text ends where the model ends it, after --max-tokens, or with the model's las
 whichever comes first. Line ends in what is given are read as spaces, as in the training's rows.
 """
 
-_RUN = "folder of the run, or hugging-face:DIR"
+_RUN = cli.argument("run", "folder of the run, or hugging-face:DIR")
+_DRAWING = cli.together(
+    cli.group(
+        "drawing",
+        cli.number("--temperature T", "0 takes the likeliest token", 1.0, float),
+        cli.DRAWING,
+        cli.number("--samples N", "texts of each", 1),
+        cli.number("--max-tokens N", "new tokens at most (default 128)", 128),
+        cli.number("--min-tokens N", "new tokens before it may end", 0),
+    ),
+    cli.checkpoint(),
+)
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser, command = command_parser("python -m experiments.generate", __doc__, _FORMS)
-
-    complete = command("complete", "go on with texts, or answer them")
-    complete.add_argument("run", help=_RUN)
-    complete.add_argument("text", nargs="*", help="texts to go on with; lines of stdin by default")
-    _drawing_options(complete)
-
-    sample = command("sample", "texts from their first word")
-    sample.add_argument("run", help=_RUN)
-    _drawing_options(sample)
-
-    score = command("score", "perplexity of files of text, a token and a word")
-    score.add_argument("run", help=_RUN)
-    score.add_argument("files", nargs="+", metavar="FILE", help="text, plain or .gz; a score each")
-    score.add_argument(
-        "--window",
-        type=int,
-        metavar="L",
-        help="tokens that the model sees at once; those of its rows by default",
-    )
-    score.add_argument(
-        "--stride",
-        type=int,
-        metavar="S",
-        help="tokens from one window to the next; those before, which overlap, are seen and not "
-        "scored (default: half a window)",
-    )
-    score.add_argument("--output", metavar="FILE", help="JSON of the scores")
-    checkpoint_option(score)
-    return parser
-
-
-def _drawing_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("drawing")
-    group.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="0 takes the likeliest token"
-    )
-    group.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K likeliest")
-    group.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="of the likeliest that make up P"
-    )
-    group.add_argument("--samples", type=int, default=1, metavar="N", help="texts of each")
-    group.add_argument(
-        "--max-tokens", type=int, default=128, metavar="N", help="new tokens at most (default 128)"
-    )
-    group.add_argument(
-        "--min-tokens", type=int, default=0, metavar="N", help="new tokens before it may end"
-    )
-    group.add_argument("--seed", type=int, default=1, help="same seed, same text (default 1)")
-    checkpoint_option(parser)
-
-
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Runs one command; see `--help`."""
-    options = _parser().parse_args(arguments)
-    if options.command == "score":
-        for name, value in (("window", options.window), ("stride", options.stride)):
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value}: give a whole number of 1 or more")
-    # Each command imports what it needs: `--help` answers without TensorFlow.
-    from experiments.generate import commands
-
-    if options.command == "score":
-        commands.score(options)
-    else:
-        commands.complete(options)
-
+main = cli.program(
+    "experiments.generate",
+    __doc__,
+    _FORMS,
+    cli.command(
+        "complete",
+        "go on with texts, or answer them",
+        "experiments.generate.commands:complete",
+        _RUN,
+        cli.argument("text", "texts to go on with; lines of stdin by default", nargs="*"),
+        _DRAWING,
+    ),
+    cli.command(
+        "sample",
+        "texts from their first word",
+        "experiments.generate.commands:complete",
+        _RUN,
+        _DRAWING,
+    ),
+    cli.command(
+        "score",
+        "perplexity of files of text, a token and a word",
+        "experiments.generate.commands:score",
+        _RUN,
+        cli.argument("files FILE", "text, plain or .gz; a score each", nargs="+"),
+        cli.count("--window L", "tokens that the model sees at once; those of its rows by default"),
+        cli.count(
+            "--stride S",
+            "tokens from one window to the next; those before, which overlap, are seen and not "
+            "scored (default: half a window)",
+        ),
+        cli.argument("--output FILE", "JSON of the scores"),
+        cli.checkpoint(),
+    ),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,11 +15,9 @@ trained again: an interrupted command goes on when it is given again. The settin
 `tcn_TASK` in experiments/recipes/tcn.py.
 """
 
-import argparse
 import sys
 
-from experiments.command_line import set_option, tfds_options
-from macaron_tf.errors import exit_on_user_error
+from experiments import command_line as cli
 
 # The keys of experiments.tcn.tasks.TASKS, which cannot be imported without TensorFlow.
 _TASKS = (
@@ -34,37 +32,19 @@ _TASKS = (
 )
 _MODELS = ("tcn", "lstm", "gru", "rnn")
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.tcn",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("task", choices=_TASKS, metavar="TASK", help=", ".join(_TASKS))
-    add("out", help="folder of runs and results")
-    add(
-        "--data",
-        metavar="PATH",
-        help="the .mat file of music, the folder of ptb's texts",
-    )
-    add("--models", nargs="+", choices=_MODELS, default=list(_MODELS), help="default: all four")
-    add("--seeds", nargs="+", type=int, default=[1], metavar="N", help="default 1")
-    tfds_options(parser)
-    set_option(parser, "training.max_steps=500 or batch_size=8, of all the models")
-    return parser
-
-
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Runs the command; see `--help`."""
-    options = _parser().parse_args(arguments)
-    options.arguments = list(arguments or sys.argv[1:])
-    from experiments.tcn.train import run  # here: `--help` answers without TensorFlow
-
-    run(options)
-
+main = cli.single_program(
+    "experiments.tcn",
+    __doc__,
+    "",
+    "experiments.tcn.train:run",
+    cli.argument("task TASK", ", ".join(_TASKS), choices=_TASKS),
+    cli.argument("out", "folder of runs and results"),
+    cli.argument("--data PATH", "the .mat file of music, the folder of ptb's texts"),
+    cli.argument("--models", "default: all four", nargs="+", choices=_MODELS, default=_MODELS),
+    cli.number("--seeds N", "default 1", [1], nargs="+"),
+    cli.TFDS,
+    cli.settings("training.max_steps=500 or batch_size=8, of all the models"),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

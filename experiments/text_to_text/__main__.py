@@ -9,18 +9,9 @@
 `train` goes on where it was stopped when the same command is given again.
 """
 
-import argparse
 import sys
 
-from experiments.command_line import (
-    checkpoint_option,
-    command_parser,
-    devices,
-    set_option,
-    strategy_options,
-    tfds_options,
-)
-from macaron_tf.errors import exit_on_user_error
+from experiments import command_line as cli
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
 each behind its name, "sst2 sentence: ...", with the class's name for an answer, or a score to the
@@ -32,63 +23,48 @@ the last two pairs of texts, `experiments.translate --help` lists the forms, and
 sides are --set fields="('en','de')"
 """
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser, command = command_parser("python -m experiments.text_to_text", __doc__, _FORMS)
-
-    train = command("train", "fine-tune on a task, or go on with an interrupted run")
-    train.add_argument("task", help="name of a task")
-    train.add_argument("run", help="folder of the run; made, or resumed where it exists")
-    train.add_argument(
-        "--init",
-        metavar="RUN",
-        required=True,
-        help="a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
-    )
-    train.add_argument("--source", help="of examples; the task's own by default")
-    tfds_options(train)
-    set_option(train, "training.max_steps=500 or max_source=512")
-    strategy_options(train)
-
-    evaluate = command("evaluate", "answer a split and score the answers")
-    evaluate.add_argument("run", help="folder of the run")
-    evaluate.add_argument("--source", help="of examples; the run's by default")
-    evaluate.add_argument("--split", default="validation", help="its split (default: validation)")
-    tfds_options(evaluate)
-    checkpoint_option(evaluate)
-    strategy_options(evaluate)
-
-    predict = command("predict", "answer lines, a line out for a line in")
-    predict.add_argument("run", help="folder of the run")
-    predict.add_argument(
-        "--input", metavar="FILE", help="texts, of two with a tab between; stdin by default"
-    )
-    predict.add_argument("--output", metavar="FILE", help="answers; stdout by default")
-    checkpoint_option(predict)
-    strategy_options(predict)
-    return parser
-
-
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Runs one command; see `--help`."""
-    options = _parser().parse_args(arguments)
-    options.devices = devices(options)
-    # Each command imports what it needs: `--help` answers without TensorFlow.
-    match options.command:
-        case "train":
-            from experiments.text_to_text import train
-
-            train.run(options)
-        case "evaluate":
-            from experiments.text_to_text.evaluate import evaluate
-
-            evaluate(options)
-        case "predict":
-            from experiments.text_to_text.evaluate import predict
-
-            predict(options)
-
+main = cli.program(
+    "experiments.text_to_text",
+    __doc__,
+    _FORMS,
+    cli.command(
+        "train",
+        "fine-tune on a task, or go on with an interrupted run",
+        "experiments.text_to_text.train:run",
+        cli.argument("task", "name of a task"),
+        cli.RUN_TO_TRAIN,
+        cli.argument(
+            "--init RUN",
+            "a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
+            required=True,
+        ),
+        cli.argument("--source", "of examples; the task's own by default"),
+        cli.TFDS,
+        cli.settings("training.max_steps=500 or max_source=512"),
+        cli.DEVICES,
+    ),
+    cli.command(
+        "evaluate",
+        "answer a split and score the answers",
+        "experiments.text_to_text.evaluate:evaluate",
+        cli.RUN,
+        cli.argument("--source", "of examples; the run's by default"),
+        cli.argument("--split", "its split (default: validation)", default="validation"),
+        cli.TFDS,
+        cli.checkpoint(),
+        cli.DEVICES,
+    ),
+    cli.command(
+        "predict",
+        "answer lines, a line out for a line in",
+        "experiments.text_to_text.evaluate:predict",
+        cli.RUN,
+        cli.argument("--input FILE", "texts, of two with a tab between; stdin by default"),
+        cli.argument("--output FILE", "answers; stdout by default"),
+        cli.checkpoint(),
+        cli.DEVICES,
+    ),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -19,7 +19,7 @@ import gc
 import pathlib
 import sys
 
-from experiments.command_line import set_option
+from experiments.command_line import settings
 from experiments.tpu_check.chips import chip_of, listing
 from experiments.tpu_check.compiler import check_installed, versions
 from macaron_tf.errors import UserError, exit_on_user_error
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--markdown", metavar="FILE", help="write the table there; with --json, of all of its rows")
     add("--hlo", metavar="DIR", help="keep the compiler's optimized programs there")
     add("--list", action="store_true", help="list the chips")
-    set_option(parser, "model.rnn_step_sizes=1 or training.dtype_policy=float32")
+    settings("model.rnn_step_sizes=1 or training.dtype_policy=float32")(parser)
     return parser
 
 

@@ -62,4 +62,4 @@ def test_help_teaches_without_tensorflow(command, words):
 
 
 def test_the_commands_offer_the_library_s_strategies():
-    assert command_line._STRATEGIES == STRATEGIES
+    assert command_line.STRATEGIES == STRATEGIES
