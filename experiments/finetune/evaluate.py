@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import json
 import time
-from typing import Any
 
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun, by_split, measure
@@ -41,12 +40,6 @@ def evaluate(options: argparse.Namespace) -> None:
     examples = {
         split: kind.read(split, options.data_dir, options.download, source) for split in splits
     }
-    for split, found in examples.items():
-        if found.labels is None:
-            raise UserError(
-                f"split {split!r} of {source} has no labels to score against: "
-                "`predict` (or `submit`) answers it"
-            )
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():
@@ -56,8 +49,7 @@ def evaluate(options: argparse.Namespace) -> None:
     seconds = time.monotonic() - began
     metrics = measure(task, outputs, examples)
     print(metrics_line(metrics))
-    count = sum(map(len, examples.values()))
-    step = manifest["step"]
+    count, step = sum(map(len, examples.values())), manifest["step"]
     print(f"{count:,} examples of {', '.join(splits)} in {seconds:.1f} s, step {step:,}")
     record = {
         "run": str(opened.path),
@@ -73,18 +65,14 @@ def evaluate(options: argparse.Namespace) -> None:
         },
     }
     folder = storage.as_path(options.output) if options.output else opened.path / "scores"
-    ending = f"{checkpoint.name}-{_digest(manifest['files'], examples)}"
-    path = write_scores(folder, f"{source}-{'-'.join(splits)}", ending, record)
-    print(f"metrics and predictions: {path}")
-
-
-def _digest(files: dict, examples: dict[str, Any]) -> str:
-    """Eight hex digits over weights and texts: another evaluation has another name."""
-    digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode())
+    # Over weights and texts: another evaluation has another name.
+    digest = hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode())
     for split, found in examples.items():
         values = [split, *vars(found).values()]
         digest.update(json.dumps(values, default=lambda array: array.tolist()).encode())
-    return digest.hexdigest()[:8]
+    ending = f"{checkpoint.name}-{digest.hexdigest()[:8]}"
+    path = write_scores(folder, f"{source}-{'-'.join(splits)}", ending, record)
+    print(f"metrics and predictions: {path}")
 
 
 def submit(options: argparse.Namespace) -> None:
@@ -92,46 +80,39 @@ def submit(options: argparse.Namespace) -> None:
     runs: dict[str, FinetuningRun] = {}
     for path in options.runs:
         opened = FinetuningRun.open(path)
+        name = opened.task.name
         if not opened.task.submissions:
             raise UserError(
-                f"{path} is of {opened.task.name}, of which no server takes files: `evaluate` "
-                "scores it"
+                f"{path} is of {name}, of which no server takes files: `evaluate` scores it"
             )
-        if opened.task.name in runs:
+        if name in runs:
             raise UserError(
-                f"{runs[opened.task.name].path} and {path} are both of {opened.task.name}: "
-                "give one run for each task"
+                f"{runs[name].path} and {path} are both of {name}: give one run for each task"
             )
-        runs[opened.task.name] = opened
+        runs[name] = opened
+    places = (options.data_dir, options.download)
     test_sets = [
-        (
-            opened,
-            file,
-            read_examples(opened.task, file.split, options.data_dir, options.download, file.source),
-        )
+        (opened, file, read_examples(opened.task, file.split, *places, file.source))
         for opened in runs.values()
         for file in opened.task.submissions
     ]
-    checkpoints = {name: opened.checkpoint(options.checkpoint) for name, opened in runs.items()}
-    predictors = {name: opened.predictor(checkpoints[name]) for name, opened in runs.items()}
-    answers = [
-        predictors[opened.task.name].kind.decide(predictors[opened.task.name].of_examples(examples))
-        for opened, _, examples in test_sets
-    ]
-    out = options.out
-    for (opened, file, examples), predictions in zip(test_sets, answers, strict=True):
+    predictors = {name: opened.predictor(options.checkpoint) for name, opened in runs.items()}
+    answers = []
+    for opened, _, examples in test_sets:
+        predictor = predictors[opened.task.name]
+        answers.append(predictor.kind.decide(predictor.of_examples(examples)))
+    for (opened, file, examples), found in zip(test_sets, answers, strict=True):
         path = write_submission(
-            opened.task, file, out, predictions, examples.indices, examples.groups
+            opened.task, file, options.out, found, examples.indices, examples.groups
         )
         print(f"{path}: {len(examples):,} answers of {opened.path}")
-    print(f"next: zip -j {out}.zip {out}/*   and hand that in")
+    print(f"next: zip -j {options.out}.zip {options.out}/*   and hand that in")
 
 
 def baseline(options: argparse.Namespace) -> None:
     """Fits, scores and prints what can be had without a network."""
     task = get_task(options.task)
-    data = TaskData.read(task, options.source, options.data_dir, options.download)
-    metrics = score_baseline(data)
+    metrics = score_baseline(TaskData(task, options.source, options.data_dir, options.download))
     if metrics is None:
         raise UserError(
             f"there is no baseline for {task.name}: give a task of classes, scores or tags"
@@ -143,18 +124,9 @@ def baseline(options: argparse.Namespace) -> None:
 
 
 def score_baseline(data: TaskData) -> dict[str, float] | None:
-    """Metrics of the kind's baseline, as `measure` gives them; None where there is no baseline.
-
-    Raises:
-        UserError: see `TaskKind.baseline`.
-    """
-    kind = kind_of(data.task)
-    predictions = kind.baseline(data.splits[TRAIN])
+    """Metrics of the kind's baseline, named by `by_split`; None where there is no baseline."""
+    predictions = data.kind.baseline(data.splits[TRAIN])
     if predictions is None:
         return None
-    return by_split(
-        {
-            split: kind.score(predictions(examples), examples)
-            for split, examples in data.validation.items()
-        }
-    )
+    scored = data.validation.items()
+    return by_split({split: data.kind.score(predictions(found), found) for split, found in scored})

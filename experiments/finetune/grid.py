@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
+from experiments.epochs import refuse_given
 from experiments.finetune.evaluate import score_baseline
 from experiments.finetune.init import NOTHING, Init, read_init
 from experiments.finetune.recipe import FinetuningRecipe, preset
@@ -26,8 +27,8 @@ from experiments.finetune.train import (
     result_of,
     train_recipe,
 )
-from experiments.recipe import override
 from experiments.run import write_json
+from experiments.studies import cell
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
@@ -44,7 +45,7 @@ _OWN = {
     "epochs": "--epochs",
 }
 JSON, MARKDOWN = "grid.json", "grid.md"
-_CHOICES = ("learning_rate", "batch_size", "epochs")
+_GROUP = ("model", "task", "learning_rate", "batch_size", "epochs")
 _LABEL = re.compile(r"[\w.+-]+")
 
 
@@ -54,7 +55,7 @@ class Cell:
 
     Attributes:
         model: the row of the table.
-        init: what it starts from.
+        init: its start.
         recipe: every setting, resolved.
         path: the run's folder.
     """
@@ -85,13 +86,12 @@ def run(options: argparse.Namespace) -> None:
     """Trains what is missing, then writes and prints the table; of a run its best is kept."""
     _check(options)
     inits = _inits(options)
-    cells = list(_cells(options, inits, {}))  # bad settings are said before data are read
+    list(_cells(options, inits, {}))  # bad settings are said before data are read
     data = {
-        task: TaskData.read(get_task(task), options.source, options.data_dir, options.download)
+        task: TaskData(get_task(task), options.source, options.data_dir, options.download)
         for task in options.tasks
     }
-    cells = list(_cells(options, inits, data))
-    out = pathlib.Path(options.out)
+    cells, out = list(_cells(options, inits, data)), pathlib.Path(options.out)
     record = {
         "command": shlex.join(["python", "-m", "experiments.finetune", *options.arguments]),
         "preset": options.preset,
@@ -106,18 +106,21 @@ def run(options: argparse.Namespace) -> None:
             print(f"{task}: baseline", flush=True)
             if (metrics := score_baseline(examples)) is not None:
                 record["baselines"][task] = metrics
-    for number, cell in enumerate(cells, 1):
-        name = f"[{number}/{len(cells)}] {cell.path.relative_to(out)}"
-        result = _complete(cell, data[cell.recipe.task])
+    for number, one in enumerate(cells, 1):
+        name, examples = (
+            f"[{number}/{len(cells)}] {one.path.relative_to(out)}",
+            data[one.recipe.task],
+        )
+        result = _complete(one, examples)
         if result is None:
             print(name, flush=True)
-            result = _train(cell, data[cell.recipe.task], options.devices)
+            result = _train(one, examples, options.devices)
         score = "no score" if result.best_score is None else f"score {result.best_score:.4f}"
         print(f"{name}: {score} ({result.reason})", flush=True)
-        record["runs"].append(cell.record(result))
+        record["runs"].append(one.record(result))
         # A long grid can be read while it runs.
         write_table(record, out)
-        _keep_best(cell.path)
+        _keep_best(one.path)
     print(markdown(record))
     print(f"table: {out / MARKDOWN} and {out / JSON}")
 
@@ -130,12 +133,8 @@ def _check(options: argparse.Namespace) -> None:
         twice = [value for i, value in enumerate(values) if value in values[:i]]
         if twice:
             raise UserError(f"{name.replace('_', '-')}: {twice[0]} is given twice: give it once")
-    for setting in options.set:
-        name = setting.partition("=")[0]
-        if name in _OWN:
-            raise UserError(f"--set {setting}: give {_OWN[name]} instead")
-        if name == "training.max_steps" and options.epochs:
-            raise UserError(f"--set {setting}: --epochs decides that; leave one of them out")
+    own = {**_OWN, "training.max_steps": "--epochs"} if options.epochs else _OWN
+    refuse_given(options.set, own)
 
 
 def _inits(options: argparse.Namespace) -> dict[str, Init]:
@@ -163,31 +162,33 @@ def _cells(
     for (model, init), task in itertools.product(inits.items(), options.tasks):
         recipe = preset(options.preset, get_task(task))
         recipe = configure(recipe, init, options.source, options.set)
-        rates = options.learning_rates or [recipe.training.learning_rate]
-        batch_sizes = options.batch_sizes or [recipe.batch_size]
-        epochs = options.epochs or [recipe.epochs]
-        seeds = options.seeds or [recipe.training.seed]
-        for rate, rows, passes, seed in itertools.product(rates, batch_sizes, epochs, seeds):
-            settings = [f"training.learning_rate={rate}", f"batch_size={rows}"]
-            settings += [f"epochs={passes}", f"training.seed={seed}"]
-            cell = override(recipe, settings)
+        training = recipe.training
+        for rate, rows, epochs, seed in itertools.product(
+            options.learning_rates or [training.learning_rate],
+            options.batch_sizes or [recipe.batch_size],
+            options.epochs or [recipe.epochs],
+            options.seeds or [training.seed],
+        ):
+            chosen = recipe.changed(
+                training=dict(learning_rate=rate, seed=seed), batch_size=rows, epochs=epochs
+            )
             if task in data:
-                cell = cell.resolved(len(data[task].splits[TRAIN]))
-            check_recipe(cell, init)
-            length = f"steps{cell.training.max_steps}" if passes is None else f"epochs{passes:g}"
+                chosen = chosen.resolved(len(data[task].splits[TRAIN]))
+            check_recipe(chosen, init)
+            length = f"steps{chosen.training.max_steps}" if epochs is None else f"epochs{epochs:g}"
             name = f"lr{rate:g}-batch{rows}-{length}-seed{seed}"
-            yield Cell(model, init, cell, pathlib.Path(options.out) / task / model / name)
+            yield Cell(model, init, chosen, pathlib.Path(options.out) / task / model / name)
 
 
-def _complete(cell: Cell, data: TaskData) -> FinetuningResult | None:
+def _complete(one: Cell, data: TaskData) -> FinetuningResult | None:
     """The result of a run that is there already, of the same settings and examples."""
-    opened = FinetuningRun.resume(cell.path, cell.recipe)
+    opened = FinetuningRun.resume(one.path, one.recipe)
     if opened:
-        check_vocabulary(opened.vocabulary.hash, cell.init.vocabulary, str(cell.path))
-    result = opened.result() if opened and opened.recipe == cell.recipe else None
+        check_vocabulary(opened.vocabulary.hash, one.init.vocabulary, str(one.path))
+    result = opened.result() if opened and opened.recipe == one.recipe else None
     if result is not None:
-        encoded = data.encoded(TRAIN, cell.init.vocabulary, cell.recipe.limits)
-        opened.check_data(ExampleBatches(encoded, cell.recipe.batch_size).fingerprint())
+        encoded = data.encoded(one.init.vocabulary, one.recipe.limits)[TRAIN]
+        opened.check_data(ExampleBatches(encoded, one.recipe.batch_size).fingerprint())
     return result
 
 
@@ -205,13 +206,13 @@ def _keep_best(path: pathlib.Path) -> None:
                 tf.io.gfile.rmtree(os.fspath(checkpoints.of_step(step)))
 
 
-def _train(cell: Cell, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
+def _train(one: Cell, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
     try:
-        return result_of(cell.path, train_recipe(cell.recipe, cell.path, data, cell.init, strategy))
+        return result_of(one.path, train_recipe(one.recipe, one.path, data, one.init, strategy))
     except Diverged as error:
         # The table of a study of learning rates says which of them were too high.
         print(f"diverged: {error}", file=sys.stderr)
-        return result_of(cell.path, None)
+        return result_of(one.path, None)
     finally:
         # The next run starts from nothing but its seed, and this one's graphs are let go.
         keras.utils.clear_session()
@@ -222,10 +223,9 @@ def write_table(record: dict, out: pathlib.Path) -> None:
 
     Args:
         record: "command", "tasks", "models", "planned", "runs" and "baselines".
-        out: the folder.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: they cannot be written.
     """
     full = {**record, "combinations": combinations(record["runs"])}
     write_json(storage.as_path(out / JSON), full)
@@ -240,48 +240,37 @@ def combinations(runs: list[dict]) -> list[dict]:
 
     Returns:
         For each: the settings, "mean" and "deviation" (of the sample) over the seeds with a score,
-        "diverged", how many stopped for NaN or never had a finite output, and "runs". A
-        combination of which some diverged comes after those of which none did.
+        "diverged", the number of runs that stopped for NaN or never had a finite output, and
+        "runs". A combination of which some diverged comes after those of which none did.
     """
     groups: dict[tuple, list[dict]] = {}
     for run in runs:
-        key = (run["model"], run["task"], *(run[choice] for choice in _CHOICES))
-        groups.setdefault(key, []).append(run)
+        groups.setdefault(tuple(run[name] for name in _GROUP), []).append(run)
     found = []
-    for (model, task, *choices), members in groups.items():
+    for group, members in groups.items():
         scores = [run["score"] for run in members if run["score"] is not None]
+        diverged = sum(run["reason"] == "diverged" or run["score"] is None for run in members)
         found.append(
             {
-                "model": model,
-                "task": task,
-                **dict(zip(_CHOICES, choices, strict=True)),
+                **dict(zip(_GROUP, group, strict=True)),
                 "mean": statistics.mean(scores) if scores else None,
                 "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
-                "diverged": sum(map(_diverged, members)),
+                "diverged": diverged,
                 "runs": members,
             }
         )
-    return sorted(found, key=_order)
 
+    def order(line: dict) -> tuple:
+        unscored, mean = line["mean"] is None, line["mean"] or 0.0
+        return (line["task"], line["model"], line["diverged"], unscored, -mean)
 
-def _diverged(run: dict) -> bool:
-    return run["reason"] == "diverged" or run["score"] is None
-
-
-def _order(line: dict) -> tuple:
-    mean = line["mean"]
-    return (line["task"], line["model"], line["diverged"], mean is None, -(mean or 0.0))
+    return sorted(found, key=order)
 
 
 def markdown(record: dict) -> str:
-    """The table and, below, every combination.
-
-    Args:
-        record: as for `write`.
-    """
-    tasks, models = record["tasks"], record["models"]
-    lines = combinations(record["runs"])
-    best = {}
+    """The table and, below, every combination; `record` as for `write_table`."""
+    tasks, lines = record["tasks"], combinations(record["runs"])
+    best: dict[tuple, dict] = {}
     for line in lines:
         best.setdefault((line["model"], line["task"]), line)
     done, planned = len(record["runs"]), record["planned"]
@@ -297,20 +286,18 @@ def markdown(record: dict) -> str:
         f"| model | {' | '.join(tasks)} | mean |",
         f"|---|{'---|' * len(tasks)}---|",
     ]
-    for model in models:
-        row = [best.get((model, task)) for task in tasks]
-        text.append(
-            _row(
-                model, [_score_text(line) for line in row], [line and line["mean"] for line in row]
-            )
-        )
-    baselines = record["baselines"]
-    if baselines:
+    for model in record["models"]:
+        row = [best.get((model, task), {"runs": [], "mean": None}) for task in tasks]
+        text.append(_row(model, list(map(_score_text, row)), [line["mean"] for line in row]))
+    if baselines := record["baselines"]:
         scores = [baselines.get(task, {}).get("score") for task in tasks]
-        cells = ["" if score is None else f"{100 * score:.1f}" for score in scores]
+        cells = ["" if score is None else cell([score], 1, 100) for score in scores]
         text.append(_row("baseline", cells, scores))
-    text += ["", "The score is the mean of: " + "; ".join(map(_metric_names, tasks)) + ".", ""]
+    names = "; ".join(f"{task} {' and '.join(get_task(task).metrics)}" for task in tasks)
     text += [
+        "",
+        f"The score is the mean of: {names}.",
+        "",
         "| task | model | learning rate | batch | epochs | seeds | score | metrics |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -319,35 +306,27 @@ def markdown(record: dict) -> str:
 
 
 def _row(name: str, cells: list[str], means: list[float | None]) -> str:
-    whole = all(mean is not None for mean in means)
-    mean = f"{100 * statistics.mean(means):.1f}" if whole else ""
+    mean = "" if None in means else cell([statistics.mean(means)], 1, 100)
     return f"| {name} | {' | '.join(cells)} | {mean} |"
 
 
-def _score_text(line: dict | None) -> str:
-    if line is None:
+def _score_text(line: dict) -> str:
+    if not line["runs"]:
         return ""
-    marked = " (diverged)" if line["diverged"] else ""
     if line["mean"] is None:
         return "diverged"
-    spread = "" if line["deviation"] is None else f" ± {100 * line['deviation']:.1f}"
-    return f"{100 * line['mean']:.1f}{spread}{marked}"
-
-
-def _metric_names(task: str) -> str:
-    return f"{task} {' and '.join(get_task(task).metrics)}"
+    scores = [run["score"] for run in line["runs"] if run["score"] is not None]
+    return cell(scores, 1, 100) + (" (diverged)" if line["diverged"] else "")
 
 
 def _combination_row(line: dict, best: bool) -> str:
     task = get_task(line["task"])
     means = []
     for name in (*task.metrics, *task.more_metrics):
-        values = [run["metrics"][name] for run in line["runs"] if name in run["metrics"]]
-        if values:
+        if values := [run["metrics"][name] for run in line["runs"] if name in run["metrics"]]:
             means.append(f"{name} {100 * statistics.mean(values):.1f}")
-    epochs = line["epochs"]
+    epochs, score = line["epochs"], _score_text(line)
     length = f"{line['runs'][0]['max_steps']:,} steps" if epochs is None else f"{epochs:g}"
-    score = _score_text(line)
     return (
         f"| {line['task']} | {line['model']} | {line['learning_rate']:g} | {line['batch_size']} "
         f"| {length} | {len(line['runs'])} | {f'**{score}**' if best else score} "

@@ -7,7 +7,7 @@ import sys
 
 import keras
 
-from experiments.finetune.recipe import FinetuningRecipe
+from experiments.epochs import EpochRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
@@ -58,30 +58,29 @@ class Init:
         place = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
         return storage.as_path(place).resolve().name
 
-    def apply(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
+    def apply(self, recipe: EpochRecipe) -> EpochRecipe:
         """The recipe with this model and this source of weights."""
         return dataclasses.replace(
             recipe, init=self.given, model=self.model, model_options=self.model_options
         )
 
-    def check(self, recipe: FinetuningRecipe) -> None:
+    def check(self, recipe: EpochRecipe) -> None:
         """Refuses a recipe whose model is not the one that the weights are of.
 
         Raises:
-            UserError: a setting of the model differs; see also `FinetuningRecipe.model_config`.
+            UserError: a setting of the model differs; see also `Recipe.model_config`.
         """
         wanted = recipe.model_config(self.vocabulary.size)
         if self.source is None:
             return
-        own = self.config
-        for name, theirs in differing_fields(own, wanted).items():
+        for name, theirs in differing_fields(self.config, wanted).items():
             if name not in DROPOUTS:
                 raise UserError(
                     f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
                     f"{getattr(wanted, name)!r}: leave that setting, or give --init none"
                 )
 
-    def warn(self, recipe: FinetuningRecipe) -> None:
+    def warn(self, recipe: EpochRecipe) -> None:
         """Says on stderr where a recipe asks more of the weights than they have learnt."""
         if self.trained_length is not None and recipe.max_length > self.trained_length:
             print(
@@ -91,10 +90,7 @@ class Init:
             )
 
     def copy_to(self, network: keras.Model) -> None:
-        """Gives a network these weights; its head, and parts that are not here, stay drawn.
-
-        Args:
-            network: with an `encoder`; a `pooler` or `language_head` that it lacks is left out.
+        """Gives a `TaskModel` these weights; its head, and parts that are not here, stay drawn.
 
         Raises:
             UserError: a shape differs.
@@ -102,20 +98,19 @@ class Init:
         if self.source is None:
             return
         theirs = self.source.network
-        for name, layer in (
-            ("encoder", theirs.encoder),
-            ("pooler", self.source.pooler or getattr(theirs, "pooler", None)),
-            ("language_head", getattr(theirs, "language_head", None)),
+        for own, layer in (
+            (network.encoder, theirs.encoder),
+            (network.pooler, self.source.pooler or theirs.pooler),
+            (network.language_head, theirs.language_head),
         ):
-            own = getattr(network, name, None)
             if own and layer:
                 for weight, value in zip(own.weights, layer.get_weights(), strict=True):
                     assign(weight, value)
-                if name == "language_head" and not self.source.starts:
-                    # GPT never ends a text; fine-tuned on two, it meets [SEP] between them.
-                    bias = layer.get_weights()[0]
-                    bias[self.vocabulary.sep_id] = 0.0
-                    assign(own.weights[0], bias)
+        if network.language_head and theirs.language_head and not self.source.starts:
+            # GPT never ends a text; fine-tuned on two, it meets [SEP] between them.
+            bias = theirs.language_head.get_weights()[0]
+            bias[self.vocabulary.sep_id] = 0.0
+            assign(network.language_head.weights[0], bias)
 
 
 def read_init(
@@ -125,16 +120,13 @@ def read_init(
     lower_case: bool | None = None,
     pooling: bool = False,
 ) -> Init:
-    """Reads what `--init` names.
+    """Reads the start that `--init` names.
 
     Args:
-        given: the folder of a pre-training run, or of a fine-tuning run of another task, with
-            `@CHECKPOINT` where the checkpoint is not to be the default one; `hugging-face:DIR`;
-            `keras-hub:DIR`; or `none`.
+        given: a place of `macaron_tf.load`, or `none`.
         model: name of the catalog, for `none` alone.
         vocabulary: folder of the vocabulary, needed for `none`; elsewhere it is only compared.
-        lower_case: for a Hugging Face directory that does not say.
-        pooling: see `macaron_tf.load`.
+        lower_case, pooling: see `macaron_tf.load`.
 
     Raises:
         UserError: there is no such thing, or it is no encoder; a model or a vocabulary that is

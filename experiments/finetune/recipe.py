@@ -113,18 +113,14 @@ class FinetuningRecipe(EpochRecipe):
         return config
 
 
-def preset(name: str, task: Task) -> FinetuningRecipe:
-    """A paper's recipe for a task.
-
-    Args:
-        name: one of `PRESETS`.
-
-    Raises:
-        UserError: no such preset.
-    """
-    if name not in PRESETS:
-        raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[name](task)
+def _epochs(task: Task, learning_rate: float, **settings) -> FinetuningRecipe:
+    return FinetuningRecipe(
+        model="bert_base",
+        task=task.name,
+        source=task.source,
+        training=fine_tuning(learning_rate, "score"),
+        **settings,
+    )
 
 
 def _macaron(task: Task) -> FinetuningRecipe:
@@ -139,53 +135,44 @@ def _bert(task: Task) -> FinetuningRecipe:
     return _epochs(task, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
 
 
-def _gpt(task: Task) -> FinetuningRecipe:
-    return _epochs(task, 6.25e-5, warmup_fraction=0.002)
-
-
 def _spanbert(task: Task) -> FinetuningRecipe:
-    if task.kind != "spans":
-        return _epochs(task, 2e-5)
-    return _epochs(task, 2e-5, epochs=4.0, max_length=512)
-
-
-def _epochs(task: Task, learning_rate: float, **settings) -> FinetuningRecipe:
-    return FinetuningRecipe(
-        model="bert_base",
-        task=task.name,
-        source=task.source,
-        training=fine_tuning(learning_rate, "score"),
-        **settings,
-    )
+    spans = dict(epochs=4.0, max_length=512) if task.kind == "spans" else {}
+    return _epochs(task, 2e-5, **spans)
 
 
 def _swish_rnn(task: Task) -> FinetuningRecipe:
-    return FinetuningRecipe(
-        model="bert_base",
-        task=task.name,
-        source=task.source,
-        epochs=None,
-        warmup_fraction=None,
-        validate_epochs=None,
-        max_length=512,
-        training=TrainingConfig(
-            max_steps=_SWISH_RNN_STEPS[task.name],
-            learning_rate=1e-5,
-            schedule="constant",
-            warmup_steps=1_000,
-            warmup_start=0.0,
-            epsilon=1e-6,
-            validate_every=1_000,
-            best_metric="score",
-            keep_last=1,
-        ),
+    recipe = _epochs(
+        task, 1e-5, epochs=None, warmup_fraction=None, validate_epochs=None, max_length=512
     )
+    training = TrainingConfig(
+        max_steps=_SWISH_RNN_STEPS[task.name],
+        learning_rate=1e-5,
+        schedule="constant",
+        warmup_steps=1_000,
+        warmup_start=0.0,
+        epsilon=1e-6,
+        validate_every=1_000,
+        best_metric="score",
+        keep_last=1,
+    )
+    return recipe.changed(training=training)
 
 
 PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
     "macaron": _macaron,
     "bert": _bert,
-    "gpt": _gpt,
+    "gpt": lambda task: _epochs(task, 6.25e-5, warmup_fraction=0.002),
     "spanbert": _spanbert,
     "swish_rnn": _swish_rnn,
 }
+
+
+def preset(name: str, task: Task) -> FinetuningRecipe:
+    """A paper's recipe for a task, by its name among `PRESETS`.
+
+    Raises:
+        UserError: no such preset.
+    """
+    if name not in PRESETS:
+        raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}")
+    return PRESETS[name](task)

@@ -36,6 +36,8 @@ class PretrainingEncoder(Recording, keras.Model):
     (SpanBERT).
     """
 
+    language_head = None  # a language model's, which networks that take over weights look for
+
     def __init__(
         self,
         config: EncoderConfig,

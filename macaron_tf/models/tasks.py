@@ -21,10 +21,11 @@ class TaskModel(Recording, keras.Model):
         config: of the encoder or language model.
 
     Attributes:
-        pooler: BERT's, for which pre-trained weights are taken over; None = no pooler.
+        pooler, language_head: BERT's and a language model's, for which pre-trained weights are
+            taken over; None = there is none.
     """
 
-    pooler = None
+    pooler = language_head = None
 
     def __init__(self, config: EncoderConfig, **kwargs):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())

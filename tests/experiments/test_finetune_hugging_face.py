@@ -82,7 +82,7 @@ def test_xlnet_classifies_as_theirs(tmp_path):
     options = {"padding": True, "return_token_type_ids": True, "return_tensors": "pt"}
     with torch.no_grad():
         expected = theirs(**tokenizer(first, second, **options)).logits
-    predictor = Predictor(network, init.vocabulary, recipe.described, recipe.limits)
+    predictor = Predictor(network, init.vocabulary, recipe)
     found = predictor.of_texts(first, second)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
     module = ClassifierModule(network, init.vocabulary, recipe.described, recipe.max_length)

@@ -64,42 +64,44 @@ class TaskKind(abc.ABC):
     A kind has types of its own for "examples", which have a length and `labels` (None where they
     are secret), for "outputs", made from a network's logits, and for "predictions", decided from
     outputs.
+
+    Attributes:
+        reader: reads examples: task, split, data_dir, download and source, see `read_examples`.
+        row_shape: (R,) where an example has R rows at once; () where it has one.
+        answer: the answer to be predicted, in a few words.
     """
+
+    reader: ClassVar[Callable]
+    row_shape: tuple[int, ...] = ()
+    answer: str
 
     def __init__(self, task: Task):
         self.task = task
 
-    @property
-    @abc.abstractmethod
-    def answer(self) -> str:
-        """The answer to be predicted, in a few words."""
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """(R,) where an example has R rows at once; () where it has one."""
-        return ()
-
-    @abc.abstractmethod
     def read(
         self, split: str, data_dir: str | os.PathLike | None, download: bool, source: str | None
     ) -> Any:
-        """The examples of a split, as `read_examples` for a classification task."""
+        """The examples of a split, with their labels; arguments as for `read_examples`.
+
+        Raises:
+            UserError: as `reader`; or the labels are secret.
+        """
+        examples = type(self).reader(self.task, split, data_dir, download, source)
+        if examples.labels is None:
+            raise UserError(
+                f"split {split!r} of {source or self.task.source} has no labels to score against "
+                "or to learn from: take a split that has them, or answer it with `predict` or "
+                "`submit`"
+            )
+        return examples
 
     @abc.abstractmethod
     def of_texts(self, *columns: Sequence[str]) -> Any:
-        """Examples without labels.
-
-        Args:
-            columns: N texts, or N first and N second ones.
-        """
+        """Examples without labels, of N texts, or of N first and N second ones."""
 
     @abc.abstractmethod
     def parse(self, lines: list[str], first: int) -> Any:
-        """Examples from the lines of a file.
-
-        Args:
-            lines: one an example.
-            first: the number of the first one, for errors.
+        """Examples from the lines of a file, one a line; `first` is the first one's number.
 
         Raises:
             UserError: a line is not of the task's form; says which.
@@ -129,12 +131,7 @@ class TaskKind(abc.ABC):
         """The loss of a development set: of the answers."""
 
     def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
-        """The training objective.
-
-        Args:
-            config: the network's.
-            language_weight: see `FinetuningRecipe`.
-        """
+        """The training objective; `language_weight` as in `FinetuningRecipe`."""
         return self.objective
 
     @abc.abstractmethod
@@ -156,25 +153,21 @@ class TaskKind(abc.ABC):
             tuned: metrics of the validation of the network's weights, if there was one.
         """
 
-    @abc.abstractmethod
     def finite(self, outputs: Any) -> bool:
         """Whether no output is NaN or infinite."""
+        return all(np.isfinite(values).all() for values in keras.tree.flatten(outputs))
 
-    @abc.abstractmethod
     def decide(self, outputs: Any) -> Any:
         """Outputs to predictions."""
+        return outputs
 
     @abc.abstractmethod
     def score(self, predictions: Any, examples: Any) -> dict[str, float]:
-        """The task's metrics by name, and "score", the mean of its main ones.
+        """The task's metrics by name, and "score", the mean of its main ones."""
 
-        Raises:
-            UserError: the examples have no labels.
-        """
-
-    @abc.abstractmethod
     def answers(self, outputs: Any, examples: Any) -> Any:
         """Predictions as JSON has them."""
+        return self.decide(outputs)
 
     @abc.abstractmethod
     def lines(self, outputs: Any, examples: Any) -> str:
@@ -188,9 +181,28 @@ class TaskKind(abc.ABC):
         """`score` of outputs; all NaN where one is not finite."""
         metrics = self.score(self.decide(outputs), examples)
         # The argmax of a diverged model would score like the first class.
-        finite = self.finite(outputs)
-        return {name: value if finite else float("nan") for name, value in metrics.items()}
+        return metrics if self.finite(outputs) else dict.fromkeys(metrics, float("nan"))
 
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
         """The metrics, and "score"."""
         return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}
+
+
+def columns_of(lines: list[str], first: int, count: int, why: str) -> list[list[str]]:
+    """The columns of lines with tabs in them.
+
+    Args:
+        first: number of the first line.
+        why: there must be so many, for the error.
+
+    Raises:
+        UserError: a line has another number of columns.
+    """
+    rows = [line.split("\t") for line in lines]
+    for number, row in enumerate(rows, first):
+        if len(row) != count:
+            tab = "one tab" if count == 2 else "one tab each"
+            raise UserError(
+                f"line {number}: {len(row)} columns, not {count}: {why}, separate them by {tab}"
+            )
+    return [[row[column] for row in rows] for column in range(count)]

@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind
+from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, columns_of
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_choices, encode_examples
 from macaron_tf.data.tasks.reading import Examples, TextSets, read_choices, read_examples
@@ -22,13 +22,12 @@ from macaron_tf.objectives import AuxiliaryLanguageObjective, ClassificationObje
 class Classification(TaskKind):
     """Tasks of GLUE and SuperGLUE. Outputs are logits `(N, C)`, or scores `(N, 1)`."""
 
+    reader = staticmethod(read_examples)
+
     @property
     def answer(self) -> str:
         low, high = self.task.score_range or (-math.inf, math.inf)
         return " ".join(self.task.labels) or f"a number from {low:g} to {high:g}"
-
-    def read(self, split, data_dir, download, source) -> Examples:
-        return read_examples(self.task, split, data_dir, download, source)
 
     def of_texts(self, *columns: Sequence[str]) -> Examples:
         first, second = [*map(list, columns), None][:2]
@@ -64,9 +63,6 @@ class Classification(TaskKind):
     def outputs(self, logits, encoded, examples, limits, tuned) -> np.ndarray:
         return logits
 
-    def finite(self, outputs: np.ndarray) -> bool:
-        return bool(np.isfinite(outputs).all())
-
     def decide(self, outputs: np.ndarray) -> np.ndarray:
         return decide(self.task, outputs)
 
@@ -93,6 +89,8 @@ class Classification(TaskKind):
 class Choice(Classification):
     """Tasks of RACE's kind. Outputs are logits `(N, R)`, one of each choice."""
 
+    reader = staticmethod(read_choices)
+
     @property
     def answer(self) -> str:
         return f"one of the choices {' '.join(self.task.labels)}"
@@ -100,9 +98,6 @@ class Choice(Classification):
     @property
     def row_shape(self) -> tuple[int, ...]:
         return (len(self.task.second),)
-
-    def read(self, split, data_dir, download, source) -> TextSets:
-        return read_choices(self.task, split, data_dir, download, source)
 
     def of_texts(self, *columns: Sequence[str]) -> TextSets:
         return TextSets(tuple(map(list, columns)), None)
@@ -136,26 +131,6 @@ class Choice(Classification):
 def probabilities(logits: np.ndarray) -> np.ndarray:
     """The softmax over classes: `(N, C)` to `(N, C)`."""
     return tf.nn.softmax(logits).numpy()
-
-
-def columns_of(lines: list[str], first: int, count: int, why: str) -> list[list[str]]:
-    """The columns of lines with tabs in them.
-
-    Args:
-        first: number of the first line.
-        why: there must be so many, for the error.
-
-    Raises:
-        UserError: a line has another number of columns.
-    """
-    rows = [line.split("\t") for line in lines]
-    for number, row in enumerate(rows, first):
-        if len(row) != count:
-            tab = "one tab" if count == 2 else "one tab each"
-            raise UserError(
-                f"line {number}: {len(row)} columns, not {count}: {why}, separate them by {tab}"
-            )
-    return [[row[column] for row in rows] for column in range(count)]
 
 
 def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:

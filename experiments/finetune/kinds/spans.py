@@ -7,8 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
-from experiments.finetune.kinds.classification import columns_of
+from experiments.finetune.kinds.base import (
+    Limits,
+    SpanLimits,
+    TaskKind,
+    columns_of,
+    refuse_last,
+)
 from macaron_tf.data.tasks.questions import (
     EncodedQuestions,
     Questions,
@@ -44,12 +49,11 @@ class SpanOutputs:
 class Spans(TaskKind):
     """Tasks of SQuAD's kind."""
 
+    reader = staticmethod(read_questions)
+
     @property
     def answer(self) -> str:
         return "a part of the context" + (", or none" if self.task.unanswerable else "")
-
-    def read(self, split, data_dir, download, source) -> Questions:
-        return read_questions(self.task, split, data_dir, download, source)
 
     def of_texts(self, *columns: Sequence[str]) -> Questions:
         questions, contexts = map(list, columns)
@@ -111,21 +115,14 @@ class Spans(TaskKind):
         return SpanOutputs(texts, found, threshold)
 
     def finite(self, outputs: SpanOutputs) -> bool:
-        return all(np.isfinite(values).all() for values in outputs.found.values())
-
-    def decide(self, outputs: SpanOutputs) -> SpanOutputs:
-        return outputs  # SQuAD 2.0's metrics look for a threshold themselves
+        return super().finite(outputs.found)
 
     def score(self, predictions: SpanOutputs, examples: Questions) -> dict[str, float]:
-        if examples.labels is None:
-            raise UserError(f"these questions of {self.task.name!r} have no answers to score with")
-        truths = [[answer.text for answer in answers] for answers in examples.labels]
-        if not self.task.unanswerable:
-            return self.with_score(score_answers(predictions.texts, truths))
-        unlikely = predictions.found["null"] - predictions.found["score"]  # (N,)
-        return self.with_score(
-            score_answers(predictions.texts, truths, unlikely, predictions.threshold)
-        )
+        truths, found = [[one.text for one in answers] for answers in examples.labels], ()
+        if self.task.unanswerable:  # its metrics look for a threshold themselves
+            unlikely = predictions.found["null"] - predictions.found["score"]  # (N,)
+            found = (unlikely, predictions.threshold)
+        return self.with_score(score_answers(predictions.texts, truths, *found))
 
     def answers(self, outputs: SpanOutputs, examples: Questions) -> dict[str, str]:
         """The official scripts' form: answers by the questions' ids."""

@@ -15,7 +15,6 @@ from macaron_tf.data.tasks.tags import (
     read_tagged,
     word_probabilities,
 )
-from macaron_tf.errors import UserError
 from macaron_tf.evaluation.reading import score_tags
 from macaron_tf.models import EncoderTagger
 from macaron_tf.objectives import TaggingObjective
@@ -24,12 +23,8 @@ from macaron_tf.objectives import TaggingObjective
 class Tags(TaskKind):
     """Tasks of CoNLL's kind. Outputs are the tags' probabilities, `(words, C)` a sentence."""
 
-    @property
-    def answer(self) -> str:
-        return "a tag for each word: O, B- and I-"
-
-    def read(self, split, data_dir, download, source) -> TaggedSentences:
-        return read_tagged(self.task, split, data_dir, download, source)
+    reader = staticmethod(read_tagged)
+    answer = "a tag for each word: O, B- and I-"
 
     def of_texts(self, *columns: Sequence[str]) -> TaggedSentences:
         (lines,) = columns
@@ -62,20 +57,12 @@ class Tags(TaskKind):
         found = word_probabilities(tf.constant(logits), encoded.positions).numpy()  # (W, C)
         return np.split(found, encoded.splits[1:-1])
 
-    def finite(self, outputs: list[np.ndarray]) -> bool:
-        return all(np.isfinite(values).all() for values in outputs)
-
     def decide(self, outputs: list[np.ndarray]) -> list[list[str]]:
         return [self._named(values.argmax(axis=1)) for values in outputs]
 
     def score(self, predictions: list[list[str]], examples: TaggedSentences) -> dict[str, float]:
-        if examples.labels is None:
-            raise UserError(f"these sentences of {self.task.name!r} have no tags to score with")
         truths = [self._named(tags) for tags in examples.labels]
         return self.with_score(score_tags(predictions, truths))
-
-    def answers(self, outputs: list[np.ndarray], examples: TaggedSentences) -> list[list[str]]:
-        return self.decide(outputs)
 
     def lines(self, outputs: list[np.ndarray], examples: TaggedSentences) -> str:
         """CoNLL's columns: a line a word, with its tag, and an empty line after a sentence."""
