@@ -137,10 +137,10 @@ def source_forms(forms: dict[str, str]) -> str:
     return "".join(f"  {form:{width}}  {text}\n" for form, text in forms.items())
 
 
-def settings(examples: str) -> Part:
+def settings(examples: str, flag: str = "--set") -> Part:
     """`--set PATH=VALUE`, as often as wanted."""
     text = f"replace a setting, such as {examples}"
-    return argument("--set PATH=VALUE", text, action="append", default=[])
+    return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 
 
 def recipe(examples: str) -> Part:
@@ -165,8 +165,23 @@ def checkpoint(names: str = "best, last or a step's number (default: best)") -> 
     return argument("--checkpoint NAME", names)
 
 
+def finetuning(*tasks: str) -> Part:
+    """`--tasks` of a study, their data, and `--finetune-set`."""
+    return together(
+        argument("--tasks", f"default {' '.join(tasks)}", nargs="+", default=list(tasks)),
+        DATA_DIR,
+        argument("--source", "examples of the one task, such as tsv:FILE"),
+        settings("epochs=1, of every fine-tuning", "--finetune-set"),
+    )
+
+
+DATA_DIR = argument("--data-dir DIR", "TensorFlow Datasets' folder")
+STUDY = together(
+    argument("out", "folder of runs and results"),
+    number("--seeds N", "default 1 2 3", [1, 2, 3], nargs="+"),
+)
 TFDS = together(
-    argument("--data-dir DIR", "TensorFlow Datasets' folder"),
+    DATA_DIR,
     switch("--download", "let TensorFlow Datasets download what is missing"),
 )
 RUN = argument("run", "folder of the run")

@@ -13,26 +13,28 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import statistics
 import sys
 
-from experiments import registry
-from experiments.figures import loss_curves
-from experiments.recipe import check_same, override, recipe_from_json
-from experiments.studies import command, write
+from experiments import command_line as cli
+from experiments import figures, registry, studies
 from experiments.translate.recipe import TranslationRecipe
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric, paired_bootstrap
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 
+# Settings that have options of their own; --set of one would belie the table.
+_OWN = ("model=", "training.seed=", "training.max_steps=", "training.warmup_steps=")
+_BLOCKS = ("macaron", "transformer")
+_TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Trains what is missing, then writes the table."""
-    options = _parse(arguments)
-    recipe = registry.load(options.recipe, TranslationRecipe)
-    size = recipe.model.rpartition("_")[2]
+
+def run(options: argparse.Namespace) -> None:
+    """Trains what is missing, then writes the table and the figure."""
+    for setting in options.set:
+        if setting.startswith(_OWN):
+            raise UserError(f"--set {setting}: give --blocks, --seeds, --steps or --warmup instead")
+    size = registry.load(options.recipe, TranslationRecipe).model.rpartition("_")[2]
     rows = []
     for seed in options.seeds:
         for block in options.blocks:
@@ -46,69 +48,38 @@ def main(arguments: list[str] | None = None) -> None:
             ]
             row = _train_and_score(options, run, settings)
             rows.append({"block": block, "seed": seed, **row})
-    results = pathlib.Path(options.results)
-    tests = [_bootstrap(rows, options.blocks, seed) for seed in options.seeds]
+    out = pathlib.Path(options.results)
+    tests = [_bootstrap(pair, seed) for seed, pair in studies.grouped(rows, "seed").items()]
     kept = [{k: v for k, v in row.items() if k not in _TEXT} for row in rows]
     first, second = options.blocks
     title = f"{first} against {second}: {options.recipe}, {options.steps:,} updates a run"
-    table = _table(kept, tests, options.blocks)
-    write(
-        results, options.name, options, title, table, "compare_blocks", rows=kept, bootstrap=tests
-    )
-    lines = {
-        f"{row['block']} {row['seed']}": read_lines(pathlib.Path(row["run"]) / "metrics.jsonl")
-        for row in rows
+    lines = _report(kept, tests, options.blocks)
+    record = {"rows": kept, "bootstrap": tests}
+    studies.write(out, options.name, "compare_blocks", options, title, lines, **record)
+    curves = {
+        block: [studies.validations(row["run"]) for row in mine]
+        for block, mine in studies.grouped(rows, "block").items()
     }
-    loss_curves(lines, results / f"{options.name}.png")
-
-
-# Settings that have options of their own; --set of one would belie the table.
-_OWN = ("model=", "training.seed=", "training.max_steps=", "training.warmup_steps=")
-_TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.compare_blocks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--recipe", default="multi30k_macaron_tiny", help="default %(default)s")
-    add("--blocks", nargs=2, default=["macaron", "transformer"], metavar="BLOCK")
-    add("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N")
-    add("--steps", type=int, default=1500, help="updates a run (default %(default)s)")
-    add("--warmup", type=int, default=400, help="of them warm-up (default %(default)s)")
-    add("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
-    add("--runs", default="runs/blocks", help="where the runs go (default %(default)s)")
-    add("--results", default="experiments/results", help="where the table goes (%(default)s)")
-    add("--name", default="multi30k_blocks", help="the table's file name (default %(default)s)")
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="as `translate train`")
-    options = parser.parse_args(arguments)
-    options.arguments = list(arguments or sys.argv[1:])
-    for setting in options.set:
-        if setting.startswith(_OWN):
-            raise UserError(f"--set {setting}: give --blocks, --seeds, --steps or --warmup instead")
-    return options
+    panels = {
+        label: {block: studies.points(mine, "step", metric) for block, mine in curves.items()}
+        for metric, label in (("loss", "loss (smoothed, nats a token)"), ("bleu", "greedy BLEU"))
+    }
+    figures.mean_curves(panels, out / f"{options.name}.png", "updates", "validation")
 
 
 def _train_and_score(options: argparse.Namespace, run: pathlib.Path, settings: list[str]) -> dict:
     """Trains and scores one run by the commands that a person would type; its scores."""
-    recipe = override(registry.load(options.recipe, TranslationRecipe), settings)
-    file = run / "recipe.json"
-    if file.is_file():
-        theirs = recipe_from_json(TranslationRecipe, file.read_text(encoding="utf-8"), str(file))
-        check_same(theirs, recipe, run, ())
-    data = ["--data-dir", options.data_dir] if options.data_dir else []
+    recipe = studies.planned(options.recipe, run, settings, TranslationRecipe)
+    data = studies.flag("--data-dir", options.data_dir)
     # A folder of its own: RUN/scores may hold a person's evaluations of other text.
     output = run / "comparison"
     found = _own_scores(run, output, recipe)
     if not found:
-        chosen = [word for setting in settings for word in ("--set", setting)]
+        chosen = studies.flags("--set", settings)
         scored = ["--checkpoint", "average", "--output", str(output)]
-        command("translate", "train", options.recipe, str(run), *data, *chosen)
-        command("translate", "average", str(run))
-        command("translate", "evaluate", str(run), *scored, *data)
+        studies.command("translate", "train", options.recipe, str(run), *data, *chosen)
+        studies.command("translate", "average", str(run))
+        studies.command("translate", "evaluate", str(run), *scored, *data)
         found = _own_scores(run, output, recipe)
     if len(found) != 1:
         raise UserError(
@@ -134,43 +105,59 @@ def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationReci
     return records
 
 
-def _bootstrap(rows: list[dict], blocks: list[str], seed: int) -> dict:
-    first, second = (
-        next(row for row in rows if row["block"] == block and row["seed"] == seed)
-        for block in blocks
-    )
-    compared = paired_bootstrap(
-        first["hypotheses"],
-        second["hypotheses"],
-        first["references"],
-        TranslationMetric(**first["metric"]),
-    )
-    return {"seed": seed, **dataclasses.asdict(compared)}
+def _bootstrap(pair: list[dict], seed: int) -> dict:
+    first, second = pair
+    metric = TranslationMetric(**first["metric"])
+    texts = first["hypotheses"], second["hypotheses"], first["references"]
+    return {"seed": seed, **dataclasses.asdict(paired_bootstrap(*texts, metric))}
 
 
-def _table(rows: list[dict], tests: list[dict], blocks: list[str]) -> list[str]:
+def _report(rows: list[dict], tests: list[dict], blocks: list[str]) -> list[str]:
     """Lines of Markdown: a run a row, the mean of each block, and the tests of each seed."""
-    lines = ["| block | seed | tokenized BLEU | sacreBLEU | chrF | minutes |"]
-    lines.append("|---|---|---|---|---|---|")
-    for block in blocks:
-        mine = [row for row in rows if row["block"] == block]
-        lines += [
-            f"| {block} | {row['seed']} | {row['tokenized_bleu']:.2f} | {row['bleu']:.2f} "
-            f"| {row['chrf']:.2f} | {row['training_seconds'] / 60:.1f} |"
-            for row in mine
-        ]
-        scores = [row["tokenized_bleu"] for row in mine]
-        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        lines.append(f"| {block} | mean | **{statistics.mean(scores):.2f}** ± {spread:.2f} | | | |")
-    lines += ["", f"| seed | {blocks[1]} - {blocks[0]} | 95% interval | p |", "|---|---|---|---|"]
-    lines += [
-        f"| {test['seed']} | {test['difference']:+.2f} "
-        f"| {test['interval'][0]:+.2f} to {test['interval'][1]:+.2f} | {test['p_value']:.3f} |"
+    lines = []
+    for block, mine in studies.grouped(rows, "block").items():
+        for row in mine:
+            scores = [f"{row[metric]:.2f}" for metric in ("tokenized_bleu", "bleu", "chrf")]
+            lines.append((block, str(row["seed"]), *scores, f"{row['training_seconds'] / 60:.1f}"))
+        mean = studies.cell(studies.values(mine, "tokenized_bleu"), 2)
+        lines.append((block, "mean", f"**{mean}**", "", "", ""))
+    head = ("block", "seed", "tokenized BLEU", "sacreBLEU", "chrF", "minutes")
+    difference = f"{blocks[1]} - {blocks[0]}"
+    paired = (
+        (
+            str(test["seed"]),
+            f"{test['difference']:+.2f}",
+            f"{test['interval'][0]:+.2f} to {test['interval'][1]:+.2f}",
+            f"{test['p_value']:.3f}",
+        )
         for test in tests
-    ]
+    )
     signatures = {(row["tokenized_signature"], row["bleu_signature"]) for row in rows}
-    return lines + [""] + [f"Signatures: `{a}`; `{b}`." for a, b in sorted(signatures)]
+    return [
+        *studies.table(head, lines),
+        "",
+        *studies.table(("seed", difference, "95% interval", "p"), paired),
+        "",
+        *(f"Signatures: `{a}`; `{b}`." for a, b in sorted(signatures)),
+    ]
 
+
+main = cli.single_program(
+    "experiments.compare_blocks",
+    __doc__,
+    "",
+    "experiments.compare_blocks:run",
+    cli.argument("--recipe", "default %(default)s", default="multi30k_macaron_tiny"),
+    cli.argument("--blocks BLOCK", "default macaron transformer", nargs=2, default=_BLOCKS),
+    cli.number("--seeds N", "default 1 2 3", [1, 2, 3], nargs="+"),
+    cli.number("--steps N", "updates a run (default %(default)s)", 1500),
+    cli.number("--warmup N", "of them warm-up (default %(default)s)", 400),
+    cli.DATA_DIR,
+    cli.argument("--runs DIR", "of the trainings (default %(default)s)", default="runs/blocks"),
+    cli.argument("--results DIR", "of the table (%(default)s)", default="experiments/results"),
+    cli.argument("--name", "the table's file name (%(default)s)", default="multi30k_blocks"),
+    cli.settings("label_smoothing=0.2, as for `translate train`"),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

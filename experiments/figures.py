@@ -1,4 +1,4 @@
-"""Figures for results, drawn without a screen."""
+"""Figures of means over seeds with bars of one standard deviation, drawn without a screen."""
 
 import io
 import pathlib
@@ -12,41 +12,6 @@ from macaron_tf.io.paths import write_aside
 _COLUMNS = 3  # panels beside each other
 
 
-def loss_curves(runs: dict[str, list[dict]], path: pathlib.Path) -> None:
-    """Draws validation loss and BLEU against updates: a line a run, a colour a first word.
-
-    Args:
-        runs: the lines of each run's `metrics.jsonl`, by a name such as "macaron 1".
-    """
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 2)
-    groups = list(dict.fromkeys(name.split()[0] for name in runs))
-    for axis, metric, label in zip(
-        axes,
-        ("loss", "bleu"),
-        ("validation loss (smoothed, nats a token)", "greedy BLEU"),
-        strict=True,
-    ):
-        for name, lines in runs.items():
-            points = [
-                (line["step"], line[metric]) for line in lines if line["kind"] == "validation"
-            ]
-            group = name.split()[0]
-            first = name == next(other for other in runs if other.split()[0] == group)
-            axis.plot(
-                *zip(*points, strict=True),
-                color=f"C{groups.index(group)}",
-                alpha=0.8,
-                label=group if first else None,
-            )
-        axis.set_xlabel("updates")
-        axis.set_ylabel(label)
-        axis.grid(alpha=0.3)
-    axes[1].legend()
-    _write(figure, path)
-
-
 def mean_curves(
     panels: dict[str, dict[str, dict[float, list[float]]]],
     path: pathlib.Path,
@@ -54,7 +19,7 @@ def mean_curves(
     y_label: str,
     log_x: bool = False,
 ) -> None:
-    """Draws means with bars of one standard deviation: a panel a title, a line a name.
+    """Draws a panel a title, a line a name.
 
     Args:
         panels: title -> name -> x -> the values of several seeds.
@@ -62,7 +27,6 @@ def mean_curves(
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.5 * columns + 1.5, 3.6 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[len(panels) :]:
         axis.remove()
@@ -75,20 +39,17 @@ def mean_curves(
             bars = [_deviation(points[x]) for x in xs]
             color = f"C{names.index(name)}"
             axis.errorbar(xs, means, bars, capsize=2, label=name, color=color)
-        axis.set_title(title)
-        axis.set_xlabel(x_label)
+        axis.set(title=title, xlabel=x_label, xscale="log" if log_x else "linear")
         axis.grid(alpha=0.3)
-        if log_x:
-            axis.set_xscale("log")
     for axis in axes[: len(panels) : columns]:
         axis.set_ylabel(y_label)
-    fullest = max(range(len(panels)), key=lambda number: len(list(panels.values())[number]))
-    axes[fullest].legend()
+    fullest = max(zip(axes, panels.values(), strict=False), key=lambda panel: len(panel[1]))
+    fullest[0].legend()
     _write(figure, path)
 
 
 def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, label: str) -> None:
-    """Draws means as bars with one standard deviation: a panel a title, a bar a name.
+    """Draws a panel a title, a bar a name.
 
     Args:
         panels: title -> name -> the values of several seeds.
@@ -96,13 +57,11 @@ def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, lab
     names = max(map(len, panels.values()))
     size = (3.0 * len(panels) + 1.5, 0.3 * names + 1.2)
     figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (title, bars) in zip(axes, panels.items(), strict=True):
         means = [statistics.mean(values) for values in bars.values()]
         axis.barh(list(bars), means, xerr=list(map(_deviation, bars.values())), capsize=3)
-        axis.set_title(title)
-        axis.set_xlabel(label)
+        axis.set(title=title, xlabel=label)
     axes[0].invert_yaxis()  # the first name on top
     _write(figure, path)
 
@@ -113,5 +72,5 @@ def _deviation(values: list[float]) -> float:
 
 def _write(figure: Figure, path: pathlib.Path) -> None:
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110)
+    FigureCanvasAgg(figure).print_figure(image, format="png", dpi=110)
     write_aside(path, image.getvalue())

@@ -1,21 +1,55 @@
-"""Parts of the studies: runs by the commands that a person would type, and their reports."""
+"""The frame of a study: trainings by seed, each made once by the command that a person would type,
+their means and spread as Markdown, a JSON of every number, and a figure.
+"""
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
+import os
 import pathlib
+import queue
 import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from experiments import registry
 from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.recipe import check_same, override, recipe_from_json
+from experiments.recipe import Recipe, check_same, override, recipe_from_json
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 from macaron_tf.training.progress import VALIDATION, read_lines
+
+
+def recipe_in(run: pathlib.Path, recipe_class: type[Recipe]) -> Recipe | None:
+    """The recipe of a run's folder; None = no run yet."""
+    file = run / "recipe.json"
+    if not file.is_file():
+        return None
+    return recipe_from_json(recipe_class, file.read_text(encoding="utf-8"), str(file))
+
+
+def planned(
+    name: str, run: pathlib.Path, settings: Sequence[str], kind: type[Recipe], *may_change: str
+) -> Recipe:
+    """The recipe that a run is to have.
+
+    Args:
+        name: of the recipe in the catalog.
+        settings: replaced ones, `path=value`.
+        may_change: beginnings of settings that may differ in a run that is there.
+
+    Raises:
+        UserError: a bad setting, or a run of other settings in the folder.
+    """
+    recipe = override(registry.load(name, kind), settings)
+    if earlier := recipe_in(run, kind):
+        check_same(earlier, recipe, run, may_change)
+    return recipe
 
 
 def pretrained(
@@ -28,31 +62,28 @@ def pretrained(
     """Trains a recipe's run unless it is complete.
 
     Args:
-        name: of the recipe.
+        name, settings: see `planned`.
         corpus: folder of `pretrain prepare`.
-        settings: replaced ones, `path=value`.
         log: file that gets the training's output; None = stdout.
 
     Returns:
-        The lines of the run's `metrics.jsonl`.
+        The run's validations, see `validations`.
 
     Raises:
         UserError: a bad setting, a run of other settings in the folder, or a failed training.
     """
-    recipe = override(registry.load(name, PretrainingRecipe), settings)
+    # The settings of the text follow from the corpus.
+    recipe = planned(name, run, settings, PretrainingRecipe, "corpus.", "vocabulary.")
     recipe.model_config()
-    file = run / "recipe.json"
-    if file.is_file():
-        theirs = recipe_from_json(PretrainingRecipe, file.read_text(encoding="utf-8"), str(file))
-        check_same(theirs, recipe, run, ("corpus.", "vocabulary."))  # they follow from the corpus
-    if not _validated(run, recipe.training.max_steps):
-        chosen = [word for setting in settings for word in ("--set", setting)]
-        command("pretrain", "train", name, str(run), "--corpus", corpus, *chosen, log=log)
-    if not _validated(run, recipe.training.max_steps):
+    if not is_complete(run):
+        command(
+            *("pretrain", "train", name, str(run), "--corpus", corpus, *flags("--set", settings)),
+            log=log,
+        )
+    if not is_complete(run):
         raise UserError(f"{run} stopped before step {recipe.training.max_steps:,}: see its output")
-    lines = read_lines(run / "metrics.jsonl")
-    for line in lines:
-        if line["kind"] == VALIDATION and line["loss"] is None:
+    for line in (lines := validations(run)):
+        if line["loss"] is None:
             raise UserError(
                 f"{run} diverged: its validation loss at step {line['step']:,} is no number; lower "
                 "training.learning_rate, or leave the run out"
@@ -62,25 +93,28 @@ def pretrained(
 
 def is_complete(run: pathlib.Path) -> bool:
     """Whether a folder holds a pre-training that has come to its end."""
-    file = run / "recipe.json"
-    if not file.is_file():
-        return False
-    recipe = recipe_from_json(PretrainingRecipe, file.read_text(encoding="utf-8"), str(file))
-    return _validated(run, recipe.training.max_steps)
+    recipe = recipe_in(run, PretrainingRecipe)
+    ends = [line["step"] for line in validations(run)]
+    return recipe is not None and recipe.training.max_steps in ends
 
 
-def _validated(run: pathlib.Path, step: int) -> bool:
-    lines = read_lines(run / "metrics.jsonl")
-    return any(line["kind"] == VALIDATION and line["step"] == step for line in lines)
+def validations(run: pathlib.Path | str) -> list[dict]:
+    """The lines of a run's validations, of its `metrics.jsonl`."""
+    lines = read_lines(pathlib.Path(run) / "metrics.jsonl")
+    return [line for line in lines if line["kind"] == VALIDATION]
 
 
 def grid(
-    options: argparse.Namespace, out: pathlib.Path, *more: str, log: pathlib.Path | None = None
+    tasks: Sequence[str],
+    options: argparse.Namespace,
+    out: pathlib.Path,
+    *more: str,
+    log: pathlib.Path | None = None,
 ) -> list[dict]:
-    """`finetune grid` of the command's tasks.
+    """`finetune grid` of some tasks.
 
     Args:
-        options: with `tasks`, `data_dir`, `source`, `finetune_set`.
+        options: with `data_dir`, `source`, `finetune_set`.
         out: the grid's folder.
         more: further words of its command line.
         log: file that gets its output; None = stdout.
@@ -88,11 +122,10 @@ def grid(
     Returns:
         Its combinations, see `experiments.finetune.grid.combinations`.
     """
-    chosen = [word for setting in options.finetune_set for word in ("--set", setting)]
-    data = ["--data-dir", options.data_dir] if options.data_dir else []
-    data += ["--source", options.source] if options.source else []
-    command("finetune", "grid", *options.tasks, str(out), *more, *data, *chosen, log=log)
-    return json.loads((out / "grid.json").read_text(encoding="utf-8"))["combinations"]
+    more += (*flag("--data-dir", options.data_dir), *flag("--source", options.source))
+    chosen = flags("--set", options.finetune_set)
+    command("finetune", "grid", *tasks, str(out), *more, *chosen, log=log)
+    return read_json(out / "grid.json")["combinations"]
 
 
 def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
@@ -116,6 +149,84 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
         )
 
 
+def flag(name: str, value: str | None) -> list[str]:
+    """The words of an option; none where it is not given."""
+    return [name, value] if value else []
+
+
+def flags(name: str, values: Iterable[str]) -> list[str]:
+    """The words of an option that is given once for each value."""
+    return [word for value in values for word in (name, value)]
+
+
+def read_json(path: pathlib.Path) -> Any:
+    """The content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
+    """Runs tasks in `jobs` threads, each on its share of the CPUs; prints the progress.
+
+    Args:
+        tasks: by the words of their lines of progress.
+
+    Returns:
+        Their results, in the tasks' order.
+
+    Raises:
+        UserError: a task's; tasks that have not begun are cancelled.
+    """
+    shares = queue.SimpleQueue()
+    for number in range(jobs):
+        shares.put(number)
+
+    def take_share() -> None:
+        if sys.platform == "linux":
+            cpus = sorted(os.sched_getaffinity(0))
+            # For this thread and the processes that it starts.
+            os.sched_setaffinity(0, cpus[shares.get() :: jobs] or cpus)
+
+    def timed(task: Callable[[], Any]) -> tuple[Any, float]:
+        began = time.monotonic()
+        return task(), (time.monotonic() - began) / 60
+
+    spent = []  # minutes of each task that had work to do
+    with concurrent.futures.ThreadPoolExecutor(jobs, initializer=take_share) as pool:
+        waiting = {pool.submit(timed, task): words for words, task in tasks.items()}
+        try:
+            for done, finished in enumerate(concurrent.futures.as_completed(waiting), 1):
+                minutes = finished.result()[1]
+                spent += [minutes] if minutes > 0.1 else []
+                left = ""
+                if spent:
+                    minutes = (len(tasks) - done) / jobs * statistics.mean(spent)
+                    left = f"; {minutes:.0f} min left at most"
+                print(f"[{done}/{len(tasks)}] {waiting[finished]}{left}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [future.result()[0] for future in waiting]
+
+
+def grouped(rows: Iterable[dict], key: str) -> dict[Any, list[dict]]:
+    """Rows by their value of a key, in the order of the values' first rows."""
+    found: dict[Any, list[dict]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row)
+    return found
+
+
+def values(rows: Iterable[dict], metric: str) -> list[float]:
+    """A metric of the rows that have it."""
+    return [row[metric] for row in rows if row.get(metric) is not None]
+
+
+def points(curves: Iterable[Iterable[dict]], x: str, y: str) -> dict[float, list[float]]:
+    """Values of several seeds at each x, as figures take them, from the lines of each seed."""
+    lines = grouped((line for curve in curves for line in curve), x)
+    return {place: values(mine, y) for place, mine in lines.items() if values(mine, y)}
+
+
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
     """`mean ± deviation` of the sample, as a table shows it; `-` of nothing."""
     if not values:
@@ -124,22 +235,28 @@ def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
     return text + (f" ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return [lines[0], "|" + "---|" * len(head), *lines[1:]]
+
+
 def write(
     out: pathlib.Path,
     name: str,
+    script: str,
     options: argparse.Namespace,
     title: str,
-    table: list[str],
-    script: str = "swish_rnn",
+    lines: Sequence[str],
     figure: bool = True,
     **rest,
 ) -> None:
-    """Writes OUT/NAME.md and OUT/NAME.json, and prints the table.
+    """Writes OUT/NAME.md and OUT/NAME.json, and prints the report.
 
     Args:
-        options: with `arguments`, the words of the command line.
-        table: lines of Markdown.
         script: name of the command's module.
+        options: with `arguments`, the words of the command line.
+        lines: of Markdown.
         figure: whether there is a NAME.png to show.
         rest: of the JSON, besides the command and the commit.
     """
@@ -149,7 +266,7 @@ def write(
     line = shlex.join(["python", "-m", f"experiments.{script}", *options.arguments])
     record = {"command": line, "commit": commit, **rest}
     write_aside(out / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
-    text = [f"# {title}", "", f"`{line}` at commit {commit}.", "", *table, ""]
+    text = [f"# {title}", "", f"`{line}` at commit {commit}.", "", *lines, ""]
     text += [f"![{title}]({name}.png)", ""] if figure else []
     write_aside(out / f"{name}.md", "\n".join(text).encode())
     print("\n".join(text))

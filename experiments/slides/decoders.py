@@ -2,119 +2,205 @@
 
 import argparse
 import functools
-import json
 import pathlib
 
-from experiments.jobs import at_once
+from experiments import studies
+from experiments.figures import mean_curves
 from experiments.pretrain.run import PretrainingRun
-from experiments.slides import decoders_report, frame
-from experiments.slides.decoder_systems import (
-    CORPORA,
-    ELMO,
-    ELMO_SETTINGS,
-    FEW_SHOT,
-    MEMORIES,
-    SETTINGS,
-    SYSTEMS,
+from experiments.slides.frame import Corpus, Study, StudyRun, System
+from experiments.studies import flag, flags
+
+# Examples and a question have to fit into a row: rows 4 times as long, a quarter as many.
+_LONG = ("corpus.sequence_length=256", "model.max_length=256")
+_BLOCKS = ("transformer", "macaron", "swish_rnn")
+ELMO = System("ELMo", "elmo_tiny", "")
+
+STUDY = Study(
+    # 5,000 updates on 2.6 million tokens as the encoders', pre-norm: a post-norm model of this size
+    # with learned positions may rest at guessing by frequency.
+    ("batch_size=8", "training.max_steps=5_000", "model.norm=pre"),
+    {
+        "text": Corpus("bert_tiny"),
+        "pieces": Corpus("gpt_tiny"),
+        "bytes": Corpus("gpt2_tiny", _LONG[:1]),
+        "segments": Corpus("transformer_xl_tiny", (), "text"),
+        "streams": Corpus("xlnet_tiny", (), "text"),
+    },
+    (
+        System("GPT", "gpt_tiny", "pieces", blocks=_BLOCKS, compared=True),
+        System("GPT-2", "gpt2_tiny", "bytes", (*_LONG, "batch_size=2"), blocks=_BLOCKS),
+        System("Transformer-XL", "transformer_xl_tiny", "segments", blocks=_BLOCKS),
+        # A recurrence would tell each token to itself.
+        System("XLNet", "xlnet_tiny", "streams", blocks=_BLOCKS[:2]),
+        System("T5", "t5_tiny", "text", blocks=_BLOCKS, compared=True),
+        System("BART", "bart_tiny", "text", blocks=_BLOCKS),
+        ELMO,
+    ),
 )
-from experiments.studies import command, is_complete
-from macaron_tf.training.progress import VALIDATION, read_lines
+# The same number of words: 2,500 updates of 32 rows of 32.
+_ELMO_SETTINGS = ("training.max_steps=2_500",)
+# Positions that a Transformer-XL looks back on; 64 in training.
+MEMORIES = (1, 64, 128, 256, 512)
+# The tasks that GPT-2 is asked without training, and the numbers of examples before a question.
+FEW_SHOT = ("--task", "sst2", "rte", "--shots", "0", "1", "2", "4", "--max-examples", "400")
+
+# The metric of a system, its name in the table, and its digits.
+_SHOWN = {
+    "GPT": ("perplexity", "perplexity of the next piece", 1),
+    "GPT-2": ("perplexity", "perplexity of the next byte-level piece, rows of 256", 1),
+    "Transformer-XL": ("perplexity", "perplexity of the next word piece, memory of 64", 1),
+    "XLNet": ("nll", "loss of guessed tokens", 2),
+    "T5": ("nll", "loss of spans", 2),
+    "BART": ("nll", "loss of the text from its noise", 2),
+}
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains what is missing, unless a report is wanted; writes the tables and the figures."""
     out = pathlib.Path(options.out)
-    systems = frame.chosen(options.systems, (*SYSTEMS, ELMO))
-    runs = frame.planned([system for system in systems if system != ELMO], options.seeds)
+    chosen = STUDY.runs(options.systems, options.seeds)
+    runs = [one for one in chosen if one.system != ELMO]
     if options.report:
-        runs = [run for run in runs if is_complete(out / "runs" / run.name)]
+        runs = [one for one in runs if studies.is_complete(out / "runs" / one.name)]
     else:
-        _train(options, runs, systems, out)
-    rows = [
-        {
-            "system": run.system.name,
-            "block": run.block,
-            "seed": run.seed,
-            "parameters": _parameters(out / "runs" / run.name),
-            "curve": validations(out / "runs" / run.name),
-            "memory": _remembered(run, out),
-        }
-        for run in runs
-    ]
+        _train(options, runs, len(runs) < len(chosen), out)
+    rows = []
+    for one in runs:
+        folder, memory = out / "runs" / one.name, out / "memory" / f"{one.name}.json"
+        rows.append(
+            {
+                "system": one.system.name,
+                "block": one.block,
+                "seed": one.seed,
+                "parameters": PretrainingRun.open(folder).build_network().count_params(),
+                "curve": studies.validations(folder),
+                "memory": studies.read_json(memory) if memory.exists() else [],
+            }
+        )
     elmo, tagging = None, out / "tagged" / "tagging.json"
-    if ELMO in systems and tagging.exists():
-        tagged = json.loads(tagging.read_text(encoding="utf-8"))
-        elmo = {"curve": validations(out / "runs" / "ELMo"), "tagged": tagged["rows"]}
-    decoders_report.write(options, out, rows, elmo)
+    if tagging.exists() and ELMO in [one.system for one in chosen]:
+        curve = studies.validations(out / "runs" / "ELMo")
+        elmo = {"curve": curve, "tagged": studies.read_json(tagging)["rows"]}
+    _report(options, out, rows, elmo)
 
 
-def _train(
-    options: argparse.Namespace,
-    runs: list[frame.StudyRun],
-    systems: list[frame.System],
-    out: pathlib.Path,
-) -> None:
-    """Prepares, trains and asks what is missing."""
-    with_blocks = [system for system in systems if system != ELMO]
-    corpora = frame.prepared(options, with_blocks, CORPORA, out / "corpora")
-    frame.train(options, runs, SETTINGS, corpora, out)
-    asked = [
-        functools.partial(_remember, run, corpora, out)
-        for run in runs
-        if run.system.name == "Transformer-XL"
-    ]
-    few_shot = [run for run in runs if run.system.name == "GPT-2" and run.seed == options.seeds[0]]
-    if few_shot:
-        asked.append(functools.partial(_few_shot, options, few_shot, out))
-    if ELMO in systems:
-        asked.append(functools.partial(_elmo, options, out))
-    at_once(options.jobs, asked)
+def _train(options: argparse.Namespace, runs: list[StudyRun], elmo: bool, out: pathlib.Path):
+    """Pre-trains what is missing; then scores memories, asks GPT-2, and trains ELMo, at once."""
+    corpora = STUDY.train(runs, options, out)
+    data = flag("--data-dir", options.data_dir)
+    tasks = {}
+
+    def task(words: str, *line: str, log: str) -> None:
+        tasks[words] = functools.partial(studies.command, *line, log=out / "logs" / f"{log}.log")
+
+    for one in runs:
+        scores = out / "memory" / f"{one.name}.json"
+        if one.system.name == "Transformer-XL" and not scores.exists():
+            task(
+                f"{one.name}: scored with {len(MEMORIES)} memories",
+                *("pretrain", "evaluate", str(out / "runs" / one.name)),
+                *("--corpus", corpora[one.system.corpus], "--output", str(scores)),
+                *("--memory", *map(str, MEMORIES)),
+                log=f"memory-{one.name}",
+            )
+    models = [one for one in runs if one.system.name == "GPT-2" and one.seed == options.seeds[0]]
+    if models and not (out / "few_shot" / "few_shot.json").exists():
+        task(
+            f"{', '.join(one.name for one in models)}: asked",
+            *("few_shot", *(str(out / "runs" / one.name) for one in models), *FEW_SHOT),
+            *("--out", str(out / "few_shot"), *data),
+            log="few_shot",
+        )
+    if elmo:
+        tasks["ELMo: trained, and taggers with and without it"] = functools.partial(
+            _elmo, options, data, out
+        )
+    studies.at_once(options.jobs, tasks)
 
 
-def validations(run: pathlib.Path) -> list[dict]:
-    """The lines of a run's validations."""
-    return [line for line in read_lines(run / "metrics.jsonl") if line["kind"] == VALIDATION]
-
-
-def _parameters(run: pathlib.Path) -> int:
-    return PretrainingRun.open(run).build_network().count_params()
-
-
-def _remembered(run: frame.StudyRun, out: pathlib.Path) -> list[dict]:
-    """What `_remember` wrote of a run; nothing of one that has no memory."""
-    scores = out / "memory" / f"{run.name}.json"
-    return json.loads(scores.read_text(encoding="utf-8")) if scores.exists() else []
-
-
-def _remember(run: frame.StudyRun, corpora: dict[str, str], out: pathlib.Path) -> str:
-    """Scores a run with shorter and longer memories than it was trained with."""
-    scores = out / "memory" / f"{run.name}.json"
-    if not scores.exists():
-        where = ["--corpus", corpora[run.system.corpus], "--output", str(scores)]
-        lengths = ["--memory", *map(str, MEMORIES)]
-        log = out / "logs" / f"memory-{run.name}.log"
-        command("pretrain", "evaluate", str(out / "runs" / run.name), *where, *lengths, log=log)
-    return f"{run.name}: scored with {len(MEMORIES)} memories"
-
-
-def _few_shot(options: argparse.Namespace, runs: list[frame.StudyRun], out: pathlib.Path) -> str:
-    """Asks the models tasks that they were not trained on; writes OUT/few_shot."""
-    if not (out / "few_shot" / "few_shot.json").exists():
-        data = ["--data-dir", options.data_dir] if options.data_dir else []
-        words = [*(str(out / "runs" / run.name) for run in runs), *FEW_SHOT]
-        log = out / "logs" / "few_shot.log"
-        command("few_shot", *words, "--out", str(out / "few_shot"), *data, log=log)
-    return f"{', '.join(run.name for run in runs)}: asked"
-
-
-def _elmo(options: argparse.Namespace, out: pathlib.Path) -> str:
+def _elmo(options: argparse.Namespace, data: list[str], out: pathlib.Path) -> None:
     """ELMo's language model, and taggers with it and without it."""
-    run, log = str(out / "runs" / "ELMo"), out / "logs" / "ELMo.log"
-    data = ["--data-dir", options.data_dir] if options.data_dir else []
-    settings = frame.set_flags([*ELMO_SETTINGS, *options.elmo_set])
-    command("elmo", "train", ELMO.recipe, run, *settings, *data, log=log)
-    seeds = ["--seeds", *map(str, options.seeds)]
-    source = ["--source", options.source] if options.source else []
-    tags = ["tag", run, str(out / "tagged"), *seeds, *source, *data]
-    command("elmo", *tags, log=out / "logs" / "ELMo-tags.log")
-    return "ELMo: trained, and taggers with and without it"
+    folder, log = str(out / "runs" / "ELMo"), out / "logs" / "ELMo.log"
+    settings = flags("--set", [*_ELMO_SETTINGS, *options.elmo_set])
+    studies.command("elmo", "train", ELMO.recipe, folder, *settings, *data, log=log)
+    tags = ["tag", folder, str(out / "tagged"), "--seeds", *map(str, options.seeds)]
+    tags += [*flag("--source", options.source), *data]
+    studies.command("elmo", *tags, log=out / "logs" / "ELMo-tags.log")
+
+
+def _report(
+    options: argparse.Namespace, out: pathlib.Path, rows: list[dict], elmo: dict | None
+) -> None:
+    """Writes OUT/decoders.md, .json and .png, and memory.png of Transformer-XL.
+
+    Args:
+        rows: of each run "system", "block", "seed", "parameters", "curve" (its validations)
+            and "memory" (the scores of `pretrain evaluate --memory`).
+        elmo: "curve" and "tagged" (the rows of `elmo tag`); None = not trained.
+    """
+    systems = studies.grouped(rows, "system")
+    lines = _blocks(systems) if rows else []
+    if rows:
+        panels = {
+            system: _curves(mine, "curve", "step", "loss") for system, mine in systems.items()
+        }
+        mean_curves(panels, out / "decoders.png", "updates", "validation loss, nats a token")
+    remembering = [row for row in rows if row["memory"]]
+    if remembering:
+        curves = _curves(remembering, "memory", "memory", "perplexity")
+        lengths = [line["memory"] for line in remembering[0]["memory"]]
+        cells = (
+            (block, *(studies.cell(found[length], 1) for length in lengths))
+            for block, found in curves.items()
+        )
+        text = "Transformer-XL's perplexity by the positions that it remembers (64 in training):"
+        lines += ["", text, "", *studies.table(("block", *map(str, lengths)), cells)]
+        lines += ["", "![Perplexity against memory](memory.png)"]
+        panels = {"Transformer-XL": curves}
+        mean_curves(panels, out / "memory.png", "positions remembered", "validation perplexity")
+    if elmo:
+        last = elmo["curve"][-1]
+        taggers = studies.grouped(elmo["tagged"], "name")
+        cells = (
+            (name, str(len(mine)), studies.cell(studies.values(mine, "f1"), 1, 100))
+            for name, mine in taggers.items()
+        )
+        text = (
+            f"ELMo after {last['step']:,} updates: perplexity {last['perplexity']:.1f} (forward "
+            "and backward); a tagger of CoNLL-2003's entities with and without its vectors:"
+        )
+        lines += ["", text, "", *studies.table(("tagger", "seeds", "F1"), cells)]
+    if (asked := out / "few_shot" / "few_shot.md").exists():
+        # Its heading one level lower.
+        lines += ["", "#" + asked.read_text(encoding="utf-8").rstrip()]
+        lines += ["", "![Score against K](few_shot/few_shot.png)"]
+    title = "The slides' decoders"
+    if rows:
+        title += f" after {max(row['curve'][-1]['step'] for row in rows):,} updates"
+    record = {"rows": rows, "elmo": elmo}
+    studies.write(out, "decoders", "slides", options, title, lines, bool(rows), **record)
+
+
+def _curves(rows: list[dict], curve: str, x: str, y: str) -> dict:
+    """The points of each block's curves."""
+    return {
+        block: studies.points(studies.values(mine, curve), x, y)
+        for block, mine in studies.grouped(rows, "block").items()
+    }
+
+
+def _blocks(systems: dict[str, list[dict]]) -> list[str]:
+    """A line a system, a column a block: the metric, and millions of weights."""
+    blocks = list(dict.fromkeys(row["block"] for mine in systems.values() for row in mine))
+    lines = []
+    for system, mine in systems.items():
+        metric, label, digits = _SHOWN[system]
+        cells, by_block = [], studies.grouped(mine, "block")
+        for block in blocks:
+            found = by_block.get(block, [])
+            score = studies.cell([row["curve"][-1][metric] for row in found], digits)
+            cells.append(score + (f" ({found[0]['parameters'] / 1e6:.2f}M)" if found else ""))
+        counts = sorted({len(found) for found in by_block.values()})
+        seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+        lines.append((system, label, seeds, *cells))
+    return studies.table(("system", "on validation text", "seeds", *blocks), lines)

@@ -14,109 +14,64 @@ Each writes OUT/NAME.md, .json and .png, means over seeds with their deviation. 
 complete are not trained again; an interrupted command goes on when it is given again.
 """
 
-import argparse
-import importlib
 import sys
 
-from macaron_tf.errors import exit_on_user_error
+from experiments import command_line as cli
 
+_PRETRAINING = cli.together(
+    cli.STUDY,
+    cli.argument("--corpus DIR", "a folder of `pretrain prepare`", required=True),
+    cli.settings("training.max_steps=500, of every pre-training"),
+)
+_FINETUNING = cli.finetuning("cola", "rte", "stsb")
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.swish_rnn",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    curves = commands.add_parser("curves", help="figure 4: loss against step")
-    _pretraining_options(curves)
-    curves.add_argument(
-        "--recipes",
-        nargs="+",
-        metavar="RECIPE",
-        default=["bert_tiny", "bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny"],
-        help="what is compared (default: the four of size tiny)",
-    )
-
-    sizes = commands.add_parser("step-sizes", help="table 2: scores and time by step size")
-    _pretraining_options(sizes)
-    sizes.add_argument("--recipe", default="swish_rnn_tiny", help="default %(default)s")
-    sizes.add_argument(
-        "--reference", default="bert_rab_tiny", help="whose time counts as 1 (%(default)s)"
-    )
-    sizes.add_argument(
-        "--sizes",
-        nargs="+",
-        default=["1", "2", "1,2,4"],
-        metavar="K[,K...]",
-        help="step sizes, layer by layer in turn (default 1, 2 and 1,2,4)",
-    )
-    _finetuning_options(sizes)
-
-    stability = commands.add_parser("stability", help="figure 3: score against learning rate")
-    stability.add_argument("out", help="folder of the runs and of the figure")
-    stability.add_argument(
-        "--init", nargs="+", required=True, metavar="[NAME=]FROM", help="models, as for finetune"
-    )
-    stability.add_argument(
-        "--learning-rates",
-        nargs="+",
-        type=float,
-        default=[1e-5, 3e-5, 1e-4, 3e-4, 1e-3],
-        metavar="R",
-        help="default: 1e-5 to 1e-3",
-    )
-    _seeds_option(stability)
-    _finetuning_options(stability)
-    return parser
-
-
-def _pretraining_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", help="folder of the runs and of the result")
-    parser.add_argument(
-        "--corpus", required=True, metavar="DIR", help="what `pretrain prepare` wrote"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="a setting of every pre-training, such as training.max_steps=500",
-    )
-    _seeds_option(parser)
-
-
-def _seeds_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N", help="default 1 2 3"
-    )
-
-
-def _finetuning_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tasks", nargs="+", default=["cola", "rte", "stsb"], help="default cola rte stsb"
-    )
-    parser.add_argument("--data-dir", metavar="DIR", help="TensorFlow Datasets' folder")
-    parser.add_argument("--source", help="examples of the one task, such as tsv:FILE")
-    parser.add_argument(
-        "--finetune-set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="a setting of every fine-tuning, such as epochs=1",
-    )
-
-
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Runs one command; see `--help`."""
-    options = _parser().parse_args(arguments)
-    options.arguments = list(arguments or sys.argv[1:])
-    # Each command imports what it needs: `--help` answers without TensorFlow.
-    module = options.command.replace("-", "_")
-    importlib.import_module(f"experiments.swish_rnn.{module}").run(options)
-
+main = cli.program(
+    "experiments.swish_rnn",
+    __doc__,
+    "",
+    cli.command(
+        "curves",
+        "figure 4: loss against step",
+        "experiments.swish_rnn.paper:curves",
+        _PRETRAINING,
+        cli.argument(
+            "--recipes RECIPE",
+            "the compared ones (default: the four of size tiny)",
+            nargs="+",
+            default=["bert_tiny", "bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny"],
+        ),
+    ),
+    cli.command(
+        "step-sizes",
+        "table 2: scores and time by step size",
+        "experiments.swish_rnn.paper:step_sizes",
+        _PRETRAINING,
+        cli.argument("--recipe", "default %(default)s", default="swish_rnn_tiny"),
+        cli.argument("--reference", "its time counts as 1 (%(default)s)", default="bert_rab_tiny"),
+        cli.argument(
+            "--sizes K[,K...]",
+            "step sizes, layer by layer in turn (default 1, 2 and 1,2,4)",
+            nargs="+",
+            default=["1", "2", "1,2,4"],
+        ),
+        _FINETUNING,
+    ),
+    cli.command(
+        "stability",
+        "figure 3: score against learning rate",
+        "experiments.swish_rnn.paper:stability",
+        cli.STUDY,
+        cli.argument("--init [NAME=]FROM", "models, as for finetune", nargs="+", required=True),
+        cli.number(
+            "--learning-rates R",
+            "default: 1e-5 to 1e-3",
+            [1e-5, 3e-5, 1e-4, 3e-4, 1e-3],
+            float,
+            nargs="+",
+        ),
+        _FINETUNING,
+    ),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,16 +13,14 @@ class Chip:
     Attributes:
         cores: devices of a chip, each a replica of its own: v4's two TensorCores; v5p's two are
             one device.
-        memory_gib: HBM of a chip.
-        core_gib: of it, what libtpu 0.0.51 gives a program on one core.
+        core_gib: HBM in GiB that libtpu 0.0.51 gives a program on one core.
         peak_tflops: of a chip, in bfloat16.
         mxus: matrix units of a core, each of 128 x 128 cells.
-        accelerator: what a Cloud TPU of 4 chips is called; libtpu wants to hear it.
+        accelerator: name of a Cloud TPU of 4 chips, which libtpu asks for.
         example: a topology of 4 chips.
     """
 
     cores: int
-    memory_gib: float
     core_gib: float
     peak_tflops: float
     mxus: int
@@ -36,7 +34,7 @@ class Chip:
 
     @property
     def clock_ghz(self) -> float:
-        """Clock in GHz: what makes a multiplication and an addition a cell the peak.
+        """The clock at which a multiplication and an addition a cell and cycle make the peak.
 
         v4: 275e12 / (2 cores x 4 units x 128 x 128 cells x 2) = 1.05e9; v5e: 1.50e9.
         """
@@ -44,9 +42,9 @@ class Chip:
 
 
 CHIPS = {
-    "v4": Chip(2, 32, 15.25, 275, 4, "v4-8", "v4:2x2x1"),
-    "v5e": Chip(1, 16, 15.75, 197, 4, "v5litepod-4", "v5e:2x2"),
-    "v5p": Chip(1, 95, 95.73, 459, 8, "v5p-8", "v5p:2x2x1"),
+    "v4": Chip(2, 15.25, 275, 4, "v4-8", "v4:2x2x1"),
+    "v5e": Chip(1, 15.75, 197, 4, "v5litepod-4", "v5e:2x2"),
+    "v5p": Chip(1, 95.73, 459, 8, "v5p-8", "v5p:2x2x1"),
 }
 
 
@@ -67,9 +65,8 @@ def chip_of(topology: str) -> Chip:
 
 def listing() -> str:
     """A line for each chip. libtpu tells whether a topology is valid, but cannot list them."""
-    lines = [
+    return "\n".join(
         f"{chip.example:10} {chip.cores} core{'s' if chip.cores > 1 else ''} a chip, "
         f"{chip.core_gib:g} GiB and {chip.clock_ghz:.2f} GHz a core"
         for chip in CHIPS.values()
-    ]
-    return "\n".join(lines)
+    )

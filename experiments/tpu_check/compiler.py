@@ -2,11 +2,9 @@
 
     python -m experiments.tpu_check.compiler STEP.hlo v4:2x2x1 RESULT.json [TEXT.hlo]
 
-The TPU compiler ends the whole process where it finds itself in the wrong; and it holds gigabytes.
+The TPU compiler ends the whole process when it fails a check of its own; and it holds gigabytes.
 """
 
-import dataclasses
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -31,6 +29,11 @@ def memory_total(result: dict) -> int | None:
         kept = memory["arguments"] + memory["outputs"] - memory["aliased"]
         return kept + memory["temporaries"] + memory["code"]
     return result.get("memory_needed")
+
+
+def fits(result: dict, limit: int) -> bool:
+    """Whether a step was compiled and needs no more than `limit` bytes, those of a core."""
+    return "memory" in result and memory_total(result) <= limit
 
 
 def search(
@@ -58,21 +61,15 @@ def search(
     return results
 
 
-def fits(result: dict, limit: int) -> bool:
-    """Whether a step was compiled and needs no more than a core has."""
-    return "memory" in result and memory_total(result) <= limit
-
-
 def _next(results: dict[int, dict], limit: int) -> int | None:
-    """Where the need, taken for a straight line, meets the limit; None where that is known."""
+    """The rows at which the need, taken for a straight line, meets the limit; None once known."""
     best = max((rows for rows, result in results.items() if fits(result, limit)), default=0)
     worst = min((rows for rows, result in results.items() if not fits(result, limit)), default=None)
     points = sorted((rows, memory_total(result)) for rows, result in results.items())
     if len(points) == 1:
-        (rows, total), memory = points[0], next(iter(results.values())).get("memory")
-        # What does not grow with the batch: all but the temporaries, of which gradients are few.
-        fixed = total - memory["temporaries"] if memory else 0
-        points = [(0, fixed), (rows, total)]
+        (rows, total), memory = points[0], results[points[0][0]].get("memory")
+        # All but the temporaries, of which gradients are few, does not grow with the batch.
+        points = [(0, total - memory["temporaries"] if memory else 0), (rows, total)]
     # The two nearest to the limit: the compiler computes anew what does not fit, and bends the line
     (a, low), (b, high) = sorted(sorted(points, key=lambda p: abs(p[1] - limit))[:2])
     predicted = a + (limit - low) * (b - a) / (high - low) if high > low else 2 * b
@@ -82,30 +79,21 @@ def _next(results: dict[int, dict], limit: int) -> int | None:
     return guess if guess > best else None
 
 
-PACKAGES = ("jax", "libtpu")
-MISSING = (
-    "the TPU compiler is not installed here: `make tpu-check` installs it into .venv-tpu, or "
-    "`pip install -r experiments/tpu_check/requirements.txt` in an environment of its own"
-)
-
-
 def check_installed() -> None:
     """Refuses where jax or libtpu is missing.
 
     Raises:
         UserError: it is; the sentence says how to install them.
     """
-    if any(importlib.util.find_spec(package) is None for package in PACKAGES):
-        raise UserError(MISSING)
-
-
-def versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Installed versions by package."""
-    return {package: importlib.metadata.version(package) for package in packages}
+    if any(importlib.util.find_spec(package) is None for package in ("jax", "libtpu")):
+        raise UserError(
+            "the TPU compiler is not installed here: `make tpu-check` installs it, or "
+            "`pip install -r experiments/tpu_check/requirements.txt` in an environment of its own"
+        )
 
 
 def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) -> dict:
-    """What the TPU compiler says of a step, from a process of its own.
+    """The TPU compiler's findings about a step, from a process of its own.
 
     Args:
         hlo: the step's HLO module, serialized.
@@ -121,9 +109,20 @@ def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) ->
         source, result = pathlib.Path(folder) / "step.hlo", pathlib.Path(folder) / "result.json"
         source.write_bytes(hlo)
         command = [sys.executable, "-m", "experiments.tpu_check.compiler", source, topology, result]
+        # libtpu looks for a TPU and for Google's network, and there is neither.
+        environment = {
+            "JAX_PLATFORMS": "cpu",
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_ACCELERATOR_TYPE": chip_of(topology).accelerator,
+            "TPU_WORKER_HOSTNAMES": "localhost",
+            "TPU_WORKER_ID": "0",
+            "TPU_MIN_LOG_LEVEL": "3",
+            # Its lock file guards the device, and there is none.
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        }
         done = subprocess.run(
             [*map(str, command), *([str(text)] if text else [])],
-            env=os.environ | _environment(topology),
+            env=os.environ | environment,
             capture_output=True,
             text=True,
             check=False,
@@ -135,23 +134,9 @@ def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) ->
     return {"error": f"the compiler ended with status {done.returncode}: {reason}"}
 
 
-def _environment(topology: str) -> dict[str, str]:
-    """What libtpu needs to hear where there is neither a TPU nor Google's network."""
-    return {
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_ACCELERATOR_TYPE": chip_of(topology).accelerator,
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        "TPU_WORKER_ID": "0",
-        "TPU_MIN_LOG_LEVEL": "3",
-        # Its lock file guards the device, and there is none.
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    }
-
-
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """The process's own part."""
-    source, topology, result, *text = arguments or sys.argv[1:]
+    source, topology, result, *text = sys.argv[1:]
     found, optimized = _compiled(pathlib.Path(source).read_bytes(), topology)
     if text and optimized:
         pathlib.Path(text[0]).write_text(optimized, encoding="utf-8")
@@ -159,6 +144,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _compiled(hlo: bytes, topology: str) -> tuple[dict, str | None]:
+    """The result of `compile_step`, and the optimized HLO."""
     import jax
     import numpy as np
     from jax._src.interpreters import mlir
@@ -195,71 +181,68 @@ def _compiled(hlo: bytes, topology: str) -> tuple[dict, str | None]:
         "temporaries": stats.temp_size_in_bytes,
         "code": stats.generated_code_size_in_bytes,
     }
-    found["cycles"] = dataclasses.asdict(estimate(optimized))
+    found["cycles"] = estimate(optimized).as_dict()
     return found, optimized
 
 
-def _dynamic(module) -> list[str]:
-    """Names of the TensorFlow ops whose shapes depend on values, in the program's order."""
+def _ops(module, *names: str) -> list:
+    """The operations of some names, in the program's order."""
     from jaxlib.mlir import ir
 
-    names = []
+    found = []
 
     def visit(op):
-        # A size that is known has a static type: top_k, for one, sets one.
-        if op.name == "stablehlo.set_dimension_size" and "?" in str(op.results[0].type):
-            name = re.search(r'"([^"]+)"', str(op.location))
-            names.append(name[1] if name else op.name)
+        if op.name in names:
+            found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+    return found
+
+
+def _dynamic(module) -> list[str]:
+    """Names of the TensorFlow ops whose shapes depend on values."""
+    names = []
+    for op in _ops(module, "stablehlo.set_dimension_size"):
+        # A size that is known has a static type: top_k, for one, sets one.
+        if "?" in str(op.results[0].type):
+            name = re.search(r'"([^"]+)"', str(op.location))
+            names.append(name[1] if name else op.name)
     return list(dict.fromkeys(names))
 
 
 def _as_on_a_tpu(module) -> None:
-    """Makes of what TensorFlow writes for a CPU what it would write for a TPU.
+    """Turns the program that TensorFlow writes for a CPU into the one it would write for a TPU.
 
     `mhlo.copy` goes: it changes nothing, and libtpu does not read it. Random bits: TensorFlow lets
     the device choose the algorithm, a CPU's is Philox with a state of a key and two counters, a
     TPU's the chip's own with a key and one. Philox would be half of a BERT step's cycles.
     """
     from jaxlib.mlir import ir
-
-    found = []
-
-    def visit(op):
-        if op.name in ("mhlo.copy", "stablehlo.rng_bit_generator"):
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    for op in found:
-        if op.name == "mhlo.copy":
-            op.results[0].replace_all_uses_with(op.operands[0])
-            op.erase()
-        elif "PHILOX" in str(op.attributes["rng_algorithm"]):
-            _use_the_chips_random_bits(op)
-
-
-def _use_the_chips_random_bits(philox) -> None:
-    from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
-    given = philox.operands[0]
-    with ir.InsertionPoint(philox), philox.location:
-        state = ir.RankedTensorType.get((2,), ir.RankedTensorType(given.type).element_type)
-        own = ir.Operation.create(
-            "stablehlo.rng_bit_generator",
-            results=[state, philox.results[1].type],
-            operands=[stablehlo.slice(given, [0], [2], [1])],
-            attributes={"rng_algorithm": ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>")},
-        )
-        # The second counter, a carry that nobody reads, keeps the state's old shape.
-        carry = stablehlo.slice(given, [2], [3], [1])
-        kept = stablehlo.concatenate([own.results[0], carry], 0)
-    for old, new in zip(philox.results, (kept, own.results[1]), strict=True):
-        old.replace_all_uses_with(new)
-    philox.erase()
+    for copy in _ops(module, "mhlo.copy"):
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+    for philox in _ops(module, "stablehlo.rng_bit_generator"):
+        if "PHILOX" not in str(philox.attributes["rng_algorithm"]):
+            continue
+        given = philox.operands[0]
+        algorithm = ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>")
+        with ir.InsertionPoint(philox), philox.location:
+            state = ir.RankedTensorType.get((2,), ir.RankedTensorType(given.type).element_type)
+            own = ir.Operation.create(
+                "stablehlo.rng_bit_generator",
+                results=[state, philox.results[1].type],
+                operands=[stablehlo.slice(given, [0], [2], [1])],
+                attributes={"rng_algorithm": algorithm},
+            )
+            # The second counter, a carry that nobody reads, keeps the state's old shape.
+            carry = stablehlo.slice(given, [2], [3], [1])
+            kept = stablehlo.concatenate([own.results[0], carry], 0)
+        for old, new in zip(philox.results, (kept, own.results[1]), strict=True):
+            old.replace_all_uses_with(new)
+        philox.erase()
 
 
 def _refusal(message: str) -> dict:

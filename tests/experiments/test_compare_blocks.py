@@ -4,9 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from experiments import compare_blocks, registry
+from experiments import compare_blocks, figures, registry, studies
 from experiments.compare_blocks import main
-from experiments.figures import loss_curves
 from experiments.recipe import override
 from tests.conftest import number_settings
 
@@ -29,16 +28,6 @@ def test_a_table_from_two_blocks(number_text, tmp_path, capsys):
     assert main(arguments) == 0
 
 
-def test_curves_are_drawn_whole_or_not_at_all(tmp_path):
-    lines = [
-        {"step": step, "kind": "validation", "loss": 5 - step, "bleu": 10 * step}
-        for step in (1, 2, 3)
-    ]
-    loss_curves({"macaron 1": lines, "transformer 1": lines}, tmp_path / "curves.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.fixture
 def blocks(tmp_path, monkeypatch):
     """Runs the comparison of blocks with a stand-in for the commands; returns what they were."""
@@ -59,8 +48,8 @@ def blocks(tmp_path, monkeypatch):
             output = pathlib.Path(words[words.index("--output") + 1])
             write_scores(output / "a.json", "average", [max(saved)], run=str(run))
 
-    monkeypatch.setattr(compare_blocks, "command", stand_in)
-    monkeypatch.setattr(compare_blocks, "loss_curves", lambda curves, path: None)
+    monkeypatch.setattr(studies, "command", stand_in)
+    monkeypatch.setattr(figures, "mean_curves", lambda *arguments: None)
 
     def compare(*more):
         called.clear()

@@ -10,16 +10,9 @@ import experiments.few_shot.__main__
 import experiments.finetune.__main__
 import experiments.pretrain.__main__
 from experiments import studies
-from experiments.slides import (
-    decoder_systems,
-    decoders,
-    encoder_systems,
-    encoders,
-    frame,
-    sentences,
-)
+from experiments.slides import decoders, encoders
 from experiments.slides.__main__ import main
-from experiments.slides.frame import Corpus, System
+from experiments.slides.frame import Corpus, Study, System
 from macaron_tf.errors import UserError
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 from tests.experiments.task_toys import write_toy
@@ -35,8 +28,7 @@ def calls(monkeypatch):
         if getattr(experiments, script).__main__.main(list(words)):
             raise UserError("failed")
 
-    for module in (studies, frame, encoders, decoders):
-        monkeypatch.setattr(module, "command", command)
+    monkeypatch.setattr(studies, "command", command)
     return found
 
 
@@ -57,8 +49,7 @@ def test_systems_are_compared_and_not_trained_twice(calls, tmp_path, monkeypatch
         System("ALBERT", "albert_tiny", "sentence_order", compared=True),
         System("ALBERT, next", "albert_tiny", "next_sentence", ("corpus.pairs=next_sentence",)),
     )
-    monkeypatch.setattr(encoders, "CORPORA", corpora)
-    monkeypatch.setattr(encoders, "SYSTEMS", systems)
+    monkeypatch.setattr(encoders, "STUDY", Study(encoders.STUDY.settings, corpora, systems))
     task = write_toy(tmp_path)
     out = tmp_path / "study"
     tune = ["training.max_steps=4", "training.validate_every=4", "max_length=16"]
@@ -96,15 +87,15 @@ def test_sentences_are_scored_before_and_after_training(tmp_path, monkeypatch):
             metrics = {"spearman": len(calls) / 10, "pearson": 0.0}
             (folder / "stsb.json").write_text(json.dumps({"metrics": metrics}))
 
-    monkeypatch.setattr(sentences, "command", command)
+    monkeypatch.setattr(studies, "command", command)
     out = tmp_path / "out"
-    found = sentences.scores(tmp_path / "run", out, train=True, data_dir="DIR")
+    found = encoders.sentence_scores(tmp_path / "run", out, train=True, data_dir="DIR")
     assert found == {"mean pooling": 0.1, "Sentence-BERT": 0.3}
     assert [words[0] for words in calls] == ["evaluate", "train", "evaluate"]
     assert calls[1][1:5] == ("stsb", str(out / "run"), "--init", str(tmp_path / "run"))
     assert all(words[-2:] == ("--data-dir", "DIR") for words in calls)
     calls.clear()
-    again = sentences.scores(tmp_path / "run", out, train=False, data_dir="DIR")
+    again = encoders.sentence_scores(tmp_path / "run", out, train=False, data_dir="DIR")
     assert again == {"mean pooling": 0.1} and not calls
 
 
@@ -114,12 +105,12 @@ def test_bad_names_are_one_sentence(tmp_path, capsys):
     assert main(["encoders", str(tmp_path), "--jobs", "0"]) == 2
 
 
-@pytest.mark.parametrize("study", [encoder_systems, decoder_systems])
+@pytest.mark.parametrize("study", [encoders.STUDY, decoders.STUDY])
 def test_every_run_has_a_folder_and_a_corpus_of_its_own_words(study):
-    runs = frame.planned(study.SYSTEMS, [1, 2, 3])
+    runs = study.runs(None, [1, 2, 3])
     assert len({run.name for run in runs}) == len(runs)
-    assert {run.system.corpus for run in runs} <= set(study.CORPORA)
-    assert {corpus.vocabulary for corpus in study.CORPORA.values()} <= {None, *study.CORPORA}
+    assert {run.system.corpus for run in runs} <= {"", *study.corpora}
+    assert {corpus.vocabulary for corpus in study.corpora.values()} <= {None, *study.corpora}
 
 
 @pytest.mark.slow
@@ -142,10 +133,9 @@ def test_decoders_are_compared_block_by_block(calls, tmp_path, monkeypatch):
         "text": Corpus("transformer_xl_tiny", shapes),
         "bytes": Corpus("gpt2_tiny", (*shapes, "vocabulary.size=264")),
     }
-    for name, value in {"SYSTEMS": systems, "CORPORA": corpora, "FEW_SHOT": few}.items():
+    study = Study(("model.norm=pre",), corpora, (*systems, decoders.ELMO))
+    for name, value in {"STUDY": study, "FEW_SHOT": few, "MEMORIES": (8, 16)}.items():
         monkeypatch.setattr(decoders, name, value)
-    monkeypatch.setattr(decoders, "MEMORIES", (8, 16))
-    monkeypatch.setattr(decoders, "SETTINGS", ("model.norm=pre",))
     elmo = []
 
     def train_elmo(words):

@@ -6,8 +6,8 @@ import pathlib
 import pytest
 import tensorflow as tf
 
-from experiments.tpu_check import __main__ as tpu_check
-from experiments.tpu_check import chips, compiler, report, step
+from experiments.tpu_check import check, chips, compiler, report, sources, step
+from experiments.tpu_check.__main__ import main
 from experiments.tpu_check.cycles import estimate
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective
@@ -160,8 +160,9 @@ class NoSources:
         return f"model.py:1 in call: {name}"
 
 
-def rows_of(result: dict, recipe: str = "bert_tiny") -> report.Row:
-    return report.row(recipe, "v4:2x2x1", 128, 1000, {32: result}, NoSources())
+def row_of(result: dict, recipe: str = "bert_tiny") -> dict:
+    measured = report.measure("v4:2x2x1", 128, {32: result}, NoSources())
+    return report.row(recipe, "v4:2x2x1", (32, 128), 1000, **measured)
 
 
 GOOD = memory(2**30) | {
@@ -171,10 +172,10 @@ GOOD = memory(2**30) | {
 
 
 def test_cycles_become_time_and_tokens():
-    row = rows_of(GOOD)
-    assert row.ok and row.milliseconds == pytest.approx(1.0, rel=1e-3)
-    assert row.tokens_a_second == pytest.approx(32 * 128 / 1e-3, rel=1e-3)
-    slower = rows_of(
+    row = row_of(GOOD)
+    assert row["ok"] and row["milliseconds"] == pytest.approx(1.0, rel=1e-3)
+    assert row["tokens_a_second"] == pytest.approx(32 * 128 / 1e-3, rel=1e-3)
+    slower = row_of(
         GOOD | {"cycles": {**GOOD["cycles"], "cycles": 2 * 1_049_000, "loop_cycles": 1_049_000}},
         "swish_rnn_tiny",
     )
@@ -196,12 +197,12 @@ def test_cycles_become_time_and_tokens():
     ],
 )
 def test_what_fails_a_recipe_is_said(change, said):
-    row = rows_of(GOOD | change)
-    assert not row.ok and said in report.problems([row])
+    row = row_of(GOOD | change)
+    assert not row["ok"] and said in report.problems([row])
 
 
 def test_the_compilers_refusal_is_said_with_its_op():
-    row = rows_of({"error": "unsupported", "error_ops": ["a/Where"], "dynamic": []})
+    row = row_of({"error": "unsupported", "error_ops": ["a/Where"], "dynamic": []})
     assert "unsupported: a/Where\n    model.py:1" in report.problems([row])
     said = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
@@ -216,15 +217,15 @@ def test_what_the_bridge_cannot_take_is_read_from_its_message():
     constant = "Failed getting HLO text: 'Input 1 to node `range` with op Range must be a \
 compile-time constant.\n\n\t [[{{node while/range}}]]\n\ttf2xla'"
     said = "Input 1 to node `range` with op Range must be a compile-time constant."
-    assert report.refused(constant) == [(said, "while/range")]
+    assert sources.refused(constant) == [(said, "while/range")]
 
 
 def test_results_are_merged_by_what_they_are_about():
-    old, other = rows_of(GOOD), rows_of(GOOD, "other")
+    old, other = row_of(GOOD), row_of(GOOD, "other")
     facts = {"options": ["--compilations", "1"], "versions": {"jax": "1"}}
     text = report.as_json([old, other], facts)
-    new = rows_of(GOOD | {"dynamic": ["Where"]})
-    assert report.merged([new], text, "x.json") == [new, other]
+    new = row_of(GOOD | {"dynamic": ["Where"]})
+    assert report.merged([new], text, "x.json") == [new, json.loads(json.dumps(other))]
     assert json.loads(text)["rows"][0]["ok"] is True
     command = "bert_tiny other --topology v4:2x2x1 --compilations 1"
     assert json.loads(text)["command"] == f"python -m experiments.tpu_check {command}"
@@ -240,35 +241,35 @@ def test_wrong_usage_exits_with_2(capsys, monkeypatch):
         (["bert_tiny", "--topology", "v4"], "--topology v4: write a chip"),
         (["bert_tiny", "--batch", "0"], "--batch 0: give a whole number"),
     ):
-        assert tpu_check.main(arguments) == 2
+        assert main(arguments) == 2
         assert said in capsys.readouterr().err
-    monkeypatch.setattr(tpu_check, "check_installed", lambda: None)
+    monkeypatch.setattr(compiler, "check_installed", lambda: None)
     for arguments, said in (
         (["no_such"], "no recipe is called 'no_such'"),
         (["bert_tiny", "--set", "model.no=1"], "no"),
         (["wmt14_macaron_base", "--batch", "8"], "a batch of 8 tokens cannot hold a row"),
     ):
-        assert tpu_check.main(arguments) == 2
+        assert main(arguments) == 2
         assert said in capsys.readouterr().err
 
 
 def test_a_missing_compiler_is_one_sentence(capsys, monkeypatch):
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
-    assert tpu_check.main(["bert_tiny"]) == 2
+    assert main(["bert_tiny"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "experiments/tpu_check/requirements.txt" in error
 
 
 def test_the_list_needs_no_compiler(capsys):
-    assert tpu_check.main(["--list"]) == 0
+    assert main(["--list"]) == 0
     assert "v4:2x2x1   2 cores a chip, 15.25 GiB and 1.05 GHz a core" in capsys.readouterr().out
 
 
 @pytest.fixture
 def pretended(monkeypatch):
     """The check with a compiler that finds everything as it should be."""
-    monkeypatch.setattr(tpu_check, "check_installed", lambda: None)
-    monkeypatch.setattr(tpu_check, "versions", lambda packages: {"jax": "1"})
+    monkeypatch.setattr(compiler, "check_installed", lambda: None)
+    monkeypatch.setattr(check, "versions", lambda: {"jax": "1"})
     monkeypatch.setattr(compiler, "compile_step", lambda hlo, topology, text: GOOD)
 
 
@@ -297,7 +298,7 @@ def plant(monkeypatch, kind: str) -> None:
 
 def test_a_recipe_that_passes_exits_with_0(pretended, tmp_path, capsys):
     files = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]
-    assert tpu_check.main([*TINY, "--topology", "v4:2x2x1", "--topology", "v5e:2x2", *files]) == 0
+    assert main([*TINY, "--topology", "v4:2x2x1", "--topology", "v5e:2x2", *files]) == 0
     assert "| bert_tiny | v5e:2x2 | yes | 16 x 16 |" in capsys.readouterr().out
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert [row["topology"] for row in rows] == ["v4:2x2x1", "v5e:2x2"]
@@ -309,7 +310,7 @@ def test_what_does_not_fit_is_said_and_what_does_is_found(pretended, monkeypatch
     monkeypatch.setattr(compiler, "compile_step", lambda hlo, topology, text: next(results))
     file = tmp_path / "r.json"
     arguments = [*TINY, "--batch", "32", "--compilations", "2", "--json", str(file)]
-    assert tpu_check.main(arguments) == 1
+    assert main(arguments) == 1
     assert "bert_tiny on v4:2x2x1: out of memory" in capsys.readouterr().out
     row = json.loads(file.read_text())["rows"][0]
     # Half of it would fit 15.25 GiB nearly; the next multiple of 8 below does.
@@ -327,20 +328,20 @@ def test_an_op_that_xla_has_not_is_named_with_its_line(
     pretended, monkeypatch, capsys, kind, problem, line
 ):
     plant(monkeypatch, kind)
-    assert tpu_check.main(TINY) == 1
+    assert main(TINY) == 1
     out = capsys.readouterr().out
     assert problem in out and line in out and "tests/experiments/test_tpu_check.py:" in out
     assert "| bert_tiny | v4:2x2x1 | NO |" in out
 
 
 def test_translation_is_checked_at_its_longest_static_shape():
-    recipe = step.tpu_recipe("wmt14_macaron_base", [])
-    assert step.shape_of(recipe) == step.Shape(16, 256)
-    assert step.shape_of(recipe, 8192) == step.Shape(32, 256)
-    assert recipe.training.dtype_policy == "mixed_bfloat16"
-    pretraining = step.tpu_recipe("macaron_bert_base", [])
-    assert not step.build_model(step.tpu_recipe("bert_tiny", [])).objective.skip_padding
-    specs = step.batch_specs(pretraining, step.shape_of(pretraining))
+    translation = step.step_of("wmt14_macaron_base")
+    assert translation.shape() == step.Shape(16, 256)
+    assert translation.shape(8192) == step.Shape(32, 256)
+    assert translation.recipe.training.dtype_policy == "mixed_bfloat16"
+    assert not step.step_of("bert_tiny").build().objective.skip_padding
+    pretraining = step.step_of("macaron_bert_base")
+    specs = pretraining.specs(pretraining.shape())
     assert specs["pair_label"].shape == (8,) and specs["masked_labels"].shape == (8, 80)
 
 
@@ -354,10 +355,10 @@ def test_translation_is_checked_at_its_longest_static_shape():
     ],
 )
 def test_sequences_are_checked_at_their_longest(name, inputs, targets, weight):
-    recipe = step.tpu_recipe(name, [])
-    shape = step.shape_of(recipe)
+    sequences = step.step_of(name)
+    shape = sequences.shape()
     assert shape == step.Shape(*inputs[:2])
-    found = step.batch_specs(recipe, shape)
+    found = sequences.specs(shape)
     shapes = [tuple(found[part].shape) for part in ("inputs", "targets", "weight")]
     assert shapes == [inputs, targets, weight]
 
@@ -370,7 +371,7 @@ def test_sequences_are_checked_at_their_longest(name, inputs, targets, weight):
     ],
 )
 def test_words_and_sequences_can_be_checked(pretended, capsys, arguments):
-    assert tpu_check.main([*arguments, "--compilations", "1"]) == 0
+    assert main([*arguments, "--compilations", "1"]) == 0
     assert f"| {arguments[0]} | v4:2x2x1 | yes | 2 x " in capsys.readouterr().out
 
 
@@ -381,14 +382,14 @@ def test_ops_inside_of_loops_are_found():
         return tf.while_loop(lambda i, y: i < 3, body, (0, x))
 
     graph = looped.get_concrete_function(tf.TensorSpec((4,))).graph
-    found = report.Sources(graph).of("call.1/while/planted")
+    found = sources.Sources(graph).of("call.1/while/planted")
     assert "test_tpu_check.py:" in found and 'name="planted"' in found
-    assert report.Sources(graph).of("no/such/op") is None
+    assert sources.Sources(graph).of("no/such/op") is None
 
 
 def test_a_tiny_recipe_passes(capsys, tmp_path):
     pytest.importorskip("libtpu")
-    assert tpu_check.main([*TINY, "--hlo", str(tmp_path)]) == 0
+    assert main([*TINY, "--hlo", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "| bert_tiny | v4:2x2x1 | yes | 16 x 16 |" in out
     text = next(pathlib.Path(tmp_path).iterdir()).read_text()
@@ -398,7 +399,7 @@ def test_a_tiny_recipe_passes(capsys, tmp_path):
 def test_the_recurrence_compiles_and_its_loops_are_counted(tmp_path):
     pytest.importorskip("libtpu")
     file = tmp_path / "r.json"
-    assert tpu_check.main(["swish_rnn_tiny", *TINY[1:], "--json", str(file)]) == 0
+    assert main(["swish_rnn_tiny", *TINY[1:], "--json", str(file)]) == 0
     loops = json.loads(file.read_text())["rows"][0]["loops"]
     # Two layers of step sizes 1 and 2 on 16 positions, forward and backward.
     assert sorted(loop["trips"] for loop in loops) == [8, 8, 16, 16]
@@ -406,7 +407,7 @@ def test_the_recurrence_compiles_and_its_loops_are_counted(tmp_path):
 
 def test_the_compilers_own_refusal_for_memory_is_understood(capsys):
     pytest.importorskip("libtpu")
-    assert tpu_check.main([*TINY, "--batch", "4000000"]) == 1
+    assert main([*TINY, "--batch", "4000000"]) == 1
     assert "out of memory: " in capsys.readouterr().out
 
 
@@ -427,7 +428,7 @@ def test_random_bits_are_drawn_as_a_tpu_draws_them():
 def test_a_shape_that_depends_on_values_is_named_with_its_line(monkeypatch, capsys):
     pytest.importorskip("libtpu")
     plant(monkeypatch, "dynamic")
-    assert tpu_check.main(TINY) == 1
+    assert main(TINY) == 1
     out = capsys.readouterr().out
     assert "a shape depends on values: boolean_mask" in out
     assert "test_tpu_check.py:" in out and "tf.boolean_mask(" in out

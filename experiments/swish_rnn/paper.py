@@ -1,0 +1,151 @@
+"""The figures and tables of the SwishRNN paper: each trains what is missing, then writes them."""
+
+import argparse
+import pathlib
+import statistics
+
+from experiments import figures, studies
+from macaron_tf.errors import UserError
+from macaron_tf.training.progress import TRAIN, read_lines
+
+
+def curves(options: argparse.Namespace) -> None:
+    """`swish_rnn curves`: the masked language loss against the step (figure 4)."""
+    out, rows = pathlib.Path(options.out), []
+    for recipe in options.recipes:
+        for seed in options.seeds:
+            path = out / f"{recipe}-{seed}"
+            settings = [*options.set, f"training.seed={seed}"]
+            curve = studies.pretrained(recipe, path, options.corpus, settings)
+            row = {"recipe": recipe, "seed": seed, "run": str(path)}
+            rows.append({**row, **curve[-1], "curve": curve})
+    recipes = studies.grouped(rows, "recipe")
+    table = studies.table(
+        ("recipe", "seeds", "validation loss", "perplexity", "accuracy %"),
+        (
+            (
+                recipe,
+                str(len(mine)),
+                f"**{studies.cell(studies.values(mine, 'loss'), 3)}**",
+                studies.cell(studies.values(mine, "perplexity"), 1),
+                studies.cell(studies.values(mine, "accuracy"), 1, 100),
+            )
+            for recipe, mine in recipes.items()
+        ),
+    )
+    losses = {
+        recipe: studies.points(studies.values(mine, "curve"), "step", "loss")
+        for recipe, mine in recipes.items()
+    }
+    label = "validation loss, nats a token"
+    figures.mean_curves({"": losses}, out / "curves.png", "updates", label)
+    title = f"Masked language loss after {max(row['step'] for row in rows):,} updates"
+    studies.write(out, "curves", "swish_rnn", options, title, table, rows=rows)
+
+
+def step_sizes(options: argparse.Namespace) -> None:
+    """`swish_rnn step-sizes`: scores and time by the step size of the recurrence (table 2)."""
+    out, tasks = pathlib.Path(options.out), options.tasks
+    contenders = {options.reference: (options.reference, [])}
+    for sizes in options.sizes:
+        if not all(part.isdecimal() and int(part) for part in sizes.split(",")):
+            raise UserError(f"--sizes {sizes}: give whole numbers of 1 or more, such as 1,2,4")
+        contenders[f"k={sizes}"] = (options.recipe, [f"model.rnn_step_sizes=({sizes},)"])
+    rows = []
+    for name, (recipe, own) in contenders.items():
+        for seed in options.seeds:
+            path = out / f"{name.replace(',', '-')}-{seed}"
+            settings = [*options.set, *own, f"training.seed={seed}"]
+            last = studies.pretrained(recipe, path, options.corpus, settings)[-1]
+            timing = [line for line in read_lines(path / "timing.jsonl") if line["kind"] == TRAIN]
+            speeds = studies.values(timing, "tokens_per_second")
+            cells = studies.grid(
+                tasks, options, out / "grid" / path.name, "--init", f"model={path}"
+            )
+            rows.append(
+                {
+                    "name": name,
+                    "seed": seed,
+                    "loss": last["loss"],
+                    # The first span traces and warms up.
+                    "tokens_per_second": statistics.median(speeds[1:] or speeds),
+                    "scores": {cell["task"]: cell["mean"] or 0.0 for cell in cells},
+                }
+            )
+    named = studies.grouped(rows, "name")
+    scores = {
+        task: {name: [row["scores"][task] for row in mine] for name, mine in named.items()}
+        for task in tasks
+    }
+    speeds = {
+        name: statistics.median(studies.values(mine, "tokens_per_second"))
+        for name, mine in named.items()
+    }
+    lines = [
+        "Development scores times 100, mean over seeds ± deviation. Time: the reference's tokens a "
+        "second over the row's, medians of runs one after another; `python -m "
+        "experiments.benchmarks.train_step` times the steps in turn.",
+        "",
+    ]
+    lines += studies.table(
+        ("step size", "loss", *tasks, "time"),
+        (
+            (
+                name,
+                studies.cell(studies.values(mine, "loss"), 3),
+                *(studies.cell(scores[task][name], 1, 100) for task in tasks),
+                f"{speeds[options.reference] / speeds[name]:.2f}",
+            )
+            for name, mine in named.items()
+        ),
+    )
+    figures.mean_bars(scores, out / "step_sizes.png", "development score")
+    title = "Step sizes of the recurrence"
+    studies.write(out, "step_sizes", "swish_rnn", options, title, lines, rows=rows)
+
+
+def stability(options: argparse.Namespace) -> None:
+    """`swish_rnn stability`: the fine-tuned score against the learning rate (figure 3)."""
+    out, tasks = pathlib.Path(options.out), options.tasks
+    rates = {rate: repr(rate) for rate in options.learning_rates}
+    choices = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
+    cells = studies.grid(tasks, options, out / "grid", "--init", *options.init, *choices)
+    models = list(studies.grouped(cells, "model"))
+    # A run that diverged scores 0.
+    found = {
+        (cell["task"], cell["model"], cell["learning_rate"]): [
+            run["score"] or 0.0 for run in cell["runs"]
+        ]
+        for cell in cells
+    }
+    panels = {
+        task: {model: {rate: found[task, model, rate] for rate in rates} for model in models}
+        for task in tasks
+    }
+    panels["mean"] = {
+        model: {
+            rate: [
+                statistics.mean(seed)
+                for seed in zip(*(found[task, model, rate] for task in tasks), strict=True)
+            ]
+            for rate in rates
+        }
+        for model in models
+    }
+    lines = []
+    for task, by_model in panels.items():
+        for model, by_rate in by_model.items():
+            means = [statistics.mean(scores) for scores in by_rate.values()]
+            shown = [studies.cell(scores, 1, 100) for scores in by_rate.values()]
+            lines.append((task, model, *shown, f"{100 * (max(means) - min(means)):.1f}"))
+    figures.mean_curves(
+        panels, out / "stability.png", "learning rate", "development score", log_x=True
+    )
+    text = (
+        "Scores times 100, mean over seeds ± deviation; range = best minus worst learning rate's."
+    )
+    table = studies.table(("task", "model", *rates.values(), "range"), lines)
+    title = "Score against learning rate"
+    studies.write(
+        out, "stability", "swish_rnn", options, title, [text, "", *table], combinations=cells
+    )
