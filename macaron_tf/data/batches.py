@@ -20,11 +20,7 @@ Progress = Callable[[Iterator[tuple[int, slice]], int], Iterator[slice]]
 
 
 def in_parts(total: int, size: int, progress: Progress | None = None) -> Iterator[slice]:
-    """Slices of at most `size` examples, which are tokenized one after the other.
-
-    Args:
-        progress: is given pairs of a part's size and the part, and the total.
-    """
+    """Slices of at most `size` examples, which are tokenized one after the other."""
     parts = (
         (min(size, total - begin), slice(begin, begin + size)) for begin in range(0, total, size)
     )
@@ -49,9 +45,6 @@ class Buckets:
     Args:
         max_tokens: budget of a batch: its rows times its length, on one side (fairseq counts so).
         row_multiple: rows are rounded down to a multiple of this where there are that many.
-
-    Raises:
-        UserError: the longest bucket does not fit into the budget.
     """
 
     def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
@@ -102,17 +95,11 @@ class Buckets:
         """
         lengths = np.asarray(lengths)
         order = rng.permutation(len(lengths)) if rng else np.argsort(lengths, kind="stable")
-        batches = list(self._deal(order, lengths, rng))
-        if rng is not None:
-            batches = [batches[i] for i in rng.permutation(len(batches))]
-        return batches
-
-    def _deal(self, order, lengths, rng) -> Iterator[Batch]:
         # A stable sort by bucket keeps the shuffled order within each bucket.
         buckets = self.bucket_of(lengths[order])
         by_bucket = order[np.argsort(buckets, kind="stable")]
         ends = np.cumsum(np.bincount(buckets, minlength=len(self.lengths)))
-        carried = order[:0]
+        batches, carried = [], order[:0]
         for members, size, length in zip(
             np.split(by_bucket, ends[:-1]), self.rows, self.lengths, strict=True
         ):
@@ -121,14 +108,14 @@ class Buckets:
                 # Without this the shorter rows that moved up would share one batch.
                 members = rng.permutation(members)
             full = len(members) // size * size
-            for start in range(0, full, size):
-                yield Batch(members[start : start + size], length)
+            batches += [Batch(rows, length) for rows in members[:full].reshape(-1, size)]
             carried = members[full:]
         if len(carried):
             # They may all be short: the smallest bucket that holds them has room enough.
             bucket = int(self.bucket_of(lengths[carried].max()))
             filling = np.full(self.rows[bucket] - len(carried), -1, carried.dtype)
-            yield Batch(np.concatenate([carried, filling]), self.lengths[bucket])
+            batches.append(Batch(np.concatenate([carried, filling]), self.lengths[bucket]))
+        return batches if rng is None else [batches[i] for i in rng.permutation(len(batches))]
 
 
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
@@ -192,11 +179,10 @@ class Batches(abc.ABC):
         """Specification of every batch."""
 
     def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
-        """The batches from a global step on, as NumPy arrays.
+        """The batches from a global step on, counted from the start of epoch 0, as NumPy arrays.
 
         Args:
             seed: decides the order, together with the epoch.
-            start_step: number of the first batch, counted from the start of epoch 0.
             repeat: go on with the next epochs for ever, or end with the epoch begun.
         """
         epoch, offset = divmod(start_step, self.steps_per_epoch)
@@ -311,7 +297,7 @@ class BucketBatches(Batches):
     ):
         self._arrays = [array for part in rows for array in (part.offsets, part.ids)]
         self._arrays += [array for array in others if array is not None]
-        self._indices = np.arange(count) if indices is None else indices
+        self._indices = np.append(np.arange(count) if indices is None else indices, -1)
         self.real_tokens = sum(int(part.offsets[-1]) for part in rows)
         all_lengths = np.concatenate([part.lengths.reshape(count, -1) for part in rows], axis=1)
         self.rows_per_example = all_lengths.shape[1]  # of (N, R)
@@ -361,8 +347,8 @@ class BucketBatches(Batches):
 
         def batches() -> Iterator[dict]:
             for batch in self.plan(None):
-                index = np.where(batch.rows < 0, -1, self._indices[batch.rows])
-                yield {**self.gather(batch), "index": index.astype(np.int32)}
+                index = self._indices[batch.rows].astype(np.int32)  # the last one is padding's
+                yield {**self.gather(batch), "index": index}
 
         spec = self.element_spec
         size = next(iter(spec.values())).shape[:1]
@@ -428,9 +414,6 @@ class ExampleBatches(BucketBatches):
     Args:
         encoded: the examples; other batch sizes may share them.
         shapes, length_multiple, lengths: as for `BucketBatches`.
-
-    Raises:
-        UserError: a batch size below 1; for batches to learn from, examples without labels.
     """
 
     def __init__(
@@ -465,11 +448,7 @@ class ExampleBatches(BucketBatches):
         return super().dataset(seed, start_step, repeat)
 
     def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Labels of examples as a batch of length L holds them: (B,), (B, 2) or (B, L).
-
-        Args:
-            rows: (B,) int64 numbers of examples; -1 is padding, whose label is 0.
-        """
+        """Labels of examples as a batch of length L holds them: (B,), (B, 2) or (B, L)."""
         labels = self.encoded.labels
         if isinstance(labels, TokenRows):
             return labels.padded(rows, length)

@@ -176,9 +176,6 @@ class TranslationData(BucketBatches):
 
     Args:
         lengths: see `BucketBatches`.
-
-    Raises:
-        UserError: no row at all, or a row longer than the tokens of a batch.
     """
 
     def __init__(
@@ -215,35 +212,30 @@ class TranslationData(BucketBatches):
         batching: BatchingConfig | None = None,
         sampling: BpeDropoutConfig | None = None,
         data_dir: str | os.PathLike | None = None,
-        cache_dir: str | os.PathLike | None = None,
         download: bool = False,
     ) -> "TranslationData":
         """Reads, cleans and tokenizes a split, or takes it from the cache, memory-mapped.
 
-        A damaged cache is made anew.
+        A damaged cache, `tokens` in `cache_directory()`, is made anew.
 
         Args:
             source, split, data_dir, download: as for `read_pairs`.
             source_lang, target_lang: languages; the vocabulary's when None.
             sampling: BPE-dropout, for training; none when None.
-            cache_dir: where tokenized splits are kept; `tokens` in `cache_directory()` when None.
-
-        Raises:
-            UserError: as `read_pairs`; no pair is left; the cache cannot be written.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
         languages = source_lang or vocabulary.languages[0], target_lang or vocabulary.languages[1]
         place = (source, split, *languages, data_dir)
-        root = pathlib.Path(cache_dir) if cache_dir else cache_directory() / "tokens"
 
-        def folder() -> pathlib.Path:
+        def cached() -> pathlib.Path:
             # The vocabulary's hash covers the normalization.
             settings = [dataclasses.asdict(cleaning), dataclasses.asdict(sampling)]
             record = [FORMAT, source_fingerprint(*place), vocabulary.hash, settings]
-            return root / hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+            name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+            return cache_directory() / "tokens" / name
 
         try:
-            tokens = load_tokens(folder())
+            tokens = load_tokens(cached())
         except UserError:
             if not download:
                 raise
@@ -256,9 +248,9 @@ class TranslationData(BucketBatches):
                     f"no pair of {source}, split {split!r}, is left after cleaning "
                     f"({_counted(tokens.removed)}): check the languages or loosen the limits"
                 )
-            save_tokens(folder(), tokens)
+            save_tokens(cached(), tokens)
             # Mapped again, a large corpus leaves the memory.
-            tokens = load_tokens(folder()) or tokens
+            tokens = load_tokens(cached()) or tokens
         return cls(tokens, batching)
 
     @classmethod
@@ -271,23 +263,18 @@ class TranslationData(BucketBatches):
         batching: BatchingConfig | None = None,
         lengths: Sequence[int] | None = None,
     ) -> "TranslationData":
-        """Cleans and tokenizes lines in the vocabulary's languages, without a cache.
-
-        Raises:
-            UserError: no pair is left.
-        """
+        """Cleans and tokenizes lines in the vocabulary's languages, without a cache."""
         cleaning = cleaning or CleaningConfig()
         tokens = tokenize(pairs, vocabulary, cleaning, vocabulary.languages, BpeDropoutConfig())
         return cls(tokens, batching, lengths)
 
     @property
     def source_tokens(self) -> int:
-        """Tokens of the source side, EOS included."""
         return int(self.tokens.source.offsets[-1])
 
     @property
     def target_tokens(self) -> int:
-        """Tokens of the target side, EOS included: those that a loss counts in an epoch."""
+        """The tokens that a loss counts in an epoch, EOS included."""
         return int(self.tokens.target.offsets[-1])
 
     def summary(self) -> str:

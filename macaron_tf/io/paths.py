@@ -47,6 +47,15 @@ def clear_errors(
         raise UserError(f"{what}: {reason(error)}; {mend}") from error
 
 
+@contextlib.contextmanager
+def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
+    """Turns an error in a record's content within the `with` into a UserError of one sentence."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {mend}") from error
+
+
 def is_remote(path: str | os.PathLike) -> bool:
     """Whether a path names a place in a bucket, where nothing can be locked or renamed at once."""
     return "://" in os.fspath(path)
@@ -77,19 +86,15 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 @contextlib.contextmanager
-def renamed_aside(path: str | os.PathLike) -> Iterator[str]:
+def renamed_aside(path: str | os.PathLike, mend: str = "choose another place") -> Iterator[str]:
     """Yields a path beside a file's, to be written within the `with`; it then replaces the file.
 
-    Args:
-        path: the file; its folder is made when absent.
-
-    Raises:
-        UserError: the place cannot be written.
+    The file's folder is made when absent. A place that cannot be written is a UserError.
     """
     folder, name = os.fspath(as_path(path).parent), as_path(path).name
     aside = join(folder, f".tmp-{name}-{os.getpid()}")
     try:
-        with clear_errors(f"cannot write {path}", "choose another place"):
+        with clear_errors(f"cannot write {path}", mend):
             tf.io.gfile.makedirs(folder)
             yield aside
             if not is_remote(path):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import time
 from collections.abc import Sequence
 
@@ -13,8 +12,8 @@ import numpy as np
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 
-FORMAT = 1  # raise it when the files' layout or meaning changes
-_STALE = 24 * 3600  # seconds: a folder left aside by a killed process is older than that
+FORMAT = 2  # raise it when the files' layout or meaning changes
+_STALE = 24 * 3600  # seconds: a file left aside by a killed process is older than that
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +58,7 @@ class TokenRows:
         return TokenRows(self.ids[positions], offsets)
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Gathers rows into a rectangle.
-
-        Args:
-            rows: (B,) int64 row numbers; -1 gives a row of padding.
-            length: L, no less than the longest of the rows.
-
-        Returns:
-            (B, L) int32, filled up with 0.
-        """
+        """Gathers rows `(B,)` of at most L ids, -1 a row of padding, to (B, L) int32."""
         starts = self.offsets[rows]
         ends = np.where(rows < 0, starts, self.offsets[rows + 1])
         columns = starts[:, None] + np.arange(length)  # (B, L)
@@ -96,76 +87,58 @@ class TokenizedPairs:
     indices: np.ndarray
     removed: dict[str, int]
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The five arrays, by the names of their files."""
-        sides = {"source": self.source, "target": self.target}
-        rows = {f"{name}_ids": side.ids for name, side in sides.items()}
-        offsets = {f"{name}_offsets": side.offsets for name, side in sides.items()}
-        return {**rows, **offsets, "indices": self.indices}
 
-
-def save_tokens(folder: str | os.PathLike, tokens: TokenizedPairs) -> None:
-    """Writes a corpus into a folder that exists whole or not at all, in place of an earlier one.
+def save_tokens(path: str | os.PathLike, tokens: TokenizedPairs) -> None:
+    """Writes a corpus as two files, each whole or not at all: PATH.tokens, then PATH.json.
 
     Raises:
-        UserError: the folder cannot be written, or is in a bucket.
+        UserError: the files cannot be written, or are in a bucket.
     """
-    if storage.is_remote(folder):
-        raise UserError(f"the token cache {folder} is mapped into memory: give a local folder")
-    folder = pathlib.Path(folder)
-    aside = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        for left in folder.parent.glob(f".tmp-{folder.name}-*"):
-            if time.time() - left.stat().st_mtime > _STALE:
-                shutil.rmtree(left, ignore_errors=True)
-        digests = {}
-        for name, array in tokens.arrays().items():
-            np.save(aside / f"{name}.npy", array)
-            digests[name] = storage.file_digest(aside / f"{name}.npy")
-        record = {"format": FORMAT, "removed": tokens.removed, "sha256": digests}
-        (aside / "record.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
-        # A folder cannot be renamed onto a full one; readers of the old one keep its files.
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            os.replace(aside, folder)
-        except OSError:
-            # Another process has put its equal copy there in the meantime.
-            if load_tokens(folder) is None:
-                raise
-    except OSError as error:
-        raise UserError(
-            f"cannot write the token cache {folder}: {error.strerror or error}; "
-            "set MACARON_TF_CACHE to a folder with room"
-        ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    if storage.is_remote(path):
+        raise UserError(f"the token cache {path} is mapped into memory: give a local folder")
+    for left in pathlib.Path(path).parent.glob(f".tmp-{pathlib.Path(path).name}.*"):
+        if time.time() - left.stat().st_mtime > _STALE:
+            storage.remove(os.fspath(left))
+    mend = "set MACARON_TF_CACHE to a folder with room"
+    with storage.renamed_aside(f"{path}.tokens", mend) as aside:
+        with open(aside, "wb") as file:
+            for array in _arrays(tokens).values():
+                array.tofile(file)
+        digest = storage.file_digest(aside)
+    arrays = {name: [str(array.dtype), len(array)] for name, array in _arrays(tokens).items()}
+    record = {"format": FORMAT, "removed": tokens.removed, "sha256": digest, "arrays": arrays}
+    storage.write_aside(f"{path}.json", json.dumps(record, indent=2).encode())
 
 
-def load_tokens(folder: str | os.PathLike) -> TokenizedPairs | None:
+def _arrays(tokens: TokenizedPairs) -> dict[str, np.ndarray]:
+    """The arrays in the order of their file: eight bytes a number first, for their alignment."""
+    source, target = tokens.source, tokens.target
+    offsets = {"source_offsets": source.offsets, "target_offsets": target.offsets}
+    ids = {"source_ids": source.ids, "target_ids": target.ids}
+    return {**offsets, "indices": tokens.indices, **ids}
+
+
+def load_tokens(path: str | os.PathLike) -> TokenizedPairs | None:
     """Maps a corpus that `save_tokens` wrote into memory.
 
     Returns:
-        The corpus; None where there is none, or a damaged one (the SHA-256 of a file differs).
+        The corpus; None where there is none, or a damaged one (the SHA-256 differs).
     """
-    folder = pathlib.Path(folder)
     try:
-        record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-        if record["format"] != FORMAT:
+        record = json.loads(pathlib.Path(f"{path}.json").read_text(encoding="utf-8"))
+        digest = storage.file_digest(f"{path}.tokens")
+        if record["format"] != FORMAT or digest != record["sha256"]:
             return None
-        arrays = {}
-        for name, digest in record["sha256"].items():
-            path = folder / f"{name}.npy"
-            if storage.file_digest(path) != digest:
-                return None
-            # An empty array cannot be mapped, but none is ever written: no pair, no cache.
-            arrays[name] = np.load(path, mmap_mode="r")
-        removed = {str(reason): int(count) for reason, count in record["removed"].items()}
-        sides = (
-            TokenRows(arrays[f"{name}_ids"], arrays[f"{name}_offsets"])
-            for name in ("source", "target")
+        # No array is empty, which could not be mapped: no pair, no cache.
+        data, arrays = np.memmap(f"{path}.tokens", np.uint8, "r"), {}
+        for name, (dtype, count) in record["arrays"].items():
+            size = count * np.dtype(dtype).itemsize
+            arrays[name], data = data[:size].view(dtype), data[size:]
+        source, target = (
+            TokenRows(arrays[f"{side}_ids"], arrays[f"{side}_offsets"])
+            for side in ("source", "target")
         )
-        return TokenizedPairs(*sides, arrays["indices"], removed)
+        removed = {str(reason): int(count) for reason, count in record["removed"].items()}
+        return TokenizedPairs(source, target, arrays["indices"], removed)
     except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -114,61 +114,45 @@ def test_too_few_tokens_a_batch(toy_pairs, toy_vocabulary):
         BatchingConfig(max_tokens=0)
 
 
-def test_bpe_dropout_copies(toy_pairs, toy_vocabulary, tmp_path):
-    write(tmp_path, toy_pairs)
-    source = f"tsv:{tmp_path}/all.tsv"
-    sampling = BpeDropoutConfig(dropout=0.2, copies=3)
-
-    def build(seed=0):
-        return TranslationData.build(
-            source,
-            "train",
-            toy_vocabulary,
-            sampling=BpeDropoutConfig(0.2, 3, seed),
-            cache_dir=tmp_path / f"cache{seed}",
-        )
-
-    data = build()
-    assert len(data) == 900
-    assert np.bincount(data.tokens.indices).tolist() == [3] * 300
-    again = translation.tokenize(
-        toy_pairs, toy_vocabulary, CleaningConfig(), ("en", "de"), sampling
-    )
-    assert np.array_equal(again.source.ids, data.tokens.source.ids)
-    assert not np.array_equal(build(1).tokens.source.offsets, data.tokens.source.offsets)
-    with pytest.raises(UserError, match="sampling.copies=3"):
-        BpeDropoutConfig(copies=3)
-
-
 def write(folder, pairs):
     (folder / "all.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
 
 
 @pytest.fixture
 def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
-    """`TranslationData.build` on a file; `build.read` counts how often the file is read."""
+    """`TranslationData.build` on a file; it also counts how often the file was read."""
     write(tmp_path, toy_pairs)
-    counter = [0]
-    real = translation.read_pairs
-
-    def counted_read(*args, **options):
-        counter[0] += 1
-        return real(*args, **options)
-
-    monkeypatch.setattr(translation, "read_pairs", counted_read)
+    monkeypatch.setenv("MACARON_TF_CACHE", f"{tmp_path}/cache")
+    reads, real = [], translation.read_pairs
+    monkeypatch.setattr(
+        translation,
+        "read_pairs",
+        lambda *args, **kwargs: reads.append(args) or real(*args, **kwargs),
+    )
 
     def run(vocabulary=toy_vocabulary, **options):
-        data = TranslationData.build(
-            f"tsv:{tmp_path}/all.tsv", "train", vocabulary, cache_dir=tmp_path / "cache", **options
-        )
-        return data, counter[0]
+        data = TranslationData.build(f"tsv:{tmp_path}/all.tsv", "train", vocabulary, **options)
+        return data, len(reads)
 
-    run.cache = tmp_path / "cache"
-    run.folder = tmp_path
     return run
 
 
-def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary):
+def test_bpe_dropout_copies(build, toy_pairs, toy_vocabulary):
+    sampling = BpeDropoutConfig(dropout=0.2, copies=3)
+    data, _ = build(sampling=sampling)
+    assert len(data) == 900
+    assert np.bincount(data.tokens.indices).tolist() == [3] * 300
+    again = translation.tokenize(
+        toy_pairs, toy_vocabulary, CleaningConfig(), ("en", "de"), sampling
+    )
+    assert np.array_equal(again.source.ids, data.tokens.source.ids)
+    other, _ = build(sampling=BpeDropoutConfig(0.2, 3, 1))
+    assert not np.array_equal(other.tokens.source.offsets, data.tokens.source.offsets)
+    with pytest.raises(UserError, match="sampling.copies=3"):
+        BpeDropoutConfig(copies=3)
+
+
+def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary, tmp_path):
     first, count = build(batching=SMALL)
     assert count == 1
     assert equal(next(first.batches(seed=1)), next(data.batches(seed=1)))
@@ -178,15 +162,14 @@ def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary):
     other = SentencePieceVocabulary(toy_vocabulary.proto, lower, ("en", "de"))
     assert build(other)[1] == 3
     assert build(source_lang="de", target_lang="en")[1] == 4
-    write(build.folder, toy_pairs[:200])
+    write(tmp_path, toy_pairs[:200])
     shorter, count = build()
     assert count == 5 and len(shorter) == 200
 
 
-def test_damaged_cache_is_made_again(build):
+def test_damaged_cache_is_made_again(build, tmp_path):
     first, _ = build()
-    folder = next(build.cache.iterdir())
-    path = folder / "target_ids.npy"
+    (path,) = tmp_path.glob("cache/tokens/*.tokens")
     path.write_bytes(path.read_bytes()[:-5])
     again, count = build()
     assert count == 2
@@ -194,13 +177,13 @@ def test_damaged_cache_is_made_again(build):
     assert build()[1] == 2
 
 
-def test_errors_leave_no_cache(build):
+def test_errors_leave_no_cache(build, tmp_path):
     with pytest.raises(UserError, match=r"no pair of tsv:.*, split 'train', is left after clean"):
         build(cleaning=CleaningConfig(min_length=100))
-    (build.folder / "all.tsv").unlink()
+    (tmp_path / "all.tsv").unlink()
     with pytest.raises(UserError, match="cannot read"):
         build()
-    assert not build.cache.exists()
+    assert not (tmp_path / "cache").exists()
 
 
 def test_real_corpus_is_batched_well(real_pairs, real_vocabulary):

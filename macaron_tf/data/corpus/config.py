@@ -19,7 +19,6 @@ class CorpusSource(Settings):
 
     Attributes:
         source: of `documents`, or of `read_pairs` where `language` is two.
-        split: its split.
         weight: relative frequency of its documents beside those of other sources, see
             `mixed_documents`; None (for every source of a corpus) reads each document once.
         language: the code of its language; of a source of translation pairs the two codes, in the
@@ -108,13 +107,10 @@ class CorpusConfig(Settings):
     def check(self) -> None:
         if not self.sources:
             raise UserError("a corpus needs a source: give text:GLOB or tfds:NAME")
-        for name, of_all in (
-            ("weight", [source.weight for source in self.sources]),
-            ("language", [source.language for source in self.sources]),
-        ):
-            if None in of_all and set(of_all) != {None}:
-                without = self.sources[of_all.index(None)].source
-                raise UserError(f"{without} has no {name} but others have: give all of them one")
+        for name in ("weight", "language"):
+            without = [s.source for s in self.sources if s.get_config()[name] is None]
+            if 0 < len(without) < len(self.sources):
+                raise UserError(f"{without[0]} has no {name} but others have: give all of them one")
         known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in known:
             raise self.error(
@@ -126,9 +122,6 @@ class CorpusConfig(Settings):
                 "weights or language_alpha and packing='full_...' exclude each other: documents "
                 "that come again are packed otherwise, and validation text would be trained on"
             )
-        self._check_languages()
-
-    def _check_languages(self) -> None:
         if self.language_alpha is not None and not self.languages:
             raise UserError("language_alpha needs the sources' languages: give each its own")
         if self.language_alpha is not None and self.weights is not None:
@@ -148,12 +141,10 @@ class CorpusConfig(Settings):
 
     @property
     def paired(self) -> bool:
-        """Whether rows are pairs of segments."""
         return self.pairs != "none"
 
     @property
     def row_packing(self) -> str:
-        """The packing, by name."""
         return self.packing or ("segment_pair" if self.paired else "doc_text")
 
     @property
@@ -173,12 +164,10 @@ class CorpusConfig(Settings):
 
     @property
     def has_translations(self) -> bool:
-        """Whether a source gives translation pairs."""
         return any(source.is_translation for source in self.sources)
 
     @property
     def weights(self) -> list[float] | None:
-        """The sources' weights, or None where they have none."""
         weights = [source.weight for source in self.sources]
         return None if None in weights else weights
 

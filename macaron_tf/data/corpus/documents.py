@@ -44,9 +44,6 @@ def open_source(
 
     Returns:
         An iterator of texts, none blank, or of translation pairs, each half of one line.
-
-    Raises:
-        UserError: as `documents` and `read_pairs`; a language that is not the source's.
     """
     found: Iterable[Text]
     if source.is_translation:
@@ -152,13 +149,6 @@ def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int,
                 break
 
 
-class SourceSize(NamedTuple):
-    """Numbers of a source's documents and lines; a translation pair counts as one of each."""
-
-    documents: int
-    lines: int
-
-
 def corpus_mixture(
     config: CorpusConfig,
     data_dir: str | os.PathLike | None = None,
@@ -168,15 +158,20 @@ def corpus_mixture(
     """Draws the documents of a corpus, with `language_alpha` after counting their lines.
 
     Args:
-        data_dir: see `read_pairs`.
         max_documents: the first so many of each source; None for all.
         stream: where the counting shows its progress; standard error if None.
     """
     readers = [_source_reader(source, data_dir, max_documents) for source in config.sources]
     weights = config.weights
     if config.language_alpha is not None:
+        sizes = []  # of each source: documents and lines; a translation pair is one of each
         with Progress("documents", stream=stream) as progress:
-            sizes = [_size(reader(), progress) for reader in readers]
+            for reader in readers:
+                lines = []
+                for text in reader():
+                    lines.append(len(cut_lines(text)) if isinstance(text, str) else 1)
+                    progress.advance(text="counting lines")
+                sizes.append((len(lines), sum(lines)))
         weights = language_weights(config.sources, sizes, config.language_alpha)
     every = config.validation_every if config.paired else None
     return mixed_documents(readers, weights, config.seed, every)
@@ -191,17 +186,8 @@ def _source_reader(source, data_dir, max_documents) -> Callable[[], Iterator[Tex
     return lambda: iter(kept())
 
 
-def _size(texts: Iterator[Text], progress: Progress) -> SourceSize:
-    count = lines = 0
-    for text in texts:
-        count += 1
-        lines += len(cut_lines(text)) if isinstance(text, str) else 1
-        progress.advance(text="counting lines")
-    return SourceSize(count, lines)
-
-
 def language_weights(
-    sources: Sequence[CorpusSource], sizes: Sequence[SourceSize], alpha: float
+    sources: Sequence[CorpusSource], sizes: Sequence[tuple[int, int]], alpha: float
 ) -> list[float]:
     """Weights for sources that draw languages with q_i = p_i^alpha / sum_j p_j^alpha.
 
@@ -212,16 +198,16 @@ def language_weights(
     the monolingual text.
 
     Args:
+        sizes: numbers of documents and of lines of each source.
         alpha: from 0, all languages alike, to 1, proportional to their size.
     """
-    lines: dict[tuple[str, ...], int] = {}
-    for source, size in zip(sources, sizes, strict=True):
-        lines[source.languages] = lines.get(source.languages, 0) + size.lines
-    total = sum(lines.values())
-    powers = {language: (count / total) ** alpha for language, count in lines.items()}
+    lines = collections.Counter()  # of each language
+    for source, (_, count) in zip(sources, sizes, strict=True):
+        lines[source.languages] += count
+    powers = {language: (n / lines.total()) ** alpha for language, n in lines.items()}
     return [
-        powers[source.languages] * size.documents / lines[source.languages]
-        for source, size in zip(sources, sizes, strict=True)
+        powers[source.languages] * documents / lines[source.languages]
+        for source, (documents, _) in zip(sources, sizes, strict=True)
     ]
 
 
@@ -236,53 +222,45 @@ def tokenized_documents(
     Yields:
         For each document the ids of its sentences, none empty.
     """
-    group: list[tuple[list[str], bool]] = []  # of each document: lines, whether to split them
-    characters = 0
+    begun: list[tuple[np.ndarray, np.ndarray]] = []  # ids and lengths of a document's parts
+    for group in _grouped(_lines(texts)):
+        lines, divisible, last = zip(*group, strict=True)
+        sentences = [[line] for line in lines]
+        if splitter is not None:
+            found = zip(sentences, split_sentences(lines, splitter), divisible, strict=True)
+            sentences = [cut if may_cut else whole for whole, cut, may_cut in found]
+        rows = vocabulary.encode_rows(list(itertools.chain.from_iterable(sentences)))
+        ends = np.cumsum(list(map(len, sentences)))[list(last)]  # of the documents that end here
+        ids, lengths = np.split(rows.ids, rows.offsets[ends]), np.split(rows.lengths, ends)
+        for number, part in enumerate(zip(ids, lengths, strict=True), start=1):
+            begun.append(part)
+            if number < len(ids):  # the last part goes on in the next group
+                all_ids, all_lengths = map(np.concatenate, zip(*begun, strict=True))
+                # A sentence without an id (control characters only) adds no offset.
+                yield TokenRows(all_ids, np.unique([0, *np.cumsum(all_lengths)]))
+                begun = []
+
+
+def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
+    """Each line, whether it may be cut into sentences, and whether it ends its document."""
     for text in texts:
         is_text = isinstance(text, str)
-        group.append((cut_lines(text) if is_text else list(text), is_text))
-        characters += len(text) if is_text else sum(map(len, text))
+        lines = (cut_lines(text) if is_text else text) or [""]
+        for number, line in enumerate(lines, start=1):
+            yield line, is_text, number == len(lines)
+
+
+def _grouped(lines: Iterator[tuple[str, bool, bool]]) -> Iterator[list[tuple[str, bool, bool]]]:
+    """Lists of lines with about `_GROUP` characters each."""
+    group, characters = [], 0
+    for item in lines:
+        group.append(item)
+        characters += len(item[0])
         if characters >= _GROUP:
-            yield from _tokenized(group, vocabulary, splitter)
+            yield group
             group, characters = [], 0
     if group:
-        yield from _tokenized(group, vocabulary, splitter)
-
-
-def _tokenized(group, vocabulary: PieceVocabulary, splitter: str | None) -> Iterator[TokenRows]:
-    lines = [line for found, _ in group for line in found]
-    divisible = [is_text for found, is_text in group for _ in found]
-    ids, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-    sentences: list[int] = []  # number of each line's sentences
-    for part in _parts(lines):
-        split = [[line] for line in lines[part]]
-        if splitter is not None:
-            found = split_sentences(lines[part], splitter)
-            whole = zip(split, found, divisible[part], strict=True)
-            split = [cut if is_text else line for line, cut, is_text in whole]
-        sentences += map(len, split)
-        rows = vocabulary.encode_rows([sentence for found in split for sentence in found])
-        ids.append(rows.ids)
-        lengths.append(rows.lengths)
-    all_ids = np.concatenate(ids[1:] or ids)
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    ends = np.cumsum([0, *sentences])[np.cumsum([len(found) for found, _ in group])]
-    start = 0
-    for end in ends:
-        own = offsets[start : end + 1]
-        # A sentence without an id (control characters only) adds no offset.
-        yield TokenRows(all_ids[own[0] : own[-1]], np.unique(own - own[0]))
-        start = end
-
-
-def _parts(lines: list[str]) -> Iterator[slice]:
-    """Slices of lines with about `_GROUP` characters each."""
-    start = characters = 0
-    for number, line in enumerate(lines, start=1):
-        characters += len(line)
-        if characters >= _GROUP or number == len(lines):
-            yield slice(start, number)
-            start, characters = number, 0
+        yield group
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

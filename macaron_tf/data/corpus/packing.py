@@ -82,42 +82,48 @@ def pack_rows(
         length: L, 3 or more.
         cross_documents: let a row go on with the next document.
         whole_sentences: end rows at the ends of sentences.
-
-    Returns:
-        The rows, in the documents' order; a document without ids gives none.
     """
     room = length - 2
-    parts: list[list[np.ndarray]] = []  # of each row: the ids of its documents
-    owners: list[int] = []
+    rows: list[_Row] = []
     left = 0  # free columns of the last row
     for number, document in enumerate(documents):
         start = 0
         if cross_documents and left > 1:
             start = _end(document, 0, left - 1, whole_sentences)  # a [SEP] goes before it
             if start:
-                parts[-1].append(document.ids[:start])
+                rows[-1].segments.append(document.ids[:start])
                 left -= start + 1
         while start < len(document.ids):
             end = _end(document, start, room, whole_sentences)
             end = end if end > start else start + room  # a sentence longer than a row
-            parts.append([document.ids[start:end]])
-            owners.append(number)
+            rows.append(_Row([document.ids[start:end]], number, length))
             left = room - (end - start)
             start = end
-    token_ids = np.full((len(parts), length), PAD, np.int32)
-    for row, pieces in zip(token_ids, parts, strict=True):
-        row[0] = cls_id
+    return _filled(rows, length, cls_id, sep_id)
+
+
+class _Row(NamedTuple):
+    segments: list[np.ndarray]
+    owner: int
+    boundary: int
+    label: int = 0
+
+
+def _filled(rows: Sequence[_Row], length: int, cls_id: int, sep_id: int) -> Rows:
+    """Rows `[CLS] segment [SEP] segment [SEP] ...`."""
+    token_ids = np.full((len(rows), length), PAD, np.int32)
+    for row, filled in zip(rows, token_ids, strict=True):
+        filled[0] = cls_id
         column = 1
-        for ids in pieces:
-            row[column : column + len(ids)] = ids
+        for ids in row.segments:
+            filled[column : column + len(ids)] = ids
             column += len(ids) + 1
-            row[column - 1] = sep_id
-    count = len(parts)
+            filled[column - 1] = sep_id
     return Rows(
         token_ids,
-        np.full(count, length, np.int32),
-        np.zeros(count, np.int32),
-        np.array(owners, np.int64),
+        np.array([row.boundary for row in rows], np.int32),
+        np.array([row.label for row in rows], np.int32),
+        np.array([row.owner for row in rows], np.int64),
     )
 
 
@@ -162,19 +168,12 @@ def pack_pairs(
         short_probability: part of the rows whose target is not L - 3 ids but any from 2 on.
         single_sentences: halves of one sentence each (Liu et al. 2019, section 4.2,
             SENTENCE-PAIR): there are no targets.
-
-    Raises:
-        ValueError: another kind of pairs, or fewer than two documents where another is drawn.
     """
-    halves = _HALVES.get(pairs)
-    if halves is None:
-        raise ValueError(f"unknown pairs {pairs!r}")
+    halves = _HALVES[pairs]
     numbers = [number for number, document in enumerate(documents) if len(document.ids)]
     usable = [documents[number] for number in numbers]
-    if pairs == "next_sentence" and len(usable) < 2:
-        raise ValueError("next-sentence pairs need two documents or more")
     room = length - 3
-    rows: list[_PairRow] = []
+    rows: list[_Row] = []
     for index, number in enumerate(numbers):
         offsets = usable[index].offsets
         first, count = 0, len(offsets) - 1
@@ -190,38 +189,28 @@ def pack_pairs(
                 end = min(max(int(reach), first + 1), count)
             a, b, label, first = halves(usable, index, first, end, target, rng)
             if len(a) and len(b):
-                rows.append(_PairRow(*_trimmed(a, b, room, rng), label, number))
-    return _pair_rows(rows, length, cls_id, sep_id)
+                a, b = _trimmed(a, b, room, rng)
+                rows.append(_Row([a, b], number, len(a) + 2, label))
+    return _filled(rows, length, cls_id, sep_id)
 
 
 def pack_translations(
     documents: Sequence[TokenRows], length: int, cls_id: int, sep_id: int
 ) -> Rows:
-    """Packs each translation pair as a row (Conneau and Lample 2019, section 3.4).
+    """Packs each translation pair, two sentences, as a row (Conneau and Lample 2019, section 3.4).
 
     Pairs that do not fit are left out, as XLM does with long sentences: trimmed halves would not
     translate each other. A half without an id gives no row.
-
-    Args:
-        documents: the two halves of each pair, as two sentences.
-        length, cls_id, sep_id: see `pack_pairs`.
     """
     rows = []
     for number, pair in enumerate(documents):
         if len(pair.offsets) == 3 and len(pair.ids) <= length - 3:
             middle = pair.offsets[1]
-            rows.append(_PairRow(pair.ids[:middle], pair.ids[middle:], 0, number))
-    return _pair_rows(rows, length, cls_id, sep_id)
+            rows.append(_Row([pair.ids[:middle], pair.ids[middle:]], number, middle + 2))
+    return _filled(rows, length, cls_id, sep_id)
 
 
-def _next_sentence(
-    usable: Sequence[TokenRows],
-    index: int,
-    first: int,
-    end: int,
-    target: int,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray, int, int]:
+def _next_sentence(usable, index, first, end, target, rng):
     """Halves of sentences `first` to `end - 1` of document `index`, of about `target` ids.
 
     Returns both halves, the label, and the next pair's first sentence.
@@ -271,26 +260,6 @@ def _trimmed(
         front = int(rng.binomial(excess, 0.5)) if excess else 0
         kept.append(ids[front : front + keep])
     return kept[0], kept[1]
-
-
-class _PairRow(NamedTuple):
-    a: np.ndarray
-    b: np.ndarray
-    label: int
-    owner: int
-
-
-def _pair_rows(rows: Sequence[_PairRow], length: int, cls_id: int, sep_id: int) -> Rows:
-    token_ids = np.full((len(rows), length), PAD, np.int32)
-    for ids, row in zip(token_ids, rows, strict=True):
-        filled = np.concatenate([[cls_id], row.a, [sep_id], row.b, [sep_id]])
-        ids[: len(filled)] = filled
-    return Rows(
-        token_ids,
-        np.array([len(row.a) + 2 for row in rows], np.int32),
-        np.array([row.label for row in rows], np.int32),
-        np.array([row.owner for row in rows], np.int64),
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,12 +52,13 @@ class Shard:
             return False
 
 
-def read_index(folder: str) -> dict[str, Any]:
-    """Reads the index of a finished corpus; refuses a folder without one, or a damaged one.
+def shards_of(record: dict[str, Any]) -> dict[str, tuple[Shard, ...]]:
+    """The shards of each split, from JSON."""
+    return {split: tuple(Shard(**shard) for shard in record[split]) for split in SPLITS}
 
-    Returns:
-        {"config": CorpusConfig, "settings": dict, "shards": a tuple of shards for each split}.
-    """
+
+def read_index(folder: str) -> tuple[CorpusConfig, dict[str, Any], dict[str, tuple[Shard, ...]]]:
+    """Configuration, settings and shards of a finished corpus; refuses a folder without one."""
     path = storage.join(folder, INDEX)
     if not storage.exists(path):
         if storage.exists(storage.join(folder, PROGRESS)):
@@ -66,20 +67,14 @@ def read_index(folder: str) -> dict[str, Any]:
                 "again, and it goes on"
             )
         raise UserError(f"no corpus in {folder}: there is no {INDEX}; prepare one there")
-    try:
+    with storage.refuse_damage(path, "remove it and prepare the corpus again"):
         record = json.loads(storage.read_bytes(path))
         if record["format"] != FORMAT:
             raise UserError(
                 f"{path} is of format {record['format']}, not {FORMAT}: prepare the corpus again"
             )
-        shards = record["shards"]
-        return {
-            "config": CorpusConfig(**record["settings"]["config"]),
-            "settings": record["settings"],
-            "shards": {split: tuple(Shard(**shard) for shard in shards[split]) for split in SPLITS},
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: remove it and prepare the corpus again") from error
+        settings = record["settings"]
+        return CorpusConfig(**settings["config"]), settings, shards_of(record["shards"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +116,6 @@ class RowOrder:
 
         Args:
             start_row: number of the first row, counted from the start of epoch 0.
-            batch_size, repeat, drop_remainder: see `PretrainingCorpus.dataset`.
             decode: makes a tensor `(N, ...)` of N records, a group at once: numbers are shuffled
                 and cut into batches in half the time that strings take.
 
@@ -236,17 +230,13 @@ class PretrainingCorpus:
             folder: on disk or `gs://`.
             verify: compare the SHA-256 of every shard, about a second a gigabyte, not the sizes
                 alone; None does so on disk, and not in a bucket.
-
-        Raises:
-            UserError: no corpus, one that is not finished, a missing or damaged file, or a
-                vocabulary that is not the one it was made with.
         """
         folder = os.fspath(folder).rstrip("/") or "/"
-        index = read_index(folder)
+        config, settings, shards = read_index(folder)
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
-        check_vocabulary(index["settings"]["vocabulary"], vocabulary, storage.join(folder, INDEX))
-        corpus = cls(folder, index["config"], vocabulary, index["shards"])
+        check_vocabulary(settings["vocabulary"], vocabulary, storage.join(folder, INDEX))
+        corpus = cls(folder, config, vocabulary, shards)
         if damaged := corpus._damage(verify):
             raise damaged
         return corpus
@@ -258,7 +248,6 @@ class PretrainingCorpus:
 
     @property
     def sequence_length(self) -> int:
-        """L of every row."""
         return self.config.sequence_length
 
     @property
@@ -343,8 +332,6 @@ class PretrainingCorpus:
         """The batches from a global step on; of the rows before it at most one group is read.
 
         Args:
-            split: "train" or "validation".
-            batch_size: B.
             seed: of the order of each epoch; None keeps the order of the files.
             repeat: go on with the next epochs for ever, a batch across two of them included, or
                 end with the epoch of the first row.
@@ -356,10 +343,6 @@ class PretrainingCorpus:
 
         Returns:
             Dataset of the batches of `RecordFormat.features`; its cardinality is known.
-
-        Raises:
-            UserError: no such split, no row in it, or fewer than a batch where none may be
-                smaller.
         """
         rows = self.rows(split)
         if batch_size < 1 or start_step < 0:
@@ -437,11 +420,7 @@ def process_seed(seed: int, process: int) -> int:
 
 
 def stream_dataset(
-    corpus: PretrainingCorpus,
-    split: str,
-    batch_size: int,
-    start_step: int = 0,
-    repeat: bool = True,
+    corpus: PretrainingCorpus, split: str, batch_size: int, start_step: int = 0, repeat: bool = True
 ) -> tf.data.Dataset:
     """The rows of a split as B texts side by side: row b of batch t + 1 follows row b of batch t.
 
@@ -451,15 +430,11 @@ def stream_dataset(
 
     Args:
         corpus: its rows are continuous text with `packing="full_text"`.
-        split, batch_size, start_step: see `PretrainingCorpus.dataset`.
         repeat: begin again after n batches, for ever.
 
     Returns:
         Dataset of the corpus's batches, with `previous_ids (B, L)` int32, the row before each, 0
         where a text begins, and `starts (B,)` bool, whether one does.
-
-    Raises:
-        UserError: fewer rows than texts.
     """
     shards, paths = corpus.files(split)
     total = sum(shard.rows for shard in shards)

@@ -26,10 +26,10 @@ from macaron_tf.data.corpus.reading import (
     FORMAT,
     INDEX,
     PROGRESS,
-    SPLITS,
     PretrainingCorpus,
     Shard,
     read_index,
+    shards_of,
 )
 from macaron_tf.data.sources.names import Source
 from macaron_tf.errors import UserError
@@ -102,7 +102,7 @@ def _finished(out: str, settings: dict) -> bool:
     """Whether there is a whole corpus, which is then of these settings."""
     if not storage.exists(storage.join(out, INDEX)):
         return False
-    check_settings(read_index(out)["settings"], settings, out)
+    check_settings(read_index(out)[1], settings, out)
     remove_leftovers(out)
     return True
 
@@ -351,15 +351,12 @@ def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationSt
     path = storage.join(out, PROGRESS)
     if not storage.exists(path):
         return PreparationState()
-    try:
+    with storage.refuse_damage(path, "remove it, and the corpus begins anew"):
         found = json.loads(storage.read_bytes(path))
-        kept, known = found["settings"], found["format"] == FORMAT
-        shards = {s: tuple(Shard(**shard) for shard in found["state"][s]) for s in SPLITS}
-        state = PreparationState(**{**found["state"], **shards})
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: remove it, and the corpus begins anew") from error
-    if not known:
-        raise UserError(f"{path} is of another version: take another folder or remove that one")
+        state = PreparationState(**{**found["state"], **shards_of(found["state"])})
+        if found["format"] != FORMAT:
+            raise UserError(f"{path} is of another version: take another folder or remove that one")
+        kept = found["settings"]
     check_settings(kept, settings, out)
     for shard in state.train + state.validation:
         if not shard.is_whole(out, record, verify=True):

@@ -10,7 +10,6 @@ import pytest
 from macaron_tf.data.corpus import documents as corpus_documents
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.documents import (
-    SourceSize,
     corpus_mixture,
     language_weights,
     mixed_documents,
@@ -89,7 +88,7 @@ LANGUAGES = (
     CorpusSource("text:c", language="ne"),
     CorpusSource("tsv:d", language=("en", "ne")),
 )
-SIZES = [SourceSize(50, 6_000), SourceSize(900, 3_000), SourceSize(100, 400), SourceSize(600, 600)]
+SIZES = [(50, 6_000), (900, 3_000), (100, 400), (600, 600)]
 
 
 def shares(alpha: float) -> dict[tuple[str, ...], float]:
@@ -102,7 +101,7 @@ def shares(alpha: float) -> dict[tuple[str, ...], float]:
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_shares_of_lines_in_expectation(alpha):
     weights = np.array(language_weights(LANGUAGES, SIZES, alpha))
-    lines = weights * [size.lines / size.documents for size in SIZES]
+    lines = weights * [lines / documents for documents, lines in SIZES]
     lines /= lines.sum()
     found = collections.defaultdict(float)
     for source, share in zip(LANGUAGES, lines, strict=True):
@@ -113,7 +112,7 @@ def test_shares_of_lines_in_expectation(alpha):
 
 def test_the_paper_draws_a_small_language_more_often():
     # A language of 1% beside one of 99%: alpha 0.5 makes it 9%.
-    sizes = [SourceSize(990, 990), SourceSize(10, 10)]
+    sizes = [(990, 990), (10, 10)]
     english, nepali = language_weights(LANGUAGES[1:3], sizes, 0.5)
     assert nepali / (english + nepali) == pytest.approx(0.1 / (0.1 + 0.99**0.5))
 
@@ -122,7 +121,7 @@ def test_shares_of_a_hundred_thousand_draws():
     """Documents of one line each: shares of lines are shares of draws."""
     counts = [80_000, 2_000, 500]
     sources = [CorpusSource("text:x", language=language) for language in ("en", "de", "ne")]
-    weights = language_weights(sources, [SourceSize(n, n) for n in counts], 0.5)
+    weights = language_weights(sources, [(n, n) for n in counts], 0.5)
     readers = [lambda n=n: iter(["text"] * n) for n in counts]
     drawn = collections.Counter(
         document.source for document in mixed_documents(readers, weights, 1)
