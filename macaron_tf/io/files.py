@@ -25,9 +25,6 @@ def cache_directory() -> pathlib.Path:
 
     Returns:
         `$MACARON_TF_CACHE` where that is set, otherwise `~/.cache/macaron_tf`.
-
-    Raises:
-        UserError: it is set to a place in a bucket.
     """
     named = os.environ.get("MACARON_TF_CACHE")
     if named and storage.is_remote(named):
@@ -40,9 +37,6 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
 
     Returns:
         Absolute path, size in bytes, time of change in nanoseconds.
-
-    Raises:
-        UserError: there is no such file.
     """
     with storage.clear_errors(f"cannot read {path}", "check the path"):
         if storage.is_remote(path):
@@ -60,9 +54,6 @@ def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, s
 
     Returns:
         Name, size in bytes, and SHA-256 (hex) of the first and the last mebibyte of each file.
-
-    Raises:
-        UserError: a file cannot be read.
     """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(_content_stamp, paths))

@@ -18,11 +18,7 @@ FILE_ERRORS = (OSError, tf.errors.OpError)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:
-    """A path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`).
-
-    Raises:
-        UserError: it begins with a scheme that is not known.
-    """
+    """A path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
     try:
         return epath.Path(path)
     except KeyError as error:

@@ -26,11 +26,7 @@ __all__ = [
 
 
 def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
-    """Reads a vocabulary of any kind that has a [MASK], and verifies its hash.
-
-    Raises:
-        UserError: see `Vocabulary.load`; or the vocabulary is a translation's.
-    """
+    """Reads a vocabulary of any kind that has a [MASK], and verifies its hash."""
     vocabulary = PieceVocabulary.load(directory)
     if vocabulary.mask_id is None:
         raise UserError(

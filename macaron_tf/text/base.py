@@ -3,6 +3,7 @@
 import abc
 import base64
 import codecs
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -85,18 +86,9 @@ class Vocabulary(abc.ABC):
         return []
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes both files into a folder, made when absent, each file atomically.
-
-        Raises:
-            UserError: the folder cannot be written.
-        """
-        record = {
-            "kind": self.kind,
-            "settings": self.settings(),
-            "pieces": self.pieces,
-            "size": self.size,
-            "hash": self.hash,
-        }
+        """Writes both files into a folder, made when absent, each file atomically."""
+        record = {"kind": self.kind, "settings": self.settings()}
+        record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
         # The contents go first: a record always finds them, and `load` compares the hash.
         storage.write_aside(storage.join(directory, self.contents_name), self.contents())
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
@@ -105,9 +97,6 @@ class Vocabulary(abc.ABC):
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Self:
         """Reads a vocabulary of this class or of one that extends it, and verifies its hash.
-
-        Args:
-            directory: the folder, `gs://` included.
 
         Raises:
             UserError: a file is missing or damaged, the vocabulary is of another class, or it is
@@ -119,12 +108,10 @@ class Vocabulary(abc.ABC):
                 f"no vocabulary in {os.fspath(directory)}: there is no {RECORD}; "
                 "train a vocabulary there or give the folder of one"
             )
-        damaged = f"{place} is damaged: restore it or train the vocabulary again"
-        try:
+        mend = "restore it or train the vocabulary again"
+        with storage.refuse_damage(place, mend):
             record = json.loads(storage.read_bytes(place))
             name, settings, expected = record["kind"], record["settings"], record["hash"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(damaged) from error
         kinds = {name: kind for name, kind in Vocabulary.kinds.items() if issubclass(kind, cls)}
         if name not in kinds:
             raise UserError(
@@ -135,7 +122,7 @@ class Vocabulary(abc.ABC):
         try:
             vocabulary = kinds[name].from_contents(contents, settings)
         except (KeyError, TypeError) as error:
-            raise UserError(damaged) from error
+            raise UserError(f"{place} is damaged: {mend}") from error
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
         check_vocabulary(expected, vocabulary, place)
@@ -160,12 +147,15 @@ def too_large(size: int, most: int | str) -> UserError:
     )
 
 
-def check_vocabulary(expected_hash: str, vocabulary: Vocabulary, where: str) -> None:
-    """Raises a UserError where a vocabulary is not the one that something was made with.
+def check_distinct(pieces: Sequence[str]) -> None:
+    """Refuses a vocabulary that holds a piece twice."""
+    if len(set(pieces)) < len(pieces):
+        twice = collections.Counter(pieces).most_common(1)[0][0]
+        raise UserError(f"the vocabulary holds the piece {twice!r} twice: remove one of them")
 
-    Args:
-        where: the file that holds the recorded hash, for the message.
-    """
+
+def check_vocabulary(expected_hash: str, vocabulary: Vocabulary, where: str) -> None:
+    """Refuses a vocabulary that is not the one whose hash the file `where` holds."""
     if vocabulary.hash != expected_hash:
         raise UserError(
             f"vocabulary mismatch: {where} was made with vocabulary {str(expected_hash)[:12]} but "
@@ -226,24 +216,16 @@ class PieceVocabulary(Vocabulary):
         raise NotImplementedError
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
-        """Lines to ids, in-graph, without special ids.
+        """Lines `(B,)` to ids `(B, None)` int32, in-graph, without special ids.
 
         Args:
-            strings: (B,) string tensor.
             language: of the lines, for the rules that depend on it; None = the first of
                 `languages`.
-
-        Returns:
-            (B, None) int32 ragged tensor; a line without text gives an empty row.
         """
         return self.tokenizer.tokenize(self.normalized(strings, language))
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        """`encode` with the position of each piece in the text; see `AlignedText` for its limits.
-
-        Raises:
-            UserError: this kind of vocabulary keeps no offsets.
-        """
+        """`encode` with the position of each piece in the text, see `AlignedText`; some refuse."""
         return locate(strings, self.normalized, self.tokenizer)
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
@@ -267,13 +249,9 @@ class PieceVocabulary(Vocabulary):
         return [ids[a:b] for a, b in itertools.pairwise(offsets)]
 
     def decode(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """Ids to lines, in-graph: a row ends at its first [SEP]; special ids add nothing.
+        """Ids `(B, L)`, or ragged, to lines `(B,)`, in-graph: a row ends at its first [SEP].
 
-        Args:
-            ids: (B, L) integers, or ragged (B, None); ids outside 0 to V - 1 add nothing.
-
-        Returns:
-            (B,) string tensor.
+        Special ids and those outside 0 to V - 1 add nothing.
         """
         if not isinstance(ids, tf.RaggedTensor):
             ids = tf.RaggedTensor.from_tensor(ids)
@@ -377,9 +355,6 @@ class PairVocabulary(PieceVocabulary):
         source, target: of each side; the same one where both were learnt together.
         normalization: applied to a line before its vocabulary's own.
         languages: of the source and the target.
-
-    Raises:
-        UserError: the special ids of a side are not an encoder-decoder's.
     """
 
     kind = "pair"
@@ -402,7 +377,6 @@ class PairVocabulary(PieceVocabulary):
 
     @property
     def pieces(self) -> int:
-        """Number of the target's pieces."""
         return self.target.pieces
 
     @property
@@ -411,14 +385,10 @@ class PairVocabulary(PieceVocabulary):
         return max(self.source.size, self.target.size)
 
     def contents(self) -> bytes:
-        sides = {
-            name: {
-                "kind": side.kind,
-                "settings": side.settings(),
-                "contents": base64.b64encode(side.contents()).decode(),
-            }
-            for name, side in (("source", self.source), ("target", self.target))
-        }
+        sides = {}
+        for name, side in (("source", self.source), ("target", self.target)):
+            contents = base64.b64encode(side.contents()).decode()
+            sides[name] = {"kind": side.kind, "settings": side.settings(), "contents": contents}
         return json.dumps(sides, indent=0, sort_keys=True).encode()
 
     def settings(self) -> dict[str, Any]:
@@ -427,14 +397,12 @@ class PairVocabulary(PieceVocabulary):
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
+        made, kinds = [], Vocabulary.kinds
         try:
             sides = json.loads(contents)
-            made = [
-                Vocabulary.kinds[side["kind"]].from_contents(
-                    base64.b64decode(side["contents"]), side["settings"]
-                )
-                for side in (sides["source"], sides["target"])
-            ]
+            for side in (sides["source"], sides["target"]):
+                own = base64.b64decode(side["contents"])
+                made.append(kinds[side["kind"]].from_contents(own, side["settings"]))
         except ValueError as error:
             raise UserError("it holds no two vocabularies: restore it") from error
         normalization = NormalizationConfig(**settings["normalization"])
@@ -470,9 +438,6 @@ class TextVocabulary:
 
     Attributes:
         languages: names of the two sides, used as a translation's languages.
-
-    Raises:
-        UserError: the special ids are others.
     """
 
     languages = ("source", "target")

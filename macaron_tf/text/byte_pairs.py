@@ -13,7 +13,7 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, UNK
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, check_distinct, too_large, too_small
 from macaron_tf.text.normalization import LocatedPieces, in_chunks, map_lines
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.wordpiece import basic_words
@@ -44,9 +44,6 @@ class MergedPieceVocabulary(PieceVocabulary):
         units: the pieces from id 5 on.
         merges: `"left right"`, in the order of learning.
 
-    Raises:
-        UserError: a piece occurs twice, or a merge is not of pieces.
-
     References: Sennrich et al. 2016, section 3.2.
     """
 
@@ -57,9 +54,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         self.units = tuple(units)
         self.merges = tuple(merges)
         self.numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
-        if len(self.numbers) < len(self.units):
-            twice = next(u for n, u in enumerate(self.units, SPECIAL) if self.numbers[u] != n)
-            raise UserError(f"the vocabulary holds the piece {twice!r} twice: remove one of them")
+        check_distinct(self.units)
         rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
@@ -131,8 +126,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         All words go at once, one merge of each a round: English takes about ten rounds.
 
         Args:
-            ids: (all,) int64, of the letters of all words, one word after the other.
-            lengths: (N,) int32, the number of letters of each word.
+            ids: (all,) int64, of the letters of all N words, one word after the other.
 
         Returns:
             (N, None) int32 ragged tensor.
@@ -200,9 +194,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
             RoBERTa and GPT-2 do not.
         pair_separators: see `PieceVocabulary`.
 
-    Raises:
-        UserError: a piece occurs twice, a byte is no piece, or a merge is not of pieces.
-
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
     """
 
@@ -242,10 +233,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
         Args:
             size: number of pieces, the 5 special ones and the 256 bytes included.
             max_lines: lines read at most; the first ones are taken.
-
-        Raises:
-            UserError: no text, too little of it for `size` pieces, or `size` is less than the
-                bytes take; or the tokenizers package is not installed.
         """
         try:
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -311,11 +298,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
     def tokenize_with_offsets(
         self, lines: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Pieces of normalized lines `(B,)`, and the bytes at which each begins and ends.
-
-        Returns:
-            (B, None) ids, starts and ends.
-        """
+        """Pieces `(B, None)` of normalized lines, and the bytes where each begins and ends."""
         ids = self.tokenize(lines)  # (B, None)
         lengths = np.array([0] * SPECIAL + [len(unit) for unit in self.units], np.int64)
         lengths = tf.gather(lengths, ids.values)
@@ -367,9 +350,6 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
     Args:
         units: the pieces from id 5 on; one that ends a word ends with `</w>`.
         merges: `"left right"`, in the order of learning.
-
-    Raises:
-        UserError: a piece occurs twice, or a merge is not of pieces.
 
     References: Radford et al. 2018 (GPT), section 4.1.
     """

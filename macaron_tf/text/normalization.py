@@ -107,12 +107,9 @@ def punctuation_rules(language: str) -> tuple[tuple[str, str], ...]:
 def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) -> tf.Tensor:
     """Normalizes lines in-graph; always repairs invalid UTF-8 and removes line breakers.
 
-    Args:
-        strings: (B,) string tensor, nominally UTF-8; an invalid byte becomes U+FFFD.
-        language: chooses the punctuation rules.
-
     Returns:
-        (B,) string tensor of valid UTF-8 without control characters, stripped of outer space.
+        (B,) string tensor of valid UTF-8, U+FFFD for an invalid byte, without control characters,
+        stripped of outer space.
     """
     lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
     lines = tf.strings.regex_replace(lines, _LINE_BREAKERS, " ")
@@ -132,14 +129,7 @@ def normalize_lines(lines: Iterable[str], config: NormalizationConfig, language:
 
 
 def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) -> Iterator[str]:
-    """Applies a graph function to a stream of lines on the CPU, chunk by chunk.
-
-    Args:
-        function: (B,) strings to (B,) strings of valid UTF-8.
-
-    Yields:
-        The results, a line for each line.
-    """
+    """Applies a graph function, `(B,)` strings to `(B,)`, to lines on the CPU, chunk by chunk."""
     for chunk in in_chunks(lines):
         with tf.device("CPU"):
             results = function(as_strings(chunk)).numpy().tolist()
@@ -268,9 +258,7 @@ def locate(
 ) -> LocatedPieces:
     """Cuts texts into pieces, in-graph, with the position of each in the original text.
 
-    Args:
-        texts, normalize: as for `AlignedText`.
-        tokenizer: has tensorflow_text's `tokenize_with_offsets`.
+    The tokenizer has tensorflow_text's `tokenize_with_offsets`; see also `AlignedText`.
     """
     aligned = AlignedText(texts, normalize)
     ids, starts, ends = tokenizer.tokenize_with_offsets(aligned.normalized)

@@ -49,9 +49,6 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     Attributes:
         processor: SentencePiece's own processor of the model.
-
-    Raises:
-        UserError: `proto` is no SentencePiece model, or its special pieces are others.
     """
 
     kind = "sentencepiece"
@@ -249,18 +246,12 @@ def _folded(strings: tf.Tensor) -> tf.Tensor:
 
 
 def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
-    """Trains a SentencePiece model; the same lines give the same bytes.
+    """Trains a SentencePiece model; the same lines give the same bytes, the serialized model.
 
     Args:
         lines: normalized lines, none empty.
         size: number of pieces, special ones included.
         options: further options of SentencePiece's trainer.
-
-    Returns:
-        The serialized model.
-
-    Raises:
-        UserError: no text, too little of it for `size` pieces, or too much.
     """
     model = io.BytesIO()
     try:
@@ -298,7 +289,6 @@ def normalized_text(
 
     Args:
         lines: lines of the first language, or (line, language) pairs.
-        languages: the first is that of lines without one.
 
     Yields:
         Normalized lines, none empty: SentencePiece takes an empty one for an error in its feed.

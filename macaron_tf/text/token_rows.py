@@ -89,11 +89,7 @@ class TokenizedPairs:
 
 
 def save_tokens(path: str | os.PathLike, tokens: TokenizedPairs) -> None:
-    """Writes a corpus as two files, each whole or not at all: PATH.tokens, then PATH.json.
-
-    Raises:
-        UserError: the files cannot be written, or are in a bucket.
-    """
+    """Writes a corpus as two files, each whole or not at all: PATH.tokens, then PATH.json."""
     if storage.is_remote(path):
         raise UserError(f"the token cache {path} is mapped into memory: give a local folder")
     for left in pathlib.Path(path).parent.glob(f".tmp-{pathlib.Path(path).name}.*"):

@@ -13,7 +13,7 @@ import tensorflow_text
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.special_ids import PAD
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, too_large, too_small
+from macaron_tf.text.base import NO_TEXT, PieceVocabulary, check_distinct, too_large, too_small
 from macaron_tf.text.normalization import map_lines
 from macaron_tf.text.sentencepiece import train_pieces
 
@@ -39,15 +39,12 @@ _WORD_START = "\u2581"  # SentencePiece's mark
 
 
 def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """BERT's text cleaning, lower-casing and accent stripping, in-graph.
+    """BERT's text cleaning, in-graph, `(B,)` strings to `(B,)` strings without control characters.
+
+    Invalid UTF-8 is left out, and a word of more than 100 characters becomes one unknown character.
 
     Args:
-        strings: (B,) string tensor, nominally UTF-8; invalid bytes are left out.
         lower_case: lower-case and strip accents (BERT does both or neither).
-
-    Returns:
-        (B,) string tensor without control characters; a word of more than 100 characters has
-        become one unknown character.
     """
     lines = _without_case(strings, lower_case)
     # Few lines have so long a run without a space: only these are examined more closely.
@@ -111,9 +108,6 @@ class WordPieceVocabulary(PieceVocabulary):
     Args:
         words: the pieces, by id; one that continues a word begins with "##".
         lower_case: lower-case the text and take its accents off, for "uncased" models.
-
-    Raises:
-        UserError: a special piece is missing, [PAD] is not the first, or a piece occurs twice.
     """
 
     kind = "wordpiece"
@@ -131,9 +125,7 @@ class WordPieceVocabulary(PieceVocabulary):
                 f"[PAD] stands in line {numbers['[PAD]'] + 1} of the vocabulary: it must stand in "
                 "the first, for 0 marks padding"
             )
-        if len(numbers) < len(self.words):
-            twice = next(w for n, w in enumerate(self.words) if numbers[w] != n)
-            raise UserError(f"the vocabulary holds the piece {twice!r} twice: remove one of them")
+        check_distinct(self.words)
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             numbers[piece] for piece in SPECIAL_PIECES[1:]
         )
@@ -145,9 +137,6 @@ class WordPieceVocabulary(PieceVocabulary):
 
         Args:
             lower_case: True for "uncased" models.
-
-        Raises:
-            UserError: the file cannot be read, is not UTF-8, or is no such vocabulary.
         """
         contents = storage.read_bytes(path)
         try:

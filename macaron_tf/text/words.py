@@ -97,9 +97,6 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
 
     Returns:
         The sentences of each line, stripped, none empty.
-
-    Raises:
-        UserError: no such splitter, or its package is not installed.
     """
     if splitter == "blingfire":
         split = _blingfire()
@@ -209,9 +206,6 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
 
     Args:
         size: V, the special ones included.
-
-    Raises:
-        UserError: there is no word.
     """
     counts = collections.Counter(itertools.chain.from_iterable(texts))
     for word in _SPECIAL:

@@ -65,22 +65,14 @@ def read_homeassistant(
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads the `wheel_documents` of a split in one language, "en" included.
-
-    Raises:
-        UserError: unknown language or split, the wheel cannot be had.
-    """
+    """Reads the `wheel_documents` of a split in one language, "en" included."""
     _check_split(split)
     return wheel_documents(fetch_homeassistant(), language)[split]
 
 
-def fetch_homeassistant(cache_dir: str | os.PathLike | None = None) -> pathlib.Path:
-    """Brings the wheel into the cache with `pip download`, checks its SHA-256, returns its path.
-
-    Raises:
-        UserError: pip cannot fetch it, or it is another file.
-    """
-    folder = pathlib.Path(cache_dir) if cache_dir else cache_directory()
+def fetch_homeassistant() -> pathlib.Path:
+    """Brings the wheel into the cache with `pip download`, checks its SHA-256, returns its path."""
+    folder = cache_directory()
     wheel = folder / _WHEEL
     # A damaged or foreign file in the cache is simply fetched again.
     if wheel.is_file() and file_digest(wheel) == HOMEASSISTANT_SHA256:
@@ -118,9 +110,6 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
         For each of `SPLITS` its (English, other) pairs, without repetition. An English sentence
         (its case aside) lies in one split only; validation and test hold one translation for it,
         the most frequent one.
-
-    Raises:
-        UserError: no such language; the list of those that exist.
     """
     counts: dict[str, collections.Counter] = {}
     for texts in _components(wheel, language, beside_english=True):
@@ -141,9 +130,6 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
         For each of `SPLITS` its documents, one a component (a part of the program): its texts in
         the file's order, one a line. A text lies in the split of its English one, as in
         `wheel_pairs`; other languages leave out the texts that were left in English.
-
-    Raises:
-        UserError: no such language; the list of those that exist.
     """
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for texts in _components(wheel, language):
@@ -224,25 +210,26 @@ def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     command += ["--python-version", "3.14", "--progress-bar", "off", "--retries", "2"]
     command += ["--timeout", "15", "--disable-pip-version-check", "--dest", str(aside)]
     command += [f"homeassistant=={HOMEASSISTANT_VERSION}"]
-    log = aside / "pip.log"
-    start = time.monotonic()
-    status = None
-    with open(log, "wb") as output, contextlib.ExitStack() as exits:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        exits.callback(process.wait)
-        exits.callback(process.kill)
-        while status is None:
-            try:
-                status = process.wait(timeout=_PATIENCE)
-            except subprocess.TimeoutExpired:
+    log, start = aside / "pip.log", time.monotonic()
+    with (
+        open(log, "wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process,
+    ):
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_PATIENCE)
+                    break
                 print(
                     f"fetching the corpus homeassistant {HOMEASSISTANT_VERSION} "
                     f"({_MEGABYTES} MB): {time.monotonic() - start:.0f} s",
                     file=sys.stderr,
                     flush=True,
                 )
+        finally:
+            process.kill()
     fetched = aside / _WHEEL
-    if status != 0 or not fetched.is_file():
+    if process.returncode or not fetched.is_file():
         lines = [s for s in log.read_text(errors="replace").splitlines() if s.strip()]
         errors = [s for s in lines if s.startswith("ERROR")] or lines[-1:] or ["no output"]
         raise UserError(

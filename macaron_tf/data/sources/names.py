@@ -65,11 +65,7 @@ class Source:
         return self.kind == "tfds" or self.is_embedded or "{split}" in self.place
 
     def path(self, split: str) -> epath.Path:
-        """The file of a split: `{split}` in the name is filled in.
-
-        Raises:
-            UserError: a name without `{split}`, and another split than the whole file.
-        """
+        """The file of a split: `{split}` in the name is filled in."""
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
         if not self.has_splits and split not in _WHOLE:
@@ -89,13 +85,9 @@ def parse_source(source: str | None, forms: Iterable[str], owner: str = "") -> S
     """Parses the name of a source.
 
     Args:
-        source: the name; None or "" is refused.
         forms: accepted ones, such as `"tsv:FILE"`; in `"homeassistant[:LANG]"` the place may be
             left out.
         owner: what asks for the source, such as "the task 'sst2'", for the message.
-
-    Raises:
-        UserError: the name has none of the forms; the sentence lists them.
     """
     parsed = Source.of(source or "")
     for form in forms:

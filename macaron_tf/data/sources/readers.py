@@ -32,18 +32,12 @@ def read_pairs(
     """Reads a split of a parallel corpus.
 
     Args:
-        source: one of
-            `tfds:NAME[/CONFIG][:VERSION]`: a TFDS translation set (without CONFIG, the one of the
-                two languages), already prepared in `data_dir` unless `download`;
-            `text:SOURCE_FILE,TARGET_FILE`: aligned lines, plain or `.gz`; `{split}` in the names
-                stands for the split, as in `text:data/{split}.en,data/{split}.de`; files without
-                it have only the split "train", also called "all";
-            `tsv:FILE`: two columns, source and target; `{split}` and `.gz` as above;
-            `homeassistant[:LANG]`: the embedded default corpus, English with LANG (otherwise with
-                the other of the two languages); splits train, validation, test.
+        source: one of the forms of `PAIRS`. A TFDS set without CONFIG is the one of the two
+            languages. `{split}` in a file's name stands for the split, as in
+            `text:data/{split}.en,data/{split}.de`; files without it have only the split "train",
+            also called "all". `homeassistant` pairs English with the other language.
         split: "train", "validation", "test" or another of the source's; TFDS slices
             such as "train[:10%]" too.
-        source_lang, target_lang: language codes of the two sides.
         data_dir: TFDS's folder; its own default when None.
         download: lets TFDS fetch and prepare the set. Never done otherwise: with no network TFDS
             tries for minutes.
@@ -75,12 +69,10 @@ def source_files(
 ) -> list[epath.Path]:
     """The files of a source in the order of their text; none for the embedded corpus.
 
-    Args:
-        source, split, data_dir: see `read_pairs` and `documents`.
-        languages: the two of translation pairs; otherwise the source holds documents.
+    A missing file of pairs is only named when it is read.
 
-    Raises:
-        UserError: as the readers; a missing file of pairs is only named when it is read.
+    Args:
+        languages: the two of translation pairs; otherwise the source holds documents.
     """
     paired = len(languages) == 2
     parsed = parse_source(source, PAIRS) if paired else parse_documents(source)
@@ -122,10 +114,13 @@ def _translation_set(
                 f"tfds:{found.name} has no language {language!r}: "
                 f"its records hold {listed(found.features)}"
             )
+    languages = (source_lang, target_lang)
     with found.reading():
         records = found.records().as_numpy_iterator()
-        texts = [(record[source_lang], record[target_lang]) for record in records]
-        pairs = [(a.decode("utf-8", "replace"), b.decode("utf-8", "replace")) for a, b in texts]
+        pairs = [
+            tuple(record[code].decode("utf-8", "replace") for code in languages)
+            for record in records
+        ]
     if not pairs:
         raise found.empty("pair")
     return pairs
@@ -142,8 +137,7 @@ def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
 
 
 def _aligned_lines(source_path: epath.Path, target_path: epath.Path) -> list[tuple[str, str]]:
-    source = list(lines_of(source_path))
-    target = list(lines_of(target_path))
+    source, target = list(lines_of(source_path)), list(lines_of(target_path))
     for path, lines in ((source_path, source), (target_path, target)):
         if not lines:
             raise UserError(f"{path} is empty: give a file with one sentence a line")
@@ -179,20 +173,9 @@ def documents(
     """Reads the documents of a source in its order, one at a time.
 
     Args:
-        source: one of
-            `tfds:NAME[/CONFIG][:VERSION]`: a TFDS set, already prepared in `data_dir` unless
-                `download`; its field `text`, `book_text` or the only one that holds a string;
-            `text:GLOB[,GLOB...]`: files, plain or `.gz`, in the order of their names, each a
-                document;
-            `text-paragraphs:GLOB[,GLOB...]`: the same, with a document up to each blank line;
-            `text-lines:GLOB[,GLOB...]`: the same, with a document on each line;
-            `homeassistant:LANG`: the embedded default corpus in one language, "en" included; a
-                document is the texts of a part of the program in their order. Its splits are
-                those of the translation pairs.
-            `{split}` in a glob stands for the split; files without it have only the split
-            "train", also called "all".
-        split: a split, or a slice such as "train[:10%]" of a TFDS set.
-        data_dir, download: see `read_pairs`.
+        source: one of the forms of `DOCUMENTS`. Of a TFDS set the field `text`, `book_text` or the
+            only one that holds a string is read; files come in the order of their names.
+        split, data_dir, download: see `read_pairs`.
 
     Returns:
         An iterator of documents, none blank.

@@ -123,12 +123,7 @@ def prepared_folder(
     `tfds.builder` asks the network for a set that is not prepared, and tries for minutes.
 
     Args:
-        name: NAME[/CONFIG][:VERSION].
-        data_dir: TFDS's folder; its own default when None.
         languages: two whose names, joined, may stand for a configuration that is not named.
-
-    Raises:
-        UserError: the set is not prepared.
     """
     root = _data_dir(data_dir)
     base, config, version = parse_tfds(name)
@@ -164,11 +159,8 @@ def prepared_folder(
 
 
 def _versions(folder: epath.Path) -> list[str]:
-    found = [
-        name
-        for name in _subfolders(folder)
-        if re.fullmatch(r"\d+\.\d+\.\d+", name) and (folder / name / "dataset_info.json").is_file()
-    ]
+    named = (name for name in _subfolders(folder) if re.fullmatch(r"\d+\.\d+\.\d+", name))
+    found = (name for name in named if (folder / name / "dataset_info.json").is_file())
     return sorted(found, key=lambda name: [int(part) for part in name.split(".")])
 
 
@@ -245,15 +237,11 @@ def read_columns(
     download: bool = False,
     ragged: bool = False,
 ) -> Columns:
-    """Reads some fields of a split, in the order of the records on disk.
+    """Reads some fields of a split, in the order of the records on disk; see `open_set`.
 
     Args:
-        name, split, data_dir, download: see `open_set`.
         fields: fields to read, each a scalar or a dict of scalars.
         ragged: fields may also be sequences, of another length in each record.
-
-    Raises:
-        UserError: as `open_set`; no such field, or a split without a record.
     """
     found = open_set(name, split, data_dir, download)
     missing = [field for field in fields if field not in found.features]

@@ -235,11 +235,7 @@ TASKS = {
 
 
 def get_task(name: str) -> Task:
-    """The task of this name among `TASKS`.
-
-    Raises:
-        UserError: no such task.
-    """
+    """The task of this name among `TASKS`."""
     if name not in TASKS:
         raise UserError(f"no task {name!r}: there are {', '.join(sorted(TASKS))}")
     return TASKS[name]

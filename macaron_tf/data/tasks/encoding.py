@@ -39,45 +39,45 @@ def encode_pairs(
     one fixed length, where batches have a few shorter ones, and knows no [CLS] at the end.
 
     Args:
-        first: (B,) string tensor.
-        second: (B,) string tensor; None for tasks on one text.
+        first, second: (B,) string tensors; the second is None for tasks on one text.
         max_length: greatest L, special ids included.
-        causal: whether the rows are a causal model's.
 
     Returns:
         {"token_ids": (B, L) int32, filled up with 0 (PAD); "segment_ids": (B, L) int32, 1 in
         `b [SEP]`, 2 at a [CLS] that ends a row, else 0}; L is the length of the longest row.
-
-    Raises:
-        UserError: `max_length` leaves no room for a token of each text.
     """
-    texts = [vocabulary.encode(tf.convert_to_tensor(first))]  # of (B, None)
-    specials = 2
-    if second is not None:
-        texts.append(vocabulary.encode(tf.convert_to_tensor(second)))
-        specials += vocabulary.pair_separators
-    if max_length < specials + len(texts):
-        raise UserError(
-            f"max_length={max_length} is too small: {len(texts)} text(s) need at least "
-            f"{specials + len(texts)}"
-        )
+    columns = [first] if second is None else [first, second]
+    texts = [vocabulary.encode(tf.convert_to_tensor(column)) for column in columns]  # (B, None)
+    specials = 2 if second is None else 2 + vocabulary.pair_separators
+    check_length(max_length, specials + len(texts), f"{len(texts)} text(s)")
     a, *b = tensorflow_text.RoundRobinTrimmer(max_length - specials).trim(texts)
-
-    def column(number: int) -> tf.Tensor:
-        return tf.fill([a.nrows(), 1], tf.constant(number, tf.int32))  # (B, 1)
-
-    cls, sep = column(vocabulary.cls_id), column(vocabulary.sep_id)
+    cls, sep = columns_of((vocabulary.cls_id, vocabulary.sep_id), a.nrows())
     parts = [(a, 0), (sep, 0)]  # of (ids, segment)
     for text in b:
         parts += [(sep, 0)] * (vocabulary.pair_separators - 1) + [(text, 1), (sep, 1)]
     parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
     if causal:
-        parts[-1] = (column(vocabulary.mask_id), parts[-1][1])
+        (extract,) = columns_of([vocabulary.mask_id], a.nrows())
+        parts[-1] = (extract, parts[-1][1])
     segments = [tf.ones_like(ids) * segment for ids, segment in parts]
     return {
         "token_ids": tf.concat([ids for ids, _ in parts], axis=1).to_tensor(),  # (B, L)
         "segment_ids": tf.concat(segments, axis=1).to_tensor(),
     }
+
+
+def check_length(max_length: int, least: int, needs: str, mend: str = "") -> None:
+    """Refuses a length with no room for a piece of each text."""
+    if max_length < least:
+        raise UserError(
+            f"max_length={max_length} is too small: {needs} need {least} or more; "
+            f"{mend}raise max_length"
+        )
+
+
+def columns_of(numbers: Sequence[int], rows: tf.Tensor) -> list[tf.Tensor]:
+    """A column (rows, 1) int32 of each id."""
+    return [tf.fill([rows, 1], tf.constant(number, tf.int32)) for number in numbers]
 
 
 def encode_parts(
@@ -94,12 +94,8 @@ def encode_parts(
 
     Returns:
         All rows without their padding, and the arrays of each part.
-
-    Raises:
-        UserError: no example.
     """
-    if not total:
-        raise UserError("no example to encode: take a larger split")
+    _check_any(total)
     parts, arrays = [], []
     for part in in_parts(total, _CHUNK, progress):
         token_ids, *others = encode(part)
@@ -109,6 +105,11 @@ def encode_parts(
     return TokenRows.of_lengths(ids, lengths, vocabulary_size), arrays
 
 
+def _check_any(total: int) -> None:
+    if not total:
+        raise UserError("no example to encode: take a larger split")
+
+
 def encode_examples(
     vocabulary: PieceVocabulary,
     examples: Examples,
@@ -116,16 +117,11 @@ def encode_examples(
     progress: Progress | None = None,
     causal: bool = False,
 ) -> EncodedExamples:
-    """Tokenizes a split once, by `encode_pairs`.
-
-    Raises:
-        UserError: no example, or `max_length` is too small.
-    """
+    """Tokenizes a split once, by `encode_pairs`."""
 
     def encode(part: slice) -> tuple:
-        texts = (examples.first, examples.second)
-        texts = (None if column is None else tf.constant(column[part]) for column in texts)
-        encoded = encode_pairs(vocabulary, *texts, max_length, causal)
+        first, second = examples.first[part], examples.second and examples.second[part]
+        encoded = encode_pairs(vocabulary, first, second, max_length, causal)
         first = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
         return encoded["token_ids"], tf.math.count_nonzero(first, axis=1)
 
@@ -183,13 +179,9 @@ def encode_sentences(
 
     Returns:
         The N rows, and how many of them were cut.
-
-    Raises:
-        UserError: `max_length` leaves no room for a token.
     """
+    check_length(max_length, 3, "sentences")
     room = max_length - 2
-    if room < 1:
-        raise UserError(f"max_length={max_length} is too small: a sentence needs at least 3")
     rows = vocabulary.encode_rows(texts)
     within = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], rows.lengths)
     kept = np.minimum(rows.lengths, room)  # (N,)
@@ -203,13 +195,8 @@ def encode_sentences(
 
 
 def encode_sets(vocabulary: PieceVocabulary, sets: TextSets, max_length: int) -> EncodedSentences:
-    """Tokenizes a split of sentence sets by `encode_sentences`.
-
-    Raises:
-        UserError: there is no example, or no room for a token.
-    """
-    if not len(sets):
-        raise UserError("no example to encode: take a larger split")
+    """Tokenizes a split of sentence sets by `encode_sentences`."""
+    _check_any(len(sets))
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]
     rows, cut = encode_sentences(vocabulary, texts, max_length)
     return EncodedSentences(rows, None, sets.labels, max_length, cut, count=len(sets.texts))

@@ -42,9 +42,6 @@ class Template:
         text: with {first}, and {second} for a task on two texts.
         words: the word of each class, class 0 first.
 
-    Raises:
-        UserError: `text` does not say {first}, or has other fields than these two.
-
     Example:
         Template("Review: {first}\\nSentiment:", ("negative", "positive"))
     """
@@ -85,12 +82,7 @@ TEMPLATES = {
 
 
 def classification_prompts(task: Task, examples: Examples, template: Template) -> list[Prompt]:
-    """The examples of a classification task as prompts.
-
-    Raises:
-        UserError: a task without classes, a template with another number of words than classes,
-            or examples without labels.
-    """
+    """The examples of a classification task as prompts."""
     if task.kind != "classification" or task.regression:
         raise UserError(f"the task {task.name!r} has no classes to name: take another")
     if len(template.words) != task.num_classes:
@@ -113,18 +105,13 @@ def content_free_queries(template: Template) -> list[str]:
 
 
 def question_prompts(questions: Questions) -> list[Prompt]:
-    """Questions about a text, to be answered in free form.
-
-    Raises:
-        UserError: the answers are not known.
-    """
+    """Questions about a text, to be answered in free form."""
     if questions.labels is None:
         raise UserError("these questions have no answers to judge by: take another split")
+    rows = zip(questions.contexts, questions.questions, questions.labels, strict=True)
     return [
         Prompt(f"{context}\nQuestion: {question}\nAnswer:", tuple(a.text for a in answers) or ("",))
-        for context, question, answers in zip(
-            questions.contexts, questions.questions, questions.labels, strict=True
-        )
+        for context, question, answers in rows
     ]
 
 
@@ -139,9 +126,6 @@ def read_last_words(source: Source, split: str) -> list[Prompt]:
 
     Args:
         source: `lambada:FILE`, plain or `.gz`; `{split}` in it stands for the split.
-
-    Raises:
-        UserError: the file cannot be read, or a line has fewer than two words; it is named.
     """
     path = source.path(split)
     prompts = []
@@ -161,9 +145,6 @@ def read_table(source: Source, split: str) -> list[Prompt]:
 
     A question with a choice among n has columns `choice1` to `choicen` besides, and `answer` is the
     number of the right one.
-
-    Raises:
-        UserError: as `Table.rows`; an answer that is no number of a choice.
     """
     table = Table(source, split)
     choices = [column for column in table.header if _CHOICE.fullmatch(column)]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from macaron_tf.data.batches import EncodedExamples, Progress
 from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import encode_parts, windows_over
+from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
 from macaron_tf.data.tasks.reading import decoded, may_be_unlabelled, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -83,13 +83,10 @@ def read_questions(
     if not rows:
         raise UserError(f"{where} holds no question: take a larger split or another file")
     secret = may_be_unlabelled(split) and all(row.answers is None for row in rows)
-    for row in rows:
-        if not secret:
-            _check_answers(task, row, where)
-    ids, questions, contexts, answers = zip(*rows, strict=True)
-    return Questions(
-        list(ids), list(questions), list(contexts), None if secret else [*map(tuple, answers)]
-    )
+    for row in [] if secret else rows:
+        _check_answers(task, row, where)
+    ids, questions, contexts, answers = map(list, zip(*rows, strict=True))
+    return Questions(ids, questions, contexts, None if secret else [*map(tuple, answers)])
 
 
 class _Row(NamedTuple):
@@ -195,7 +192,6 @@ def encode_questions(
     """Texts to windows `[CLS] question [SEP] context [SEP]`, several where a context is long.
 
     Args:
-        vocabulary: one that knows where its pieces lie.
         questions, contexts: (N,) string tensors.
         max_length: greatest L, special ids included.
         stride: context pieces between the beginnings of two windows.
@@ -205,17 +201,11 @@ def encode_questions(
         {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, 1 in
         `context [SEP]`}, and the positions.
 
-    Raises:
-        UserError: `max_length` leaves no room for the context, or the vocabulary does not know.
-
     References: Devlin et al. 2018 (BERT), section 4.2 and its released code.
     """
     specials = 2 + vocabulary.pair_separators
-    if max_length < max_question + specials + 1:
-        raise UserError(
-            f"max_length={max_length} is too small: a question of {max_question} tokens needs "
-            f"{max_question + specials + 1} or more; lower max_question or raise max_length"
-        )
+    needs = f"questions of {max_question} tokens"
+    check_length(max_length, max_question + specials + 1, needs, "lower max_question or ")
     asked = vocabulary.encode(questions)[:, :max_question]  # (N, None)
     # SQuAD asks five questions about a paragraph: it is cut once.
     distinct, number = tf.unique(contexts)
@@ -223,10 +213,7 @@ def encode_questions(
     located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
     windows = windows_over(located.ids, max_length - specials - asked.row_lengths(), stride)
     question = windows.starts.value_rowids()  # (M,)
-    cls, sep = (
-        tf.fill([tf.size(question), 1], tf.constant(i, tf.int32))  # (M, 1)
-        for i in (vocabulary.cls_id, vocabulary.sep_id)
-    )
+    cls, sep = columns_of((vocabulary.cls_id, vocabulary.sep_id), tf.size(question))
     between = [sep] * vocabulary.pair_separators
     head = tf.concat([cls, tf.gather(asked, question), *between], axis=1)  # (M, None)
     tail = tf.concat([windows.ids, sep], axis=1)  # (M, None)
@@ -262,14 +249,7 @@ def encode_question_examples(
     max_question: int,
     progress: Progress | None = None,
 ) -> EncodedQuestions:
-    """Tokenizes a split once by `encode_questions`; the first of the right answers is the label.
-
-    Returns:
-        The windows, in the questions' order.
-
-    Raises:
-        UserError: no example; see also `encode_questions`.
-    """
+    """Tokenizes a split once by `encode_questions`; the first of the right answers is the label."""
 
     def encode(part: slice) -> tuple:
         texts = (tf.constant(texts[part]) for texts in (examples.questions, examples.contexts))

@@ -1,9 +1,11 @@
 """Examples of tasks on one text or more: from TensorFlow Datasets, or from tables."""
 
+import contextlib
 import dataclasses
 import math
 import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,11 +27,7 @@ def may_be_unlabelled(split: str) -> bool:
 
 
 def parse_task_source(task: Task, source: str | None, file_form: str) -> Source:
-    """A task's source, its own where None is given: of TFDS, or of `file_form`.
-
-    Raises:
-        UserError: the task has no data of its own, or the source is of another form.
-    """
+    """A task's source, its own where None is given: of TFDS, or of `file_form`."""
     source = source or task.source
     if source is None:
         raise UserError(f"the task {task.name!r} has no data of its own: give {file_form}")
@@ -50,9 +48,6 @@ class Table:
 
     Attributes:
         header: names of the columns.
-
-    Raises:
-        UserError: no such split, or the file cannot be read.
     """
 
     def __init__(self, source: Source, split: str):
@@ -155,13 +150,33 @@ def read_examples(
             number, an empty text, a line of too few or too many columns; names the file, the line
             and the column.
     """
+    columns = _columns(task, split, data_dir, download, source)
+    second = columns.joined(task.second) if task.second else None
+    groups = None if columns.groups is None else columns.groups.astype(np.int64)
+    return Examples(columns.joined(task.first), second, columns.labels, columns.indices, groups)
+
+
+class _Columns(NamedTuple):
+    """The texts of each field; the others are as those of `Examples`."""
+
+    texts: dict[str, list[str]]
+    labels: np.ndarray | None
+    indices: np.ndarray
+    groups: np.ndarray | None
+
+    def joined(self, fields: Sequence[str]) -> list[str]:
+        """The texts of fields, joined by a space."""
+        return [" ".join(parts) for parts in zip(*map(self.texts.get, fields), strict=True)]
+
+
+def _columns(task, split, data_dir, download, source) -> _Columns:
     parsed = parse_task_source(task, source, "tsv:FILE")
     if parsed.kind == "tfds":
-        return _read_tfds(task, parsed.place, split, data_dir, download)
-    return _read_table(task, Table(parsed, split))
+        return _of_tfds(task, parsed.place, split, data_dir, download)
+    return _of_table(task, Table(parsed, split))
 
 
-def _read_tfds(task, name, split, data_dir, download) -> Examples:
+def _of_tfds(task, name, split, data_dir, download) -> _Columns:
     fields = (*task.first, *task.second)
     columns = read_columns(name, split, (*fields, _LABEL, _INDEX), data_dir, download)
     names = columns.class_names.get(_LABEL, task.labels)
@@ -171,52 +186,59 @@ def _read_tfds(task, name, split, data_dir, download) -> Examples:
             f"{', '.join(task.labels) or 'none'}: take a set with the task's classes, in that order"
         )
     values = columns.values
-    texts = {field: decoded(values[field]) for field in fields}
-    indices, groups = f"{_INDEX}/answer" if task.grouped else _INDEX, None
-    if task.grouped:
-        groups = np.stack([values[f"{_INDEX}/paragraph"], values[f"{_INDEX}/question"]], axis=1)
-        groups = groups.astype(np.int64)  # (N, 2)
     labels = values[_LABEL]
     if np.all(labels == -1):  # a test set whose answers are secret
-        return _joined(task, texts, None, values[indices].astype(np.int64), groups)
-    for number, label in enumerate(labels.tolist()):
-        if not _is_allowed(task, label):
-            raise UserError(
-                f"tfds:{name}, split {split!r}, record {number}: the label is {label}, not "
-                f"{_allowed(task)}; prepare the set again"
-            )
-    labels = labels.astype(np.float32 if task.regression else np.int32)
-    return _joined(task, texts, labels, values[indices].astype(np.int64), groups)
+        labels = None
+    else:
+        for number, label in enumerate(labels.tolist()):
+            if not _is_allowed(task, label):
+                raise UserError(
+                    f"tfds:{name}, split {split!r}, record {number}: the label is {label}, not "
+                    f"{_allowed(task)}; prepare the set again"
+                )
+        labels = labels.astype(np.float32 if task.regression else np.int32)
+    groups = None
+    if task.grouped:
+        groups = np.stack([values[f"{_INDEX}/{part}"] for part in ("paragraph", "question")], 1)
+    indices = values[f"{_INDEX}/answer" if task.grouped else _INDEX].astype(np.int64)
+    return _Columns({field: decoded(values[field]) for field in fields}, labels, indices, groups)
 
 
-def _read_table(task: Task, table: Table) -> Examples:
+def _of_table(task: Task, table: Table) -> _Columns:
     fields = (*task.first, *task.second)
     labelled = _LABEL in table.header or not may_be_unlabelled(table.split)
-    rows = []
+    rows, labels = [], []
     for where, row in table.rows((*fields, _LABEL) if labelled else fields, (_LABEL,)):
-        if labelled:
-            row[-1] = _parse_label(task, row[-1], where)
         rows.append(row)
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    texts = dict(zip(fields, columns[: len(fields)], strict=True))
-    labels = None
-    if labelled:
-        labels = np.array(columns[-1], np.float32 if task.regression else np.int32)
-    groups = _groups_by_text(task, texts) if task.grouped else None
-    return _joined(task, texts, labels, np.arange(len(rows), dtype=np.int64), groups)
+        if labelled:
+            labels.append(_parse_label(task, row[-1].strip(), where))
+    texts = {field: [row[i] for row in rows] for i, field in enumerate(fields)}
+    groups = None
+    if task.grouped:  # equal texts are the same paragraph, or the same question to it
+        paragraphs, questions = {}, {}
+        pairs = zip(texts[task.first[0]], texts[task.second[0]], strict=True)
+        groups = np.array(
+            [
+                (
+                    paragraphs.setdefault(pair[0], len(paragraphs)),
+                    questions.setdefault(pair, len(questions)),
+                )
+                for pair in pairs
+            ]
+        )
+    labels = np.array(labels, np.float32 if task.regression else np.int32) if labelled else None
+    return _Columns(texts, labels, np.arange(len(rows), dtype=np.int64), groups)
 
 
 def _parse_label(task: Task, text: str, where: str) -> int | float:
-    text = text.strip()
+    label = math.nan if task.regression else -1
     if task.regression:
-        try:
+        with contextlib.suppress(ValueError):
             label = float(text)
-        except ValueError:
-            label = math.nan
     elif text in task.labels:
         label = task.labels.index(text)
-    else:
-        label = int(text) if text.isdecimal() else -1
+    elif text.isdecimal():
+        label = int(text)
     if _is_allowed(task, label):
         return label
     raise UserError(
@@ -238,24 +260,6 @@ def _allowed(task: Task) -> str:
     if task.score_range is None:
         return "a finite number"
     return "a number from {:g} to {:g}".format(*task.score_range)
-
-
-def _groups_by_text(task: Task, texts: dict[str, list[str]]) -> np.ndarray:
-    """(N, 2) int64: in a table, equal texts are the same paragraph, or the same question to it."""
-    paragraphs, questions, groups = {}, {}, []
-    for pair in zip(texts[task.first[0]], texts[task.second[0]], strict=True):
-        paragraph = paragraphs.setdefault(pair[0], len(paragraphs))
-        groups.append((paragraph, questions.setdefault(pair, len(questions))))
-    return np.array(groups, np.int64)
-
-
-def _joined(task, texts, labels, indices, groups) -> Examples:
-    """The examples, whose fields of one text are joined by a space."""
-    first, second = (
-        [" ".join(parts) for parts in zip(*(texts[field] for field in fields), strict=True)]
-        for fields in (task.first, task.second)
-    )
-    return Examples(first, second if task.second else None, labels, indices, groups)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -285,26 +289,13 @@ def read_choices(
     source: str | None = None,
 ) -> TextSets:
     """`read_examples` of a task of kind "choice", whose `second` fields are the choices."""
-    # Of each choice a task on two texts, so that sources and their errors are the same.
-    found = [
-        read_examples(
-            dataclasses.replace(task, kind="classification", second=(field,)),
-            split,
-            data_dir,
-            download,
-            source,
-        )
-        for field in task.second
-    ]
-    return TextSets((found[0].first, *(part.second for part in found)), found[0].labels)
+    columns = _columns(task, split, data_dir, download, source)
+    choices = (columns.texts[field] for field in task.second)
+    return TextSets((columns.joined(task.first), *choices), columns.labels)
 
 
 def read_triplets(source: str, split: str) -> TextSets:
-    """Reads triplets from `tsv:FILE`, a `Table` with columns `anchor`, `positive` and `negative`.
-
-    Raises:
-        UserError: no such source or file, or as `Table.rows`.
-    """
+    """Reads triplets: a `Table`, `tsv:FILE`, of `anchor`, `positive` and `negative`."""
     table = Table(parse_source(source, ("tsv:FILE",), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
     return TextSets(tuple(map(list, zip(*rows, strict=True))), None)

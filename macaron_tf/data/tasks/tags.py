@@ -1,7 +1,9 @@
 """Sentences whose words have tags: from TFDS or from files in CoNLL's columns."""
 
 import dataclasses
+import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -9,10 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, Progress
-from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import encode_parts, windows_over
+from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
 from macaron_tf.data.tasks.reading import decoded, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
@@ -62,8 +63,15 @@ def read_tagged(
     """
     parsed = parse_task_source(task, source, "conll:FILE")
     if parsed.kind == "tfds":
-        return _read_tfds(task, parsed.place, split, data_dir, download)
-    return _read_conll(task, parsed, split)
+        found = _of_tfds(task, parsed.place, split, data_dir, download)
+    else:
+        path = parsed.path(split)
+        found = [zip(*sentence, strict=True) for sentence in _sentences(task, path)]
+        if not found:
+            raise UserError(f"{path} holds no sentence: give a word and its tag a line")
+    words, tags = zip(*found, strict=True)
+    labels = [np.array([task.labels.index(t) for t in as_iob2(row)], np.int32) for row in tags]
+    return TaggedSentences(list(map(list, words)), labels)
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:
@@ -81,7 +89,7 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
     return found
 
 
-def _read_tfds(task: Task, name, split, data_dir, download) -> TaggedSentences:
+def _of_tfds(task: Task, name, split, data_dir, download) -> Iterator[tuple[list, list]]:
     columns = read_columns(name, split, (_WORDS, _TAGS), data_dir, download, ragged=True)
     names = columns.class_names.get(_TAGS, ())
     if set(names) != set(task.labels):
@@ -89,28 +97,15 @@ def _read_tfds(task: Task, name, split, data_dir, download) -> TaggedSentences:
             f"tfds:{name} has the tags {', '.join(names) or 'none'}, the task {task.name!r} "
             f"{', '.join(task.labels)}: take a set with the task's tags"
         )
-    words = [decoded(words) for words in columns.values[_WORDS]]
-    tags = [[names[tag] for tag in tags] for tags in columns.values[_TAGS]]
-    return TaggedSentences(words, [_numbers(task, found) for found in tags])
-
-
-def _read_conll(task: Task, source: Source, split: str) -> TaggedSentences:
-    path = source.path(split)
-    words, labels = [], []
-    for sentence in _sentences(task, path):
-        words.append([word for word, _ in sentence])
-        labels.append(_numbers(task, [tag for _, tag in sentence]))
-    if not words:
-        raise UserError(f"{path} holds no sentence: give a word and its tag a line")
-    return TaggedSentences(words, labels)
+    for words, tags in zip(columns.values[_WORDS], columns.values[_TAGS], strict=True):
+        yield decoded(words), [names[tag] for tag in tags]
 
 
 def _sentences(task: Task, path) -> Iterator[list[tuple[str, str]]]:
     sentence: list[tuple[str, str]] = []
-    for number, line in enumerate(lines_of(path), start=1):
+    for number, line in enumerate(itertools.chain(lines_of(path), [""]), start=1):
         # A no-break space stands within a word: only these two separate columns.
-        columns = line.replace("\t", " ").split(" ")
-        columns = [column for column in columns if column]
+        columns = [column for column in re.split("[\t ]", line) if column]
         if not columns or columns[0] == _DOCUMENT:
             if sentence:
                 yield sentence
@@ -127,12 +122,6 @@ def _sentences(task: Task, path) -> Iterator[list[tuple[str, str]]]:
                 f"{task.name!r}, which has {', '.join(task.labels)}; correct it"
             )
         sentence.append((columns[0], columns[-1]))
-    if sentence:
-        yield sentence
-
-
-def _numbers(task: Task, tags: Sequence[str]) -> np.ndarray:
-    return np.array([task.labels.index(tag) for tag in as_iob2(tags)], np.int32)
 
 
 class WordPositions(NamedTuple):
@@ -150,24 +139,16 @@ class WordPositions(NamedTuple):
 def encode_words(
     vocabulary: PieceVocabulary, words: tf.RaggedTensor, max_length: int
 ) -> tuple[dict[str, tf.Tensor], WordPositions]:
-    """Sentences to windows `[CLS] pieces [SEP]`, which overlap by half where there are several.
+    """Sentences (N, words) to windows `[CLS] pieces [SEP]`, which overlap by half.
 
     Each word is seen in the window whose middle its first piece is nearest to.
-
-    Args:
-        words: (N, None) strings.
-        max_length: greatest L, special ids included.
 
     Returns:
         {"token_ids": (M, L) int32, filled up with 0 (PAD); "segment_ids": (M, L) int32, all 0},
         and the positions of the words, in order.
-
-    Raises:
-        UserError: `max_length` leaves no room for a piece.
     """
+    check_length(max_length, 3, "sentences")
     room = max_length - 2
-    if room < 1:
-        raise UserError(f"max_length={max_length} is too small: a sentence needs 3 or more")
     # With the space that a byte-level vocabulary tells the beginning of a word by.
     pieces = vocabulary.encode(tf.strings.join([" ", words.values]))  # (W, None)
     sentences = tf.RaggedTensor.from_row_splits(
@@ -176,10 +157,7 @@ def encode_words(
     stride = max(room // 2, 1)
     rooms = tf.fill([sentences.nrows()], tf.constant(room, tf.int64))  # (N,)
     windows = windows_over(sentences, rooms, stride)
-    cls, sep = (
-        tf.fill([windows.ids.nrows(), 1], tf.constant(i, tf.int32))  # (M, 1)
-        for i in (vocabulary.cls_id, vocabulary.sep_id)
-    )
+    cls, sep = columns_of((vocabulary.cls_id, vocabulary.sep_id), windows.ids.nrows())
     token_ids = tf.concat([cls, windows.ids, sep], axis=1).to_tensor()  # (M, L)
     owner = words.value_rowids()  # (W,)
     piece = pieces.row_starts() - tf.gather(sentences.row_starts(), owner)  # (W,), in the sentence
@@ -229,14 +207,7 @@ def encode_tagged(
     max_length: int,
     progress: Progress | None = None,
 ) -> EncodedTaggedSentences:
-    """Tokenizes a split once by `encode_words`.
-
-    Returns:
-        The windows, in the sentences' order.
-
-    Raises:
-        UserError: no example; see also `encode_words`.
-    """
+    """Tokenizes a split once by `encode_words`: its windows, in the sentences' order."""
 
     def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)

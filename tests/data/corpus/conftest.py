@@ -4,8 +4,9 @@ import pathlib
 
 import pytest
 
+from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.text.wordpiece import WordPieceVocabulary
-from tests.data.corpus.number_corpus import number_vocabulary, write_numbers
+from tests.data.corpus.number_corpus import config_of, number_vocabulary, write_numbers
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,19 @@ def vocabulary() -> WordPieceVocabulary:
 def texts(tmp_path_factory) -> pathlib.Path:
     """The documents of the corpus of numbers."""
     return write_numbers(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture
+def out(tmp_path) -> pathlib.Path:
+    """The folder where `make` prepares a corpus."""
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def make(texts, vocabulary, out):
+    """Prepares the corpus of numbers with other settings."""
+
+    def make(out=out, vocabulary=vocabulary, stream=None, **settings):
+        return prepare(config_of(texts, **settings), vocabulary, out, stream=stream)
+
+    return make

