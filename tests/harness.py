@@ -2,10 +2,20 @@
 
 import keras
 import numpy as np
+import pytest
 import scipy.special
 from keras import ops
 
+from macaron_tf.errors import UserError
 from macaron_tf.layers.mixer import Context
+
+
+def refuses(message: str, function, *args, **options) -> str:
+    """The sentence of the `UserError` that a call raises; it is one line and matches a pattern."""
+    with pytest.raises(UserError, match=message) as caught:
+        function(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_arguments):

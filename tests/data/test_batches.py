@@ -12,9 +12,9 @@ from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
 from macaron_tf.data.tasks.reading import Examples, TextSets, read_examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
-from macaron_tf.errors import UserError
 from macaron_tf.special_ids import EOS
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.harness import refuses
 
 LENGTHS = np.minimum(2 + np.random.default_rng(0).poisson(9, 5000) * 2, 60)
 COUNT, LENGTH, ROWS = 203, 24, 8  # 203 = 25 x 8 + 3
@@ -44,8 +44,7 @@ def test_more_lengths_than_needed():
 def test_rows_fill_the_budget():
     buckets = Buckets([12, 30, 1000, 4096], 4096)
     assert buckets.shapes == ((336, 12), (136, 30), (4, 1000), (1, 4096))
-    with pytest.raises(UserError, match="a batch of 50 tokens cannot hold a row of 51"):
-        Buckets([10, 51], 50)
+    refuses("a batch of 50 tokens cannot hold a row of 51", Buckets, [10, 51], 50)
 
 
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(0)])
@@ -285,10 +284,8 @@ def test_without_labels(examples, encode):
     data = ExampleBatches(encode(dataclasses.replace(examples, labels=None)), ROWS)
     batch = next(data.evaluation_dataset().as_numpy_iterator())
     assert set(batch) == {"token_ids", "segment_ids", "weight", "index"}
-    with pytest.raises(UserError, match="no labels to learn from"):
-        data.dataset()
-    with pytest.raises(UserError, match="batch_size=0"):
-        ExampleBatches(data.encoded, 0)
+    refuses("no labels to learn from", data.dataset)
+    refuses("batch_size=0", ExampleBatches, data.encoded, 0)
 
 
 def test_triplets_are_trained_on_without_labels(vocabulary):

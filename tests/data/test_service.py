@@ -9,6 +9,7 @@ import tensorflow as tf
 from macaron_tf.data import service
 from macaron_tf.data.service import service_error, through_service
 from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 servers = tf.data.experimental.service
 
@@ -97,8 +98,7 @@ def test_a_service_without_a_worker_ends_the_run(dispatcher, monkeypatch):
 
 @pytest.mark.parametrize("address", ["nonsense", "localhost", ":5050", "localhost:port", "a:1:2"])
 def test_an_address_that_is_none(address):
-    with pytest.raises(UserError, match="give HOST:PORT, such as localhost:5050"):
-        through_service(endless(), address)
+    refuses("give HOST:PORT, such as localhost:5050", lambda: through_service(endless(), address))
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["nobody", "something else"])

@@ -14,6 +14,7 @@ from macaron_tf.data.translation import (
 from macaron_tf.errors import UserError
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
+from tests.harness import refuses
 
 SMALL = BatchingConfig(max_tokens=200, shapes=5)
 
@@ -52,8 +53,7 @@ def test_each_reason_of_removal_is_counted():
     [{"min_length": 0}, {"min_length": 9, "max_length": 8}, {"max_ratio": 0.5}, {"max_tokens": 1}],
 )
 def test_impossible_limits(limits):
-    with pytest.raises(UserError, match=next(iter(limits))):
-        CleaningConfig(**limits)
+    refuses(next(iter(limits)), CleaningConfig, **limits)
 
 
 def equal(a, b):
@@ -106,12 +106,10 @@ def test_shared_lengths(data, toy_vocabulary):
 
 
 def test_too_few_tokens_a_batch(toy_pairs, toy_vocabulary):
-    with pytest.raises(UserError, match="a batch of 10 tokens cannot hold a row"):
-        TranslationData.from_pairs(
-            toy_pairs, toy_vocabulary, batching=BatchingConfig(max_tokens=10)
-        )
-    with pytest.raises(UserError, match="batching.max_tokens=0"):
-        BatchingConfig(max_tokens=0)
+    few = {"batching": BatchingConfig(max_tokens=10)}
+    message = "a batch of 10 tokens cannot hold a row"
+    refuses(message, TranslationData.from_pairs, toy_pairs, toy_vocabulary, **few)
+    refuses("batching.max_tokens=0", BatchingConfig, max_tokens=0)
 
 
 def write(folder, pairs):
@@ -148,8 +146,7 @@ def test_bpe_dropout_copies(build, toy_pairs, toy_vocabulary):
     assert np.array_equal(again.source.ids, data.tokens.source.ids)
     other, _ = build(sampling=BpeDropoutConfig(0.2, 3, 1))
     assert not np.array_equal(other.tokens.source.offsets, data.tokens.source.offsets)
-    with pytest.raises(UserError, match="sampling.copies=3"):
-        BpeDropoutConfig(copies=3)
+    refuses("sampling.copies=3", BpeDropoutConfig, copies=3)
 
 
 def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary, tmp_path):
@@ -181,8 +178,7 @@ def test_errors_leave_no_cache(build, tmp_path):
     with pytest.raises(UserError, match=r"no pair of tsv:.*, split 'train', is left after clean"):
         build(cleaning=CleaningConfig(min_length=100))
     (tmp_path / "all.tsv").unlink()
-    with pytest.raises(UserError, match="cannot read"):
-        build()
+    refuses("cannot read", build)
     assert not (tmp_path / "cache").exists()
 
 

@@ -48,9 +48,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 HOLDER = """
-import sys, time
-from macaron_tf.io.files import only_writer
-with only_writer(sys.argv[1], "training"):
+import filelock, os, sys, time
+os.makedirs(sys.argv[1])
+with filelock.FileLock(sys.argv[1] + "/.lock"):
     print("held", flush=True)
     time.sleep(600)
 """

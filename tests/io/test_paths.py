@@ -11,6 +11,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
 from tests import ram_paths
+from tests.harness import refuses
 
 
 @pytest.fixture
@@ -48,8 +49,7 @@ def test_a_local_name_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     storage.write_aside("file", b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
-    with pytest.raises(UserError, match="cannot write file/x: "):
-        storage.write_aside("file/x", b"")
+    refuses("cannot write file/x: ", storage.write_aside, "file/x", b"")
 
 
 def test_a_copy_for_libraries_that_read_no_bucket(tmp_path, bucket):
@@ -100,8 +100,7 @@ def test_documents_of_a_bucket(bucket):
     for name in ("b", "a"):
         storage.write_aside(f"{bucket}/{name}.txt", f"of {name}\n".encode())
     assert list(documents(f"text:{bucket}/*.txt")) == ["of a", "of b"]
-    with pytest.raises(UserError, match="no file matches"):
-        list(documents(f"text:{bucket}/*.nope"))
+    refuses("no file matches", lambda: list(documents(f"text:{bucket}/*.nope")))
 
 
 def test_tfds_of_a_bucket(bucket, tfds_dir):
@@ -124,5 +123,4 @@ def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
         save_tokens(f"{bucket}/tokens", TokenizedPairs(rows, rows, rows.lengths, {}))
     assert load_tokens(f"{bucket}/tokens") is None
     monkeypatch.setenv("MACARON_TF_CACHE", bucket)
-    with pytest.raises(UserError, match="MACARON_TF_CACHE is ram://.* local disk"):
-        cache_directory()
+    refuses("MACARON_TF_CACHE is ram://.* local disk", cache_directory)

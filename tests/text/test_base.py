@@ -24,6 +24,7 @@ from macaron_tf.text import (
     load_encoder_vocabulary,
 )
 from tests import ram_paths
+from tests.harness import refuses
 from tests.text.conftest import train_joint
 from tests.text.test_byte_pairs import MERGES, UNITS
 
@@ -145,18 +146,15 @@ def test_files_and_hash(vocabulary, tmp_path):
     assert loaded.settings() == vocabulary.settings()
     assert loaded.encode_lines(LINES) == vocabulary.encode_lines(LINES)
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match="cannot write"):
-        vocabulary.save(tmp_path / "file")
+    refuses("cannot write", vocabulary.save, tmp_path / "file")
     bucket = ram_paths.folder(tmp_path)
     vocabulary.save(f"{bucket}/vocabulary")
     assert PieceVocabulary.load(f"{bucket}/vocabulary").hash == vocabulary.hash
-    with pytest.raises(UserError, match=r"no vocabulary in ram://"):
-        PieceVocabulary.load(f"{bucket}/nothing")
+    refuses(r"no vocabulary in ram://", PieceVocabulary.load, f"{bucket}/nothing")
 
 
 def test_damage_is_refused(vocabulary, tmp_path):
-    with pytest.raises(UserError, match=r"no vocabulary in .*: there is no vocabulary\.json"):
-        PieceVocabulary.load(tmp_path)
+    refuses(r"no vocabulary in .*: there is no vocabulary\.json", PieceVocabulary.load, tmp_path)
     vocabulary.save(tmp_path)
     record, own = tmp_path / "vocabulary.json", tmp_path / vocabulary.contents_name
     whole = record.read_text()
@@ -169,15 +167,12 @@ def test_damage_is_refused(vocabulary, tmp_path):
         ('{"format": 1}', r"vocabulary\.json is damaged"),
     ):
         record.write_text(content)
-        with pytest.raises(UserError, match=message):
-            PieceVocabulary.load(tmp_path)
+        refuses(message, PieceVocabulary.load, tmp_path)
     record.write_text(whole)
     own.write_bytes(b"\xff[]")
-    with pytest.raises(UserError, match=rf"{own.name}: (it is no file|line 1 is not|the voc)"):
-        PieceVocabulary.load(tmp_path)
+    refuses(rf"{own.name}: (it is no file|line 1 is not|the voc)", PieceVocabulary.load, tmp_path)
     own.unlink()
-    with pytest.raises(UserError, match=rf"cannot read .*{own.name}"):
-        PieceVocabulary.load(tmp_path)
+    refuses(rf"cannot read .*{own.name}", PieceVocabulary.load, tmp_path)
 
 
 def test_kinds_are_told_apart(tmp_path):
@@ -279,11 +274,9 @@ def test_files_and_hash_of_a_pair(pair, tmp_path):
     record = json.loads((tmp_path / "vocabulary.json").read_text())
     record["settings"]["languages"] = ["en", "fr"]
     (tmp_path / "vocabulary.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match="vocabulary mismatch"):
-        PieceVocabulary.load(tmp_path)
+    refuses("vocabulary mismatch", PieceVocabulary.load, tmp_path)
     (tmp_path / "vocabulary.pair").write_text("[")
-    with pytest.raises(UserError, match="it holds no two vocabularies"):
-        PieceVocabulary.load(tmp_path)
+    refuses("it holds no two vocabularies", PieceVocabulary.load, tmp_path)
 
 
 def test_special_ids_of_another_library_are_refused(pair):

@@ -13,6 +13,7 @@ from macaron_tf.text.byte_pairs import (
     CharacterPairVocabulary,
     byte_alphabet,
 )
+from tests.harness import refuses
 
 ODD = [
     "", " ", "  ", "a", " a", "  a", "a ", "a  b", "a\n\n b\t\tc  \n", "don't I'LL we'll 'tis it's",
@@ -92,8 +93,7 @@ def test_without_the_tokenizers_package(vocabulary, monkeypatch):
     again = BytePairVocabulary(vocabulary.units, vocabulary.merges, add_prefix_space=True)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert again.encode_lines(ODD) == vocabulary.encode_lines(ODD)
-    with pytest.raises(UserError, match="pip install tokenizers"):
-        BytePairVocabulary.train(["a"], 270)
+    refuses("pip install tokenizers", BytePairVocabulary.train, ["a"], 270)
 
 
 def test_invalid_text_is_repaired(vocabulary):
@@ -151,19 +151,13 @@ def test_pieces_are_found_in_the_text(vocabulary, prefix):
 
 
 def test_errors_are_sentences(lines):
-    with pytest.raises(UserError, match=r"too large for this text: it gives at most \d+"):
-        BytePairVocabulary.train(lines, 5000)
-    with pytest.raises(UserError, match="too small: the bytes alone need 261"):
-        BytePairVocabulary.train(lines, 260)
-    with pytest.raises(UserError, match="no text to train a vocabulary on"):
-        BytePairVocabulary.train([" "], 300)
+    refuses(r"too large for this text: it gives at most \d+", BytePairVocabulary.train, lines, 5000)
+    refuses("too small: the bytes alone need 261", BytePairVocabulary.train, lines, 260)
+    refuses("no text to train a vocabulary on", BytePairVocabulary.train, [" "], 300)
     units = list(byte_alphabet())
-    with pytest.raises(UserError, match="holds the piece 'a' twice"):
-        BytePairVocabulary([*units, "a"], [])
-    with pytest.raises(UserError, match="no piece for the byte 255"):
-        BytePairVocabulary(units[:-1], [])
-    with pytest.raises(UserError, match="merges 'a b', and not all"):
-        BytePairVocabulary(units, ["a b"])
+    refuses("holds the piece 'a' twice", BytePairVocabulary, [*units, "a"], [])
+    refuses("no piece for the byte 255", BytePairVocabulary, units[:-1], [])
+    refuses("merges 'a b', and not all", BytePairVocabulary, units, ["a b"])
 
 
 UNITS = ["h", "e", "l", "o", "h</w>", "e</w>", "l</w>", "o</w>", ",</w>", "a</w>", "he", "ll",
@@ -234,11 +228,8 @@ def test_a_space_stands_before_what_follows_and_none_at_its_end(characters):
 
 
 def test_starts_and_offsets_of_gpts_kind_are_refused(characters):
-    with pytest.raises(UserError, match="where words end, not where they begin"):
-        characters.word_starts()
+    refuses("where words end, not where they begin", characters.word_starts)
     with pytest.raises(UserError, match="keeps no offsets of its pieces"):
         characters.encode_with_offsets(tf.constant(["hello"]))
-    with pytest.raises(UserError, match="twice"):
-        CharacterPairVocabulary(["a", "a"], [])
-    with pytest.raises(UserError, match="merges 'a b'"):
-        CharacterPairVocabulary(["a", "b"], ["a b"])
+    refuses("twice", CharacterPairVocabulary, ["a", "a"], [])
+    refuses("merges 'a b'", CharacterPairVocabulary, ["a", "b"], ["a b"])

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from macaron_tf.errors import UserError
 from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
+from tests.harness import refuses
 
 ROWS = [[5, 6, 3], [3], [7, 8, 9, 10, 3]]
 
@@ -87,7 +87,9 @@ def test_leftovers_of_a_killed_process_are_ignored_and_later_removed(tokens, tmp
 
 def test_unwritable_place(tokens, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(
-        UserError, match="cannot write .*file/a.tokens: .*; set MACARON_TF_CACHE to"
-    ):
-        save_tokens(tmp_path / "file" / "a", tokens)
+    refuses(
+        "cannot write .*file/a.tokens: .*; set MACARON_TF_CACHE to",
+        save_tokens,
+        tmp_path / "file" / "a",
+        tokens,
+    )

@@ -10,6 +10,7 @@ import tensorflow as tf
 from macaron_tf.errors import UserError
 from macaron_tf.text import WordPieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES as SPECIAL
+from tests.harness import refuses
 
 STRANGE = [
     "", "   ", "café naïve Ångström e\u0301a\u0300 x\u0301\u0323 \u0301", "😀 hi ##ing # ## ###",
@@ -121,8 +122,7 @@ def test_damage_is_refused(small, tmp_path):
     record, words = tmp_path / "vocabulary.json", tmp_path / "vocabulary.txt"
     whole, text = record.read_text(), words.read_bytes()
     record.write_text(whole.replace("true", "false"))
-    with pytest.raises(UserError, match="vocabulary mismatch"):
-        load_encoder_vocabulary(tmp_path)
+    refuses("vocabulary mismatch", load_encoder_vocabulary, tmp_path)
     record.write_text(whole)
     for content, message in (
         (text.replace(b"\nthe\n", b"\nthee\n"), "vocabulary mismatch"),
@@ -130,22 +130,19 @@ def test_damage_is_refused(small, tmp_path):
         (text + b"\xff\n", r"vocabulary\.txt: line 1001 is not UTF-8"),
     ):
         words.write_bytes(content)
-        with pytest.raises(UserError, match=message):
-            load_encoder_vocabulary(tmp_path)
+        refuses(message, load_encoder_vocabulary, tmp_path)
 
 
 def test_a_file_that_is_no_vocabulary(tmp_path):
     path = tmp_path / "vocab.txt"
-    with pytest.raises(UserError, match=r"cannot read .*vocab\.txt"):
-        WordPieceVocabulary.from_file(path)
+    refuses(r"cannot read .*vocab\.txt", WordPieceVocabulary.from_file, path)
     for words, message in (
         (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt: \[PAD\] stands in line 2"),
         ([*SPECIAL, "a", "a"], "holds the piece 'a' twice"),
         ([], r"no piece \[PAD\]"),
     ):
         path.write_text("\n".join(words))
-        with pytest.raises(UserError, match=message):
-            WordPieceVocabulary.from_file(path)
+        refuses(message, WordPieceVocabulary.from_file, path)
     path.write_bytes("\r\n".join([*SPECIAL, "a"]).encode())
     assert WordPieceVocabulary.from_file(path).words[-1] == "a"
 
@@ -157,5 +154,4 @@ def test_training_errors_are_sentences():
     with pytest.raises(UserError, match=r"too small: the text's characters alone need \d+"):
         WordPieceVocabulary.train(lines, 10)
     for nothing in ([], ["", "  ", "\x00"]):
-        with pytest.raises(UserError, match="no text to train a vocabulary on"):
-            WordPieceVocabulary.train(nothing, 100)
+        refuses("no text to train a vocabulary on", WordPieceVocabulary.train, nothing, 100)

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
 from macaron_tf.text.words import (
     WordVocabulary,
     as_word_text,
@@ -14,6 +13,7 @@ from macaron_tf.text.words import (
     split_words,
     with_ends,
 )
+from tests.harness import refuses
 
 
 def test_a_word_is_its_bytes_between_its_marks():
@@ -58,16 +58,12 @@ def test_a_vocabulary_is_saved_and_told_from_another(tmp_path):
     loaded = WordVocabulary.load(tmp_path / "v")
     assert loaded == vocabulary and loaded.hash == vocabulary.hash
     assert loaded.hash != WordVocabulary(("<UNK>", "<S>", "</S>", "e")).hash
-    with pytest.raises(UserError, match="no vocabulary in"):
-        WordVocabulary.load(tmp_path)
+    refuses("no vocabulary in", WordVocabulary.load, tmp_path)
     (tmp_path / "v" / "words.txt").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"words.txt: it is not UTF-8"):
-        WordVocabulary.load(tmp_path / "v")
+    refuses(r"words.txt: it is not UTF-8", WordVocabulary.load, tmp_path / "v")
     (tmp_path / "v" / "words.txt").unlink()
-    with pytest.raises(UserError, match="cannot read .*words.txt"):
-        WordVocabulary.load(tmp_path / "v")
-    with pytest.raises(UserError, match="hold no word"):
-        count_words([[]], 10)
+    refuses("cannot read .*words.txt", WordVocabulary.load, tmp_path / "v")
+    refuses("hold no word", count_words, [[]], 10)
 
 
 def test_sentences():
@@ -85,8 +81,7 @@ def test_sentences_of_blingfire():
 
 
 def test_no_such_splitter():
-    with pytest.raises(UserError, match="no sentence splitter 'axe'"):
-        split_sentences(["a"], "axe")
+    refuses("no sentence splitter 'axe'", split_sentences, ["a"], "axe")
 
 
 def test_lines():

@@ -82,156 +82,109 @@ class Task(Settings):
         return "em" in (*self.metrics, *self.more_metrics)
 
 
+def _glue(name: str, file: str, *fields: str, **options) -> Task:
+    """A task of GLUE on one text or two, named sentence1 and sentence2 if not otherwise."""
+    source, fields = f"tfds:glue/{name}", fields or ("sentence1", "sentence2")
+    files = (SubmissionFile(file, source),)
+    return Task(name, fields[:1], fields[1:], source=source, submissions=files, **options)
+
+
+def _super_glue(name: str, file: str, first: str, *second: str, **options) -> Task:
+    """A task of SuperGLUE whose answers are true or false."""
+    source = f"tfds:super_glue/{name}"
+    files = (SubmissionFile(file, source),)
+    labels = ("False", "True")
+    return Task(name, (first,), second, labels, source=source, submissions=files, **options)
+
+
+def _squad(name: str, version: str, *metrics: str, **options) -> Task:
+    """Rajpurkar et al. 2016 and 2018; F1 decides, of 2.0 with the threshold that suits it best."""
+    fields, options["source"] = (("question",), ("context",)), f"tfds:squad/{version}"
+    decides, *others = metrics
+    return Task(
+        name, *fields, metrics=(decides,), more_metrics=tuple(others), kind="spans", **options
+    )
+
+
 _ENTAILMENT = dict.fromkeys(("labels", "server_labels"), ("entailment", "not_entailment"))
 _MNLI = ("entailment", "neutral", "contradiction")
-
-
-def _glue(name: str, file: str, first="sentence1", second="sentence2", **options) -> Task:
-    """A task of GLUE on two texts, or on one where `second` is None."""
-    source = f"tfds:glue/{name}"
-    return Task(
-        name,
-        (first,),
-        (second,) if second else (),
-        source=source,
-        submissions=(SubmissionFile(file, source),),
-        **options,
-    )
-
+_PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
+_TAGS = [f"{begins}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for begins in "BI"]
+_SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
 
 # The order and the names of the classes are those of TensorFlow Datasets' records.
-TASKS = {
-    task.name: task
-    for task in (
-        _glue(
-            "cola",
-            "CoLA.tsv",
-            "sentence",
-            None,
-            labels=("unacceptable", "acceptable"),
-            metrics=("matthews",),
-            more_metrics=("accuracy",),
+_TASKS = (
+    _glue(
+        "cola",
+        "CoLA.tsv",
+        "sentence",
+        labels=("unacceptable", "acceptable"),
+        metrics=("matthews",),
+        more_metrics=("accuracy",),
+    ),
+    _glue("sst2", "SST-2.tsv", "sentence", labels=("negative", "positive")),
+    _glue("mrpc", "MRPC.tsv", labels=("not_equivalent", "equivalent"), **_PARAPHRASE),
+    _glue(
+        "qqp",
+        "QQP.tsv",
+        "question1",
+        "question2",
+        labels=("not_duplicate", "duplicate"),
+        **_PARAPHRASE,
+    ),
+    _glue(
+        "stsb",
+        "STS-B.tsv",
+        metrics=("pearson", "spearman"),
+        score_range=(0.0, 5.0),
+        symmetric=True,
+    ),
+    Task(
+        "mnli",
+        first=("premise",),
+        second=("hypothesis",),
+        labels=_MNLI,
+        source="tfds:glue/mnli",
+        validation_splits=("validation_matched", "validation_mismatched"),
+        submissions=(
+            SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
+            SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
+            # The diagnostic set has no training data: MNLI's model answers it.
+            SubmissionFile("AX.tsv", "tfds:glue/ax"),
         ),
-        _glue("sst2", "SST-2.tsv", "sentence", None, labels=("negative", "positive")),
-        _glue(
-            "mrpc",
-            "MRPC.tsv",
-            labels=("not_equivalent", "equivalent"),
-            metrics=("f1", "accuracy"),
-            symmetric=True,
-        ),
-        _glue(
-            "qqp",
-            "QQP.tsv",
-            "question1",
-            "question2",
-            labels=("not_duplicate", "duplicate"),
-            metrics=("f1", "accuracy"),
-            symmetric=True,
-        ),
-        _glue(
-            "stsb",
-            "STS-B.tsv",
-            metrics=("pearson", "spearman"),
-            score_range=(0.0, 5.0),
-            symmetric=True,
-        ),
-        Task(
-            "mnli",
-            first=("premise",),
-            second=("hypothesis",),
-            labels=_MNLI,
-            source="tfds:glue/mnli",
-            validation_splits=("validation_matched", "validation_mismatched"),
-            submissions=(
-                SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
-                SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
-                # The diagnostic set has no training data: MNLI's model answers it.
-                SubmissionFile("AX.tsv", "tfds:glue/ax"),
-            ),
-            server_labels=_MNLI,
-        ),
-        _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
-        _glue("rte", "RTE.tsv", **_ENTAILMENT),
-        _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),
-        Task(
-            "boolq",
-            first=("passage",),
-            second=("question",),
-            labels=("False", "True"),
-            source="tfds:super_glue/boolq",
-            submissions=(SubmissionFile("BoolQ.jsonl", "tfds:super_glue/boolq"),),
-            server_labels=("false", "true"),
-        ),
-        Task(
-            "multirc",
-            first=("paragraph",),
-            second=("question", "answer"),
-            labels=("False", "True"),
-            metrics=("f1a", "em"),
-            more_metrics=("accuracy",),
-            source="tfds:super_glue/multirc",
-            submissions=(SubmissionFile("MultiRC.jsonl", "tfds:super_glue/multirc"),),
-        ),
-        # Rajpurkar et al. 2016 and 2018; F1 decides, of 2.0 with the threshold that suits it best.
-        Task(
-            "squad",
-            first=("question",),
-            second=("context",),
-            metrics=("f1",),
-            more_metrics=("exact",),
-            kind="spans",
-            source="tfds:squad/v1.1",
-        ),
-        Task(
-            "squad2",
-            first=("question",),
-            second=("context",),
-            metrics=("best_f1",),
-            more_metrics=(
-                "best_exact",
-                "f1",
-                "exact",
-                "HasAns_f1",
-                "HasAns_exact",
-                "NoAns_f1",
-                "NoAns_exact",
-            ),
-            kind="spans",
-            source="tfds:squad/v2.0",
-            unanswerable=True,
-        ),
-        # Tjong Kim Sang and De Meulder 2003.
-        Task(
-            "conll2003",
-            first=("tokens",),
-            labels=(
-                "O",
-                *(f"{begins}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for begins in "BI"),
-            ),
-            metrics=("f1",),
-            more_metrics=("precision", "recall", "conlleval_f1"),
-            kind="tags",
-            source="tfds:conll2003_ner",
-            validation_splits=("dev",),
-        ),
-        # Mostafazadeh et al. 2016 and Lai et al. 2017; their texts are not in TensorFlow Datasets.
-        Task(
-            "story_cloze",
-            first=("context",),
-            second=("ending1", "ending2"),
-            labels=("1", "2"),
-            kind="choice",
-        ),
-        Task(
-            "race",
-            first=("article", "question"),
-            second=("a", "b", "c", "d"),
-            labels=("A", "B", "C", "D"),
-            kind="choice",
-        ),
-    )
-}
+        server_labels=_MNLI,
+    ),
+    _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
+    _glue("rte", "RTE.tsv", **_ENTAILMENT),
+    _glue("wnli", "WNLI.tsv", labels=("not_entailment", "entailment")),
+    _super_glue("boolq", "BoolQ.jsonl", "passage", "question", server_labels=("false", "true")),
+    _super_glue(
+        "multirc",
+        "MultiRC.jsonl",
+        "paragraph",
+        "question",
+        "answer",
+        metrics=("f1a", "em"),
+        more_metrics=("accuracy",),
+    ),
+    _squad("squad", "v1.1", "f1", "exact"),
+    _squad("squad2", "v2.0", "best_f1", "best_exact", *_SQUAD2, unanswerable=True),
+    # Tjong Kim Sang and De Meulder 2003.
+    Task(
+        "conll2003",
+        first=("tokens",),
+        labels=("O", *_TAGS),
+        metrics=("f1",),
+        more_metrics=("precision", "recall", "conlleval_f1"),
+        kind="tags",
+        source="tfds:conll2003_ner",
+        validation_splits=("dev",),
+    ),
+    # Mostafazadeh et al. 2016 and Lai et al. 2017; their texts are not in TensorFlow Datasets.
+    Task("story_cloze", ("context",), ("ending1", "ending2"), ("1", "2"), kind="choice"),
+    Task("race", ("article", "question"), tuple("abcd"), tuple("ABCD"), kind="choice"),
+)
+TASKS = {task.name: task for task in _TASKS}
 
 
 def get_task(name: str) -> Task:

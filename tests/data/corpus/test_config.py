@@ -6,7 +6,7 @@ import json
 import pytest
 
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
-from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 ENGLISH = CorpusSource("text:a", language="en")
 GERMAN = CorpusSource("text:b", language="de")
@@ -54,20 +54,17 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
     ],
 )
 def test_settings_that_cannot_be(settings, message):
-    with pytest.raises(UserError, match=message):
-        CorpusConfig(**{"sources": ("text:a",), **settings})
+    refuses(message, CorpusConfig, **{"sources": ("text:a",), **settings})
 
 
 def test_a_weight_that_cannot_be():
     for weight in (0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(UserError, match="weight=.* must be a number above 0"):
-            CorpusSource("text:a", weight=weight)
+        refuses("weight=.* must be a number above 0", CorpusSource, "text:a", weight=weight)
 
 
 @pytest.mark.parametrize("language", ["", 3, ("en",), ("en", "en"), ("en", ""), ("a", "b", "c")])
 def test_a_language_that_cannot_be(language):
-    with pytest.raises(UserError, match="sources.language=.* must be (a code|text)"):
-        CorpusSource("tsv:a", language=language)
+    refuses("sources.language=.* must be (a code|text)", CorpusSource, "tsv:a", language=language)
 
 
 def test_languages_are_numbered_as_they_come():

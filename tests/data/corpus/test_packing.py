@@ -20,11 +20,6 @@ from macaron_tf.text.token_rows import TokenRows
 CLS, SEP = 2, 3
 
 
-def numbered(*lengths: int) -> list[TokenRows]:
-    """Documents of one sentence each, of the ids 10, 11, 12, ... one after another."""
-    return in_sentences(*([length] for length in lengths))
-
-
 def in_sentences(*documents: list[int]) -> list[TokenRows]:
     """Documents of sentences of these lengths, of the ids 10, 11, 12, ... one after another."""
     bounds = 10 + np.cumsum([0, *map(sum, documents)])
@@ -101,6 +96,7 @@ LONG_SENTENCE = [
 def test_rows_of_running_text(documents, across, whole_sentences, expected, owners):
     length = len(expected[0])
     rows = pack_rows(in_sentences(*documents), length, CLS, SEP, across, whole_sentences)
+    assert pack_rows([], length, CLS, SEP, across).token_ids.shape == (0, length)
     assert rows.token_ids.tolist() == expected and rows.owners.tolist() == owners
     assert set(rows.boundaries) == {length} and set(rows.pair_label) == {0}
 
@@ -135,8 +131,7 @@ def test_rows_of_sentences_end_with_them_and_lose_no_id(cross_documents, length)
 @pytest.mark.parametrize("cross_documents", [False, True])
 @pytest.mark.parametrize("length", [3, 4, 17])
 def test_no_id_is_lost_and_rows_are_full(cross_documents, length):
-    lengths = np.random.default_rng(0).integers(0, 40, 50)
-    documents = numbered(*lengths)
+    documents = in_sentences(*np.random.default_rng(0).integers(0, 40, (50, 1)).tolist())
     rows = pack_rows(documents, length, CLS, SEP, cross_documents)
     ids = rows.token_ids
     assert ids[ids >= 10].tolist() == np.concatenate([d.ids for d in documents]).tolist()
@@ -147,12 +142,6 @@ def test_no_id_is_lost_and_rows_are_full(cross_documents, length):
         assert (real[:-1] >= length - 1).all()
     else:
         assert (real < length).sum() <= len(documents)
-
-
-def test_no_document_gives_no_row():
-    for cross_documents in (False, True):
-        assert pack_rows([], 8, CLS, SEP, cross_documents).token_ids.shape == (0, 8)
-        assert len(pack_rows(numbered(0, 0), 8, CLS, SEP, cross_documents).token_ids) == 0
 
 
 def book(rng, number: int, sentences: int) -> TokenRows:
@@ -170,14 +159,17 @@ def fives(documents: int, sentences: int = 100) -> list[TokenRows]:
     ]
 
 
+def paired(documents, seed, length=64, **options) -> Rows:
+    return pack_pairs(documents, length, CLS, SEP, np.random.default_rng(seed), **options)
+
+
 def halves(row: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
     return row[1 : boundary - 1], row[boundary : np.flatnonzero(row == SEP)[-1]]
 
 
 def test_next_sentences_are_berts():
-    rng = np.random.default_rng(1)
     # Sentences of 5 ids and pairs of 61: chunks of a single sentence are rare.
-    rows = pack_pairs(fives(40), 64, CLS, SEP, rng)
+    rows = paired(fives(40), 1)
     assert len(rows.token_ids) > 400
     real = (rows.token_ids != 0).sum(axis=1)
     follows = np.zeros(len(real), bool)
@@ -213,9 +205,7 @@ def test_the_longer_half_is_trimmed_at_either_end():
     two = TokenRows(np.arange(5000, 5020), np.array([0, 10, 20]))
     fronts = set()
     for seed in range(20):
-        rows = pack_pairs(
-            [one, two], 35, CLS, SEP, np.random.default_rng(seed), short_probability=0.0
-        )
+        rows = paired([one, two], seed, 35, short_probability=0.0)
         a, b = halves(rows.token_ids[0], rows.boundaries[0])
         assert rows.owners[0] == 0 and rows.pair_label[0] == 1  # it has no second half
         assert len(a) + len(b) == 32 and len(b) in (10, 16)
@@ -227,29 +217,15 @@ def test_the_longer_half_is_trimmed_at_either_end():
 def test_the_same_seed_gives_the_same_pairs():
     def pairs(seed):
         documents = [book(np.random.default_rng(n), n, 20) for n in range(1, 4)]
-        return pack_pairs(documents, 32, CLS, SEP, np.random.default_rng(seed)).token_ids
+        return paired(documents, seed, 32).token_ids
 
     assert np.array_equal(pairs(1), pairs(1))
     assert pairs(1).shape != pairs(2).shape or not np.array_equal(pairs(1), pairs(2))
 
 
-def test_pairs_need_two_documents():
-    empty = TokenRows(np.zeros(0, np.int64), np.zeros(1, np.int64))
-    with pytest.raises(ValueError, match="two documents"):
-        pack_pairs([book(np.random.default_rng(0), 1, 5), empty], 32, CLS, SEP, None)
-
-
 @pytest.mark.parametrize("single_sentences", [False, True])
 def test_sentence_order_swaps_half_of_consecutive_segments(single_sentences):
-    rows = pack_pairs(
-        fives(900),
-        64,
-        CLS,
-        SEP,
-        np.random.default_rng(3),
-        "sentence_order",
-        single_sentences=single_sentences,
-    )
+    rows = paired(fives(900), 3, pairs="sentence_order", single_sentences=single_sentences)
     count = len(rows.token_ids)
     assert count > (44_000 if single_sentences else 7_000)
     used = collections.Counter()
@@ -272,7 +248,7 @@ def test_a_sentence_alone_is_cut_inside_for_its_order():
     alone = TokenRows(np.arange(10, 30), np.array([0, 20]))
     cuts, labels = collections.Counter(), []
     for seed in range(400):
-        rows = pack_pairs([alone], 64, CLS, SEP, np.random.default_rng(seed), "sentence_order", 0.0)
+        rows = paired([alone], seed, pairs="sentence_order", short_probability=0.0)
         a, b = halves(rows.token_ids[0], rows.boundaries[0])
         labels.append(int(rows.pair_label[0]))
         first, second = (b, a) if labels[-1] else (a, b)
@@ -281,14 +257,11 @@ def test_a_sentence_alone_is_cut_inside_for_its_order():
     assert set(cuts) == set(range(1, 20))
     assert abs(np.mean(labels) - 0.5) < 0.075
     one_id = TokenRows(np.array([10]), np.array([0, 1]))
-    none = pack_pairs([one_id], 64, CLS, SEP, np.random.default_rng(0), "sentence_order")
-    assert none.token_ids.shape == (0, 64)
+    assert paired([one_id], 0, pairs="sentence_order").token_ids.shape == (0, 64)
 
 
 def test_pairs_of_single_sentences():
-    rows = pack_pairs(
-        fives(40), 64, CLS, SEP, np.random.default_rng(4), "next_sentence", single_sentences=True
-    )
+    rows = paired(fives(40), 4, single_sentences=True)
     same = []
     for row, boundary, label in zip(rows.token_ids, rows.boundaries, rows.pair_label, strict=True):
         a, b = halves(row, boundary)
@@ -297,11 +270,6 @@ def test_pairs_of_single_sentences():
         assert same[-1] == (label == 0)
         assert not same[-1] or b[0] == a[-1] + 1
     assert abs(np.mean(same) - 0.5) < 0.05
-
-
-def test_unknown_pairs():
-    with pytest.raises(ValueError, match="unknown pairs 'previous'"):
-        pack_pairs(fives(2), 64, CLS, SEP, np.random.default_rng(0), "previous")
 
 
 def test_translations_are_a_row_each_or_left_out():
@@ -318,23 +286,25 @@ def test_translations_are_a_row_each_or_left_out():
     assert pack_translations([], 8, CLS, SEP).token_ids.shape == (0, 8)
 
 
+def read_back(config: CorpusConfig, vocabulary_size: int, rows: Rows, languages) -> dict:
+    record = RecordFormat.of(config, vocabulary_size)
+    encoded = record.encoded(rows, np.array(languages))
+    assert {len(one) + 16 for one in encoded} == {record.file_bytes}
+    features = record.features(record.table(tf.constant(encoded)))
+    return {name: value.numpy().tolist() for name, value in features.items()}
+
+
 @pytest.mark.parametrize("vocabulary_size", [1 << 16, 70_000])
 def test_a_record_comes_back(vocabulary_size):
     config = CorpusConfig(("text:a",), sequence_length=8, pairs="next_sentence")
-    record = RecordFormat.of(config, vocabulary_size)
     top = vocabulary_size - 1
     token_ids = np.array([[2, 5, 3, top, 3, 0, 0, 0], [2, top, top, 3, 6, 3, 0, 0]], np.int32)
     rows = Rows(token_ids, np.array([3, 4]), np.array([1, 0]), np.array([0, 0]))
-    encoded = record.encoded(rows, np.zeros((2, 2), int))
-    assert {len(r) + 16 for r in encoded} == {record.file_bytes}
-    found = record.features(record.table(tf.constant(encoded)))
-    assert found["token_ids"].numpy().tolist() == token_ids.tolist()
-    assert found["segment_ids"].numpy().tolist() == [
-        [0, 0, 0, 1, 1, 0, 0, 0],
-        [0, 0, 0, 0, 1, 1, 0, 0],
-    ]
-    assert found["pair_label"].numpy().tolist() == [1, 0]
-    assert set(found) == {"token_ids", "segment_ids", "pair_label"}
+    assert read_back(config, vocabulary_size, rows, [[0, 0], [0, 0]]) == {
+        "token_ids": token_ids.tolist(),
+        "segment_ids": [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0, 0]],
+        "pair_label": [1, 0],
+    }
 
 
 def test_a_record_of_several_languages_comes_back():
@@ -344,22 +314,16 @@ def test_a_record_of_several_languages_comes_back():
         CorpusSource("tsv:c", language=("en", "de")),
     )
     config = CorpusConfig(sources, sequence_length=8)
-    record = RecordFormat.of(config, 100)
-    assert record.columns == ("boundary", "language", "second_language")
+    assert RecordFormat.of(config, 100).columns == ("boundary", "language", "second_language")
     token_ids = np.array([[2, 5, 3, 6, 7, 3, 0, 0], [2, 5, 6, 7, 8, 9, 10, 3]], np.int32)
     rows = Rows(token_ids, np.array([3, 8]), np.array([0, 0]), np.array([0, 1]))
-    encoded = record.encoded(rows, np.array([[1, 0], [0, 0]]))
-    found = record.features(record.table(tf.constant(encoded)))
-    found = {name: value.numpy().tolist() for name, value in found.items()}
-    assert found == {
+    assert read_back(config, 100, rows, [[1, 0], [0, 0]]) == {
         "token_ids": token_ids.tolist(),
         "segment_ids": [[0, 0, 0, 1, 1, 1, 0, 0], [0] * 8],
         "language_ids": [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8],
         "position_ids": [[0, 1, 2, 0, 1, 2, 3, 4], list(range(8))],
     }
     config = CorpusConfig(sources[:2], sequence_length=8, pairs="sentence_order")
-    record = RecordFormat.of(config, 100)
-    encoded = record.encoded(rows, np.array([[1, 1], [0, 0]]))
-    found = record.features(record.table(tf.constant(encoded)))
-    assert found["language_ids"].numpy().tolist() == [[1] * 8, [0] * 8]
+    found = read_back(config, 100, rows, [[1, 1], [0, 0]])
+    assert found["language_ids"] == [[1] * 8, [0] * 8]
     assert set(found) == {"token_ids", "segment_ids", "pair_label", "language_ids"}

@@ -1,6 +1,7 @@
 """Batches of a prepared corpus: static, seeded, the same after a restart."""
 
 import collections
+import itertools
 import re
 import shutil
 
@@ -22,32 +23,24 @@ from macaron_tf.io import paths as storage
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests import ram_paths
-from tests.data.corpus.number_corpus import (
-    SPECIAL,
-    config_of,
-    number_vocabulary,
-    numbers_of,
-    rows_of,
-    write_numbers,
-)
+from tests.data.corpus.number_corpus import SPECIAL, config_of, numbers_of, rows_of
+from tests.harness import refuses
 
 ROWS = 90
 
 
+def lines_corpus(folder, validation_every=10) -> PretrainingCorpus:
+    """100 documents of one row, 10 a shard; the numbers of a row are its own."""
+    (folder / "lines.txt").write_text("\n".join(f"{n} {n} {n}" for n in range(100)))
+    vocabulary = WordPieceVocabulary([*SPECIAL, *map(str, range(100))])
+    shape = {"sequence_length": 8, "validation_every": validation_every, "rows_per_shard": 10}
+    config = CorpusConfig((f"text-lines:{folder}/lines.txt",), **shape)
+    return prepare(config, vocabulary, folder / f"out{validation_every}")
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> PretrainingCorpus:
-    """100 documents of one row, 10 a shard; the numbers of a row are its own."""
-    folder = tmp_path_factory.mktemp("corpus")
-    lines = [f"{number} {number} {number}" for number in range(100)]
-    (folder / "lines.txt").write_text("\n".join(lines))
-    vocabulary = WordPieceVocabulary([*SPECIAL, *map(str, range(100))])
-    config = CorpusConfig(
-        (f"text-lines:{folder}/lines.txt",),
-        sequence_length=8,
-        validation_every=10,
-        rows_per_shard=10,
-    )
-    corpus = prepare(config, vocabulary, folder / "out")
+    corpus = lines_corpus(tmp_path_factory.mktemp("corpus"))
     assert corpus.rows("train") == ROWS and len(corpus.shards["train"]) == 10
     return corpus
 
@@ -56,24 +49,25 @@ def first_ids(dataset) -> list[list[int]]:
     return [(batch["token_ids"].numpy()[:, 1] - len(SPECIAL)).tolist() for batch in dataset]
 
 
+def joined(dataset) -> list[int]:
+    return list(itertools.chain(*first_ids(dataset)))
+
+
 @pytest.mark.parametrize("shuffled_rows", [1, 30, 1000])
 def test_each_epoch_is_a_permutation(corpus, monkeypatch, shuffled_rows):
     monkeypatch.setattr(corpus, "shuffled_rows", shuffled_rows)
-    rows = sum(first_ids(corpus.dataset("train", 9, seed=3).take(20)), [])  # noqa: RUF017
+    rows = joined(corpus.dataset("train", 9, seed=3).take(20))
     everything = [number for number in range(100) if number % 10]
     assert sorted(rows[:ROWS]) == sorted(rows[ROWS:]) == everything
     assert rows[:ROWS] != rows[ROWS:] and rows[:ROWS] != everything
     if shuffled_rows == 1000:  # rows of one shard are dealt over the whole epoch
         assert np.std([rows.index(number) for number in range(1, 10)]) > 12
-    in_order = first_ids(corpus.dataset("train", 9, seed=None).take(10))
-    assert sum(in_order, []) == everything  # noqa: RUF017
+    assert joined(corpus.dataset("train", 9, seed=None).take(10)) == everything
 
 
 def test_the_seed_decides(corpus):
-    def rows(seed):
-        return first_ids(corpus.dataset("train", 9, seed=seed).take(10))
-
-    assert rows(1) == rows(1) != rows(2)
+    rows = [joined(corpus.dataset("train", 9, seed=seed).take(10)) for seed in (1, 1, 2)]
+    assert rows[0] == rows[1] != rows[2]
 
 
 @pytest.mark.parametrize("batch_size", [7, 100])
@@ -125,16 +119,12 @@ def test_the_files_of_several_processes(corpus):
     assert sum(len(part) for part in names) == 10
     rows = [part.rows("train") for part in parts]
     assert sum(rows) == ROWS and max(rows) - min(rows) <= 10
-    seen = [
-        sum(first_ids(part.dataset("train", 1, seed=4).take(part.rows("train"))), [])  # noqa: RUF017
-        for part in parts
-    ]
-    assert sorted(sum(seen, [])) == [n for n in range(100) if n % 10]  # noqa: RUF017
+    seen = [joined(part.dataset("train", 1, seed=4).take(part.rows("train"))) for part in parts]
+    assert sorted(itertools.chain(*seen)) == [n for n in range(100) if n % 10]
     again = corpus.shard(1, 3).dataset("train", 1, seed=4).take(len(seen[1]))
-    assert sum(first_ids(again), []) == seen[1]  # noqa: RUF017
+    assert joined(again) == seen[1]
     assert parts[0].shards["validation"] == corpus.shards["validation"]
-    with pytest.raises(UserError, match="has 10 training files for 11 processes: prepare"):
-        corpus.shard(0, 11)
+    refuses("has 10 training files for 11 processes: prepare", corpus.shard, 0, 11)
 
 
 def test_larger_files_are_dealt_first(corpus, monkeypatch):
@@ -233,26 +223,18 @@ def test_a_corpus_in_a_bucket(corpus, tmp_path):
 
 
 def test_what_cannot_be_asked_for(corpus):
-    with pytest.raises(UserError, match="no split 'test': it has train, validation"):
-        corpus.dataset("test", 4)
-    with pytest.raises(UserError, match="has 10 rows, too few for a batch of 11"):
-        corpus.dataset("validation", 11, repeat=False)
-    with pytest.raises(UserError, match="batch_size=0 must be 1 or more"):
-        corpus.dataset("train", 0)
+    for split, size, message in (
+        ("test", 4, "no split 'test': it has train, validation"),
+        ("validation", 11, "has 10 rows, too few for a batch of 11"),
+        ("train", 0, "batch_size=0 must be 1 or more"),
+    ):
+        refuses(message, corpus.dataset, split, size, repeat=False)
     assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
 
 
 def test_the_fingerprint_is_of_the_rows(corpus, tmp_path):
-    (tmp_path / "lines.txt").write_text(
-        "\n".join(f"{number} {number} {number}" for number in range(100))
-    )
-    fields = {"sequence_length": 8, "validation_every": 10, "rows_per_shard": 10}
-    source = f"text-lines:{tmp_path}/lines.txt"
-    same = prepare(CorpusConfig((source,), **fields), corpus.vocabulary, tmp_path / "same")
-    assert same.fingerprint == corpus.fingerprint
-    fields["validation_every"] = 20
-    other = prepare(CorpusConfig((source,), **fields), corpus.vocabulary, tmp_path / "other")
-    assert other.fingerprint != corpus.fingerprint
+    assert lines_corpus(tmp_path).fingerprint == corpus.fingerprint
+    assert lines_corpus(tmp_path, validation_every=20).fingerprint != corpus.fingerprint
 
 
 SHARDS = (5, 1, 7, 7, 3, 7, 2)  # of seven shards
@@ -264,14 +246,12 @@ FIRST_ROWS = (0, 5, 6, 13, 20, 23, 30)
 def paths(tmp_path_factory) -> tuple[str, ...]:
     """Shards whose records count on from one to the next."""
     folder = tmp_path_factory.mktemp("shards")
-    number, paths = 0, []
-    for shard, rows in enumerate(SHARDS):
-        paths.append(str(folder / f"{shard}.tfrecord"))
-        with tf.io.TFRecordWriter(paths[-1]) as writer:
-            for _ in range(rows):
+    paths = tuple(str(folder / f"{shard}.tfrecord") for shard in range(len(SHARDS)))
+    for path, first, rows in zip(paths, FIRST_ROWS, SHARDS, strict=True):
+        with tf.io.TFRecordWriter(path) as writer:
+            for number in range(first, first + rows):
                 writer.write(str(number).encode())
-                number += 1
-    return tuple(paths)
+    return paths
 
 
 def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
@@ -336,10 +316,9 @@ def test_all_orders_are_equally_likely(paths):
 
 
 @pytest.fixture(scope="module")
-def stream_corpus(tmp_path_factory):
-    folder = write_numbers(tmp_path_factory.mktemp("streams"))
-    config = config_of(folder, packing="full_text", rows_per_shard=7, validation_every=9)
-    return prepare(config, number_vocabulary(), folder / "out")
+def stream_corpus(texts, vocabulary, tmp_path_factory):
+    config = config_of(texts, packing="full_text", rows_per_shard=7, validation_every=9)
+    return prepare(config, vocabulary, tmp_path_factory.mktemp("streams"))
 
 
 def batches(dataset, count):
@@ -378,14 +357,11 @@ def test_without_repeat_it_ends(stream_corpus):
         stream_dataset(stream_corpus, "validation", count + 1)
 
 
-def test_rows_are_held_out_by_the_run(tmp_path):
-    folder = write_numbers(tmp_path)
-    config = config_of(folder, packing="full_text", validation_every=4, validation_run=3)
-    corpus = prepare(config, number_vocabulary(), folder / "out")
-    held_out, trained = rows_of(corpus, "validation"), rows_of(corpus, "train")
+def test_rows_are_held_out_by_the_run(make):
+    corpus = make(packing="full_text", validation_every=4, validation_run=3)
+    held_out = rows_of(corpus, "validation")
     assert len(held_out) >= 9
     for first in range(0, len(held_out) - 2, 3):
         numbers = numbers_of(corpus, held_out[first : first + 3])
         assert len(numbers) > 20 and set(np.diff(numbers)) == {1}  # they go on
-    everything = [*numbers_of(corpus, held_out), *numbers_of(corpus, trained)]
-    assert sorted(everything) == list(range(600))
+    assert sorted(numbers_of(corpus, rows_of(corpus))) == list(range(600))

@@ -27,6 +27,7 @@ from tests.data.corpus.number_corpus import (
     numbers_of,
     rows_of,
 )
+from tests.harness import refuses
 
 
 def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
@@ -146,8 +147,7 @@ def test_pairs_need_documents_on_either_side(make, texts, tmp_path, pairs, least
         return make(tmp_path / str(count), pairs=pairs, sources=(f"text:{sources}",))
 
     for count in range(1, least):
-        with pytest.raises(UserError, match=message):
-            made(count)
+        refuses(message, made, count)
     corpus = made(least)
     found = ({n // 50 for n in numbers_of(corpus, rows_of(corpus, split))} for split in BOTH)
     assert tuple(found) == sides
@@ -196,8 +196,7 @@ def test_sources_that_cannot_be_read(make, tmp_path):
             ),
         )
     ):
-        with pytest.raises(UserError, match=message):
-            make(tmp_path / str(number), sources=(source,))
+        refuses(message, make, tmp_path / str(number), sources=(source,))
 
 
 def test_a_line_of_ten_megabytes(make, tmp_path):
@@ -292,8 +291,7 @@ def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
     monkeypatch.setattr(writing, "write_state", counted)
     with pytest.raises(KeyboardInterrupt):
         make()
-    with pytest.raises(UserError, match="is not finished: give the command"):
-        PretrainingCorpus.open(out)
+    refuses("is not finished: give the command", PretrainingCorpus.open, out)
     lines = []
     encode_rows = vocabulary.encode_rows
     monkeypatch.setattr(vocabulary, "encode_rows", lambda x: lines.extend(x) or encode_rows(x))
@@ -312,8 +310,7 @@ def test_another_folder_is_asked_for(make, texts, vocabulary):
             "vocabulary": WordPieceVocabulary(vocabulary.words[:-1])
         },
     }.items():
-        with pytest.raises(UserError, match=message):
-            make(**settings)
+        refuses(message, make, **settings)
 
 
 def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeypatch):
@@ -338,13 +335,11 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     file.write_text(text)
     again()
     (folder / "more.txt").write_text("1 2 3")
-    with pytest.raises(UserError, match="the files of the sources are not those"):
-        again()
+    refuses("the files of the sources are not those", again)
 
 
 def test_damage_is_named(make, out):
-    with pytest.raises(UserError, match=r"no corpus in .*corpus\.json"):
-        PretrainingCorpus.open(out)
+    refuses(r"no corpus in .*corpus\.json", PretrainingCorpus.open, out)
     make()
     whole = contents(out)
     shard = whole["train-00001.tfrecord"]
@@ -366,8 +361,7 @@ def test_damage_is_named(make, out):
             (out / name).unlink()
         else:
             (out / name).write_bytes(content)
-        with pytest.raises(UserError, match=message):
-            PretrainingCorpus.open(out)
+        refuses(message, PretrainingCorpus.open, out)
         (out / name).write_bytes(whole[name])
     # Sizes alone do not show a flipped bit: the record's own checksum does, when it is read.
     (out / "train-00001.tfrecord").write_bytes(flipped)
@@ -383,24 +377,19 @@ def test_an_unfinished_folder_that_is_damaged(make, out, monkeypatch):
     whole = (out / "progress.json").read_bytes()
     for content in (whole[:-20], b"[]"):
         (out / "progress.json").write_bytes(content)
-        with pytest.raises(UserError, match=r"progress\.json is damaged"):
-            make()
+        refuses(r"progress\.json is damaged", make)
     (out / "progress.json").write_bytes(whole)
     (out / "train-00002.tfrecord").write_bytes(b"")
-    with pytest.raises(UserError, match=r"train-00002\.tfrecord is missing or damaged: remove"):
-        make()
-    with pytest.raises(UserError, match="has seed 0, not 7"):
-        make(seed=7)
+    refuses(r"train-00002\.tfrecord is missing or damaged: remove", make)
+    refuses("has seed 0, not 7", make, seed=7)
 
 
 def test_a_folder_that_cannot_be_written(make, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match="cannot write .*file/out: .*; choose another place"):
-        make(tmp_path / "file" / "out")
+    refuses("cannot write .*file/out: .*; choose another place", make, tmp_path / "file" / "out")
     if os.geteuid():  # root may write anywhere
         (tmp_path / "locked").mkdir(mode=0o500)
-        with pytest.raises(UserError, match="cannot write"):
-            make(tmp_path / "locked")
+        refuses("cannot write", make, tmp_path / "locked")
 
 
 def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from macaron_tf.data.sources import homeassistant as corpora
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 TEXTS = {
     "en": {
@@ -68,10 +69,8 @@ def test_documents_of_one_language(wheel, fetched):
         assert corpora.read_homeassistant_documents(language, "train") == splits["train"]
     assert texts["de"] == ["{name} jetzt einrichten\nEin\nEin"] * 2  # in the order of the file
     assert texts["en"] == ["Set up {name} now\nAlone\nOn\nRSSI\nOn"] * 2
-    with pytest.raises(UserError, match="no language 'xx' beside English: it has de, pt"):
-        corpora.wheel_documents(wheel, "xx")
-    with pytest.raises(UserError, match="no split 'dev': it has train"):
-        corpora.read_homeassistant_documents("de", "dev")
+    refuses("no language 'xx' beside English: it has de, pt", corpora.wheel_documents, wheel, "xx")
+    refuses("no split 'dev': it has train", corpora.read_homeassistant_documents, "de", "dev")
 
 
 def test_a_text_is_in_one_split_whatever_the_language(tmp_path):
@@ -126,8 +125,7 @@ def test_directions(fetched):
     ],
 )
 def test_errors(fetched, source, split, languages, message):
-    with pytest.raises(UserError, match=message):
-        read_pairs(source, split, *languages)
+    refuses(message, read_pairs, source, split, *languages)
 
 
 @pytest.fixture
@@ -163,8 +161,7 @@ def fake_pip(monkeypatch, script):
 def test_a_download_that_fails_leaves_nothing(cache, monkeypatch, capfd, script, message):
     monkeypatch.setattr(corpora, "_PATIENCE", 0.05)
     fake_pip(monkeypatch, script)
-    with pytest.raises(UserError, match=message):
-        corpora.fetch_homeassistant()
+    refuses(message, corpora.fetch_homeassistant)
     assert list(cache.iterdir()) == []
     assert "sleep" not in script or "fetching the corpus homeassistant" in capfd.readouterr().err
 
@@ -183,8 +180,7 @@ def test_fetched_once_and_again_when_damaged(cache, wheel, monkeypatch):
 
 def test_unwritable_cache(cache):
     cache.write_text("in the way")
-    with pytest.raises(UserError, match="set MACARON_TF_CACHE"):
-        corpora.fetch_homeassistant()
+    refuses("set MACARON_TF_CACHE", corpora.fetch_homeassistant)
 
 
 def test_the_real_corpus():

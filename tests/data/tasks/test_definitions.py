@@ -3,7 +3,7 @@
 import pytest
 
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
-from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 CLASSIFICATION = {name: task for name, task in TASKS.items() if task.kind == "classification"}
 
@@ -74,5 +74,4 @@ def test_a_task_of_ones_own():
 
 def test_unknown_task():
     assert get_task("rte") is TASKS["rte"]
-    with pytest.raises(UserError, match="no task 'sst-2': there are boolq, cola"):
-        get_task("sst-2")
+    refuses("no task 'sst-2': there are boolq, cola", get_task, "sst-2")

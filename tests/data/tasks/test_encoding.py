@@ -19,6 +19,7 @@ from macaron_tf.data.tasks.reading import Examples, read_choices
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.data.word_vocabulary import WordVocabulary
+from tests.harness import refuses
 
 CLS, SEP, EXTRACT = 2, 3, 4
 A, B, C, D, E = range(5, 10)
@@ -63,8 +64,7 @@ def test_two_separators_as_roberta():
     assert ids == [[CLS, A, B, SEP, SEP, D, E, SEP], [CLS, A, SEP, SEP, B, SEP, 0, 0]]
     assert segments == [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1, 0, 0]]
     assert encoded(vocabulary, ["a"], None, 8)[0] == [[CLS, A, SEP]]
-    with pytest.raises(UserError, match="need 6 or more"):
-        encoded(vocabulary, ["a"], ["b"], 5)
+    refuses("need 6 or more", encoded, vocabulary, ["a"], ["b"], 5)
 
 
 def test_a_row_that_ends_with_cls_as_xlnet_s():
@@ -132,13 +132,10 @@ def test_a_text_of_ten_megabytes(vocabulary):
 def test_no_room(vocabulary):
     assert encoded(vocabulary, ["a b"], None, 3)[0] == [[CLS, A, SEP]]
     assert encoded(vocabulary, ["a b"], ["c d"], 5)[0] == [[CLS, A, SEP, C, SEP]]
-    with pytest.raises(UserError, match="max_length=2"):
-        encoded(vocabulary, ["a"], None, 2)
-    with pytest.raises(UserError, match="max_length=4"):
-        encoded(vocabulary, ["a"], ["b"], 4)
+    refuses("max_length=2", encoded, vocabulary, ["a"], None, 2)
+    refuses("max_length=4", encoded, vocabulary, ["a"], ["b"], 4)
     empty = Examples([], None, None, np.array([], np.int64), None)
-    with pytest.raises(UserError, match="no example"):
-        encode_examples(vocabulary, empty, 8)
+    refuses("no example", encode_examples, vocabulary, empty, 8)
 
 
 def test_progress_is_told(vocabulary):
@@ -194,8 +191,7 @@ def test_each_choice_is_a_row_of_its_context(vocabulary, tmp_path):
 
 def test_a_wrong_table_of_choices_is_named(tmp_path):
     task = get_task("story_cloze")
-    with pytest.raises(UserError, match="the task 'story_cloze' has no data of its own"):
-        read_choices(task, "train")
+    refuses("the task 'story_cloze' has no data of its own", read_choices, task, "train")
     source = write(tmp_path / "all.tsv", ["a b\tc\td e\t3"])
     with pytest.raises(UserError, match="line 2: '3' in column 'label' is not one of the classes"):
         read_choices(task, "train", source=source)
@@ -214,8 +210,7 @@ def test_rows_of_sentences_are_those_of_training_and_serving():
     assert cut == cut_lines > 0
     assert rows.lengths.max() == length and rows.lengths[30] == 2
     assert encode_sentences(vocabulary, [], length)[0].lengths.shape == (0,)
-    with pytest.raises(UserError, match="sentences need 3"):
-        encode_sentences(vocabulary, lines, 2)
+    refuses("sentences need 3", encode_sentences, vocabulary, lines, 2)
 
 
 def test_windows_see_every_id():

@@ -1,7 +1,6 @@
 import gzip
 
 import numpy as np
-import pytest
 
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.tasks.definitions import TASKS, get_task
@@ -16,7 +15,7 @@ from macaron_tf.data.tasks.prompts import (
 )
 from macaron_tf.data.tasks.questions import Answer, Questions
 from macaron_tf.data.tasks.reading import Examples
-from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 
 def examples(labels=(1, 0)):
@@ -52,8 +51,7 @@ def test_what_cannot_be_asked_is_refused():
             "no classes",
         ),
     ):
-        with pytest.raises(UserError, match=words):
-            call()
+        refuses(words, call)
 
 
 def test_questions_are_free():
@@ -70,8 +68,7 @@ def test_lambadas_last_word(tmp_path):
     assert [p.answers for p in prompts] == [("apple",), ("him",)]
     assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
     file.write_bytes(gzip.compress(b"he\n"))
-    with pytest.raises(UserError, match="fewer than two words"):
-        read_last_words(Source("lambada", str(file)), "all")
+    refuses("fewer than two words", read_last_words, Source("lambada", str(file)), "all")
 
 
 def test_tables_of_choices_and_of_answers(tmp_path):
@@ -92,5 +89,4 @@ def test_tables_of_choices_and_of_answers(tmp_path):
         ("question\tchoice1\tchoice2\tanswer\na\tb\tc\t3\n", "1 to 2"),
     ):
         file.write_text(text)
-        with pytest.raises(UserError, match=words):
-            read_table(Source("tsv", str(file)), "all")
+        refuses(words, read_table, Source("tsv", str(file)), "all")

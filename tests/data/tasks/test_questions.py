@@ -17,6 +17,7 @@ from macaron_tf.data.tasks.questions import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.harness import refuses
 
 SQUAD, SQUAD2 = get_task("squad"), get_task("squad2")
 
@@ -41,8 +42,7 @@ def test_places_count_characters(tmp_path):
     assert found.ids == ["q1", "q2"] and len(found) == 2
     assert found.labels == [(Answer("Rome", 13), Answer("cafe\u0301", 4)), ()]
     assert all(context == "a \U0001f600 cafe\u0301 in Rome" for context in found.contexts)
-    with pytest.raises(UserError, match="'q2' has no answer.*the task squad2"):
-        read_questions(SQUAD, "train", source=source)
+    refuses("'q2' has no answer.*the task squad2", read_questions, SQUAD, "train", source=source)
 
 
 @pytest.mark.parametrize("start", [-4, 0, 12, 14, 400])
@@ -59,8 +59,7 @@ def test_answers_may_be_secret_in_a_test_set(tmp_path):
     source = f"squad:{tmp_path}/{{split}}.json"
     assert read_questions(SQUAD, "test", source=source).labels is None
     write(tmp_path / "train.json", one)
-    with pytest.raises(UserError, match="'answers' is missing"):
-        read_questions(SQUAD, "train", source=source)
+    refuses("'answers' is missing", read_questions, SQUAD, "train", source=source)
 
 
 def test_half_a_character_keeps_the_others_places(tmp_path):
@@ -79,12 +78,9 @@ def test_other_files_are_refused(tmp_path):
         ("\udcff", "is not JSON"),
     ):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
-        with pytest.raises(UserError, match=words):
-            read_questions(SQUAD, "train", source=f"squad:{path}")
-    with pytest.raises(UserError, match="unknown source 'tsv:a'"):
-        read_questions(SQUAD, "train", source="tsv:a")
-    with pytest.raises(UserError, match="cannot read"):
-        read_questions(SQUAD, "train", source=f"squad:{tmp_path}/none.json")
+        refuses(words, read_questions, SQUAD, "train", source=f"squad:{path}")
+    refuses("unknown source 'tsv:a'", read_questions, SQUAD, "train", source="tsv:a")
+    refuses("cannot read", read_questions, SQUAD, "train", source=f"squad:{tmp_path}/none.json")
 
 
 def test_tfds(tfds_dir):
@@ -92,8 +88,7 @@ def test_tfds(tfds_dir):
     assert len(found) == 138 and all(len(answers) >= 1 for answers in found.labels)
     text, start = found.labels[0][0]
     assert found.contexts[0][start : start + len(text)] == text
-    with pytest.raises(UserError, match="no field 'id'"):
-        read_questions(SQUAD, "train", tfds_dir, source="tfds:glue/rte")
+    refuses("no field 'id'", read_questions, SQUAD, "train", tfds_dir, source="tfds:glue/rte")
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -168,7 +163,12 @@ def test_batches_carry_two_positions(vocabulary):
 )
 def test_no_room_is_refused(vocabulary, texts, max_length, message):
     examples = Questions(texts, texts, texts, None)
-    with pytest.raises(UserError, match=message):
-        encode_question_examples(
-            vocabulary, examples, max_length=max_length, stride=2, max_question=4
-        )
+    refuses(
+        message,
+        encode_question_examples,
+        vocabulary,
+        examples,
+        max_length=max_length,
+        stride=2,
+        max_question=4,
+    )

@@ -14,8 +14,8 @@ from macaron_tf.data.tasks.tags import (
     read_tagged,
     word_probabilities,
 )
-from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.harness import refuses
 
 TASK = get_task("conll2003")
 LETTERS = "abcdefghij"
@@ -51,10 +51,8 @@ def test_conll_files(tmp_path):
         ("\n-DOCSTART- O\n", "holds no sentence"),
     ):
         path.write_text(text)
-        with pytest.raises(UserError, match=words):
-            read_tagged(TASK, "train", source=f"conll:{path}")
-    with pytest.raises(UserError, match="has no split 'dev'"):
-        read_tagged(TASK, "dev", source=f"conll:{path}")
+        refuses(words, read_tagged, TASK, "train", source=f"conll:{path}")
+    refuses("has no split 'dev'", read_tagged, TASK, "dev", source=f"conll:{path}")
 
 
 def test_tfds(tfds_dir):
@@ -63,8 +61,7 @@ def test_tfds(tfds_dir):
     counts = np.bincount(np.concatenate(found.labels), minlength=9)
     # CoNLL-2003's own counts of the entities of its development set: PER, ORG, LOC, MISC.
     assert counts[1::2].tolist() == [1842, 1341, 1837, 922]
-    with pytest.raises(UserError, match="no field 'tokens'"):
-        read_tagged(TASK, "train", tfds_dir, source="tfds:glue/rte")
+    refuses("no field 'tokens'", read_tagged, TASK, "train", tfds_dir, source="tfds:glue/rte")
 
 
 @pytest.mark.parametrize("max_length", [3, 4, 5, 8, 9, 30, 100])
@@ -140,7 +137,5 @@ def test_a_word_without_a_piece_is_outside(vocabulary):
 
 
 def test_bad_settings(vocabulary):
-    with pytest.raises(UserError, match="max_length=2"):
-        encode_tagged(vocabulary, TaggedSentences([["a"]], None), 2)
-    with pytest.raises(UserError, match="no example"):
-        encode_tagged(vocabulary, TaggedSentences([], None), 8)
+    refuses("max_length=2", lambda: encode_tagged(vocabulary, TaggedSentences([["a"]], None), 2))
+    refuses("no example", lambda: encode_tagged(vocabulary, TaggedSentences([], None), 8))
