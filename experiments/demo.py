@@ -14,7 +14,6 @@ import time
 
 from experiments import registry
 from experiments.command_line import settings
-from experiments.recipe import override
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
@@ -41,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings("training.max_minutes=5 or data.target_language=fr")(parser)
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    path, recipe = pathlib.Path(options.run), override(registry.load("demo"), options.set)
+    path, recipe = pathlib.Path(options.run), registry.load("demo", settings=options.set)
 
     _stage(1, "train: a Macaron on the texts of a home-automation program's screens")
     train_recipe(recipe, path)

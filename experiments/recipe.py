@@ -88,26 +88,17 @@ class Recipe(Settings):
         return {"model": self.model, "optimizer": self.training.optimizer}
 
     def expect_model(self, config, kind: type, words: str) -> None:
-        """Refuses a model of another kind.
+        """Refuses a model whose configuration is of another class than `kind`.
 
         Args:
-            config: the model's configuration.
-            kind: class that it must be of.
-            words: what the model is not, such as "is no encoder".
-
-        Raises:
-            UserError: it is of another class; the sentence lists the models of that kind.
+            words: the objection, such as "is no encoder"; the names of that class follow it.
         """
         if not isinstance(config, kind):
             known = ", ".join(catalog.names(kind))
             raise UserError(f"model: {self.model} {words}; there are {known}")
 
     def expect_positions(self, config, name: str, length: int) -> None:
-        """Refuses a setting that asks for more positions than the model has.
-
-        Raises:
-            UserError: `length`, the value of the setting `name`, is greater.
-        """
+        """Refuses the value `length` of the setting `name` if the model has fewer positions."""
         if config.longest is not None and config.longest < length:
             raise UserError(
                 f"{name} is {length}, but the model has {config.longest} positions: set "
@@ -119,24 +110,34 @@ class Recipe(Settings):
         return self
 
     def check_metric(self, known: Iterable[str]) -> None:
-        """Refuses a `training.best_metric` that is none of a validation's metrics.
-
-        Raises:
-            UserError: it is not; the sentence lists them.
-        """
+        """Refuses a `training.best_metric` that is none of a validation's metrics."""
         if self.training.best_metric not in (known := tuple(known)):
             raise UserError(
                 f"training.best_metric is {self.training.best_metric!r}: give one of "
                 f"{', '.join(known)}"
             )
 
-    def check_continues(self, before: "Recipe", where) -> None:
+    def check_continues(
+        self, before: "Recipe", where, may_change: Iterable[str] | None = None
+    ) -> None:
         """Refuses to continue the run in the folder `where`, started by the recipe `before`.
 
+        Args:
+            may_change: as the class's, which is the default.
+
         Raises:
-            UserError: a setting outside `may_change` differs; the sentence names it.
+            UserError: another setting differs; the sentence names it.
         """
-        check_same(before, self, where, self.may_change)
+        free = tuple(self.may_change if may_change is None else may_change)
+        old, new = _leaves(before), _leaves(self)
+        for name in old | new:
+            allowed = name in free or name.startswith(tuple(f for f in free if f.endswith(".")))
+            slope = name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
+            if old.get(name) != new.get(name) and (slope or not allowed):
+                raise UserError(
+                    f"{where} was trained with {name}={old.get(name)!r}, not {new.get(name)!r}: "
+                    "choose another folder, or give the recipe and settings it was started with"
+                )
 
     def to_json(self) -> str:
         """The recipe as JSON; `recipe_from_json` reads it back."""
@@ -156,30 +157,12 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
         values = json.loads(text)
         kind = values.pop("kind", recipe_class.kind)
         if kind == recipe_class.kind:
-            return _from_dict(recipe_class, values)
+            return recipe_class(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{where} is not a recipe that this version wrote: {error}; train it again"
         ) from error
     raise UserError(f"{where} is the recipe of a {kind} run, not of a {recipe_class.kind} one")
-
-
-def _from_dict(cls, values: dict):
-    hints, fields = hints_of(cls), {}
-    for name, value in values.items():
-        hint = hints.get(name)
-        inner = next(filter(dataclasses.is_dataclass, (hint, *typing.get_args(hint))), None)
-        if inner and isinstance(value, dict):
-            value = _from_dict(inner, value)
-        elif inner and isinstance(value, list):  # a tuple of settings
-            value = [_from_dict(inner, item) for item in value]
-        fields[name] = _tuples(value)
-    return cls(**fields)
-
-
-def _tuples(value):
-    """Lists, as JSON has them, as the tuples they were."""
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
@@ -209,7 +192,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         chosen = dict(recipe.model_options)
         for name, text in options.items():
             hint = _hint(type(recipe.catalog_config()), name, f"model.{name}={text}")
-            chosen[name] = _tuples(parse(f"model.{name}", text, hint))
+            chosen[name] = parse(f"model.{name}", text, hint)
         recipe = dataclasses.replace(recipe, model_options=tuple(sorted(chosen.items())))
     for path in values:
         recipe = recipe.follow(path)
@@ -227,6 +210,7 @@ def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _nodes(node, path: str) -> Iterator[tuple[str, typing.Any]]:
+    """The settings classes in a value, each with the beginning of its fields' paths."""
     yield path, node
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
@@ -234,34 +218,14 @@ def _nodes(node, path: str) -> Iterator[tuple[str, typing.Any]]:
             yield from _nodes(value, f"{path}{field.name}.")
 
 
-def check_same(before: Recipe, now: Recipe, where, may_change: Iterable[str]) -> None:
-    """Refuses to continue a run, started with `before`, under the settings `now`.
-
-    Args:
-        where: the run's folder, for the message.
-        may_change: paths, or beginnings of paths that end in a dot, that may differ.
-
-    Raises:
-        UserError: another setting differs; the sentence names it.
-    """
-    free = tuple(may_change)
-    for name, old, new in _differences(before, now):
-        allowed = name in free or name.startswith(tuple(f for f in free if f.endswith(".")))
-        slope = name == "training.max_steps" and now.training.schedule in ENDING_SCHEDULES
-        if not allowed or slope:
-            raise UserError(
-                f"{where} was trained with {name}={old!r}, not {new!r}: choose another folder, "
-                "or give the recipe and settings it was started with"
-            )
-
-
-def _differences(before, now, prefix: str = "") -> Iterator[tuple[str, object, object]]:
-    for field in dataclasses.fields(before):
-        old, new = getattr(before, field.name), getattr(now, field.name)
-        if dataclasses.is_dataclass(old) and dataclasses.is_dataclass(new):
-            yield from _differences(old, new, f"{prefix}{field.name}.")
-        elif old != new:
-            yield f"{prefix}{field.name}", old, new
+def _leaves(recipe: Recipe) -> dict[str, typing.Any]:
+    """Every setting that has no parts, by its path."""
+    values = {
+        f"{path}{field.name}": getattr(node, field.name)
+        for path, node in _nodes(recipe, "")
+        for field in dataclasses.fields(node)
+    }
+    return {name: value for name, value in values.items() if not dataclasses.is_dataclass(value)}
 
 
 def _hint(cls, path: str, setting: str):

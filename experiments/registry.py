@@ -5,9 +5,9 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from experiments.recipe import Recipe, settings_of
+from experiments.recipe import Recipe, override, settings_of
 from macaron_tf.errors import UserError
 
 # Imported by its name, since recipes import the commands, and the commands this module.
@@ -32,11 +32,12 @@ def names(kind: type[Recipe] = Recipe) -> list[str]:
     return [name for name, make in _makers().items() if isinstance(make(), kind)]
 
 
-def load(name: str, kind: type[Recipe] = Recipe) -> Recipe:
-    """Makes the recipe of a name.
+def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
+    """Makes the recipe of a name, with settings replaced as by `override`.
 
     Raises:
-        UserError: no such recipe, or one of another kind; the sentence lists the names.
+        UserError: no such recipe, or one of another kind; the sentence lists the names; or a bad
+            setting.
     """
     if name not in _makers():
         raise UserError(f"no recipe is called {name!r}; there are {', '.join(names(kind))}")
@@ -46,7 +47,7 @@ def load(name: str, kind: type[Recipe] = Recipe) -> Recipe:
             f"{name} is a recipe of kind {recipe.kind!r}: use {recipe.command}, or one of "
             f"{', '.join(names(kind))}"
         )
-    return recipe
+    return override(recipe, settings)
 
 
 def documentation(name: str) -> str:

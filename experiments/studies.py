@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments import registry
 from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.recipe import Recipe, check_same, override, recipe_from_json
+from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 from macaron_tf.training.progress import VALIDATION, read_lines
@@ -46,9 +46,9 @@ def planned(
     Raises:
         UserError: a bad setting, or a run of other settings in the folder.
     """
-    recipe = override(registry.load(name, kind), settings)
+    recipe = registry.load(name, kind, settings)
     if earlier := recipe_in(run, kind):
-        check_same(earlier, recipe, run, may_change)
+        recipe.check_continues(earlier, run, may_change)
     return recipe
 
 

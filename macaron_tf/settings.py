@@ -110,7 +110,7 @@ def _converted(value, hint):
     """The value as the annotation's type; raises `_Unfit` where it is of none."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return value
+        return tuple(_converted(item, Any) for item in value) if type(value) is list else value
     if origin is Annotated:
         value = _converted(value, arguments[0])
         if all(_within(value, constraint) for constraint in arguments[1:]):
@@ -130,6 +130,8 @@ def _converted(value, hint):
             return tuple(_converted(item, arguments[0]) for item in items)
         if len(items) == len(arguments):
             return tuple(map(_converted, items, arguments))
+    elif isinstance(value, dict) and dataclasses.is_dataclass(hint):
+        return hint(**value)
     elif hint is float:
         if type(value) in (int, float) and math.isfinite(value):
             return float(value)

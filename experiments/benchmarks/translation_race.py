@@ -16,8 +16,8 @@ import numpy as np
 
 from experiments import registry
 from experiments.recipe import override
+from experiments.translate.init import Start
 from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.train import train_vocabulary
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData
@@ -416,7 +416,7 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> Race:
     """
     recipe = equal_recipe(options.set, options.dropout)
     languages = (recipe.data.source_language, recipe.data.target_language)
-    vocabulary = train_vocabulary(recipe.data, options.data_dir)
+    vocabulary = Start("").vocabulary(recipe, data_dir=options.data_dir)
     vocabulary.save(work / "vocabulary")
     data = TranslationData.build(
         recipe.data.source,

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun
-from experiments.recipe import override
 from experiments.run import write_json
 from experiments.train_run import RunData, report, train_run
 from macaron_tf.data.batches import ArrayBatches
@@ -114,7 +113,7 @@ def read_rows(
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    recipe = override(registry.load(options.recipe, ElmoRecipe), options.set)
+    recipe = registry.load(options.recipe, ElmoRecipe, options.set)
     path = as_path(options.run)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(BidirectionalLanguageObjective.metric_names)

@@ -5,12 +5,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import pathlib
 from collections.abc import Iterator
 
 from experiments import registry
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
-from experiments.recipe import override
 from macaron_tf.data.corpus.documents import corpus_mixture, open_source
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare
@@ -28,29 +26,27 @@ from macaron_tf.text.base import RECORD
 from macaron_tf.text.normalization import NormalizationConfig
 
 
-def train_vocabulary(
-    recipe: PretrainingRecipe, data_dir: str | None = None, download: bool = False
-) -> PieceVocabulary:
+def train_vocabulary(recipe: PretrainingRecipe, **text) -> PieceVocabulary:
     """Trains a recipe's vocabulary on the lines of its documents, ten million at most.
 
     Args:
-        data_dir, download: as for `macaron_tf.data.sources.readers.documents`.
+        text: `data_dir` and `download` of `macaron_tf.data.sources.readers.documents`.
 
     Raises:
         UserError: the text cannot be read, or is too little for the size.
     """
-    config = recipe.vocabulary
-    lines = vocabulary_lines(recipe, data_dir, download)
+    config, lines = recipe.vocabulary, vocabulary_lines(recipe, **text)
     if config.kind == "wordpiece":
         return WordPieceVocabulary.train(lines, config.size, lower_case=config.lower_case)
     if config.kind == "byte_bpe":
         return BytePairVocabulary.train(lines, config.size, lower_case=config.lower_case)
+    unigram = config.kind == "unigram"
     return SentencePieceVocabulary.train(
         lines,
         config.size,
         normalization=NormalizationConfig(lower_case=config.lower_case),
-        fold_accents=config.kind == "unigram" and config.lower_case,
-        model_type="unigram" if config.kind == "unigram" else "bpe",
+        fold_accents=unigram and config.lower_case,
+        model_type="unigram" if unigram else "bpe",
     )
 
 
@@ -77,35 +73,38 @@ def vocabulary_lines(
 
 
 def prepare_corpus(
-    recipe: PretrainingRecipe,
-    out: str | pathlib.Path | None = None,
-    vocabulary_dir: str | None = None,
-    data_dir: str | None = None,
-    download: bool = False,
+    recipe: PretrainingRecipe, out: str | None, vocabulary_dir: str | None, **text
 ) -> PretrainingCorpus:
     """A recipe's corpus, prepared unless it exists.
 
     Args:
         out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
-        data_dir, download: as for `macaron_tf.data.sources.readers.documents`.
+        text: as for `train_vocabulary`.
 
     Raises:
-        UserError: as `macaron_tf.data.corpus.writing.prepare`.
+        UserError: as `macaron_tf.data.corpus.writing.prepare`; or the folder's vocabulary has
+            another kind, size or case than the recipe's.
     """
     if out is None:
-        settings = [repr(recipe.corpus), repr(recipe.vocabulary), vocabulary_dir, data_dir]
+        settings = [repr(recipe.corpus), repr(recipe.vocabulary), vocabulary_dir, text["data_dir"]]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
         out = cache_directory() / "corpora" / digest
     if vocabulary_dir:
         vocabulary = load_encoder_vocabulary(vocabulary_dir)
     elif storage.exists(storage.join(out, RECORD)):
         vocabulary = load_encoder_vocabulary(out)
-        _check_vocabulary(recipe.vocabulary, vocabulary, out)
+        for name in ("kind", "size", "lower_case"):
+            theirs, ours = (getattr(v, name) for v in (described(vocabulary), recipe.vocabulary))
+            if theirs != ours:
+                raise UserError(
+                    f"{out} holds a vocabulary of {name} {theirs!r}, the recipe wants {ours!r}: "
+                    f"prepare another folder, or --set vocabulary.{name}={theirs}"
+                )
     else:
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
-        vocabulary = train_vocabulary(recipe, data_dir, download)
-    return prepare(recipe.corpus, vocabulary, out, data_dir=data_dir, download=download)
+        vocabulary = train_vocabulary(recipe, **text)
+    return prepare(recipe.corpus, vocabulary, out, **text)
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
@@ -118,31 +117,19 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
     return VocabularyConfig(kind, vocabulary.pieces, lower_case)
 
 
-def _check_vocabulary(config: VocabularyConfig, vocabulary: PieceVocabulary, where) -> None:
-    """Refuses a corpus whose vocabulary has another kind, size or case than the recipe's."""
-    found = described(vocabulary)
-    for name in ("kind", "size", "lower_case"):
-        theirs, ours = getattr(found, name), getattr(config, name)
-        if theirs != ours:
-            raise UserError(
-                f"{where} holds a vocabulary of {name} {theirs!r}, the recipe wants {ours!r}: "
-                f"prepare another folder, or --set vocabulary.{name}={theirs}"
-            )
-
-
 def run_prepare(options: argparse.Namespace) -> None:
     """Prepares and says what to do next."""
-    recipe = override(registry.load(options.recipe, PretrainingRecipe), options.set)
-    corpus = prepare_corpus(
-        recipe, options.corpus, options.vocabulary, options.data_dir, options.download
-    )
+    recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
+    text = dict(data_dir=options.data_dir, download=options.download)
+    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, **text)
     print(f"{options.corpus}: {corpus.summary()}")
     print(f"next: {recipe.command} train {options.recipe} RUN --corpus {options.corpus}")
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:
     """Trains and saves."""
-    recipe = override(registry.load(options.recipe, PretrainingRecipe), options.set)
-    vocabulary = train_vocabulary(recipe, options.data_dir, options.download)
+    recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
+    text = dict(data_dir=options.data_dir, download=options.download)
+    vocabulary = train_vocabulary(recipe, **text)
     vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

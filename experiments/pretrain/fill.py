@@ -4,6 +4,7 @@ import argparse
 import sys
 
 import numpy as np
+import scipy.special
 
 from experiments.pretrain.recipe import CORRUPTING, FILLING
 from experiments.pretrain.run import PretrainingRun
@@ -48,8 +49,7 @@ def fill(
     outputs = network({"token_ids": token_ids, "masked_positions": positions}, training=False)
     logits = np.asarray(outputs["masked_language"], np.float64)[0, :, : vocabulary.pieces]  # (P, V)
     logits[:, list(vocabulary.special_ids)] = -np.inf
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    probabilities = weights / weights.sum(axis=-1, keepdims=True)
+    probabilities = scipy.special.softmax(logits, axis=-1)
     best = np.argsort(-probabilities, axis=-1)[:, :top]  # (P, top)
     words = vocabulary.decode_lines([[i] for i in best.reshape(-1)])
     starts = vocabulary.word_starts()[best.reshape(-1)]

@@ -1,8 +1,8 @@
 """A pre-training run: network and objective of each recipe."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
@@ -29,97 +29,13 @@ from macaron_tf.objectives import (
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 
 
-class Learning(NamedTuple):
-    """An objective and the network for it.
-
-    Attributes:
-        network: `network(recipe, vocab_size)`, not yet built.
-        objective: `objective(recipe, skip_padding)`, see `MaskedLanguageObjective`.
-    """
-
-    network: Callable[[PretrainingRecipe, int], keras.Model]
-    objective: Callable[[PretrainingRecipe, bool], PretrainingObjective]
-
-
-def _encoder(recipe: PretrainingRecipe, vocab_size: int, **heads) -> PretrainingEncoder:
-    return PretrainingEncoder(
-        recipe.model_config(vocab_size),
-        sentence_pair=recipe.corpus.paired,
-        head_options=None if recipe.head_transform else {"transform": False},
-        dtype=recipe.training.dtype_policy,
-        **heads,
-    )
-
-
-def _electra(recipe: PretrainingRecipe, vocab_size: int) -> GeneratorDiscriminator:
-    config = recipe.model_config(vocab_size)
+@contextlib.contextmanager
+def _named(settings: str) -> Iterator[None]:
+    """Names the settings in a refusal of the model that they make."""
     try:
-        generator = generator_config(config, recipe.generator_width)
+        yield
     except ValueError as error:
-        raise UserError(f"generator_width is {recipe.generator_width}: {error}") from error
-    return GeneratorDiscriminator(config, generator, dtype=recipe.training.dtype_policy)
-
-
-def _segments(recipe: PretrainingRecipe, vocab_size: int) -> SegmentLanguageModel:
-    config = recipe.model_config(vocab_size)
-    try:
-        network = SegmentLanguageModel(
-            config,
-            recipe.memory_length,
-            recipe.adaptive_cutoffs,
-            recipe.adaptive_divisor,
-            dtype=recipe.training.dtype_policy,
-        )
-        network.build()
-    except ValueError as error:
-        raise UserError(f"adaptive_cutoffs, adaptive_divisor: {error}") from error
-    return network
-
-
-def _sequences(recipe: PretrainingRecipe, vocab_size: int) -> EncoderDecoder:
-    return EncoderDecoder(recipe.model_config(vocab_size), dtype=recipe.training.dtype_policy)
-
-
-_LEARNING = {
-    "masked_language": Learning(
-        _encoder,
-        lambda recipe, skip: MaskedLanguageObjective(
-            sentence_pair=recipe.corpus.paired, skip_padding=skip
-        ),
-    ),
-    "span_boundary": Learning(
-        lambda recipe, vocab_size: _encoder(recipe, vocab_size, span_boundary=True),
-        lambda recipe, skip: SpanBoundaryObjective(skip_padding=skip),
-    ),
-    "span_corruption": Learning(
-        lambda recipe, vocab_size: _sequences(recipe, vocab_size + SENTINEL_ROWS),
-        lambda recipe, skip: SpanCorruptionObjective(skip, recipe.corruption),
-    ),
-    "denoising": Learning(
-        _sequences, lambda recipe, skip: DenoisingObjective(skip, recipe.denoising)
-    ),
-    "replaced_tokens": Learning(
-        _electra,
-        lambda recipe, skip: ReplacedTokenObjective(skip, recipe.discriminator_weight),
-    ),
-    "causal_language": Learning(
-        lambda recipe, vocab_size: LanguageModel(
-            recipe.model_config(vocab_size), dtype=recipe.training.dtype_policy
-        ),
-        lambda recipe, skip: CausalLanguageObjective(skip_padding=skip),
-    ),
-    "segment_language": Learning(
-        _segments, lambda recipe, skip: SegmentLanguageObjective(skip_padding=skip)
-    ),
-    "permutation_language": Learning(
-        lambda recipe, vocab_size: TwoStreamModel(
-            recipe.model_config(vocab_size),
-            recipe.memory_length,
-            dtype=recipe.training.dtype_policy,
-        ),
-        lambda recipe, skip: PermutationObjective(skip, recipe.partial_prediction),
-    ),
-}
+        raise UserError(f"{settings}: {error}") from error
 
 
 def build_network(recipe: PretrainingRecipe, vocab_size: int) -> keras.Model:
@@ -128,7 +44,33 @@ def build_network(recipe: PretrainingRecipe, vocab_size: int) -> keras.Model:
     Raises:
         UserError: see `PretrainingRecipe.model_config`.
     """
-    network = _LEARNING[recipe.objective].network(recipe, vocab_size)
+    sentinels = SENTINEL_ROWS if recipe.objective == "span_corruption" else 0
+    config = recipe.model_config(vocab_size + sentinels)
+    policy = {"dtype": recipe.training.dtype_policy}
+    match recipe.objective:
+        case "masked_language" | "span_boundary":
+            network = PretrainingEncoder(
+                config,
+                sentence_pair=recipe.corpus.paired,
+                span_boundary=recipe.objective == "span_boundary",
+                head_options=None if recipe.head_transform else {"transform": False},
+                **policy,
+            )
+        case "replaced_tokens":
+            with _named(f"generator_width is {recipe.generator_width}"):
+                generator = generator_config(config, recipe.generator_width)
+            network = GeneratorDiscriminator(config, generator, **policy)
+        case "causal_language":
+            network = LanguageModel(config, **policy)
+        case "segment_language":
+            cutoffs = (recipe.adaptive_cutoffs, recipe.adaptive_divisor)
+            with _named("adaptive_cutoffs, adaptive_divisor"):
+                network = SegmentLanguageModel(config, recipe.memory_length, *cutoffs, **policy)
+                network.build()
+        case "permutation_language":
+            network = TwoStreamModel(config, recipe.memory_length, **policy)
+        case "span_corruption" | "denoising":
+            network = EncoderDecoder(config, **policy)
     if not network.built:
         network.build()
     if recipe.has_memory:
@@ -146,8 +88,24 @@ def pretraining_objective(
     Args:
         static_shapes: static shapes, whatever the recipe's setting.
     """
-    skip_padding = not (recipe.static_shapes or static_shapes)
-    return _LEARNING[recipe.objective].objective(recipe, skip_padding)
+    skip = not (recipe.static_shapes or static_shapes)
+    match recipe.objective:
+        case "masked_language":
+            return MaskedLanguageObjective(sentence_pair=recipe.corpus.paired, skip_padding=skip)
+        case "span_boundary":
+            return SpanBoundaryObjective(skip_padding=skip)
+        case "replaced_tokens":
+            return ReplacedTokenObjective(skip, recipe.discriminator_weight)
+        case "causal_language":
+            return CausalLanguageObjective(skip_padding=skip)
+        case "segment_language":
+            return SegmentLanguageObjective(skip_padding=skip)
+        case "permutation_language":
+            return PermutationObjective(skip, recipe.partial_prediction)
+        case "span_corruption":
+            return SpanCorruptionObjective(skip, recipe.corruption)
+        case "denoising":
+            return DenoisingObjective(skip, recipe.denoising)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """`pretrain train`: a recipe on a corpus."""
 
 import argparse
-import dataclasses
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -11,7 +10,6 @@ from experiments import registry
 from experiments.pretrain.corpus import described, prepare_corpus
 from experiments.pretrain.recipe import CAUSAL, CORRUPTING, FILLING, PretrainingRecipe
 from experiments.pretrain.run import PretrainingRun, pretraining_objective
-from experiments.recipe import override
 from experiments.train_run import RunData, report, train_run
 from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed, stream_dataset
 from macaron_tf.data.service import check_address, service_error, through_service
@@ -21,40 +19,24 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.training import FitModel, TrainingResult
 
 
-@dataclasses.dataclass(frozen=True)
-class InputOptions:
-    """The machines that make and read batches.
-
-    Attributes:
-        data_service: addresses of `experiments.data_service`, separated by commas, which make the
-            same batches; None = here.
-        own_shards: each of several workers reads its own shards only. The order of the rows then
-            depends on the number of workers.
-    """
-
-    data_service: str | None = None
-    own_shards: bool = False
-
-
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    recipe = override(registry.load(options.recipe, PretrainingRecipe), options.set)
+    recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     path = as_path(options.run)
-    given = InputOptions(options.data_service, options.own_shards)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     metric_names(recipe)
-    for address in (options.data_service or "").split(","):
-        if address.strip():
-            check_address(address.strip())
+    for address in filter(None, map(str.strip, (options.data_service or "").split(","))):
+        check_address(address)
     if options.corpus and options.vocabulary:
         raise UserError("--vocabulary: the corpus brings its own; give it to `prepare` instead")
     if options.corpus:
         corpus = PretrainingCorpus.open(options.corpus)
     else:
-        corpus = prepare_corpus(
-            recipe, None, options.vocabulary, options.data_dir, options.download
-        )
-    result = train_recipe(recipe, path, corpus, options.devices, given)
+        text = dict(data_dir=options.data_dir, download=options.download)
+        corpus = prepare_corpus(recipe, None, options.vocabulary, **text)
+    result = train_recipe(
+        recipe, path, corpus, options.devices, options.data_service, options.own_shards
+    )
     command = "text_to_text" if recipe.objective in CORRUPTING else "finetune"
     steps = [f"python -m experiments.{command} train sst2 {path}-sst2 --init {path}"]
     if recipe.objective in CAUSAL:
@@ -70,19 +52,22 @@ def train_recipe(
     path: epath.Path,
     corpus: PretrainingCorpus,
     strategy: tf.distribute.Strategy | None = None,
-    input_options: InputOptions | None = None,
+    data_service: str | None = None,
+    own_shards: bool = False,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder; the run found there is continued.
 
     Args:
         corpus: prepared, with rows of the recipe's length and kind.
         strategy: the devices; None = the current ones.
-        input_options: None = batches are made here, from all shards.
+        data_service: addresses of `experiments.data_service`, separated by commas, which make the
+            same batches; None = here.
+        own_shards: each of several workers reads its own shards only. The order of the rows then
+            depends on the number of workers.
 
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
     """
-    metric_names(recipe)
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
         raise UserError(
@@ -90,19 +75,17 @@ def train_recipe(
             f"{recipe.batch_size}: give more text, or lower batch_size"
         )
     # The run's recipe holds the settings that its corpus was prepared with.
-    recipe = dataclasses.replace(
-        recipe, corpus=corpus.config, vocabulary=described(corpus.vocabulary)
-    )
+    recipe = recipe.changed(corpus=corpus.config, vocabulary=described(corpus.vocabulary))
     strategy = strategy or tf.distribute.get_strategy()
-    workers, options = Workers(strategy), input_options or InputOptions()
+    workers = Workers(strategy)
     try:
         return train_run(
             PretrainingRun(path, recipe, corpus.vocabulary),
             RunData(
-                _batches(recipe, corpus, workers, options),
+                _batches(recipe, corpus, workers, data_service, own_shards),
                 corpus.fingerprint,
                 {"rows": corpus.rows("train")},
-                per_worker=options.own_shards and workers.several,
+                per_worker=own_shards and workers.several,
             ),
             pretraining_objective(recipe, is_tpu(strategy)),
             lambda network: PretrainingValidation(recipe, corpus),
@@ -121,13 +104,25 @@ def train_recipe(
 
 
 def _batches(
-    recipe: PretrainingRecipe, corpus: PretrainingCorpus, workers: Workers, options: InputOptions
+    recipe: PretrainingRecipe,
+    corpus: PretrainingCorpus,
+    workers: Workers,
+    data_service: str | None,
+    own_shards: bool,
 ) -> Callable[[int], tf.data.Dataset]:
     """`batches(start)`, the endless training batches from a micro-batch on."""
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
-    if recipe.has_memory:
-        _check_in_order(recipe, workers, options)
-    if options.own_shards and workers.several:
+    if recipe.has_memory and (data_service or own_shards):
+        raise UserError(
+            f"objective {recipe.objective!r} reads its texts in order: leave out --data-service "
+            "and --own-shards"
+        )
+    if recipe.has_memory and workers.several:
+        raise UserError(
+            f"objective {recipe.objective!r} keeps a memory of its texts, and a checkpoint has "
+            "that of one process: train with one, on one or more devices"
+        )
+    if own_shards and workers.several:
         if size % workers.count:
             raise UserError(
                 f"batch_size is {size}, not a multiple of the {workers.count} workers, which "
@@ -136,7 +131,6 @@ def _batches(
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
         if recipe.masking.duplicates is None:  # static masks depend on the row alone
             mask_seed = process_seed(seed, workers.number)
-
     objective, numbered = pretraining_objective(recipe), recipe.masking.duplicates is not None
 
     def batches(start: int) -> tf.data.Dataset:
@@ -145,25 +139,11 @@ def _batches(
         else:
             rows = corpus.dataset("train", size, seed, start, numbered=numbered)
         made = objective.dataset(rows, recipe.masking, corpus.vocabulary, mask_seed, start)
-        if options.data_service:
-            return through_service(made, options.data_service, workers.number)
+        if data_service:
+            return through_service(made, data_service, workers.number)
         return made.prefetch(tf.data.AUTOTUNE)
 
     return batches
-
-
-def _check_in_order(recipe: PretrainingRecipe, workers: Workers, options: InputOptions) -> None:
-    """Refuses settings that would separate a text from its memory."""
-    if options.data_service or options.own_shards:
-        raise UserError(
-            f"objective {recipe.objective!r} reads its texts in order: leave out --data-service "
-            "and --own-shards"
-        )
-    if workers.several:
-        raise UserError(
-            f"objective {recipe.objective!r} keeps a memory of its texts, and a checkpoint has "
-            "that of one process: train with one, on one or more devices"
-        )
 
 
 class PretrainingValidation:
@@ -193,11 +173,7 @@ class PretrainingValidation:
 
 
 def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:
-    """The names of a validation's metrics.
-
-    Raises:
-        UserError: the recipe's `best_metric` is none of them.
-    """
+    """The names of a validation's metrics, of which the recipe's `best_metric` must be one."""
     known = pretraining_objective(recipe).metric_names
     recipe.check_metric(known)
     return known
@@ -208,9 +184,6 @@ def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str
 
     Args:
         same: `"pairs"`, or `"paired"` where rows of the other kind of pairs will do.
-
-    Raises:
-        UserError: they are; the sentence names the setting.
     """
     for name in ("sequence_length", same):
         mine, theirs = getattr(recipe.corpus, name), getattr(corpus.config, name)

@@ -5,12 +5,10 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-import re
 import time
 
-from experiments.run import write_json
+from experiments.scores import default_splits, write_scores
 from experiments.translate.run import TranslationRun
-from macaron_tf.data.sources.names import PAIRS, parse_source
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import (
@@ -20,6 +18,7 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
+from macaron_tf.settings import SettingError
 from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
 
 
@@ -51,8 +50,7 @@ def run(options: argparse.Namespace) -> None:
         options.source_language or data.source_language,
         options.target_language or data.target_language,
     ]
-    has_splits = parse_source(source, PAIRS).has_splits
-    split = options.split or (data.validation_split if has_splits else "all")
+    split = options.split or default_splits(source, [data.validation_split])[0]
     pairs = read_pairs(source, split, *languages, options.data_dir, options.download)
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
@@ -98,10 +96,8 @@ def run(options: argparse.Namespace) -> None:
     # Each text, weights and settings have a file of their own.
     identity = json.dumps([conditions, manifest["files"], pairs])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
-    # For people: the end of a long path.
-    words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{source}-{split}")[-100:].strip("-.")
-    path = folder / f"{words}-{checkpoint.name}-beam{decoding.beam_size}-{digest}.json"
-    write_json(path, record)
+    ending = f"{checkpoint.name}-beam{decoding.beam_size}-{digest}"
+    path = write_scores(folder, f"{source}-{split}", ending, record)
     print(f"scores and translations: {path}")
 
 
@@ -145,29 +141,20 @@ class Outputs:
             record = json.loads(storage.as_path(name).read_bytes())
         except (*storage.FILE_ERRORS, ValueError, RecursionError) as error:
             raise UserError(f"{name} cannot be read as scores: {storage.reason(error)}") from error
-        if not isinstance(record, dict) or not {"hypotheses", "references", "metric"} <= set(
-            record
-        ):
-            raise UserError(f"{name} holds no translations: give a .json that `evaluate` wrote")
-        hypotheses, references = record["hypotheses"], record["references"]
-        for field, lines in (("hypotheses", hypotheses), ("references", references)):
-            if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-                raise UserError(f"{name}: {field!r} is no list of lines: evaluate again")
-        if len(hypotheses) != len(references) or not references:
+        try:
+            lines = record["hypotheses"], record["references"]
+            metric = TranslationMetric(**record["metric"])
+        except (KeyError, TypeError, SettingError) as error:
             raise UserError(
-                f"{name} has {len(hypotheses)} hypotheses and {len(references)} references, "
+                f"{name} holds no translations that this version knows ({error}): give a .json "
+                "that `evaluate` wrote"
+            ) from error
+        for field, found in zip(("hypotheses", "references"), lines, strict=True):
+            if not isinstance(found, list) or not all(isinstance(line, str) for line in found):
+                raise UserError(f"{name}: {field!r} is no list of lines: evaluate again")
+        if len(lines[0]) != len(lines[1]) or not lines[0]:
+            raise UserError(
+                f"{name} has {len(lines[0])} hypotheses and {len(lines[1])} references, "
                 "not one for each: evaluate again"
             )
-        return cls(hypotheses, references, _metric(name, record["metric"]))
-
-
-def _metric(name: str, values) -> TranslationMetric:
-    kinds = {field.name: field.type for field in dataclasses.fields(TranslationMetric)}
-    settings = values.items() if isinstance(values, dict) else [("metric", values)]
-    for setting, value in settings:
-        if type(value) is not kinds.get(setting):
-            raise UserError(
-                f"{name}: the metric's {setting!r} is {value!r}, which this version does not know: "
-                "evaluate again"
-            )
-    return TranslationMetric(**values)
+        return cls(*lines, metric)

@@ -1,7 +1,7 @@
-"""Pre-trained weights that a translation starts from: `translate train --init`."""
+"""The start of a translation: nothing, or the pre-trained weights of `translate train --init`."""
 
-import abc
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,45 +19,50 @@ from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.pretrained import is_library, load
 from macaron_tf.text import (
     PairVocabulary,
+    PieceVocabulary,
     SentencePieceVocabulary,
     check_vocabulary,
     load_encoder_vocabulary,
 )
-from macaron_tf.text.sentencepiece import normalized_text
+from macaron_tf.text.sentencepiece import interleave, normalized_text
 
 # Fields of the model that no pre-trained weight depends on.
 _FREE = (*DROPOUTS, "initializer_range", "vocab_size")
 _MAX_LINES = 10_000_000  # of the text that a vocabulary is trained on
 
 
-class Start(abc.ABC):
-    """Pre-trained weights and their vocabulary, for a translation.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Start:
+    """A start from nothing: the weights are drawn, the joint vocabulary is trained on the text.
 
     Attributes:
-        given: the value of `--init`.
+        given: the value of `--init`; "" = it was left out.
     """
 
     given: str
 
-    @abc.abstractmethod
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
         """The recipe with a model of the weights' shapes; dropouts stay the recipe's.
 
         Raises:
             UserError: no translation model has such layers.
         """
+        return recipe
 
-    @abc.abstractmethod
     def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
         """The configuration with the weights' value of every field outside `_FREE`."""
+        return config
 
     def check(self, recipe: TranslationRecipe) -> None:
-        """Refuses settings that weights or vocabulary do not fit.
-
-        Raises:
-            UserError: the sentence names the setting.
-        """
+        """Refuses settings that weights or vocabulary do not fit; the sentence names one."""
         wanted = recipe.model_config()
+        if not self.given:
+            if wanted.num_source_layers:
+                raise UserError(
+                    "model.num_source_layers reads a source of another vocabulary than a "
+                    "pre-trained model's: give --init a run of BART's or T5's"
+                )
+            return
         for name, theirs in _shapes_apart(self.fitting(wanted), wanted):
             raise UserError(
                 f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
@@ -69,10 +74,9 @@ class Start(abc.ABC):
                 "--init set data.sampling.dropout=0"
             )
 
-    @abc.abstractmethod
     def vocabulary(
         self, recipe: TranslationRecipe, directory: str | None = None, **text
-    ) -> PairVocabulary:
+    ) -> PieceVocabulary:
         """The vocabulary of the translation.
 
         Args:
@@ -82,10 +86,25 @@ class Start(abc.ABC):
         Raises:
             UserError: another vocabulary than the weights', or text that cannot be read.
         """
+        if directory:
+            return SentencePieceVocabulary.load(directory)
+        data = recipe.data
+        print(f"training a vocabulary of {data.vocabulary_size:,} pieces", flush=True)
+        return SentencePieceVocabulary.train(
+            interleave(_training_pairs(recipe, text), data.languages),
+            data.vocabulary_size,
+            normalization=data.normalization,
+            languages=data.languages,
+            masks=False,
+            character_coverage=1.0,
+        )
 
-    @abc.abstractmethod
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
         """Copies the weights into a built network; the others keep their random values."""
+
+
+def _training_pairs(recipe: TranslationRecipe, text: dict) -> Sequence[tuple[str, str]]:
+    return read_pairs(recipe.data.source, recipe.data.train_split, *recipe.data.languages, **text)
 
 
 def _shapes_apart(one, other) -> list[tuple[str, Any]]:
@@ -97,17 +116,12 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
     """The recipe with a model's configuration, and with lengths that its positions allow."""
     options = differing_fields(config, catalog.config(recipe.model))
     options.pop("vocab_size", None)
-    recipe = dataclasses.replace(recipe, model_options=tuple(sorted(options.items())))
-    if config.longest is None:
-        return recipe
-    data, decoding = recipe.data, recipe.decoding
-    most = min(data.cleaning.max_tokens, config.longest)
-    cleaning = dataclasses.replace(data.cleaning, max_tokens=most)
-    most = min(decoding.max_length, config.longest)
-    return dataclasses.replace(
-        recipe,
-        data=dataclasses.replace(data, cleaning=cleaning),
-        decoding=dataclasses.replace(decoding, max_length=most),
+    cleaning, longest = recipe.data.cleaning, config.longest or sys.maxsize
+    cleaning = dataclasses.replace(cleaning, max_tokens=min(cleaning.max_tokens, longest))
+    return recipe.changed(
+        model_options=tuple(sorted(options.items())),
+        data=dict(cleaning=cleaning),
+        decoding=dict(max_length=min(recipe.decoding.max_length, longest)),
     )
 
 
@@ -123,25 +137,19 @@ class EncoderStart(Start):
         decoder: gives the decoder's stack instead of `init`.
     """
 
-    given: str
     init: Init
-    parts: tuple[str, ...] = ("encoder", "decoder")
-    decoder: Init | None = None
+    parts: tuple[str, ...]
+    decoder: Init | None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
         recipe = _with_model(recipe, self.fitting(recipe.model_config()))
         decoder = self.decoder.given if self.decoder else None
-        return dataclasses.replace(
-            recipe, init=self.given, init_decoder=decoder, init_parts=self.parts
-        )
+        return recipe.changed(init=self.given, init_decoder=decoder, init_parts=self.parts)
 
     def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-        pairs = [(self.init, self.parts)]
-        if self.decoder:
-            pairs.append((self.decoder, ("decoder",)))
-        for init, parts in pairs:
+        for init, parts in ((self.init, self.parts), (self.decoder, ("decoder",))):
             try:
-                config = config_from_encoder(init.config, config, parts)
+                config = config_from_encoder(init.config, config, parts) if init else config
             except ValueError as error:
                 raise UserError(f"--init {init.given}: {error}") from error
         return config
@@ -198,7 +206,6 @@ class SequenceStart(Start):
     Lewis et al. 2020, "BART", section 3.4.
     """
 
-    given: str
     source: Pretrained
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
@@ -206,14 +213,9 @@ class SequenceStart(Start):
         # The paper's new encoder has 6 layers, as many as the encoder of BART's base size.
         depth = base.num_source_layers or theirs.config.num_encoder_layers
         options = {**base.options(*DROPOUTS), "num_source_layers": depth}
-        config = dataclasses.replace(theirs.config, **options)
-        recipe = dataclasses.replace(
-            recipe,
-            init=self.given,
-            model=theirs.model,
-            sentinel_rows=SENTINEL_ROWS if theirs.objective == "span_corruption" else 0,
-        )
-        return _with_model(recipe, config)
+        rows = SENTINEL_ROWS if theirs.objective == "span_corruption" else 0
+        recipe = recipe.changed(init=self.given, model=theirs.model, sentinel_rows=rows)
+        return _with_model(recipe, dataclasses.replace(theirs.config, **options))
 
     def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
         free = config.options(*_FREE, "num_source_layers", "source_vocab_size")
@@ -234,15 +236,12 @@ class SequenceStart(Start):
         if directory:
             source = load_encoder_vocabulary(directory)
         else:
-            print(
-                f"training a vocabulary of {data.vocabulary_size:,} pieces of {language!r}",
-                flush=True,
-            )
-            pairs = read_pairs(data.source, data.train_split, *data.languages, **text)
-            source_lines = (line for line, _ in pairs)
-            lines = normalized_text(source_lines, data.normalization, [language], _MAX_LINES)
+            size = data.vocabulary_size
+            print(f"training a vocabulary of {size:,} pieces of {language!r}", flush=True)
+            lines = (line for line, _ in _training_pairs(recipe, text))
+            lines = normalized_text(lines, data.normalization, [language], _MAX_LINES)
             source = SentencePieceVocabulary.train(
-                lines, data.vocabulary_size, languages=(language,), character_coverage=1.0
+                lines, size, languages=(language,), character_coverage=1.0
             )
         return PairVocabulary(source, self.source.vocabulary, data.normalization, data.languages)
 
@@ -253,17 +252,23 @@ class SequenceStart(Start):
             assign(weight, value)
 
 
-def read_start(given: str, parts: Sequence[str] | None = None, decoder: str | None = None) -> Start:
+def read_start(
+    given: str | None, parts: Sequence[str] | None = None, decoder: str | None = None
+) -> Start:
     """Opens the weights of `--init`, `--init-parts` and `--init-decoder`.
 
     Args:
-        given: RUN or RUN@CHECKPOINT, or another form of `read_init`.
+        given: RUN or RUN@CHECKPOINT, or another form of `read_init`; None = a start from nothing.
         parts: members of `PARTS`; None = both stacks.
         decoder: in the form of `given`, for the decoder alone.
 
     Raises:
         UserError: there are no such weights, or no translation can start from them.
     """
+    if not given:
+        if parts or decoder:
+            raise UserError("--init-parts and --init-decoder go with --init RUN")
+        return Start("")
     source = load(given)
     if source.objective in CORRUPTING and not is_library(given):
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):

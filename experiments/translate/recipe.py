@@ -118,13 +118,13 @@ class TranslationRecipe(Recipe):
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
         return dataclasses.replace(config, source_vocab_size=source_vocab_size)
 
-    def check_continues(self, before: "TranslationRecipe", where) -> None:
+    def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
         if before.init != self.init:
             raise UserError(
                 f"{where} was started with --init {before.init or 'left out'}, not "
                 f"{self.init or 'without it'}: give the same command, or another folder"
             )
-        super().check_continues(before, where)
+        super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
         """A new `data.target_language` is also the language that BLEU tokenizes."""

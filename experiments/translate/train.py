@@ -11,7 +11,7 @@ from experiments import registry
 from experiments.recipe import override
 from experiments.train_run import RunData, report, train_run
 from experiments.translate.init import Start, read_start
-from experiments.translate.recipe import DataConfig, TranslationRecipe
+from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.run import TranslationRun, first_stage, source_limit
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData
@@ -22,8 +22,7 @@ from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.text import PieceVocabulary, SentencePieceVocabulary, check_vocabulary
-from macaron_tf.text.sentencepiece import interleave
+from macaron_tf.text import PieceVocabulary, check_vocabulary
 from macaron_tf.training import FitModel, TrainingResult
 
 METRICS = ("loss", "nll", "perplexity", "accuracy", "bleu", "sacrebleu", "chrf")
@@ -32,23 +31,11 @@ _SAMPLES = 5  # translations that a validation shows
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    recipe = registry.load(options.recipe, TranslationRecipe)
-    start = None
-    if options.init:
-        start = read_start(options.init, options.init_parts, options.init_decoder)
-        recipe = start.apply(recipe)
-    elif options.init_parts or options.init_decoder:
-        raise UserError("--init-parts and --init-decoder go with --init RUN")
+    start = read_start(options.init, options.init_parts, options.init_decoder)
+    recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
     recipe, path = override(recipe, options.set), as_path(options.run)
-    result = train_recipe(
-        recipe,
-        path,
-        options.data_dir,
-        options.download,
-        vocabulary_dir=options.vocabulary,
-        strategy=options.devices,
-        start=start,
-    )
+    text = dict(data_dir=options.data_dir, download=options.download)
+    result = train_recipe(recipe, path, options.vocabulary, options.devices, start, **text)
     where = f" --data-dir {options.data_dir}" if options.data_dir else ""
     next_commands = [
         f"{recipe.command} average {path}",
@@ -60,81 +47,45 @@ def run(options: argparse.Namespace) -> None:
 
 def run_vocabulary(options: argparse.Namespace) -> None:
     """Trains and saves a vocabulary alone."""
-    recipe = override(registry.load(options.recipe, TranslationRecipe), options.set)
-    vocabulary = train_vocabulary(recipe.data, options.data_dir, options.download)
+    recipe = registry.load(options.recipe, TranslationRecipe, options.set)
+    text = dict(data_dir=options.data_dir, download=options.download)
+    vocabulary = Start("").vocabulary(recipe, **text)
     vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")
-
-
-def train_vocabulary(
-    data: DataConfig, data_dir: str | None = None, download: bool = False
-) -> SentencePieceVocabulary:
-    """Trains the joint vocabulary on both sides of the training split.
-
-    Raises:
-        UserError: the text cannot be read, or is too little for the size.
-    """
-    pairs = read_pairs(data.source, data.train_split, *data.languages, data_dir, download)
-    return SentencePieceVocabulary.train(
-        interleave(pairs, data.languages),
-        data.vocabulary_size,
-        normalization=data.normalization,
-        languages=data.languages,
-        masks=False,
-        character_coverage=1.0,
-    )
 
 
 def train_recipe(
     recipe: TranslationRecipe,
     path: epath.Path,
-    data_dir: str | None = None,
-    download: bool = False,
     vocabulary_dir: str | None = None,
     strategy: tf.distribute.Strategy | None = None,
     start: Start | None = None,
+    **text,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder, or continues the run in that folder.
 
     All input is read before the folder is made: bad input leaves nothing behind.
 
     Args:
-        data_dir, download: as for `read_pairs`.
         vocabulary_dir: a vocabulary to use instead of training one.
         strategy: the devices; None = the current ones.
-        start: pre-trained weights with their vocabulary; the recipe is `start.apply`'s.
+        start: gives weights and vocabulary; the recipe is `start.apply`'s. None = from nothing.
+        text: `data_dir` and `download` of `read_pairs`.
 
     Raises:
         UserError: bad input, or a run of other data or another model in `path`.
     """
-    # Refuse a wrong model before minutes are spent on the data.
-    if recipe.model_config().num_source_layers and start is None:
-        raise UserError(
-            "model.num_source_layers reads a source of another vocabulary than a pre-trained "
-            "model's: give --init a run of BART's or T5's"
-        )
-    if start:
-        start.check(recipe)
+    start, config = start or Start(""), recipe.data
+    start.check(recipe)  # before minutes are spent on the data
     recipe.check_metric(METRICS)
-    config, text = recipe.data, dict(data_dir=data_dir, download=download)
     held_out = read_pairs(config.source, config.validation_split, *config.languages, **text)
     opened = TranslationRun.resume(path, recipe)
-    if opened:
+    if opened and not vocabulary_dir:
         vocabulary = opened.vocabulary
-        if vocabulary_dir:
-            given = (
-                start.vocabulary(recipe, vocabulary_dir)
-                if start
-                else SentencePieceVocabulary.load(vocabulary_dir)
-            )
-            check_vocabulary(vocabulary.hash, given, str(path))
-    elif start:
-        vocabulary = start.vocabulary(recipe, vocabulary_dir, **text)
-    elif vocabulary_dir:
-        vocabulary = SentencePieceVocabulary.load(vocabulary_dir)
     else:
-        print(f"training a vocabulary of {config.vocabulary_size:,} pieces", flush=True)
-        vocabulary = train_vocabulary(config, **text)
+        vocabulary = start.vocabulary(recipe, vocabulary_dir, **text)
+    if opened:
+        check_vocabulary(opened.vocabulary.hash, vocabulary, str(path))
     made_for = (vocabulary.languages, vocabulary.normalization)
     if made_for != (config.languages, config.normalization):
         raise UserError(
@@ -174,9 +125,9 @@ def train_recipe(
         TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy)),
         lambda network: TranslationValidation(recipe, network, vocabulary, held_out),
         strategy,
-        initialize=start and (lambda network: start.copy_to(network, recipe)),
+        initialize=lambda network: start.copy_to(network, recipe),
         first_stage=lambda network: first_stage(recipe, network),
-        note=f", from {recipe.init}" if start else "",
+        note=f", from {start.given}" if start.given else "",
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import sys
 
-from experiments.lines import arriving, decoded, opened_input, opened_output
+from experiments.lines import answer_lines
 from experiments.translate.run import TranslationRun
 from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, Translations
 from macaron_tf.errors import UserError
@@ -14,17 +14,16 @@ def run(options: argparse.Namespace) -> None:
     """Translates a file or stdin to a file or stdout."""
     opened = TranslationRun.open(options.run)
     decoding = _decoding(options, opened.recipe.decoding)
-    with opened_input(options.input) as lines, opened_output(options.output) as out:
-        with options.devices.scope():
-            translator = opened.translator(options.checkpoint, decoding, options.seed)
-        first = 1
-        for chunk in arriving(decoded(lines)):
-            translations = translator.translate(chunk, first)
-            first += len(chunk)
-            for warning in translations.warnings:
-                print(f"warning: {warning}", file=sys.stderr)
-            out.write(_formatted(translations, options.n_best).encode())
-            out.flush()
+    with options.devices.scope():
+        translator = opened.translator(options.checkpoint, decoding, options.seed)
+
+    def answer(lines: list[str], first: int) -> str:
+        translations = translator.translate(lines, first)
+        for warning in translations.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        return _formatted(translations, options.n_best)
+
+    answer_lines(options.input, options.output, answer)
 
 
 def _decoding(

@@ -93,9 +93,7 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path, c
     [shard] = corpus.glob("train*")
     content = shard.read_bytes()
     opened = pretraining_train.PretrainingCorpus.open(corpus)
-    recipe = pretraining_train.override(
-        pretraining_train.registry.load("bert_tiny"), train_flags(bucket)[3::2]
-    )
+    recipe = pretraining_train.registry.load("bert_tiny", settings=train_flags(bucket)[3::2])
     if damage == "cut":
         shard.write_bytes(content[: len(content) // 2])
     else:

@@ -269,9 +269,9 @@ GOOD = {
     [
         ({"references": ["a", "b"]}, "different references"),
         ({"metric": {"language": "de"}}, "by the same metric"),
-        ({"metric": {"language": 5}}, "the metric's 'language' is 5"),
-        ({"metric": {"colour": "red"}}, "the metric's 'colour' is 'red'"),
-        ({"metric": ["de"]}, "the metric's 'metric' is ['de']"),
+        ({"metric": {"language": 5}}, "metric.language=5 must be text"),
+        ({"metric": {"colour": "red"}}, "'colour'"),
+        ({"metric": ["de"]}, "must be a mapping, not list"),
         ({"hypotheses": "ein"}, "'hypotheses' is no list of lines"),
         ({"hypotheses": [1, 2]}, "'hypotheses' is no list of lines"),
         ({"hypotheses": ["a"]}, "1 hypotheses and 2 references"),
