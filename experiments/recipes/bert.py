@@ -34,7 +34,6 @@ def bert_tiny() -> PretrainingRecipe:
             learning_rate=1e-3,
             schedule="linear",
             warmup_steps=500,
-            beta_1=0.9,
             beta_2=0.98,
             epsilon=1e-6,
             weight_decay=0.01,
@@ -58,27 +57,18 @@ def bert_base() -> PretrainingRecipe:
 
     Measured: not run at this size.
     """
-    return PretrainingRecipe(
+    return bert_tiny().changed(
         model="bert_base",
-        corpus=CorpusConfig(("tfds:wikipedia/20230601.en", "tfds:pg19"), sequence_length=512),
+        model_options=(),
+        corpus=dict(sequence_length=512),
         vocabulary=VocabularyConfig(size=30_522),
-        masking=MaskingConfig(mask=1.0, random=0.0),
-        batch_size=32,
-        training=TrainingConfig(
+        training=dict(
             max_steps=300_000,
             learning_rate=3e-4,
-            schedule="linear",
             warmup_steps=20_000,
-            beta_1=0.9,
-            beta_2=0.98,
-            epsilon=1e-6,
-            weight_decay=0.01,
-            decay_vectors=False,
             accumulation_steps=32,
             dtype_policy="mixed_bfloat16",
             validate_every=5_000,
-            best_metric="loss",
-            best_mode="min",
         ),
     )
 
@@ -185,29 +175,13 @@ def macaron_bert_base() -> PretrainingRecipe:
 
     Measured: not run at this size.
     """
-    return PretrainingRecipe(
+    return bert_base().changed(
         model="macaron_bert_base",
-        corpus=CorpusConfig(
-            ("tfds:wikipedia/20230601.en", "tfds:pg19"), sequence_length=512, pairs="next_sentence"
-        ),
+        corpus=dict(pairs="next_sentence"),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=32_000),
+        masking=MaskingConfig(),
         batch_size=8,
-        training=TrainingConfig(
-            max_steps=800_000,
-            learning_rate=3e-4,
-            schedule="linear",
-            warmup_steps=10_000,
-            beta_1=0.9,
-            beta_2=0.999,
-            epsilon=1e-6,
-            weight_decay=0.01,
-            decay_vectors=False,
-            accumulation_steps=32,
-            dtype_policy="mixed_bfloat16",
-            validate_every=10_000,
-            best_metric="loss",
-            best_mode="min",
-        ),
+        training=dict(max_steps=800_000, warmup_steps=10_000, beta_2=0.999, validate_every=10_000),
     )
 
 
@@ -220,11 +194,7 @@ def gmlp_tiny() -> PretrainingRecipe:
     Measured: after 5,000 updates of 8 rows, pre-norm with T5's bias (one seed), loss of tokens
     4.73; fine-tuned, SST-2 80.7 and CoNLL-2003 69.7; see `experiments/results/slides_encoders`.
     """
-    return bert_tiny().changed(
-        model="gmlp_tiny",
-        model_options=(("dropout", 0.0), ("attention_dropout", 0.0)),
-        masking=MaskingConfig(),
-    )
+    return bert_tiny().changed(model="gmlp_tiny", masking=MaskingConfig())
 
 
 def gmlp_base() -> PretrainingRecipe:

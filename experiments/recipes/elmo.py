@@ -52,7 +52,7 @@ def elmo_original() -> ElmoRecipe:
 
     Measured: not yet, and not within reach of two cores.
     """
-    return ElmoRecipe(
+    return elmo_tiny().changed(
         model="elmo_original",
         sources=("text-lines:1b/*.txt",),
         vocabulary_size=793_471,
@@ -60,15 +60,13 @@ def elmo_original() -> ElmoRecipe:
         batch_size=384,
         held_out=1_000,
         samples=8_192,
-        training=TrainingConfig(
+        training=dict(
             max_steps=1_000_000,
             learning_rate=5e-4,
-            schedule="linear",
             warmup_steps=10_000,
             beta_2=0.999,
             clip_norm=10.0,
             validate_every=10_000,
-            best_metric="perplexity",
-            best_mode="min",
+            keep_last=5,
         ),
     )

@@ -2,8 +2,7 @@
 
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import bert_base, bert_tiny
-from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.training.config import TrainingConfig
+from macaron_tf.objectives import MaskingConfig
 
 
 def gpt_tiny() -> PretrainingRecipe:
@@ -41,28 +40,21 @@ def gpt_base() -> PretrainingRecipe:
 
     Measured: not run at this size.
     """
-    return PretrainingRecipe(
+    return bert_base().changed(
         model="gpt_base",
         objective="causal_language",
-        corpus=CorpusConfig(("tfds:pg19",), sequence_length=512, packing="full_text"),
+        corpus=dict(sources=("tfds:pg19",), packing="full_text"),
         vocabulary=VocabularyConfig(kind="sentencepiece", size=40_480),
-        batch_size=32,
-        training=TrainingConfig(
+        masking=MaskingConfig(),
+        training=dict(
             max_steps=3_000_000,
             learning_rate=2.5e-4,
             schedule="cosine",
             warmup_steps=2_000,
             warmup_start=0.0,
-            beta_1=0.9,
             beta_2=0.999,
             epsilon=1e-8,
-            weight_decay=0.01,
-            decay_vectors=False,
             accumulation_steps=2,
-            dtype_policy="mixed_bfloat16",
-            validate_every=5_000,
-            best_metric="loss",
-            best_mode="min",
         ),
     )
 
@@ -103,7 +95,7 @@ def gpt2_base() -> PretrainingRecipe:
     """
     return gpt_base().changed(
         model="gpt2_base",
-        corpus=CorpusConfig(("tfds:c4/en",), sequence_length=1024, packing="full_text"),
+        corpus=dict(sources=("tfds:c4/en",), sequence_length=1024),
         vocabulary=VocabularyConfig(
             kind="byte_bpe", size=50_257, lower_case=False, max_documents=1_000_000
         ),
@@ -201,7 +193,6 @@ def xlnet_tiny() -> PretrainingRecipe:
         model="xlnet_tiny",
         model_options=(("activation_dropout", 0.0), ("attention_dropout", 0.0), ("dropout", 0.0)),
         objective="permutation_language",
-        partial_prediction=6.0,
         memory_length=48,
         corpus=dict(packing="full_text", validation_every=50, validation_run=32),
     )
@@ -223,7 +214,6 @@ def xlnet_large() -> PretrainingRecipe:
     return bert_base().changed(
         model="xlnet_large",
         objective="permutation_language",
-        partial_prediction=6.0,
         memory_length=384,
         corpus=dict(packing="full_text", validation_every=200, validation_run=32),
         vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
@@ -233,7 +223,6 @@ def xlnet_large() -> PretrainingRecipe:
             learning_rate=4e-4,
             warmup_steps=40_000,
             beta_2=0.999,
-            epsilon=1e-6,
             accumulation_steps=32,
         ),
     )

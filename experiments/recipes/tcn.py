@@ -4,10 +4,18 @@ from experiments.tcn.recipe import SequenceRecipe
 from macaron_tf.training.config import TrainingConfig
 
 
-def _training(**settings) -> TrainingConfig:
-    """Adam with a learning rate that falls to 0; 28 minutes at most."""
+def _recipe(task: str, options=(), batch_size=32, recurrent=(), **training) -> SequenceRecipe:
+    """A task's model under Adam with a learning rate that falls to 0; 28 minutes at most."""
     common = dict(schedule="linear", warmup_steps=0, beta_2=0.999, keep_last=1, max_minutes=28.0)
-    return TrainingConfig(**common, **settings)
+    common |= dict(best_metric="loss", best_mode="min")
+    return SequenceRecipe(
+        model=f"tcn_{task}",
+        model_options=options,
+        task=task,
+        batch_size=batch_size,
+        recurrent=recurrent,
+        training=TrainingConfig(**common | training),
+    )
 
 
 def tcn_adding() -> SequenceRecipe:
@@ -24,22 +32,16 @@ def tcn_adding() -> SequenceRecipe:
     Measured: on the test TCN 7.3e-5 in 10 minutes, LSTM and GRU 0.18 in 13, one seed beside other
     work (experiments/results/tcn).
     """
-    return SequenceRecipe(
-        model="tcn_adding",
-        task="adding",
-        batch_size=32,
+    return _recipe(
+        "adding",
         recurrent=(
             "training.max_steps=4000",
             "training.learning_rate=1e-3",
             "training.clip_norm=1.0",
         ),
-        training=_training(
-            max_steps=8_000,
-            learning_rate=4e-3,
-            validate_every=500,
-            best_metric="loss",
-            best_mode="min",
-        ),
+        max_steps=8_000,
+        learning_rate=4e-3,
+        validate_every=500,
     )
 
 
@@ -57,20 +59,14 @@ def tcn_copy_memory() -> SequenceRecipe:
     Measured: on the test TCN 7.6e-7, LSTM 0.0206, GRU 0.0203, RNN 0.0204, one seed, each in 11
     minutes or less beside other work (experiments/results/tcn).
     """
-    return SequenceRecipe(
-        model="tcn_copy_memory",
-        task="copy_memory",
-        batch_size=32,
+    return _recipe(
+        "copy_memory",
         recurrent=("training.max_steps=2000",),
-        training=_training(
-            max_steps=4_000,
-            learning_rate=2e-3,
-            validate_every=250,
-            best_metric="loss",
-            best_mode="min",
-            clip_norm=1.0,
-            log_every=50,
-        ),
+        max_steps=4_000,
+        learning_rate=2e-3,
+        validate_every=250,
+        clip_norm=1.0,
+        log_every=50,
     )
 
 
@@ -88,21 +84,15 @@ def tcn_jsb() -> SequenceRecipe:
     Measured: on the test TCN 8.27, LSTM 8.46, GRU 8.46, RNN 8.94, one seed, each in 8 minutes or
     less beside other work (experiments/results/tcn); 20 epochs of the TCN give 8.50.
     """
-    return SequenceRecipe(
-        model="tcn_jsb",
-        task="jsb",
+    return _recipe(
+        "jsb",
         batch_size=1,
-        recurrent=(),
-        training=_training(
-            max_steps=13_740,
-            learning_rate=1e-3,
-            validate_every=229,
-            best_metric="loss",
-            best_mode="min",
-            clip_norm=0.4,
-            log_every=229,
-            steps_per_call=20,
-        ),
+        max_steps=13_740,
+        learning_rate=1e-3,
+        validate_every=229,
+        clip_norm=0.4,
+        log_every=229,
+        steps_per_call=20,
     )
 
 
@@ -120,9 +110,8 @@ def tcn_nottingham() -> SequenceRecipe:
     Measured: on the test TCN 3.14, LSTM 3.95, GRU 4.02, one seed, each in 24 minutes or less beside
     other work (experiments/results/tcn); the recurrent models' validation still fell at their end.
     """
-    return SequenceRecipe(
-        model="tcn_nottingham",
-        task="nottingham",
+    return _recipe(
+        "nottingham",
         batch_size=2,
         recurrent=(
             "batch_size=16",
@@ -132,15 +121,11 @@ def tcn_nottingham() -> SequenceRecipe:
             "training.learning_rate=2e-3",
             "training.clip_norm=1.0",
         ),
-        training=_training(
-            max_steps=17_350,
-            learning_rate=1e-3,
-            validate_every=347,
-            best_metric="loss",
-            best_mode="min",
-            clip_norm=0.4,
-            log_every=347,
-        ),
+        max_steps=17_350,
+        learning_rate=1e-3,
+        validate_every=347,
+        clip_norm=0.4,
+        log_every=347,
     )
 
 
@@ -159,22 +144,19 @@ def tcn_mnist() -> SequenceRecipe:
     Measured: TCN 97.7% of 5,000 test images, one seed, 10 minutes (experiments/results/tcn); the
     recurrent models: not yet.
     """
-    return SequenceRecipe(
-        model="tcn_mnist",
-        task="mnist",
+    return _recipe(
+        "mnist",
         batch_size=64,
         recurrent=(
             "training.max_steps=2500",
             "training.learning_rate=1e-3",
             "training.clip_norm=1.0",
         ),
-        training=_training(
-            max_steps=5_620,
-            learning_rate=2e-3,
-            validate_every=281,
-            best_metric="accuracy",
-            best_mode="max",
-        ),
+        max_steps=5_620,
+        learning_rate=2e-3,
+        validate_every=281,
+        best_metric="accuracy",
+        best_mode="max",
     )
 
 
@@ -205,20 +187,17 @@ def tcn_ptb_words() -> SequenceRecipe:
 
     Measured: not yet.
     """
-    return SequenceRecipe(
-        model="tcn_ptb_words",
-        model_options=(("dropout", 0.1), ("embedding_dropout", 0.1)),
-        task="ptb_words",
+    return _recipe(
+        "ptb_words",
+        options=(("dropout", 0.1), ("embedding_dropout", 0.1)),
         batch_size=16,
         recurrent=("training.clip_norm=1.0",),
-        training=_training(
-            max_steps=1_452,
-            learning_rate=1e-3,
-            validate_every=242,
-            best_metric="perplexity",
-            best_mode="min",
-            clip_norm=0.35,
-        ),
+        max_steps=1_452,
+        learning_rate=1e-3,
+        validate_every=242,
+        best_metric="perplexity",
+        best_mode="min",
+        clip_norm=0.35,
     )
 
 
@@ -235,21 +214,17 @@ def tcn_ptb_characters() -> SequenceRecipe:
 
     Measured: not yet.
     """
-    return SequenceRecipe(
-        model="tcn_ptb_characters",
-        task="ptb_characters",
-        batch_size=32,
+    return _recipe(
+        "ptb_characters",
         recurrent=(
             "training.clip_norm=1.0",
             "training.max_steps=500",
             "training.validate_every=100",
         ),
-        training=_training(
-            max_steps=1_000,
-            learning_rate=1e-3,
-            validate_every=100,
-            best_metric="bits",
-            best_mode="min",
-            clip_norm=0.15,
-        ),
+        max_steps=1_000,
+        learning_rate=1e-3,
+        validate_every=100,
+        best_metric="bits",
+        best_mode="min",
+        clip_norm=0.15,
     )

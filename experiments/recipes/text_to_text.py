@@ -1,10 +1,8 @@
 """Encoder-decoders that restore damaged text: T5 and BART."""
 
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
-from experiments.recipes.bert import bert_tiny
-from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.objectives import DenoisingConfig, SpanCorruptionConfig
-from macaron_tf.training.config import TrainingConfig
+from experiments.recipes.bert import bert_base, bert_tiny
+from macaron_tf.objectives import DenoisingConfig, MaskingConfig, SpanCorruptionConfig
 
 _CORRUPTION = SpanCorruptionConfig(rate=0.15, mean_span=3.0)
 
@@ -49,28 +47,20 @@ def t5_base() -> PretrainingRecipe:
 
     Measured: not run at this size.
     """
-    return PretrainingRecipe(
+    return t5_tiny().changed(
         model="t5_base",
-        objective="span_corruption",
+        model_options=(),
         corruption=_CORRUPTION,
-        corpus=CorpusConfig(
-            ("tfds:wikipedia/20230601.en", "tfds:pg19"),
-            sequence_length=_CORRUPTION.text_length(512) + 2,  # with [CLS] and [SEP]
-        ),
+        corpus=dict(sequence_length=_CORRUPTION.text_length(512) + 2),  # with [CLS] and [SEP]
         vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
-        batch_size=32,
-        training=TrainingConfig(
+        masking=MaskingConfig(),
+        training=dict(
             max_steps=524_288,
-            optimizer="adafactor",
-            learning_rate=0.01,
-            schedule="inverse_sqrt",
-            warmup_steps=10_000,
-            warmup_start=0.01,
+            epsilon=1e-8,
+            decay_vectors=True,
             accumulation_steps=4,
             dtype_policy="mixed_bfloat16",
             validate_every=5_000,
-            best_metric="loss",
-            best_mode="min",
         ),
     )
 
@@ -103,27 +93,13 @@ def bart_base() -> PretrainingRecipe:
 
     Measured: not run at this size.
     """
-    return PretrainingRecipe(
+    return bert_base().changed(
         model="bart_base",
         objective="denoising",
         denoising=DenoisingConfig(infilling=0.3, mean_span=3.0, shuffling=1.0),
-        corpus=CorpusConfig(("tfds:wikipedia/20230601.en", "tfds:pg19"), sequence_length=512),
         vocabulary=VocabularyConfig(kind="byte_bpe", size=50_265, lower_case=False),
-        batch_size=32,
-        training=TrainingConfig(
-            max_steps=500_000,
-            learning_rate=6e-4,
-            schedule="linear",
-            warmup_steps=24_000,
-            beta_1=0.9,
-            beta_2=0.98,
-            epsilon=1e-6,
-            weight_decay=0.01,
-            decay_vectors=False,
-            accumulation_steps=250,
-            dtype_policy="mixed_bfloat16",
-            validate_every=5_000,
-            best_metric="loss",
-            best_mode="min",
+        masking=MaskingConfig(),
+        training=dict(
+            max_steps=500_000, learning_rate=6e-4, warmup_steps=24_000, accumulation_steps=250
         ),
     )
