@@ -23,7 +23,8 @@ import socket
 import sys
 import threading
 
-from macaron_tf.errors import UserError, exit_on_user_error
+from experiments import command_line as cli
+from macaron_tf.errors import UserError
 
 
 def _check_port(port: int) -> None:
@@ -40,19 +41,8 @@ def _check_port(port: int) -> None:
         ) from error
 
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Serves until SIGTERM or Ctrl-C; see `--help`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.data_service",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    text = "for trainings' requests; batches are sent from PORT + 1 (default 5050)"
-    parser.add_argument("--port", type=int, default=5050, metavar="PORT", help=text)
-    text = "name or address of this machine for trainings (default %(default)s)"
-    parser.add_argument("--host", default=socket.gethostname(), metavar="NAME", help=text)
-    options = parser.parse_args(arguments)
+def serve(options: argparse.Namespace) -> None:
+    """Serves until SIGTERM or Ctrl-C."""
     for port in (options.port, options.port + 1):
         _check_port(port)
     stop = threading.Event()
@@ -77,6 +67,23 @@ def main(arguments: list[str] | None = None) -> None:
     dispatcher.stop()
     print("data service stopped", flush=True)
 
+
+main = cli.single_program(
+    "experiments.data_service",
+    __doc__,
+    "",
+    "experiments.data_service:serve",
+    cli.number(
+        "--port PORT",
+        "for trainings' requests; batches are sent from PORT + 1 (default 5050)",
+        5050,
+    ),
+    cli.argument(
+        "--host NAME",
+        "name or address of this machine for trainings (default %(default)s)",
+        default=socket.gethostname(),
+    ),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -67,14 +67,10 @@ class EpochRecipe(Recipe):
             "training.warmup_steps": "warmup_fraction",
             "training.validate_every": "validate_epochs",
         }
-        return dataclasses.replace(self, **{computed[path]: None}) if path in computed else self
+        return self.changed(**{computed[path]: None}) if path in computed else self
 
     def resolved(self, examples: int) -> "EpochRecipe":
-        """The recipe with its numbers of updates for a training set.
-
-        Args:
-            examples: of the training set.
-        """
+        """The recipe with its numbers of updates for a training set of so many examples."""
         training = self.training
         updates = -(-examples // self.batch_size) / training.accumulation_steps  # of an epoch
         changes = {"max_steps": training.max_steps}
@@ -85,7 +81,7 @@ class EpochRecipe(Recipe):
             changes["warmup_steps"] = min(round(self.warmup_fraction * last), last - 1)
         if self.validate_epochs is not None:
             changes["validate_every"] = min(max(round(self.validate_epochs * updates), 1), last)
-        return dataclasses.replace(self, training=dataclasses.replace(training, **changes))
+        return self.changed(training=changes)
 
 
 def fine_tuning(learning_rate: float, best_metric: str) -> TrainingConfig:
@@ -104,15 +100,7 @@ def fine_tuning(learning_rate: float, best_metric: str) -> TrainingConfig:
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
-    """Refuses a `--set` of a setting that the command line has an argument for.
-
-    Args:
-        settings: each as `path=value`.
-        options: the argument, by the setting's path.
-
-    Raises:
-        UserError: there is one; the sentence names the argument.
-    """
+    """Refuses a `--set` of a setting that has an argument: `options`, by the setting's path."""
     for setting in settings:
         name = setting.partition("=")[0]
         if name in options:

@@ -54,17 +54,10 @@ class Recipe(Settings):
         """The recipe with fields replaced; a dict replaces fields of the settings under its name:
         `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`.
         """
-        for name, value in values.items():
-            if isinstance(value, dict):
-                values[name] = dataclasses.replace(getattr(self, name), **value)
-        return dataclasses.replace(self, **values)
+        return _changed(self, values)
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
-        """The model's configuration, at a vocabulary's size.
-
-        Raises:
-            UserError: there is no such model or option, or a value is out of its range.
-        """
+        """The model's configuration, at a vocabulary's size."""
         options = dict(self.model_options)
         if "vocab_size" in options:
             raise UserError(
@@ -73,11 +66,7 @@ class Recipe(Settings):
         return self.catalog_config(vocab_size=vocab_size or 8, **options)
 
     def catalog_config(self, **options):
-        """The catalog's configuration of the model, with fields replaced.
-
-        Raises:
-            UserError: there is no such model or option, or a value is out of its range.
-        """
+        """The catalog's configuration of the model, with fields replaced."""
         try:
             return catalog.config(self.model, **options)
         except ValueError as error:
@@ -124,14 +113,12 @@ class Recipe(Settings):
 
         Args:
             may_change: as the class's, which is the default.
-
-        Raises:
-            UserError: another setting differs; the sentence names it.
         """
         free = tuple(self.may_change if may_change is None else may_change)
+        parts = tuple(name for name in free if name.endswith("."))
         old, new = _leaves(before), _leaves(self)
         for name in old | new:
-            allowed = name in free or name.startswith(tuple(f for f in free if f.endswith(".")))
+            allowed = name in free or name.startswith(parts)
             slope = name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
             if old.get(name) != new.get(name) and (slope or not allowed):
                 raise UserError(
@@ -149,9 +136,6 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
 
     Args:
         where: the file's name, for errors.
-
-    Raises:
-        UserError: the text is not such a recipe.
     """
     try:
         values = json.loads(text)
@@ -173,12 +157,8 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     Args:
         settings: such as `training.max_steps=500`, `data.source=tsv:pairs.tsv`,
             `model.dropout=0.2` (a field of the model's configuration) or `model=macaron_small`.
-
-    Raises:
-        UserError: no such path, with the nearest one and all there are; or a value of another
-            type or out of its range.
     """
-    options, values = {}, {}
+    options, values, paths = {}, {}, []
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
@@ -186,17 +166,31 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         if path.startswith("model."):
             options[path.removeprefix("model.")] = text
         else:
-            values[path] = parse(path, text, _hint(type(recipe), path, setting))
-    recipe = _replace(recipe, values)
+            value, part = parse(path, text, _hint(type(recipe), path, setting)), values
+            *parents, name = path.split(".")
+            for parent in parents:
+                part = part.setdefault(parent, {})
+            part[name] = value
+            paths.append(path)
+    recipe = _changed(recipe, values)
     if options:
         chosen = dict(recipe.model_options)
         for name, text in options.items():
             hint = _hint(type(recipe.catalog_config()), name, f"model.{name}={text}")
             chosen[name] = parse(f"model.{name}", text, hint)
-        recipe = dataclasses.replace(recipe, model_options=tuple(sorted(chosen.items())))
-    for path in values:
+        recipe = recipe.changed(model_options=tuple(sorted(chosen.items())))
+    for path in paths:
         recipe = recipe.follow(path)
     return recipe
+
+
+def _changed(node, values: dict[str, typing.Any]):
+    """A settings value with fields replaced, each part being made anew once."""
+    made = {
+        name: _changed(getattr(node, name), value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
+    return dataclasses.replace(node, **made)
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
@@ -233,9 +227,8 @@ def _hint(cls, path: str, setting: str):
     name, _, rest = path.partition(".")
     hints = hints_of(cls)
     if name not in hints:
-        near = "".join(
-            f"; perhaps you meant {n!r}" for n in difflib.get_close_matches(name, hints, 1)
-        )
+        close = difflib.get_close_matches(name, hints, 1)
+        near = f"; perhaps you meant {close[0]!r}" if close else ""
         raise UserError(
             f"--set {setting}: there is no {name!r} here; there are {', '.join(hints)}{near}"
         )
@@ -248,18 +241,3 @@ def _hint(cls, path: str, setting: str):
     if rest:
         raise UserError(f"--set {setting}: {name} has no parts, but {rest} follows")
     return hint
-
-
-def _replace(node, values: dict[str, typing.Any]):
-    """The value with those at dotted paths replaced, each part being made anew once."""
-    parts: dict[str, dict] = {}
-    for path, value in values.items():
-        name, _, rest = path.partition(".")
-        parts.setdefault(name, {})[rest] = value
-    return dataclasses.replace(
-        node,
-        **{
-            name: inner[""] if "" in inner else _replace(getattr(node, name), inner)
-            for name, inner in parts.items()
-        },
-    )

@@ -33,12 +33,7 @@ def names(kind: type[Recipe] = Recipe) -> list[str]:
 
 
 def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
-    """Makes the recipe of a name, with settings replaced as by `override`.
-
-    Raises:
-        UserError: no such recipe, or one of another kind; the sentence lists the names; or a bad
-            setting.
-    """
+    """Makes the recipe of a name, with settings replaced as by `override`."""
     if name not in _makers():
         raise UserError(f"no recipe is called {name!r}; there are {', '.join(names(kind))}")
     recipe = _makers()[name]()
@@ -60,9 +55,6 @@ def run(options: argparse.Namespace) -> None:
 
     Args:
         options: `kind`, the class of the recipes as `module:class`, and `name`.
-
-    Raises:
-        UserError: no such recipe, or one of another kind.
     """
     kind, name = pkgutil.resolve_name(options.kind), options.name
     if name is None:

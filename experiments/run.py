@@ -16,6 +16,7 @@ import dataclasses
 import json
 import os
 import typing
+from collections.abc import Sequence
 
 import keras
 from etils import epath
@@ -26,6 +27,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.checkpoints import find_checkpoint
 from macaron_tf.training.state import load_network
+from macaron_tf.training.updates import FirstStage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,30 +45,15 @@ class Run(abc.ABC):
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> typing.Self:
-        """Reads a run's recipe and vocabulary from its folder, `gs://` included.
-
-        Raises:
-            UserError: the folder is no run, or its files are damaged.
-        """
+        """Reads a run's recipe and vocabulary from its folder, `gs://` included."""
         path = storage.as_path(path)
-        recipe_file = path / "recipe.json"
-        try:
-            text = recipe_file.read_bytes().decode()
-        except (*storage.FILE_ERRORS, UnicodeDecodeError) as error:
-            raise UserError(
-                f"{path} is not a run: cannot read {recipe_file}; give the folder that "
-                f"`{cls.recipe_class.command} train` wrote"
-            ) from error
-        recipe = recipe_from_json(cls.recipe_class, text, str(recipe_file))
+        text, where = _recipe_text(path, f"`{cls.recipe_class.command} train`")
+        recipe = recipe_from_json(cls.recipe_class, text, where)
         return cls(path, recipe, cls.load_vocabulary(path / "vocabulary"))
 
     @classmethod
     def resume(cls, path: epath.Path, recipe: Recipe) -> typing.Self | None:
-        """The run in a folder, for a training with `recipe` to continue; None = no run yet.
-
-        Raises:
-            UserError: the run was started with other settings; the sentence names one.
-        """
+        """The run in a folder, for a training with `recipe` to continue; None = no run yet."""
         if not (path / "recipe.json").exists():
             return None
         run = cls.open(path)
@@ -82,6 +69,14 @@ class Run(abc.ABC):
     def build_network(self) -> keras.Model:
         """The recipe's model at the vocabulary's size, in the recipe's dtype policy, built."""
 
+    def first_stage(self, network: keras.Model) -> FirstStage | None:
+        """The network's first stage of training; None = every update trains all weights."""
+        return None
+
+    def memory(self, network: keras.Model) -> Sequence[keras.Variable]:
+        """The network's variables that carry texts from batch to batch, see `Updates`."""
+        return ()
+
     def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
         """Writes everything but checkpoints and metrics into the folder.
 
@@ -96,9 +91,6 @@ class Run(abc.ABC):
         Args:
             fingerprint: SHA-256 of the training data; "" = no data.json.
             counts: sizes to record beside it.
-
-        Raises:
-            UserError: the folder cannot be written.
         """
         folder = None
         if self.vocabulary is not None:
@@ -118,11 +110,7 @@ class Run(abc.ABC):
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
     def check_data(self, fingerprint: str) -> None:
-        """Refuses to continue the run on other data.
-
-        Raises:
-            UserError: the recorded fingerprint differs or is missing.
-        """
+        """Refuses to continue the run on data of another fingerprint."""
         record = self.path / "data.json"
         try:
             known = json.loads(record.read_bytes())["sha256"]
@@ -139,14 +127,7 @@ class Run(abc.ABC):
         return find_checkpoint(self.path, name, self.recipe.training.save_every_steps)
 
     def load_network(self, checkpoint: os.PathLike | str | None = None) -> keras.Model:
-        """The network with a checkpoint's weights.
-
-        Args:
-            checkpoint: a path or a name of `Run.checkpoint`.
-
-        Raises:
-            UserError: no such checkpoint, a damaged one, or one of another vocabulary or shape.
-        """
+        """The network with the weights of a checkpoint, given by path or name."""
         network = self.build_network()
         if not isinstance(checkpoint, os.PathLike):
             checkpoint = self.checkpoint(checkpoint)
@@ -159,20 +140,23 @@ def write_json(path: epath.Path, value) -> None:
     storage.write_aside(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def read_kind(path: str | os.PathLike) -> str:
-    """The kind of the recipe of a run's folder, such as "translation"; see `Recipe.kind`.
-
-    Raises:
-        UserError: the folder is no run, or its recipe is damaged.
-    """
-    file = storage.as_path(path) / "recipe.json"
+def _recipe_text(path: epath.Path, writer: str) -> tuple[str, str]:
+    """The text of a run's recipe.json, and the file's name."""
+    file = path / "recipe.json"
     try:
-        values = json.loads(file.read_bytes())
-    except (*storage.FILE_ERRORS, ValueError) as error:
+        return file.read_bytes().decode(), str(file)
+    except (*storage.FILE_ERRORS, UnicodeDecodeError) as error:
         raise UserError(
-            f"{path} is not a run: cannot read {file}; give the folder that a `train` command wrote"
+            f"{path} is not a run: cannot read {file}; give the folder that {writer} wrote"
         ) from error
-    kind = values.get("kind") if isinstance(values, dict) else None
-    if not isinstance(kind, str):
-        raise UserError(f"{file} is not a recipe that this version wrote: it names no kind of run")
-    return kind
+
+
+def read_kind(path: str | os.PathLike) -> str:
+    """The kind of the recipe of a run's folder, such as "translation"; see `Recipe.kind`."""
+    text, where = _recipe_text(storage.as_path(path), "a `train` command")
+    try:
+        return str(json.loads(text)["kind"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{where} is not a recipe that this version wrote: it names no kind of run"
+        ) from error

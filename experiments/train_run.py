@@ -12,7 +12,7 @@ from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate
-from macaron_tf.training.updates import FirstStage, Objective
+from macaron_tf.training.updates import Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,7 @@ def train_run(
     objective: Objective,
     validation: Callable[[keras.Model], Validate],
     strategy: tf.distribute.Strategy | None = None,
-    initialize: Callable[[keras.Model], None] | None = None,
-    first_stage: Callable[[keras.Model], FirstStage | None] = lambda network: None,
-    memory: Callable[[keras.Model], Sequence[keras.Variable]] = lambda network: (),
+    initialize: Callable[[keras.Model], None] = lambda network: None,
     note: str | None = "",
 ) -> TrainingResult:
     """Trains a run in its folder, or continues the run in that folder.
@@ -53,8 +51,6 @@ def train_run(
         validation: makes a network's validation, see `macaron_tf.training.train`.
         strategy: the devices; None = the current ones.
         initialize: gives a built network pre-trained weights; called unless there is a checkpoint.
-        first_stage: a network's first stage of training; None = every update trains all weights.
-        memory: a network's variables that carry texts from batch to batch, see `Updates`.
         note: ends the line about the model, such as ", from runs/bert"; None = no line.
 
     Raises:
@@ -73,14 +69,13 @@ def train_run(
     keras.utils.set_random_seed(recipe.training.seed)
     with (strategy or tf.distribute.get_strategy()).scope():
         network = run.build_network()
-        if initialize and CheckpointDirectory(run.path).latest() is None:
+        if CheckpointDirectory(run.path).latest() is None:
             initialize(network)
         validate = validation(network)
-        model = build_fit_model(
-            network, objective, recipe.training, first_stage=first_stage(network)
-        )
+        stage = run.first_stage(network)
+        model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.per_worker_data = data.per_worker
-    model.updates.memory = memory(network)
+    model.updates.memory = run.memory(network)
     if note is not None:
         print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
     return train(

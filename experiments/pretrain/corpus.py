@@ -31,9 +31,6 @@ def train_vocabulary(recipe: PretrainingRecipe, **text) -> PieceVocabulary:
 
     Args:
         text: `data_dir` and `download` of `macaron_tf.data.sources.readers.documents`.
-
-    Raises:
-        UserError: the text cannot be read, or is too little for the size.
     """
     config, lines = recipe.vocabulary, vocabulary_lines(recipe, **text)
     if config.kind == "wordpiece":
@@ -81,10 +78,6 @@ def prepare_corpus(
         out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
         text: as for `train_vocabulary`.
-
-    Raises:
-        UserError: as `macaron_tf.data.corpus.writing.prepare`; or the folder's vocabulary has
-            another kind, size or case than the recipe's.
     """
     if out is None:
         settings = [repr(recipe.corpus), repr(recipe.vocabulary), vocabulary_dir, text["data_dir"]]

@@ -28,9 +28,6 @@ def fill(
     Returns:
         For each [MASK] pairs (piece, probability), the likeliest first; a piece that continues a
         word begins with "##".
-
-    Raises:
-        UserError: no [MASK], or too long a text.
     """
     if MASK not in text:
         raise UserError(f"{text[:60]!r} has no {MASK}: write it where a word is to be found")

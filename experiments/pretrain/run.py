@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -36,48 +36,6 @@ def _named(settings: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(f"{settings}: {error}") from error
-
-
-def build_network(recipe: PretrainingRecipe, vocab_size: int) -> keras.Model:
-    """The recipe's model and its heads, in the recipe's dtype policy, built.
-
-    Raises:
-        UserError: see `PretrainingRecipe.model_config`.
-    """
-    sentinels = SENTINEL_ROWS if recipe.objective == "span_corruption" else 0
-    config = recipe.model_config(vocab_size + sentinels)
-    policy = {"dtype": recipe.training.dtype_policy}
-    match recipe.objective:
-        case "masked_language" | "span_boundary":
-            network = PretrainingEncoder(
-                config,
-                sentence_pair=recipe.corpus.paired,
-                span_boundary=recipe.objective == "span_boundary",
-                head_options=None if recipe.head_transform else {"transform": False},
-                **policy,
-            )
-        case "replaced_tokens":
-            with _named(f"generator_width is {recipe.generator_width}"):
-                generator = generator_config(config, recipe.generator_width)
-            network = GeneratorDiscriminator(config, generator, **policy)
-        case "causal_language":
-            network = LanguageModel(config, **policy)
-        case "segment_language":
-            cutoffs = (recipe.adaptive_cutoffs, recipe.adaptive_divisor)
-            with _named("adaptive_cutoffs, adaptive_divisor"):
-                network = SegmentLanguageModel(config, recipe.memory_length, *cutoffs, **policy)
-                network.build()
-        case "permutation_language":
-            network = TwoStreamModel(config, recipe.memory_length, **policy)
-        case "span_corruption" | "denoising":
-            network = EncoderDecoder(config, **policy)
-    if not network.built:
-        network.build()
-    if recipe.has_memory:
-        # Each replica keeps the memory of its own rows, see `macaron_tf.distribution.distributed`.
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        network.keep_memory(-(-recipe.batch_size // replicas))
-    return network
 
 
 def pretraining_objective(
@@ -115,4 +73,42 @@ class PretrainingRun(Run):
     recipe_class = PretrainingRecipe
 
     def build_network(self) -> keras.Model:
-        return build_network(self.recipe, self.vocabulary.size)
+        """The recipe's model with its heads, see `Run.build_network`."""
+        recipe = self.recipe
+        sentinels = SENTINEL_ROWS if recipe.objective == "span_corruption" else 0
+        config = recipe.model_config(self.vocabulary.size + sentinels)
+        policy = {"dtype": recipe.training.dtype_policy}
+        match recipe.objective:
+            case "masked_language" | "span_boundary":
+                network = PretrainingEncoder(
+                    config,
+                    sentence_pair=recipe.corpus.paired,
+                    span_boundary=recipe.objective == "span_boundary",
+                    head_options=None if recipe.head_transform else {"transform": False},
+                    **policy,
+                )
+            case "replaced_tokens":
+                with _named(f"generator_width is {recipe.generator_width}"):
+                    generator = generator_config(config, recipe.generator_width)
+                network = GeneratorDiscriminator(config, generator, **policy)
+            case "causal_language":
+                network = LanguageModel(config, **policy)
+            case "segment_language":
+                cutoffs = (recipe.adaptive_cutoffs, recipe.adaptive_divisor)
+                with _named("adaptive_cutoffs, adaptive_divisor"):
+                    network = SegmentLanguageModel(config, recipe.memory_length, *cutoffs, **policy)
+                    network.build()
+            case "permutation_language":
+                network = TwoStreamModel(config, recipe.memory_length, **policy)
+            case "span_corruption" | "denoising":
+                network = EncoderDecoder(config, **policy)
+        if not network.built:
+            network.build()
+        if recipe.has_memory:
+            # Each replica keeps its own rows' memory, see `macaron_tf.distribution.distributed`.
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            network.keep_memory(-(-recipe.batch_size // replicas))
+        return network
+
+    def memory(self, network: keras.Model) -> Sequence[keras.Variable]:
+        return network.memories["training"].variables if self.recipe.has_memory else ()

@@ -64,9 +64,6 @@ def train_recipe(
             same batches; None = here.
         own_shards: each of several workers reads its own shards only. The order of the rows then
             depends on the number of workers.
-
-    Raises:
-        UserError: bad input, or a run of other data or another model in `path`.
     """
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
@@ -90,9 +87,6 @@ def train_recipe(
             pretraining_objective(recipe, is_tpu(strategy)),
             lambda network: PretrainingValidation(recipe, corpus),
             strategy,
-            memory=lambda network: (
-                network.memories["training"].variables if recipe.has_memory else ()
-            ),
             note=f"; {corpus.summary()}",
         )
     except tf.errors.OpError as error:

@@ -20,7 +20,7 @@ from experiments.tcn.train import SequenceRun
 from experiments.tpu_check.report import problem
 from experiments.tpu_check.sources import Sources, of_exception, refused
 from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun, first_stage
+from experiments.translate.run import TranslationRun
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.errors import UserError
@@ -30,7 +30,7 @@ from macaron_tf.objectives import (
     TranslationObjective,
 )
 from macaron_tf.training import FitModel, build_fit_model
-from macaron_tf.training.updates import FirstStage, Objective
+from macaron_tf.training.updates import Objective
 
 Specs = dict[str, tf.TensorSpec]
 
@@ -92,17 +92,14 @@ class Step:
         """The objective as the recipe's `train` makes it, with static shapes."""
         raise NotImplementedError
 
-    def first_stage(self, network: keras.Model) -> FirstStage | None:
-        """See `train_run`."""
-        return None
-
     def build(self) -> FitModel:
         """The recipe's model, objective and optimizer, as its `train` builds them."""
         training = self.recipe.training
         keras.utils.set_random_seed(training.seed)
         vocabulary = self.vocab_size and types.SimpleNamespace(size=self.vocab_size)
-        network = self.run_class(None, self.recipe, vocabulary).build_network()
-        stage = self.first_stage(network)
+        run = self.run_class(None, self.recipe, vocabulary)
+        network = run.build_network()
+        stage = run.first_stage(network)
         model = build_fit_model(network, self.objective(), training, first_stage=stage)
         model.prepare()
         return model
@@ -204,9 +201,6 @@ class Translation(Step):
 
     def objective(self) -> Objective:
         return TranslationObjective(self.recipe.label_smoothing, skip_padding=False)
-
-    def first_stage(self, network: keras.Model) -> FirstStage | None:
-        return first_stage(self.recipe, network)
 
 
 class Words(Step):

@@ -29,11 +29,7 @@ def run_average(options: argparse.Namespace) -> None:
 
 
 def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
-    """Averages a run's last `count` regular checkpoints into RUN/average; prints their names.
-
-    Raises:
-        UserError: there are fewer.
-    """
+    """Averages a run's last `count` regular checkpoints into RUN/average; prints their names."""
     every = opened.recipe.training.save_every_steps
     chosen = last_checkpoints(opened.path, count, every)
     average = average_checkpoints(chosen, opened.path / "average")

@@ -42,11 +42,7 @@ class Start:
     given: str
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        """The recipe with a model of the weights' shapes; dropouts stay the recipe's.
-
-        Raises:
-            UserError: no translation model has such layers.
-        """
+        """The recipe with a model of the weights' shapes; dropouts stay the recipe's."""
         return recipe
 
     def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
@@ -82,9 +78,6 @@ class Start:
         Args:
             directory: of `--vocabulary`.
             text: `data_dir` and `download` of `read_pairs`.
-
-        Raises:
-            UserError: another vocabulary than the weights', or text that cannot be read.
         """
         if directory:
             return SentencePieceVocabulary.load(directory)
@@ -261,9 +254,6 @@ def read_start(
         given: RUN or RUN@CHECKPOINT, or another form of `read_init`; None = a start from nothing.
         parts: members of `PARTS`; None = both stacks.
         decoder: in the form of `given`, for the decoder alone.
-
-    Raises:
-        UserError: there are no such weights, or no translation can start from them.
     """
     if not given:
         if parts or decoder:

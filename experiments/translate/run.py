@@ -16,28 +16,6 @@ from macaron_tf.training.updates import FirstStage
 _MAX_SOURCE = 256  # pieces of the longest line that is read
 
 
-def build_network(recipe: TranslationRecipe, vocabulary: PieceVocabulary) -> EncoderDecoder:
-    """The recipe's model at the size of the vocabulary or both vocabularies, built.
-
-    Raises:
-        UserError: see `TranslationRecipe.model_config`.
-    """
-    sizes = [vocabulary.size]
-    if isinstance(vocabulary, PairVocabulary):
-        sizes = [vocabulary.target.size, vocabulary.source.size]
-    config = recipe.model_config(*sizes)
-    network = EncoderDecoder(config, dtype=recipe.training.dtype_policy)
-    network.build()
-    return network
-
-
-def first_stage(recipe: TranslationRecipe, network: EncoderDecoder) -> FirstStage | None:
-    """The variables of the recipe's first stage; None = every update trains all."""
-    if not recipe.first_stage_steps:
-        return None
-    return FirstStage(recipe.first_stage_steps, first_stage_variables(network))
-
-
 def source_limit(network: EncoderDecoder) -> int:
     """Greatest number of pieces of a source line, EOS not counted."""
     longest = network.config.longest
@@ -55,7 +33,18 @@ class TranslationRun(Run):
         return PieceVocabulary.load(directory)
 
     def build_network(self) -> EncoderDecoder:
-        return build_network(self.recipe, self.vocabulary)
+        sizes = [self.vocabulary.size]
+        if isinstance(self.vocabulary, PairVocabulary):
+            sizes = [self.vocabulary.target.size, self.vocabulary.source.size]
+        config = self.recipe.model_config(*sizes)
+        network = EncoderDecoder(config, dtype=self.recipe.training.dtype_policy)
+        network.build()
+        return network
+
+    def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
+        if not self.recipe.first_stage_steps:
+            return None
+        return FirstStage(self.recipe.first_stage_steps, first_stage_variables(network))
 
     def translator(
         self,

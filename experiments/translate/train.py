@@ -12,7 +12,7 @@ from experiments.recipe import override
 from experiments.train_run import RunData, report, train_run
 from experiments.translate.init import Start, read_start
 from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun, first_stage, source_limit
+from experiments.translate.run import TranslationRun, source_limit
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.decoding import LineTranslator
@@ -71,9 +71,6 @@ def train_recipe(
         strategy: the devices; None = the current ones.
         start: gives weights and vocabulary; the recipe is `start.apply`'s. None = from nothing.
         text: `data_dir` and `download` of `read_pairs`.
-
-    Raises:
-        UserError: bad input, or a run of other data or another model in `path`.
     """
     start, config = start or Start(""), recipe.data
     start.check(recipe)  # before minutes are spent on the data
@@ -126,7 +123,6 @@ def train_recipe(
         lambda network: TranslationValidation(recipe, network, vocabulary, held_out),
         strategy,
         initialize=lambda network: start.copy_to(network, recipe),
-        first_stage=lambda network: first_stage(recipe, network),
         note=f", from {start.given}" if start.given else "",
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.benchmarks import translation_race, translation_training
 from experiments.benchmarks.translation_race import JoeyTrainer, OurTrainer
-from experiments.translate.run import build_network
+from experiments.translate.run import TranslationRun
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric
@@ -226,4 +226,5 @@ def test_both_models_have_as_many_parameters(recipe, vocabulary, tmp_path):
         [python, "-c", PARAMETERS, str(tmp_path / "config.yaml")],
         check=True, capture_output=True, text=True, env={},
     )  # fmt: skip
-    assert int(said.stdout.split()[-1]) == build_network(recipe, vocabulary).count_params()
+    network = TranslationRun(None, recipe, vocabulary).build_network()
+    assert int(said.stdout.split()[-1]) == network.count_params()

@@ -2,14 +2,16 @@
 
 import json
 import os
-import signal
 
 import pytest
 
+from experiments import registry
 from experiments.finetune import __main__ as finetune
 from experiments.pretrain import __main__ as pretrain
-from experiments.pretrain import train as pretraining_train
+from experiments.pretrain.train import train_recipe
 from experiments.run import read_kind
+from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.training.progress import read_lines
 from tests import ram_paths
@@ -63,43 +65,18 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, capsys):
     assert not os.path.exists("ram:")
 
 
-def test_sigterm_saves_and_the_same_command_goes_on(bucket, tmp_path, monkeypatch, capsys):
-    command = ["train", "bert_tiny", str(tmp_path / "run"), *train_flags(bucket)]
-    validation = pretraining_train.PretrainingValidation.__call__
-
-    def terminated(self, model, step):
-        if step == 10:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return validation(self, model, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pretraining_train.PretrainingValidation, "__call__", terminated)
-        with pytest.raises(SystemExit) as exit_:
-            pretrain.main(command)
-    assert exit_.value.code == 143
-    error = capsys.readouterr().err
-    assert "step 10 is saved in" in error and "run the same command again" in error
-    assert pretrain.main(command) == 0
-    lines = read_lines(tmp_path / "run" / "metrics.jsonl")
-    assert [line["step"] for line in lines] == [10, 10, 20, 20]
-
-
-@pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path, capsys, damage):
+def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path):
     """The run stops with a sentence that names it; once it is restored, the run goes on."""
     corpus = tmp_path / "corpus"
     for path in storage.as_path(f"{bucket}/corpus").iterdir():
         storage.write_aside(corpus / path.name, path.read_bytes())
     [shard] = corpus.glob("train*")
     content = shard.read_bytes()
-    opened = pretraining_train.PretrainingCorpus.open(corpus)
-    recipe = pretraining_train.registry.load("bert_tiny", settings=train_flags(bucket)[3::2])
-    if damage == "cut":
-        shard.write_bytes(content[: len(content) // 2])
-    else:
-        shard.unlink()
-    with pytest.raises(pretraining_train.UserError, match=f"{shard} is missing or damaged"):
-        pretraining_train.train_recipe(recipe, tmp_path / "run", opened)
+    opened = PretrainingCorpus.open(corpus)
+    recipe = registry.load("bert_tiny", settings=train_flags(bucket)[3::2])
+    for damage in (lambda: shard.write_bytes(content[: len(content) // 2]), shard.unlink):
+        damage()
+        with pytest.raises(UserError, match=f"{shard} is missing or damaged"):
+            train_recipe(recipe, tmp_path / "run", opened)
     shard.write_bytes(content)
-    result = pretraining_train.train_recipe(recipe, tmp_path / "run", opened)
-    assert result.step == 20
+    assert train_recipe(recipe, tmp_path / "run", opened).step == 20

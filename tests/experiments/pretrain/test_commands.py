@@ -1,10 +1,11 @@
 """The commands of pre-training, from documents to filled-in words, on a language of letters."""
 
 import json
+import os
 import resource
 import shutil
+import signal
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,11 +14,11 @@ from experiments.pretrain.__main__ import main
 from experiments.pretrain.fill import fill
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import PretrainingValidation, train_recipe
-from experiments.recipe import override
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings
+from tests.experiments.task_toys import assert_same_weights
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +28,26 @@ def corpus(source, tmp_path_factory) -> str:
     return folder
 
 
+def train(recipe, run, corpus, settings) -> int:
+    """The exit status of a training."""
+    return main(["train", recipe, str(run), "--corpus", corpus, *flags(settings)])
+
+
+def long_run(steps: int = 150, sources: str = "text:/nowhere/*") -> list[str]:
+    """Settings of a run with dropout, validated thrice; its corpus is prepared already."""
+    changes = [f"training.validate_every={steps // 3}", f"training.save_every_steps={steps // 3}"]
+    changes += ["training.schedule=inverse_sqrt", "model.dropout=0.1", "vocabulary.size=999"]
+    return [*toy_settings(sources, steps), *changes]
+
+
 @pytest.fixture(scope="module")
-def trained(source, corpus, tmp_path_factory):
+def trained(corpus, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "bert"
-    settings = [*toy_settings(source, steps=150), "training.validate_every=50"]
-    assert main(["train", "bert_tiny", str(run), "--corpus", corpus, *flags(settings)]) == 0
+    assert train("bert_tiny", run, corpus, long_run()) == 0
     return run
 
 
-def test_it_learns_which_letter_a_document_says(trained):
+def test_it_learns_which_letter_a_document_says(trained, corpus):
     validations = [
         line for line in read_lines(trained / "metrics.jsonl") if line["kind"] == "validation"
     ]
@@ -46,6 +58,9 @@ def test_it_learns_which_letter_a_document_says(trained):
     [answers] = fill(opened.load_network(), opened.vocabulary, "c c [MASK] c c", 3, 16)
     assert answers[0][0] == "c" and answers[0][1] > 0.5
     assert answers[0][1] >= answers[1][1] >= answers[2][1]
+    # The run says what its corpus is, not what the recipe would have prepared.
+    assert opened.recipe.corpus == PretrainingCorpus.open(corpus).config
+    assert opened.recipe.vocabulary.size == 27
 
 
 def test_evaluate_repeats_the_validation(trained, corpus, capsys):
@@ -100,43 +115,55 @@ def test_the_next_token_is_learnt_and_none_filled_in(recipe, size, source, tmp_p
     assert "fills no [MASK]" in capsys.readouterr().err
 
 
-def test_next_sentences_are_learnt_besides(source, tmp_path):
-    run = tmp_path / "run"
-    settings = [*toy_settings(source), "corpus.pairs=next_sentence", "masking.mask=0.8"]
-    settings += ["masking.random=0.1", "corpus.sequence_length=32"]
-    assert main(["train", "macaron_bert_tiny", str(run), *flags(settings)]) == 0
-    last = read_lines(run / "metrics.jsonl")[-1]
+@pytest.mark.parametrize(
+    ("recipe", "changes", "least"),
+    [
+        (
+            "macaron_bert_tiny",
+            ["corpus.pairs=next_sentence", "masking.mask=0.8", "masking.random=0.1"],
+            0.3,
+        ),
+        ("albert_tiny", ["model.embedding_dim=16"], 0.2),
+    ],
+)
+def test_pairs_of_sentences_are_learnt_besides(recipe, changes, least, source, tmp_path):
+    settings = [*toy_settings(source), "corpus.sequence_length=32", *changes]
+    assert main(["train", recipe, str(tmp_path / "run"), *flags(settings)]) == 0
+    last = read_lines(tmp_path / "run" / "metrics.jsonl")[-1]
     assert last["loss"] == pytest.approx(last["nll"] + last["pair_loss"], rel=0.05)
-    assert 0.3 < last["pair_accuracy"] <= 1.0
-
-
-def test_the_order_of_sentences_is_learnt_besides(source, tmp_path):
-    run = tmp_path / "run"
-    settings = [*toy_settings(source), "corpus.sequence_length=32", "model.embedding_dim=16"]
-    assert main(["train", "albert_tiny", str(run), *flags(settings)]) == 0
-    last = read_lines(run / "metrics.jsonl")[-1]
-    assert last["loss"] == pytest.approx(last["nll"] + last["pair_loss"], rel=0.05)
-    assert 0.2 < last["pair_accuracy"] <= 1.0
+    assert least < last["pair_accuracy"] <= 1.0
 
 
 @pytest.mark.parametrize(
-    "recipe", ["swish_rnn_tiny", pytest.param("electra_tiny", marks=pytest.mark.slow)]
+    "recipe", ["bert_tiny", pytest.param("electra_tiny", marks=pytest.mark.slow)]
 )
-def test_a_resumed_run_is_the_uninterrupted_one(recipe, source, corpus, tmp_path):
+def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
+    recipe, trained, corpus, tmp_path, monkeypatch, capsys
+):
     """To the bit: weights and metrics, with dropout, masks drawn anew, tokens sampled by a
-    generator and shuffled rows."""
-    settings = [*toy_settings(source), "model.dropout=0.1", "training.schedule=inverse_sqrt"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train = lambda run, *more: main(  # noqa: E731
-        ["train", recipe, str(run), "--corpus", corpus, *flags([*settings, *more])]
-    )
-    assert train(whole) == 0
-    assert train(parts, "training.max_steps=20") == 0
-    assert train(parts) == 0
+    generator and shuffled rows. The same command goes on."""
+    whole, parts, settings = trained, tmp_path / "parts", long_run()
+    if recipe != "bert_tiny":
+        whole, settings = tmp_path / "whole", long_run(30)
+        assert train(recipe, whole, corpus, settings) == 0
+    validation = PretrainingValidation.__call__
+    stop = read_lines(whole / "metrics.jsonl")[-1]["step"] // 3
+
+    def terminated(self, model, step):
+        if step == stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return validation(self, model, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PretrainingValidation, "__call__", terminated)
+        with pytest.raises(SystemExit) as exit_:
+            train(recipe, parts, corpus, settings)
+    assert exit_.value.code == 143
+    error = capsys.readouterr().err
+    assert f"step {stop} is saved in" in error and "run the same command again" in error
+    assert train(recipe, parts, corpus, settings) == 0
     assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    first, second = (PretrainingRun.open(run).load_network("last") for run in (whole, parts))
-    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
 
 
 @pytest.mark.slow
@@ -156,7 +183,8 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
 
     monkeypatch.setattr(PretrainingValidation, "__call__", measured)
     settings = [*toy_settings(source, steps=2_000), "training.validate_every=500"]
-    recipe = override(registry.load("swish_rnn_tiny"), [*settings, "training.save_every_steps=500"])
+    settings.append("training.save_every_steps=500")
+    recipe = registry.load("swish_rnn_tiny", settings=settings)
     train_recipe(recipe, tmp_path / "run", PretrainingCorpus.open(corpus))
     assert models[0].traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.
@@ -194,7 +222,7 @@ def test_bad_settings_are_one_sentence(setting, words, source, corpus, tmp_path,
 
 def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained, tmp_path, refused):
     settings, run = flags(toy_settings(source)), str(tmp_path / "run")
-    train = ["train", "bert_tiny", run, *settings]
+    begin = ["train", "bert_tiny", run, *settings]
     longer, words = str(tmp_path / "longer"), str(tmp_path / "words")
     prepared = ["prepare", "bert_tiny", longer, "--vocabulary", corpus, *settings]
     assert main([*prepared, "--set", "corpus.sequence_length=24"]) == 0
@@ -206,10 +234,10 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
     for arguments, message in (
         (["train", "demo", run, "--corpus", corpus], "demo is a recipe of kind 'translation'"),
         (["train", "brt", run, "--corpus", corpus], "no recipe is called 'brt'"),
-        ([*train, "--corpus", str(tmp_path / "none")], "no corpus in"),
-        ([*train, "--corpus", words], "vocabulary"),
-        ([*train, "--corpus", corpus, "--vocabulary", corpus], "the corpus brings its own"),
-        ([*train, "--set", "corpus.sources=text:/nowhere/*"], "/nowhere/*"),
+        ([*begin, "--corpus", str(tmp_path / "none")], "no corpus in"),
+        ([*begin, "--corpus", words], "vocabulary"),
+        ([*begin, "--corpus", corpus, "--vocabulary", corpus], "the corpus brings its own"),
+        ([*begin, "--set", "corpus.sources=text:/nowhere/*"], "/nowhere/*"),
         (
             ["prepare", "bert_tiny", corpus, *settings, "--set", "vocabulary.size=30"],
             "holds a vocabulary of size 27, the recipe wants 30",
@@ -226,19 +254,15 @@ def test_a_nan_loss_stops_the_run_with_the_step(source, corpus, tmp_path, capsys
     settings = [*toy_settings(source), "training.learning_rate=1e38"]
     settings += ["training.schedule=constant", "training.warmup_steps=0"]
     settings += ["training.max_skipped_updates=3"]
-    arguments = ["train", "bert_tiny", str(tmp_path / "run"), "--corpus", corpus]
-    assert main([*arguments, *flags(settings)]) == 2
+    assert train("bert_tiny", tmp_path / "run", corpus, settings) == 2
     assert "NaN" in capsys.readouterr().err
 
 
-def test_static_shapes_give_the_same_loss(source, corpus, tmp_path):
-    losses = []
-    for static in (False, True):
-        run, settings = tmp_path / str(static), toy_settings(source, steps=20)
-        chosen = flags([*settings, f"static_shapes={static}"])
-        assert main(["train", "bert_tiny", str(run), "--corpus", corpus, *chosen]) == 0
-        losses.append([line["loss"] for line in read_lines(run / "metrics.jsonl")])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+def test_static_shapes_give_the_same_loss(trained, corpus, tmp_path):
+    settings = [*long_run(), "static_shapes=True", "training.max_steps=20"]
+    assert train("bert_tiny", tmp_path, corpus, settings) == 0
+    one, other = (read_lines(run / "metrics.jsonl")[:2] for run in (tmp_path, trained))
+    assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in other], 1e-4)
 
 
 def test_a_sentencepiece_vocabulary_folds_case_where_asked(source, tmp_path):
@@ -249,15 +273,6 @@ def test_a_sentencepiece_vocabulary_folds_case_where_asked(source, tmp_path):
         assert main(["vocabulary", "macaron_bert_tiny", out, *flags(settings)]) == 0
         ids = load_encoder_vocabulary(out).encode_lines(["A a", "a a"])
         assert (ids[0] == ids[1]) is lower_case
-
-
-def test_a_run_says_what_its_corpus_is(corpus, tmp_path):
-    """Not what the recipe would have prepared."""
-    settings = [*toy_settings("text:/nowhere/*", steps=20), "vocabulary.size=999"]
-    assert main(["train", "bert_tiny", str(tmp_path), "--corpus", corpus, *flags(settings)]) == 0
-    recipe = PretrainingRun.open(tmp_path).recipe
-    assert recipe.corpus == PretrainingCorpus.open(corpus).config
-    assert recipe.vocabulary.size == 27
 
 
 def test_rows_have_static_shapes(corpus):

@@ -16,7 +16,7 @@ from experiments.recipe import override
 from experiments.run import Run
 from experiments.translate.__main__ import main
 from experiments.translate.init import read_start
-from experiments.translate.run import TranslationRun, build_network, first_stage
+from experiments.translate.run import TranslationRun
 from export.saved_model import main as export
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
@@ -24,7 +24,7 @@ from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.text import PairVocabulary
 from tests.conftest import number_pairs, number_settings
 from tests.experiments.pretraining_toy import flags, toy_settings
-from tests.experiments.task_toys import write_untrained
+from tests.experiments.task_toys import assert_same_weights, write_untrained
 
 LINES = ["one two three", "", "four five"]
 LANGUAGES = ("en", "de")
@@ -84,10 +84,11 @@ def german_text(tmp_path_factory):
 
 
 def settings(source, steps, **changes):
-    """Those of the numbers without the model's shapes, which the start decides."""
+    """The settings of the numbers without the model's shapes, which the start decides."""
     kept = [one for one in number_settings(source, steps) if not one.startswith("model.")]
     quick = {"training.save_every_steps": 4, "training.validate_every": 8, "average_last": 1}
-    quick |= {"training.log_every": 4, "data.validation_lines": 2, "model.dropout": 0.0, **changes}
+    quick |= {"training.log_every": 4, "data.validation_lines": 2, "model.dropout": 0.0}
+    quick |= {"data.batching.shapes": 1, **changes}
     return [*kept, *(f"{name}={value}" for name, value in quick.items())]
 
 
@@ -103,7 +104,7 @@ def begun(start, recipe, source, **changes):
     """The recipe that a start makes of one, and the network that it begins."""
     made = override(start.apply(registry.load(recipe)), settings(source, 5, **changes))
     start.check(made)
-    network = build_network(made, start.vocabulary(made))
+    network = TranslationRun(None, made, start.vocabulary(made)).build_network()
     start.copy_to(network, made)
     return made, network
 
@@ -137,9 +138,7 @@ def test_an_encoder_begins_both_stacks(starts, number_text):
     for stack in (network.encoder, network.decoder):
         for block, one in zip(stack.blocks, encoder.stack.blocks, strict=True):
             for name in ("attention_0", "feed_forward_1"):
-                mine, theirs = getattr(block, name), getattr(one, name)
-                for a, b in zip(mine.get_weights(), theirs.get_weights(), strict=True):
-                    same(a, b)
+                assert_same_weights(getattr(block, name), getattr(one, name))
     assert recipe.data.cleaning.max_tokens == recipe.decoding.max_length == 40
     # What reads a sentence as the pre-trained encoder did says the same of it.
     source = np.array([[5, 9, 7, 3, 0]], np.int32)
@@ -166,27 +165,14 @@ def test_the_rows_of_the_papers_table(starts, number_text):
         assert (recipe.init, recipe.init_decoder) == (masked, decoder)
 
 
-def test_it_trains_resumes_and_is_used_as_any_translation(starts, number_text, tmp_path, capsys):
-    run = str(tmp_path / "run")
-    command = ["train", XLM, run, "--init", starts["xlm"]]
-    assert main([*command, *flags(settings(number_text, 4))]) == 0
-    assert f", from {starts['xlm']}" in capsys.readouterr().out
-    assert main([*command, *flags(settings(number_text, 8))]) == 0
-    assert "going on after step 4" in capsys.readouterr().out
-    assert isinstance(TranslationRun.open(run).vocabulary, PairVocabulary)
-    assert main(["train", XLM, run, *flags(settings(number_text, 12))]) == 2
-    assert "was started with --init" in capsys.readouterr().err
-    check_use(run, tmp_path)
-
-
-def test_a_run_killed_before_its_first_checkpoint_is_initialized_again(
-    starts, number_text, tmp_path, monkeypatch
+def test_it_trains_resumes_and_is_used_as_any_translation(
+    starts, number_text, tmp_path, monkeypatch, capsys
 ):
-    """Its folder has a recipe already; the whole run must be the uninterrupted one."""
-    command = lambda name: [  # noqa: E731
-        *("train", XLM, str(tmp_path / name), "--init", starts["xlm"]),
-        *flags(settings(number_text, 4)),
-    ]
+    """A run killed before its first checkpoint, whose folder has a recipe already, begins again."""
+    begin = lambda name, steps: main(  # noqa: E731
+        ["train", XLM, str(tmp_path / name), "--init", starts["xlm"]]
+        + flags(settings(number_text, steps))
+    )
 
     def write(run, network, *fingerprint, **counts):
         Run.write(run, network, *fingerprint, **counts)
@@ -194,14 +180,20 @@ def test_a_run_killed_before_its_first_checkpoint_is_initialized_again(
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
         patch.setattr(TranslationRun, "write", write)
-        main(command("killed"))
+        begin("killed", 4)
     assert (tmp_path / "killed" / "recipe.json").exists()
     assert not (tmp_path / "killed" / "checkpoints").exists()
-    for name in ("killed", "whole"):
-        assert main(command(name)) == 0
-    killed, whole = (TranslationRun.open(tmp_path / n).load_network() for n in ("killed", "whole"))
-    for a, b in zip(killed.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert begin("killed", 4) == begin("run", 4) == 0
+    assert f", from {starts['xlm']}" in capsys.readouterr().out
+    killed, whole = (TranslationRun.open(tmp_path / n).load_network() for n in ("killed", "run"))
+    assert_same_weights(killed, whole)
+    assert begin("run", 8) == 0
+    assert "going on after step 4" in capsys.readouterr().out
+    run = str(tmp_path / "run")
+    assert isinstance(TranslationRun.open(run).vocabulary, PairVocabulary)
+    assert main(["train", XLM, run, *flags(settings(number_text, 12))]) == 2
+    assert "was started with --init" in capsys.readouterr().err
+    check_use(run, tmp_path)
 
 
 def differing(network, pretrained):
@@ -250,7 +242,7 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
     assert network.config.vocab_size == vocabulary.size + SENTINEL_ROWS
     assert network.config.num_source_layers == 3  # the recipe's
     assert (recipe.model, recipe.sentinel_rows) == ("t5_tiny", SENTINEL_ROWS)
-    stage = first_stage(recipe, network)
+    stage = TranslationRun(None, recipe, vocabulary).first_stage(network)
     trained = [weight for weight in network.weights if stage.trains(weight)]
     assert len(trained) == len(network.source_encoder.weights) + 1  # no positions, no bias
 
