@@ -38,23 +38,8 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
     r, d, short = out / "runs", f"--data-dir {data}", flags()
     tune = "--set training.max_steps=10 --set training.validate_every=10 --set max_length=32"
     answer = tune.replace("max_length=32", "validation_examples=64")
-    pretrained = [
-        "bert",
-        "roberta",
-        "albert",
-        "span_bert",
-        "electra",
-        "gmlp",
-        "amlp",
-        "macaron_bert",
-        "bert_rab",
-        "gpt",
-        "gpt2",
-        "transformer_xl",
-        "xlnet",
-        "t5",
-        "bart",
-    ]
+    pretrained = "bert roberta albert span_bert electra gmlp amlp macaron_bert bert_rab gpt gpt2"
+    pretrained += " transformer_xl xlnet t5 bart"
     text = "the story of a man\na woman in the house\n"
     return [
         ("", "experiments.translate recipes", 0),
@@ -64,16 +49,13 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
         ("A man is riding a bike.\n", f"experiments.translate translate {r}/m30k", 0),
         ("", "experiments.pretrain recipes", 0),
         ("", f"experiments.pretrain prepare bert_tiny {out}/corpus {d}", 0),
-        (
-            "",
-            f"experiments.pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}",
-            0,
-        ),
+        ("", f"experiments.pretrain train swish_rnn_tiny {r}/swish --corpus {out}/corpus {short}",
+         0),
         ("", f"experiments.pretrain fill {r}/swish 'the [MASK] of the story'", 0),
         ("", f"experiments.pretrain evaluate {r}/swish --corpus {out}/corpus", 0),
         *(
             ("", f"experiments.pretrain train {name}_tiny {r}/{name} {d} {short}", 0)
-            for name in pretrained
+            for name in pretrained.split()
         ),
         ("", f"experiments.pretrain train xlm_tiny {r}/xlm {d} {short}", 0),
         ("", f"experiments.pretrain fill {r}/bert 'the [MASK] of the story'", 0),
@@ -157,9 +139,8 @@ def killed_run_is_equal(out: pathlib.Path, log) -> bool:
         run_ = out / "runs" / name
         line = f"experiments.pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"
         if kill:
-            child = subprocess.Popen(
-                [sys.executable, "-m", *shlex.split(line)], stdout=log, stderr=log
-            )
+            words = [sys.executable, "-m", *shlex.split(line)]
+            child = subprocess.Popen(words, stdout=log, stderr=log)
             while child.poll() is None and not list((run_ / "checkpoints").glob("step-*")):
                 time.sleep(0.01)
             child.send_signal(signal.SIGKILL)
@@ -193,16 +174,13 @@ def main() -> int:
                 continue
             began = time.monotonic()
             good = act()
-            took = time.monotonic() - began
-            print(
-                f"[{number}/{len(todo)}] {'ok' if good else 'FAILED'} {took:5.0f} s  {name}",
-                flush=True,
-            )
-            if good:
-                with done_file.open("a") as file:
-                    file.write(name + "\n")
-            else:
+            said = f"{'ok' if good else 'FAILED'} {time.monotonic() - began:5.0f} s  {name}"
+            print(f"[{number}/{len(todo)}] {said}", flush=True)
+            if not good:
                 failed.append(name)
+                continue
+            with done_file.open("a") as file:
+                file.write(name + "\n")
     print(f"{len(failed)} of {len(todo)} did not end as expected; output: {out / 'log.txt'}")
     return int(bool(failed))
 

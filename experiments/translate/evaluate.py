@@ -18,7 +18,7 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
-from macaron_tf.settings import SettingError
+from macaron_tf.settings import SettingError, Settings
 from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
 
 
@@ -123,34 +123,31 @@ def run_compare(options: argparse.Namespace) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outputs:
+class Outputs(Settings):
     """The parts of an output of `evaluate` that are compared."""
 
-    hypotheses: list[str]
-    references: list[str]
+    hypotheses: tuple[str, ...]
+    references: tuple[str, ...]
     metric: TranslationMetric
+
+    def check(self) -> None:
+        if len(self.hypotheses) != len(self.references) or not self.references:
+            raise self.error(
+                f"{len(self.hypotheses)} hypotheses and {len(self.references)} references, not one "
+                "for each"
+            )
 
     @classmethod
     def read(cls, name: str) -> "Outputs":
-        """Reads a file of `evaluate`; a UserError for any other."""
+        """Reads a file of `evaluate`."""
         try:
             record = json.loads(storage.as_path(name).read_bytes())
         except (*storage.FILE_ERRORS, ValueError, RecursionError) as error:
             raise UserError(f"{name} cannot be read as scores: {storage.reason(error)}") from error
         try:
-            lines = record["hypotheses"], record["references"]
-            metric = TranslationMetric(**record["metric"])
+            return cls(record["hypotheses"], record["references"], record["metric"])
         except (KeyError, TypeError, SettingError) as error:
             raise UserError(
-                f"{name} holds no translations that this version knows ({error}): give a .json "
-                "that `evaluate` wrote"
+                f"{name} holds no translations to compare ({str(error)[:200]}): give a .json that "
+                "`evaluate` wrote"
             ) from error
-        for field, found in zip(("hypotheses", "references"), lines, strict=True):
-            if not isinstance(found, list) or not all(isinstance(line, str) for line in found):
-                raise UserError(f"{name}: {field!r} is no list of lines: evaluate again")
-        if len(lines[0]) != len(lines[1]) or not lines[0]:
-            raise UserError(
-                f"{name} has {len(lines[0])} hypotheses and {len(lines[1])} references, "
-                "not one for each: evaluate again"
-            )
-        return cls(*lines, metric)

@@ -45,10 +45,6 @@ class Start:
         """The recipe with a model of the weights' shapes; dropouts stay the recipe's."""
         return recipe
 
-    def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-        """The configuration with the weights' value of every field outside `_FREE`."""
-        return config
-
     def check(self, recipe: TranslationRecipe) -> None:
         """Refuses settings that weights or vocabulary do not fit; the sentence names one."""
         wanted = recipe.model_config()
@@ -59,9 +55,9 @@ class Start:
                     "pre-trained model's: give --init a run of BART's or T5's"
                 )
             return
-        for name, theirs in _shapes_apart(self.fitting(wanted), wanted):
+        for name, theirs in _shapes_apart(self.apply(recipe).model_config(), wanted):
             raise UserError(
-                f"the weights of {self.given} were trained with model.{name}={theirs!r}, not "
+                f"--init {self.given} wants model.{name}={theirs!r}, not "
                 f"{getattr(wanted, name)!r}: leave that setting, or train without --init"
             )
         if recipe.data.sampling.dropout:
@@ -118,6 +114,16 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
     )
 
 
+def _fitting(
+    init: Init, config: EncoderDecoderConfig, parts: Sequence[str]
+) -> EncoderDecoderConfig:
+    """The configuration of an encoder-decoder whose `parts` can have the weights of `init`."""
+    try:
+        return config_from_encoder(init.config, config, parts)
+    except ValueError as error:
+        raise UserError(f"--init {init.given}: {error}") from error
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncoderStart(Start):
     """An encoder's or a language model's weights in both stacks.
@@ -135,24 +141,19 @@ class EncoderStart(Start):
     decoder: Init | None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        recipe = _with_model(recipe, self.fitting(recipe.model_config()))
+        config = _fitting(self.init, recipe.model_config(), self.parts)
+        if self.decoder:
+            config = _fitting(self.decoder, config, ("decoder",))
         decoder = self.decoder.given if self.decoder else None
-        return recipe.changed(init=self.given, init_decoder=decoder, init_parts=self.parts)
-
-    def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-        for init, parts in ((self.init, self.parts), (self.decoder, ("decoder",))):
-            try:
-                config = config_from_encoder(init.config, config, parts) if init else config
-            except ValueError as error:
-                raise UserError(f"--init {init.given}: {error}") from error
-        return config
+        recipe = recipe.changed(init=self.given, init_decoder=decoder, init_parts=self.parts)
+        return _with_model(recipe, config)
 
     def check(self, recipe: TranslationRecipe) -> None:
         super().check(recipe)
         if self.decoder:
             check_vocabulary(self.init.vocabulary.hash, self.decoder.vocabulary, self.given)
-            one = config_from_encoder(self.init.config, recipe.model_config(), self.parts)
-            for name, theirs in _shapes_apart(self.fitting(one), one):
+            one = _fitting(self.init, recipe.model_config(), self.parts)
+            for name, theirs in _shapes_apart(_fitting(self.decoder, one, ("decoder",)), one):
                 raise UserError(
                     f"--init-decoder {self.decoder.given} was trained with {name}={theirs!r}, "
                     f"--init {self.given} with {getattr(one, name)!r}: give runs of one shape"
@@ -209,18 +210,6 @@ class SequenceStart(Start):
         rows = SENTINEL_ROWS if theirs.objective == "span_corruption" else 0
         recipe = recipe.changed(init=self.given, model=theirs.model, sentinel_rows=rows)
         return _with_model(recipe, dataclasses.replace(theirs.config, **options))
-
-    def fitting(self, config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-        free = config.options(*_FREE, "num_source_layers", "source_vocab_size")
-        return dataclasses.replace(self.source.config, **free)
-
-    def check(self, recipe: TranslationRecipe) -> None:
-        super().check(recipe)
-        if not recipe.model_config().num_source_layers:
-            raise UserError(
-                f"model.num_source_layers is 0, but {self.given} reads another language through "
-                "an encoder of its own: set 1 or more"
-            )
 
     def vocabulary(
         self, recipe: TranslationRecipe, directory: str | None = None, **text

@@ -4,6 +4,8 @@ import pathlib
 
 import numpy as np
 
+from experiments.pretrain.__main__ import main
+
 LETTERS = "abcdefghij"
 
 
@@ -46,3 +48,14 @@ def toy_settings(source: str, steps: int = 40) -> list[str]:
 def flags(settings: list[str]) -> list[str]:
     """Settings as the words of a command line."""
     return [word for setting in settings for word in ("--set", setting)]
+
+
+def prepare(recipe: str, corpus: str, settings: list[str]) -> str:
+    """Prepares a corpus by the command line, and returns its folder."""
+    assert main(["prepare", recipe, corpus, *flags(settings)]) == 0
+    return corpus
+
+
+def train(recipe: str, run, corpus: str, settings: list[str]) -> int:
+    """The exit status of a training on a corpus by the command line."""
+    return main(["train", recipe, str(run), "--corpus", corpus, *flags(settings)])

@@ -9,6 +9,8 @@ from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 
+FAMILIES = ("bert", "bert_rab", "swish_rnn")
+
 
 @pytest.mark.parametrize("name", registry.names())
 def test_every_recipe_loads_round_trips_and_is_documented(name):
@@ -18,41 +20,47 @@ def test_every_recipe_loads_round_trips_and_is_documented(name):
     assert "Measured:" in registry.documentation(name)
 
 
-def test_the_papers_numbers_of_pre_training():
-    """Lei et al. 2022, table 3, and Lu et al. 2019 with their released code."""
-    for size, rate, rows in (("base", 3e-4, 1024), ("large", 2e-4, 4096)):
-        for family in ("bert", "bert_rab", "swish_rnn"):
-            recipe = registry.load(f"{family}_{size}")
-            training = recipe.training
-            assert recipe.model == f"{family}_{size}"
-            assert recipe.batch_size * training.accumulation_steps == rows
-            assert (training.learning_rate, training.warmup_steps) == (rate, 20_000)
-            assert (training.max_steps, training.schedule) == (300_000, "linear")
-            assert (training.beta_1, training.beta_2, training.weight_decay) == (0.9, 0.98, 0.01)
-            assert (recipe.masking.rate, recipe.masking.mask) == (0.15, 1.0)
-            assert recipe.corpus.sequence_length == 512 and not recipe.corpus.paired
-    macaron = registry.load("macaron_bert_base")
-    rows = macaron.batch_size * macaron.training.accumulation_steps
-    assert rows * macaron.corpus.sequence_length == 128 * 1024
-    assert (macaron.training.max_steps, macaron.training.epsilon) == (800_000, 1e-6)
-    assert (macaron.masking.mask, macaron.masking.random) == (0.8, 0.1)
-    assert macaron.corpus.pairs == "next_sentence" and macaron.model_config().norm == "pre"
+def update_rows(recipe) -> int:
+    """Rows of an update."""
+    return recipe.batch_size * recipe.training.accumulation_steps
 
 
-def test_the_slides_numbers_of_pre_training():
-    """The papers': rows an update, peak, warm-up, updates."""
-    for name, rows, rate, warm_up, steps in (
+@pytest.mark.parametrize(
+    ("name", "rows", "rate", "warm_up", "steps"),
+    [
+        # Lei et al. 2022, table 3, and Lu et al. 2019 with their released code.
+        *((f"{family}_base", 1024, 3e-4, 20_000, 300_000) for family in FAMILIES),
+        *((f"{family}_large", 4096, 2e-4, 20_000, 300_000) for family in FAMILIES),
+        ("macaron_bert_base", 256, 3e-4, 10_000, 800_000),
+        # The papers of the slides' systems.
         ("roberta_base", 2048, 5e-4, 10_000, 125_000),
         ("span_bert_base", 256, 1e-4, 10_000, 2_400_000),
         ("electra_small", 128, 5e-4, 10_000, 1_000_000),
         ("electra_base", 256, 2e-4, 10_000, 766_000),
         ("gmlp_base", 256, 7e-4, 10_000, 1_000_000),
-    ):
-        recipe = registry.load(name)
-        training = recipe.training
-        assert recipe.batch_size * training.accumulation_steps == rows
-        found = (training.learning_rate, training.warmup_steps, training.max_steps)
-        assert found == (rate, warm_up, steps)
+    ],
+)
+def test_the_papers_updates(name, rows, rate, warm_up, steps):
+    recipe = registry.load(name)
+    training = recipe.training
+    assert recipe.model == name and update_rows(recipe) == rows
+    found = (training.learning_rate, training.warmup_steps, training.max_steps)
+    assert found == (rate, warm_up, steps) and training.schedule == "linear"
+
+
+def test_the_papers_objectives():
+    for size in ("base", "large"):
+        for family in FAMILIES:
+            recipe = registry.load(f"{family}_{size}")
+            training = recipe.training
+            assert (training.beta_1, training.beta_2, training.weight_decay) == (0.9, 0.98, 0.01)
+            assert (recipe.masking.rate, recipe.masking.mask) == (0.15, 1.0)
+            assert recipe.corpus.sequence_length == 512 and not recipe.corpus.paired
+    macaron = registry.load("macaron_bert_base")
+    assert update_rows(macaron) * macaron.corpus.sequence_length == 128 * 1024
+    assert macaron.training.epsilon == 1e-6
+    assert (macaron.masking.mask, macaron.masking.random) == (0.8, 0.1)
+    assert macaron.corpus.pairs == "next_sentence" and macaron.model_config().norm == "pre"
     assert registry.load("roberta_base").corpus.packing == "full_sentences"
     albert = registry.load("albert_base")
     assert albert.corpus.pairs == "sentence_order" and albert.masking.choice == "ngrams"
@@ -63,38 +71,30 @@ def test_the_slides_numbers_of_pre_training():
     assert registry.load("xlm_xnli").corpus.language_alpha == 0.5
 
 
-def test_the_papers_numbers():
-    small, base, big = (
-        registry.load(name)
-        for name in ("iwslt14_macaron_small", "wmt14_macaron_base", "wmt14_macaron_big")
-    )
-
-    def update_tokens(recipe):
-        return recipe.data.batching.max_tokens * recipe.training.accumulation_steps
-
-    assert [update_tokens(r) for r in (small, base, big)] == [4_096, 32_768, 262_144]
-    assert [r.training.learning_rate for r in (small, base, big)] == [1.5e-3, 1.5e-3, 3e-3]
-    assert [r.training.weight_decay for r in (small, base, big)] == [1e-4, 0, 0]
-    assert all(r.training.warmup_steps == 8_000 for r in (small, base, big))
-    assert all(r.training.clip_norm is None for r in (small, base, big))
-    assert [r.decoding.beam_size for r in (small, base, big)] == [5, 4, 4]
-    configs = [catalog.config(r.model, **dict(r.model_options)) for r in (small, base, big)]
-    assert [c.dropout for c in configs] == [0.3, 0.1, 0.3]
-    assert [c.hidden_dim for c in configs] == [512, 512, 1024]
+@pytest.mark.parametrize(
+    ("name", "tokens", "rate", "decay", "beam", "dropout", "width"),
+    [
+        ("iwslt14_macaron_small", 4_096, 1.5e-3, 1e-4, 5, 0.3, 512),
+        ("wmt14_macaron_base", 32_768, 1.5e-3, 0, 4, 0.1, 512),
+        ("wmt14_macaron_big", 262_144, 3e-3, 0, 4, 0.3, 1024),
+    ],
+)
+def test_the_papers_numbers_of_translation(name, tokens, rate, decay, beam, dropout, width):
+    recipe = registry.load(name)
+    training = recipe.training
+    assert recipe.data.batching.max_tokens * training.accumulation_steps == tokens
+    assert (training.learning_rate, training.weight_decay) == (rate, decay)
+    assert training.warmup_steps == 8_000 and training.clip_norm is None
+    assert recipe.decoding.beam_size == beam
+    config = recipe.model_config()
+    assert (config.dropout, config.hidden_dim) == (dropout, width)
 
 
 def test_settings_are_replaced_by_path():
-    recipe = override(
-        registry.load("demo"),
-        [
-            "training.seed=7",
-            "training.clip_norm=1",
-            "training.max_minutes=None",
-            "data.normalization.lower_case=True",
-            "data.source=tsv:a=b.tsv",
-            "model.dropout=0.2",
-            "model=transformer_tiny",
-        ],
+    settings = ["training.seed=7", "training.clip_norm=1", "training.max_minutes=None"]
+    settings += ["data.normalization.lower_case=True", "data.source=tsv:a=b.tsv"]
+    recipe = registry.load(
+        "demo", settings=[*settings, "model.dropout=0.2", "model=transformer_tiny"]
     )
     assert recipe.training.seed == 7
     assert recipe.training.clip_norm == 1.0
@@ -117,31 +117,28 @@ def test_settings_are_replaced_by_path():
         ("training.seed.x=1", "seed has no parts"),
         ("training.seed=many", "training.seed=.many. must be a whole number of at least 0"),
         ("training.seed=1.5", "training.seed=1.5 must be a whole number"),
-        (
-            "data.normalization.lower_case=1",
-            "lower_case=1 must be True or False",
-        ),
+        ("data.normalization.lower_case=1", "lower_case=1 must be True or False"),
         ("training.max_steps=0", "training.max_steps=0 must be a whole number of at least 1"),
         ("training.clip_norm=abc", "training.clip_norm=.abc. must be a number above 0 or None"),
     ],
 )
 def test_bad_settings_are_named(setting, message):
     with pytest.raises(UserError, match=message):
-        override(registry.load("demo"), [setting])
+        registry.load("demo", settings=[setting])
 
 
 def test_settings_take_effect_together():
     """A linear schedule's warm-up must end before its last step."""
     settings = ["training.max_steps=60", "training.warmup_steps=10"]
     for order in (settings, settings[::-1]):
-        recipe = override(registry.load("bert_tiny"), order)
+        recipe = registry.load("bert_tiny", settings=order)
         assert (recipe.training.max_steps, recipe.training.warmup_steps) == (60, 10)
     with pytest.raises(UserError, match="warmup_steps"):
-        override(registry.load("bert_tiny"), settings[:1])
+        registry.load("bert_tiny", settings=settings[:1])
 
 
 def test_sources_may_be_one_or_several():
-    one = override(registry.load("bert_tiny"), ["corpus.sources=text:a/*.gz"])
+    one = registry.load("bert_tiny", settings=["corpus.sources=text:a/*.gz"])
     assert [s.source for s in one.corpus.sources] == ["text:a/*.gz"]
     two = override(one, ["corpus.sources=['text:a', 'tfds:b']", "model.rnn_step_sizes=(1, 2)"])
     assert [s.source for s in two.corpus.sources] == ["text:a", "tfds:b"]
@@ -150,7 +147,7 @@ def test_sources_may_be_one_or_several():
 
 def test_model_options_in_any_order_and_form_are_the_same():
     settings = ["model.rnn_step_sizes=[1,2]", "model.dropout=0.2"]
-    first, second = (override(registry.load("bert_tiny"), s) for s in (settings, settings[::-1]))
+    first, second = (registry.load("bert_tiny", settings=s) for s in (settings, settings[::-1]))
     assert first == second == recipe_from_json(type(first), first.to_json(), "a file")
 
 
@@ -182,7 +179,7 @@ def test_a_models_field_takes_a_value_or_refuses_it(name, value):
 
 
 def test_a_lone_number_is_a_tuple_of_one():
-    recipe = override(registry.load("tcn_adding"), ["model.widths=8"])
+    recipe = registry.load("tcn_adding", settings=["model.widths=8"])
     assert recipe.model_config().widths == (8,)
     with pytest.raises(UserError, match="filters=3 must be one"):
-        override(registry.load("elmo_tiny"), ["model.filters=3"]).model_config()
+        registry.load("elmo_tiny", settings=["model.filters=3"]).model_config()

@@ -17,20 +17,14 @@ from experiments.pretrain.train import PretrainingValidation, train_recipe
 from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags, toy_settings
+from tests.experiments.pretraining_toy import flags, prepare, toy_settings, train
 from tests.experiments.task_toys import assert_same_weights
 
 
 @pytest.fixture(scope="module")
 def corpus(source, tmp_path_factory) -> str:
     folder = str(tmp_path_factory.mktemp("corpora") / "toy")
-    assert main(["prepare", "bert_tiny", folder, *flags(toy_settings(source))]) == 0
-    return folder
-
-
-def train(recipe, run, corpus, settings) -> int:
-    """The exit status of a training."""
-    return main(["train", recipe, str(run), "--corpus", corpus, *flags(settings)])
+    return prepare("bert_tiny", folder, toy_settings(source))
 
 
 def long_run(steps: int = 150, sources: str = "text:/nowhere/*") -> list[str]:
@@ -63,16 +57,13 @@ def test_it_learns_which_letter_a_document_says(trained, corpus):
     assert opened.recipe.vocabulary.size == 27
 
 
-def test_evaluate_repeats_the_validation(trained, corpus, capsys):
+def test_evaluate_repeats_the_validation_and_fill_is_a_command_too(trained, corpus, capsys):
     assert main(["evaluate", str(trained), "--corpus", corpus, "--checkpoint", "last"]) == 0
     assert "accuracy" in capsys.readouterr().out
     [record] = [json.loads(path.read_text()) for path in (trained / "scores").glob("*.json")]
     last = read_lines(trained / "metrics.jsonl")[-1]
     assert record["loss"] == pytest.approx(last["loss"], abs=1e-6)
     assert record["rows"] == PretrainingCorpus.open(corpus).rows("validation")
-
-
-def test_fill_is_a_command_too(trained, capsys):
     assert main(["fill", str(trained), "a [MASK] a", "--top", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "a [MASK] a" and lines[1].count("%") == 2
@@ -99,15 +90,14 @@ def test_one_command_pre_trains_every_family(recipe, source, tmp_path):
 
 @pytest.mark.parametrize(("recipe", "size"), [("gpt_tiny", 27), ("gpt2_tiny", 270)])
 def test_the_next_token_is_learnt_and_none_filled_in(recipe, size, source, tmp_path, capsys):
-    run, corpus = tmp_path / "run", tmp_path / "corpus"
-    settings = flags([*toy_settings(source), f"vocabulary.size={size}"])
-    assert main(["prepare", recipe, str(corpus), *settings]) == 0
-    assert main(["train", recipe, str(run), "--corpus", str(corpus), *settings]) == 0
+    run, settings = tmp_path / "run", [*toy_settings(source), f"vocabulary.size={size}"]
+    corpus = prepare(recipe, str(tmp_path / "corpus"), settings)
+    assert train(recipe, run, corpus, settings) == 0
     output = capsys.readouterr().out
     assert " fill " not in output and f"experiments.generate complete {run}" in output
     lines = read_lines(run / "metrics.jsonl")
     assert lines[-1]["loss"] < lines[0]["loss"]
-    assert main(["evaluate", str(run), "--corpus", str(corpus)]) == 0
+    assert main(["evaluate", str(run), "--corpus", corpus]) == 0
     scores = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
     # Nine guesses of ten see nothing but the letter before: it comes again, or a full stop.
     assert float(scores["perplexity"]) < 4.0
@@ -222,10 +212,9 @@ def test_bad_settings_are_one_sentence(setting, words, source, corpus, tmp_path,
 
 def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained, tmp_path, refused):
     settings, run = flags(toy_settings(source)), str(tmp_path / "run")
-    begin = ["train", "bert_tiny", run, *settings]
-    longer, words = str(tmp_path / "longer"), str(tmp_path / "words")
-    prepared = ["prepare", "bert_tiny", longer, "--vocabulary", corpus, *settings]
-    assert main([*prepared, "--set", "corpus.sequence_length=24"]) == 0
+    begin, words = ["train", "bert_tiny", run, *settings], str(tmp_path / "words")
+    longer = [*toy_settings(source), "corpus.sequence_length=24"]
+    longer = prepare("bert_tiny", str(tmp_path / "longer"), longer)
     shutil.copytree(corpus, words)
     for path in trained.glob("vocabulary/*"):
         shutil.copy(path, words)
@@ -251,9 +240,8 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
 
 
 def test_a_nan_loss_stops_the_run_with_the_step(source, corpus, tmp_path, capsys):
-    settings = [*toy_settings(source), "training.learning_rate=1e38"]
-    settings += ["training.schedule=constant", "training.warmup_steps=0"]
-    settings += ["training.max_skipped_updates=3"]
+    settings = [*toy_settings(source), "training.learning_rate=1e38", "training.warmup_steps=0"]
+    settings += ["training.schedule=constant", "training.max_skipped_updates=3"]
     assert train("bert_tiny", tmp_path / "run", corpus, settings) == 2
     assert "NaN" in capsys.readouterr().err
 

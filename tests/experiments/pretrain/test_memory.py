@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.finetune.init import read_init
 from experiments.generate import __main__ as generate
 from experiments.generate.opening import open_model
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.run import PretrainingRun
 from export import saved_model
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.models import EncoderClassifier, catalog
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags, toy_settings
-from tests.experiments.task_toys import assert_same_weights
+from tests.experiments.pretraining_toy import flags, prepare, toy_settings, train
+from tests.experiments.task_toys import assert_same_weights, not_yet_trained
 from tests.harness import ids, numpy_of
+
+XL = "transformer_xl_tiny"
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +40,13 @@ def settings(source) -> list[str]:
 
 @pytest.fixture(scope="module")
 def corpus(settings, tmp_path_factory) -> str:
-    folder = str(tmp_path_factory.mktemp("corpora") / "toy")
-    assert main(["prepare", "transformer_xl_tiny", folder, *flags(settings)]) == 0
-    return folder
-
-
-def train(run, corpus, settings, *more: str) -> None:
-    arguments = ["train", "transformer_xl_tiny", str(run), "--corpus", corpus, *more]
-    assert main([*arguments, *flags(settings)]) == 0
+    return prepare(XL, str(tmp_path_factory.mktemp("corpora") / "toy"), settings)
 
 
 @pytest.fixture(scope="module")
 def whole(settings, corpus, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "whole"
-    train(run, corpus, [*settings, "model.dropout=0.1"])
+    assert train(XL, run, corpus, [*settings, "model.dropout=0.1"]) == 0
     return run
 
 
@@ -65,8 +58,8 @@ def memory_of(run) -> dict[str, np.ndarray]:
 def test_a_resumed_run_is_the_uninterrupted_one(whole, settings, corpus, tmp_path):
     """To the bit, and so is what it remembers: of attention and of recurrences."""
     settings, parts = [*settings, "model.dropout=0.1"], tmp_path / "parts"
-    train(parts, corpus, [*settings, "training.max_steps=6"])
-    train(parts, corpus, settings)
+    assert train(XL, parts, corpus, [*settings, "training.max_steps=6"]) == 0
+    assert train(XL, parts, corpus, settings) == 0
     assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     one, other = memory_of(whole), memory_of(parts)
     # Of each of 2 blocks: attention's hidden states and which of them it may see, the recurrence's
@@ -120,17 +113,11 @@ def test_its_saved_model_writes_the_same_text(whole, tmp_path):
 def test_xlnet_s_content_stream_is_fine_tuned(block, settings, corpus, tmp_path):
     run = tmp_path / "xlnet"
     settings = [*settings, f"model.block={block}", "training.max_steps=6"]
-    arguments = ["train", "xlnet_tiny", str(run), "--corpus", corpus, *flags(settings)]
-    assert main(arguments) == 0
+    assert train("xlnet_tiny", run, corpus, settings) == 0
     network = PretrainingRun.open(run).load_network()
-    init = read_init(str(run))
-    config = catalog.config(
-        init.model, **{**dict(init.model_options), "vocab_size": init.vocabulary.size}
-    )
-    classifier = EncoderClassifier(config, 2)
-    classifier.build()
-    init.copy_to(classifier)
-    token_ids = ids(2, 9, vocab_size=init.vocabulary.pieces)
+    _, _, classifier = not_yet_trained(str(run))
+    vocabulary = PretrainingRun.open(run).vocabulary
+    token_ids = ids(2, 9, vocab_size=vocabulary.pieces)
     segment_ids = (np.arange(9) > np.array([[3], [5]])).astype("int32")
     inputs = {"token_ids": token_ids, "segment_ids": segment_ids}
     np.testing.assert_array_equal(
@@ -141,9 +128,9 @@ def test_xlnet_s_content_stream_is_fine_tuned(block, settings, corpus, tmp_path)
 @pytest.mark.slow
 def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus, tmp_path):
     settings = [*settings, "training.max_steps=6"]
-    train(tmp_path / "one", corpus, settings)
+    assert train(XL, tmp_path / "one", corpus, settings) == 0
     # A process of its own: TensorFlow's devices cannot be changed here any more.
-    arguments = ["train", "transformer_xl_tiny", str(tmp_path / "two"), "--corpus", corpus]
+    arguments = ["train", XL, str(tmp_path / "two"), "--corpus", corpus]
     arguments += ["--strategy", "mirrored", "--replicas", "2", *flags(settings)]
     subprocess.run([sys.executable, "-m", "experiments.pretrain", *arguments], check=True)
     one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
@@ -157,11 +144,11 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
 @pytest.mark.parametrize(
     ("recipe", "setting", "words"),
     [
-        ("transformer_xl_tiny", "memory_length=0", "memory_length is 0"),
-        ("transformer_xl_tiny", "corpus.packing=doc_text", "corpus.packing=full_text"),
-        ("transformer_xl_tiny", "model.positions=learned", "model.positions=transformer_xl"),
-        ("transformer_xl_tiny", "adaptive_cutoffs=9,4", "must ascend"),
-        ("transformer_xl_tiny", "batch_size=1000", "batch_size"),
+        (XL, "memory_length=0", "memory_length is 0"),
+        (XL, "corpus.packing=doc_text", "corpus.packing=full_text"),
+        (XL, "model.positions=learned", "model.positions=transformer_xl"),
+        (XL, "adaptive_cutoffs=9,4", "must ascend"),
+        (XL, "batch_size=1000", "batch_size"),
         ("xlnet_tiny", "model.block=swish_rnn", "would tell each token to itself"),
     ],
 )

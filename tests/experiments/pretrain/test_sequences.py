@@ -10,14 +10,13 @@ from experiments.pretrain.run import PretrainingRun
 from macaron_tf.errors import UserError
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags, toy_settings
+from tests.experiments.pretraining_toy import prepare, toy_settings, train
 
 
 @pytest.fixture(scope="module")
 def corpus(source, tmp_path_factory) -> str:
     folder = str(tmp_path_factory.mktemp("corpora") / "toy")
-    assert main(["prepare", "t5_tiny", folder, *flags(settings_of("t5_tiny", source))]) == 0
-    return folder
+    return prepare("t5_tiny", folder, settings_of("t5_tiny", source))
 
 
 def settings_of(recipe: str, source: str, steps: int = 40) -> list[str]:
@@ -30,16 +29,14 @@ def settings_of(recipe: str, source: str, steps: int = 40) -> list[str]:
 
 @pytest.mark.parametrize(("recipe", "block"), [("t5_tiny", "swish_rnn"), ("bart_tiny", "macaron")])
 def test_runs_resumes_and_validates(recipe, block, source, corpus, tmp_path, capsys):
-    run = tmp_path / "run"
-    command = ["train", recipe, str(run), "--corpus", corpus]
-    settings = flags([*settings_of(recipe, source), f"model.block={block}"])
-    if recipe == "t5_tiny":  # stopped halfway and resumed
-        assert main([*command, *settings, "--set", "training.max_steps=20"]) == 0
-    assert main([*command, *settings]) == 0
-    if recipe == "t5_tiny":  # the same bits as without the stop
-        whole = tmp_path / "whole"
-        assert main(["train", recipe, str(whole), "--corpus", corpus, *settings]) == 0
-        assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    run, settings = tmp_path / "run", [*settings_of(recipe, source), f"model.block={block}"]
+    if recipe == "t5_tiny":  # stopped halfway and resumed: the same bits as without the stop
+        assert train(recipe, run, corpus, [*settings, "training.max_steps=20"]) == 0
+        assert train(recipe, tmp_path / "whole", corpus, settings) == 0
+    assert train(recipe, run, corpus, settings) == 0
+    if recipe == "t5_tiny":
+        whole = tmp_path / "whole" / "metrics.jsonl"
+        assert (run / "metrics.jsonl").read_bytes() == whole.read_bytes()
     assert "experiments.finetune" not in capsys.readouterr().out
     lines = read_lines(run / "metrics.jsonl")
     assert lines[-1]["kind"] == "validation" and lines[-1]["loss"] < lines[0]["loss"]
