@@ -59,14 +59,18 @@ def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
     return list(pairs.items())
 
 
+def write_numbers(folder: pathlib.Path, train: int, validation: int, step: int = 1) -> str:
+    """Writes so many number pairs in two splits, German first where `step` is -1; the source."""
+    for split, count, seed in (("train", train, 1), ("validation", validation, 2)):
+        lines = "".join("\t".join(pair[::step]) + "\n" for pair in number_pairs(count, seed))
+        (folder / f"{split}.tsv").write_text(lines, encoding="utf-8")
+    return f"tsv:{folder}/{{split}}.tsv"
+
+
 @pytest.fixture(scope="session")
 def number_text(tmp_path_factory) -> str:
     """A `tsv:` source of number pairs with splits train and validation."""
-    folder = tmp_path_factory.mktemp("numbers")
-    for split, count, seed in (("train", 600, 1), ("validation", 40, 2)):
-        lines = "".join(f"{source}\t{target}\n" for source, target in number_pairs(count, seed))
-        (folder / f"{split}.tsv").write_text(lines, encoding="utf-8")
-    return f"tsv:{folder}/{{split}}.tsv"
+    return write_numbers(tmp_path_factory.mktemp("numbers"), 600, 40)
 
 
 def number_settings(source: str, steps: int = 300) -> list[str]:

@@ -17,9 +17,8 @@ def train_language_toy(folder: pathlib.Path, kind: str = "byte_bpe", steps: int 
         steps: updates.
     """
     (folder / "text").mkdir(exist_ok=True)
-    settings = toy_settings(write_documents(folder / "text"), steps)
     size = 272 if kind == "byte_bpe" else 27
-    settings = [one for one in settings if not one.startswith("vocabulary.size")]
+    settings = toy_settings(write_documents(folder / "text"), steps)
     settings += [f"vocabulary.size={size}", f"vocabulary.kind={kind}"]
     run = str(folder / kind)
     assert main(["train", "gpt2_tiny", run, *flags(settings)]) == 0

@@ -21,10 +21,7 @@ def start(tmp_path_factory) -> str:
     source = write_documents(documents)
     # The words of the task, which a vocabulary of letters could not say.
     (documents / "words.txt").write_text("sst2 sentence : a c negative . positive .\n" * 200)
-    settings = [one for one in toy_settings(source, 20) if "num_layers" not in one]
-    settings = [one for one in settings if "initializer_range" not in one]
-    settings += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
-    settings += ["vocabulary.size=90"]
+    settings = [*toy_settings(source, 20, "t5_tiny"), "vocabulary.size=90"]
     run = str(tmp_path_factory.mktemp("runs") / "t5")
     assert pretrain(["train", "t5_tiny", run, *flags(settings)]) == 0
     return run

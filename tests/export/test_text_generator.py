@@ -38,9 +38,7 @@ def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     source = write_documents(folder)
     (folder / "words.txt").write_text("mrpc sentence1 : a c not_equivalent . sentence2\n" * 200)
-    settings = [one for one in toy_settings(source, 12) if "num_layers" not in one]
-    settings = [one for one in settings if "initializer_range" not in one]
-    settings += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
+    settings = toy_settings(source, 12, "t5_tiny")
     settings += ["vocabulary.size=90", "model.max_length=48"]
     start = str(folder / "start")
     assert pretrain(["train", request.param, start, *flags(settings)]) == 0

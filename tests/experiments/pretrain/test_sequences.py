@@ -16,20 +16,12 @@ from tests.experiments.pretraining_toy import prepare, toy_settings, train
 @pytest.fixture(scope="module")
 def corpus(source, tmp_path_factory) -> str:
     folder = str(tmp_path_factory.mktemp("corpora") / "toy")
-    return prepare("t5_tiny", folder, settings_of("t5_tiny", source))
-
-
-def settings_of(recipe: str, source: str, steps: int = 40) -> list[str]:
-    settings = [one for one in toy_settings(source, steps) if "num_layers" not in one]
-    settings += ["model.num_encoder_layers=1", "model.num_decoder_layers=1"]
-    if recipe == "t5_tiny":  # its matrices start by their fan-in
-        settings = [one for one in settings if "initializer_range" not in one]
-    return settings
+    return prepare("t5_tiny", folder, toy_settings(source, recipe="t5_tiny"))
 
 
 @pytest.mark.parametrize(("recipe", "block"), [("t5_tiny", "swish_rnn"), ("bart_tiny", "macaron")])
 def test_runs_resumes_and_validates(recipe, block, source, corpus, tmp_path, capsys):
-    run, settings = tmp_path / "run", [*settings_of(recipe, source), f"model.block={block}"]
+    run, settings = tmp_path / "run", [*toy_settings(source, recipe=recipe), f"model.block={block}"]
     if recipe == "t5_tiny":  # stopped halfway and resumed: the same bits as without the stop
         assert train(recipe, run, corpus, [*settings, "training.max_steps=20"]) == 0
         assert train(recipe, tmp_path / "whole", corpus, settings) == 0

@@ -10,7 +10,7 @@ from experiments.translate.__main__ import main
 from experiments.translate.run import TranslationRun
 from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.training.progress import read_lines
-from tests.conftest import number_pairs, number_settings
+from tests.conftest import number_pairs, number_settings, write_numbers
 from tests.experiments.pretraining_toy import flags
 
 
@@ -105,14 +105,10 @@ def test_the_same_command_goes_on_where_it_stopped(number_text, tmp_path, capsys
 
 
 def test_other_text_under_the_same_name_is_refused(number_text, tmp_path, capsys):
-    for split in ("train", "validation"):
-        lines = [f"{a}\t{b}\n" for a, b in number_pairs(300, seed=len(split))]
-        (tmp_path / f"{split}.tsv").write_text("".join(lines))
-    settings = number_settings(f"tsv:{tmp_path}/{{split}}.tsv", steps=2)
+    settings = number_settings(write_numbers(tmp_path, 300, 40), steps=2)
     settings += ["data.validation_lines=2", "data.batching.shapes=1"]
     assert train(tmp_path / "run", settings) == 0
-    lines[0] = "one one one\teins eins eins\n"
-    (tmp_path / "train.tsv").write_text("".join(lines * 8))
+    (tmp_path / "train.tsv").write_text("one one one\teins eins eins\n" * 300)
     assert train(tmp_path / "run", settings) == 2
     assert "the training text is not what" in capsys.readouterr().err
 
