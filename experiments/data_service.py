@@ -73,11 +73,7 @@ main = cli.single_program(
     __doc__,
     "",
     "experiments.data_service:serve",
-    cli.number(
-        "--port PORT",
-        "for trainings' requests; batches are sent from PORT + 1 (default 5050)",
-        5050,
-    ),
+    cli.number("--port PORT", "for requests; batches are sent from PORT + 1 (default 5050)", 5050),
     cli.argument(
         "--host NAME",
         "name or address of this machine for trainings (default %(default)s)",
