@@ -14,7 +14,7 @@ def gpt_tiny() -> PretrainingRecipe:
     Radford et al. 2018 in `bert_tiny`'s shapes, tokens and schedule: a causal post-norm Transformer
     with learned positions, whose table of lower-cased BPE pieces scores the next one too. Rows are
     full and go on with the next document, as its contiguous sequences do. Every token of a row is
-    learnt from, seven times as many as of a row with 15% masked. `--set model.block=macaron` or
+    learnt from, seven times as many as where 15% are masked. `--set model.block=macaron` or
     `--set model.block=swish_rnn` are the papers' blocks at equal matrices.
 
     Measured: in experiments/results/slides_decoders (whose settings differ) a validation perplexity

@@ -61,7 +61,7 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, capsys):
     assert len(storage.read_bytes(f"{bucket}/out.txt").splitlines()) == 2
     assert finetune.main(["predict", classifier, "--input", f"{bucket}/nothing"]) == 2
     assert "--input ram://" in capsys.readouterr().err
-    # Where nothing of that name is in the bucket, nothing of it is made on the disk.
+    # A file that is missing in the bucket is not made on the disk.
     assert not os.path.exists("ram:")
 
 

@@ -133,7 +133,7 @@ def test_an_encoder_begins_both_stacks(starts, number_text):
             for name in ("attention_0", "feed_forward_1"):
                 assert_same_weights(getattr(block, name), getattr(one, name))
     assert recipe.data.cleaning.max_tokens == recipe.decoding.max_length == 40
-    # What reads a sentence as the pre-trained encoder did says the same of it.
+    # The translator's encoder reads a sentence as the pre-trained one did.
     source = np.array([[5, 9, 7, 3, 0]], np.int32)
     expected = encoder({"token_ids": source})[:, :4]
     np.testing.assert_allclose(network.encode(source)[:, :4], expected, atol=1e-5)
