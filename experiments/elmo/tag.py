@@ -1,7 +1,7 @@
 """`elmo tag`: a tagger of entities with ELMo's vectors, and the same tagger without them."""
 
 import argparse
-import json
+import functools
 import pathlib
 import statistics
 
@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments import studies
 from experiments.elmo.run import ElmoRun
 from experiments.run import write_json
-from experiments.studies import cell, write
 from macaron_tf.data.batches import ArrayBatches, in_parts
-from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.tags import TaggedSentences, read_tagged
 from macaron_tf.evaluation.reading import score_tags
 from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
@@ -22,9 +22,10 @@ from macaron_tf.text.words import character_ids, with_ends
 from macaron_tf.training import FitModel, TrainingConfig, build_fit_model, train
 from macaron_tf.training.state import load_network
 
-TASK = "conll2003"
+_TASK = get_task("conll2003")
 _BATCH = 32
 _ROWS = {"without ELMo": False, "with ELMo": True}
+_pad = functools.partial(keras.utils.pad_sequences, padding="post")
 
 
 class Sentences:
@@ -39,19 +40,13 @@ class Sentences:
 
     def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """`inputs (B, L, C)`, `targets (B, L)` and `weight (B, L)`, 0 at marks and padding."""
-        shape = len(numbers), int(self.lengths[numbers].max())
-        made = {
-            "inputs": np.zeros((*shape, self.characters.shape[1]), "int32"),
-            "targets": np.zeros(shape, "int32"),
-            "weight": np.zeros(shape, "float32"),
+        tags = [self.examples.labels[number] for number in numbers]
+        bounds = [self.splits[number : number + 2] for number in numbers]
+        return {
+            "inputs": _pad([self.characters[start:end] for start, end in bounds]),
+            "targets": _pad([np.pad(mine, 1) for mine in tags]),
+            "weight": _pad([np.pad(np.ones(len(mine)), 1) for mine in tags], dtype="float32"),
         }
-        for row, number in enumerate(numbers):
-            words = self.characters[self.splits[number] : self.splits[number + 1]]
-            tags = self.examples.labels[number]
-            made["inputs"][row, : len(words)] = words
-            made["targets"][row, 1 : 1 + len(tags)] = tags
-            made["weight"][row, 1 : 1 + len(tags)] = 1.0
-        return made
 
     def dataset(self, seed: int, start: int) -> tf.data.Dataset:
         """Endless batches of sentences of like length."""
@@ -69,10 +64,10 @@ def run(options: argparse.Namespace) -> None:
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
     elmo = opened.load_network(weights)
-    task, out = get_task(TASK), pathlib.Path(options.out)
+    out = pathlib.Path(options.out)
     data = dict(source=options.source, data_dir=options.data_dir, download=options.download)
     learnt, judged = (
-        Sentences(read_tagged(task, split, **data), elmo.config.max_characters)
+        Sentences(read_tagged(_TASK, split, **data), elmo.config.max_characters)
         for split in ("train", options.split)
     )
     rows = []
@@ -80,26 +75,30 @@ def run(options: argparse.Namespace) -> None:
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
             config = _training(len(learnt.examples), options.epochs, seed)
-            found = _tagger(task, elmo if has_elmo else None, learnt, judged, config, path)
+            found = _tagger(elmo if has_elmo else None, learnt, judged, config, path)
             rows.append({"name": name, "seed": seed, **found})
     record = {"elmo": str(opened.path), "checkpoint": weights.name, "rows": rows}
-    title = f"{task.name}: entities found, F1 on {options.split}"
-    write(out, "tagging", options, title, table(rows), "elmo", **record)
+    title = f"{_TASK.name}: entities found, F1 on {options.split}"
+    studies.write(out, "tagging", "elmo", options, title, _table(rows), figure=False, **record)
 
 
-def table(rows: list[dict]) -> list[str]:
+def _table(rows: list[dict]) -> list[str]:
     """Lines of Markdown: F1 without and with, and the gain."""
-    lines = ["| tagger | trained parameters | F1 | weights of the layers | minutes |"]
-    lines.append("|---|---|---|---|---|")
-    means = []
-    for name in _ROWS:
-        mine = [row for row in rows if row["name"] == name]
-        means.append(statistics.mean(row["f1"] for row in mine))
-        layers = " ".join(f"{weight:.2f}" for weight in mine[0]["layers"]) or "-"
-        minutes = statistics.mean(row["minutes"] for row in mine)
-        f1 = cell([row["f1"] for row in mine], 2, 100)
-        lines.append(f"| {name} | {mine[0]['parameters']:,} | {f1} | {layers} | {minutes:.1f} |")
-    return [*lines, "", f"The gain is {100 * (means[1] - means[0]):.2f} points of F1."]
+    lines, means = [], []
+    for name, mine in studies.grouped(rows, "name").items():
+        f1 = studies.values(mine, "f1")
+        means.append(statistics.mean(f1))
+        cells = (
+            name,
+            f"{mine[0]['parameters']:,}",
+            studies.cell(f1, 2, 100),
+            " ".join(f"{weight:.2f}" for weight in mine[0]["layers"]) or "-",
+            f"{statistics.mean(row['minutes'] for row in mine):.1f}",
+        )
+        lines.append(cells)
+    head = ("tagger", "trained parameters", "F1", "weights of the layers", "minutes")
+    gain = f"The gain is {100 * (means[1] - means[0]):.2f} points of F1."
+    return [*studies.table(head, lines), "", gain]
 
 
 def _training(examples: int, epochs: int, seed: int) -> TrainingConfig:
@@ -119,7 +118,6 @@ def _training(examples: int, epochs: int, seed: int) -> TrainingConfig:
 
 
 def _tagger(
-    task: Task,
     elmo: Elmo | None,
     learnt: Sentences,
     judged: Sentences,
@@ -130,11 +128,11 @@ def _tagger(
     done = path / "result.json"
     if done.exists():
         print(f"{path}: complete")
-        return json.loads(done.read_text(encoding="utf-8"))
+        return studies.read_json(done)
     keras.utils.set_random_seed(config.seed)
     network = WordTagger(
         WordTaggerConfig(
-            len(task.labels),
+            len(_TASK.labels),
             elmo.config if elmo else None,
             max_characters=judged.characters.shape[1],
         )
@@ -142,13 +140,12 @@ def _tagger(
     network.build()
     if elmo:
         network.elmo.set_weights(elmo.get_weights())
-    model = build_fit_model(network, SequenceObjective("classes"), config)
     result = train(
-        model,
-        lambda start: learnt.dataset(config.seed, start),
+        build_fit_model(network, SequenceObjective("classes"), config),
+        functools.partial(learnt.dataset, config.seed),
         config,
         path,
-        validate=lambda model, step: entities(task, model, judged),
+        validate=lambda model, step: _entities(model, judged),
     )
     load_network(result.best_checkpoint, network, "")
     weights = network.mixture.weights_of_layers if elmo else []
@@ -162,7 +159,7 @@ def _tagger(
     return row
 
 
-def entities(task: Task, model: FitModel, judged: Sentences) -> dict[str, float]:
+def _entities(model: FitModel, judged: Sentences) -> dict[str, float]:
     """Precision, recall and F1 of the entities that the network finds."""
     scores = tf.function(
         lambda characters: tf.argmax(model.network(characters, training=False), axis=-1),
@@ -177,7 +174,7 @@ def entities(task: Task, model: FitModel, judged: Sentences) -> dict[str, float]
         tags = scores(tf.constant(judged.batch(numbers)["inputs"])).numpy()  # (B, L)
         for row, number in enumerate(numbers):
             count = len(judged.examples.words[number])
-            found[int(number)] = [task.labels[tag] for tag in tags[row, 1 : 1 + count]]
-    truths = [[task.labels[tag] for tag in tags] for tags in judged.examples.labels]
+            found[int(number)] = [_TASK.labels[tag] for tag in tags[row, 1 : 1 + count]]
+    truths = [[_TASK.labels[tag] for tag in tags] for tags in judged.examples.labels]
     metrics = score_tags([found[number] for number in range(len(truths))], truths)
     return {name: metrics[name] for name in ("f1", "precision", "recall")}

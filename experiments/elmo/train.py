@@ -17,13 +17,7 @@ from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives import BidirectionalLanguageObjective
-from macaron_tf.text.words import (
-    WordText,
-    WordVocabulary,
-    as_word_text,
-    count_words,
-    read_words,
-)
+from macaron_tf.text.words import WordText, WordVocabulary, as_word_text, count_words, read_words
 from macaron_tf.training import FitModel, build_fit_model
 
 
@@ -48,12 +42,10 @@ class Rows:
         return cls(text, rows, text.characters(max_characters))
 
     def batches(self, size: int, seed: int | None = None, start: int = 0) -> tf.data.Dataset:
-        """Batches of `characters (B, L, C)` and `words (B, L)`.
+        """Batches of `characters (B, L, C)` and `words (B, L)`, endless from number `start` on.
 
         Args:
-            size: rows B.
-            seed: of an endless order; None = once, in the text's order.
-            start: number of the first batch.
+            seed: of the order; None = once, in the text's order.
         """
 
         def batch(numbers: np.ndarray) -> dict[str, np.ndarray]:
@@ -75,14 +67,10 @@ def read_rows(
     data_dir: str | None = None,
     download: bool = False,
 ) -> tuple[Rows, Rows, WordVocabulary]:
-    """Reads a recipe's texts.
+    """The training rows of a recipe's texts, the held-out rows, and the vocabulary.
 
     Args:
         vocabulary: of a run; None = counted here.
-        data_dir, download: TensorFlow Datasets'.
-
-    Returns:
-        The training rows, the held-out rows, and the vocabulary.
 
     Raises:
         UserError: no such source, or too little text.
@@ -92,11 +80,9 @@ def read_rows(
         for source in recipe.sources
         for words in read_words(documents(source, "train", data_dir, download))
     ]
-    held = [number % recipe.held_out == 0 for number in range(len(found))]
-    parts = [
-        list(itertools.chain.from_iterable(itertools.compress(found, chosen)))
-        for chosen in ([not out for out in held], held)
-    ]
+    held = found[:: recipe.held_out]
+    del found[:: recipe.held_out]
+    parts = [list(itertools.chain.from_iterable(part)) for part in (found, held)]
     vocabulary = vocabulary or count_words([parts[0]], recipe.vocabulary_size)
     max_characters = recipe.model_config(vocabulary.size).max_characters
     train, validation = (
@@ -135,11 +121,8 @@ def run(options: argparse.Namespace) -> None:
         note=f"; {rows.ids.size:,} words to learn from, {held_out.ids.size:,} held out, "
         f"{vocabulary.size:,} to predict",
     )
-    next_commands = [
-        f"{recipe.command} embed {path} --input lines.txt --output vectors.npz",
-        f"{recipe.command} tag {path} {path}-conll --data-dir DIR",
-    ]
-    report(result, recipe, next_commands)
+    embed = f"{recipe.command} embed {path} --input lines.txt --output vectors.npz"
+    report(result, recipe, [embed, f"{recipe.command} tag {path} {path}-conll --data-dir DIR"])
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -1,10 +1,71 @@
-"""The slides' tasks: data, metric, and the slide's figures."""
+"""The slides' tasks and their data: drawn sequences, polyphonic music, the Penn Treebank, MNIST."""
 
+import collections
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
-from experiments.tcn import data
-from experiments.tcn.data import Source, TaskData
+import keras
+import numpy as np
+import scipy.io
+import tensorflow as tf
+from etils import epath
+from scipy.io.matlab import MatReadError
+
+from macaron_tf.data.batches import ArrayBatches
+from macaron_tf.data.sources.tfds import read_columns
+from macaron_tf.errors import UserError
+from macaron_tf.io.files import lines_of
+
+ADDING_LENGTH = 600
+COPY_DISTANCE = 1000
+COPIED = 10  # symbols to remember
+COPY_LENGTH = COPY_DISTANCE + 2 * COPIED
+_DRAWN = 1000  # sequences of the validation, and as many of the test
+_TRAIN, _VALIDATION, _TEST = range(3)  # parts of the seed
+
+KEYS = 88
+# Positions of a window, and how many of its last ones count (Bai et al.'s released code).
+WORDS, CHARACTERS = (80, 40), (400, 320)
+_END = "<eos>"
+PIXELS = 28 * 28
+_HELD_OUT = 10  # one of so many images of the training set is for validation
+
+# Sequences evaluated together: pieces of music, streams of text, images.
+_PIECES, _STREAMS, _IMAGES = 16, 16, 250
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The place of a task's data.
+
+    Attributes:
+        data: a file or folder, for the tasks that read one.
+        data_dir, download: TensorFlow Datasets', for MNIST.
+    """
+
+    data: str | None = None
+    data_dir: str | None = None
+    download: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+    """A task's batches, dicts as `SequenceObjective` takes them.
+
+    Attributes:
+        train: the endless dataset that begins with micro-batch number `start`.
+        validation: chooses the best checkpoint.
+        test: scores the best checkpoint; None = the data have no test split.
+        summary: sizes, for people.
+        vocab_size: of data that are ids.
+    """
+
+    train: Callable[[int], tf.data.Dataset]
+    validation: tf.data.Dataset
+    test: tf.data.Dataset | None
+    summary: str
+    vocab_size: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,98 +74,324 @@ class Task:
 
     Attributes:
         title: for people.
-        loss: of `SequenceObjective`.
-        metric: chooses a validation's best, and is shown in the tables.
-        unit: of the metric, for tables.
-        open: reads or makes the data, see `experiments.tcn.data`.
-        slide: the slide's figures, by mixer.
+        slide: the slide's figures of `MODELS`.
         length: positions of the longest training sequence.
-        percent: whether the metric is shown in percent; more is better then.
+        open: `open(source, size, seed)` reads or makes the data, in micro-batches of `size`.
+        unit: of the metric, for tables.
+        loss: of `SequenceObjective`.
+        metric: chooses a validation's best, and is shown in the tables, accuracy in percent.
     """
 
     title: str
-    loss: str
-    metric: str
-    unit: str
-    open: Callable[[Source, int, int], TaskData]
-    slide: dict[str, float]
+    slide: tuple[float, float, float, float]
     length: int
-    percent: bool = False
+    open: Callable[[Source, int, int], TaskData]
+    unit: str
+    loss: str = "classes"
+    metric: str = "loss"
 
+
+def adding(source: Source, size: int, seed: int) -> TaskData:
+    """Two of 600 uniform numbers are marked; the answer is their sum."""
+    return _drawn(adding_batch, size, seed, f"sequences of {ADDING_LENGTH}")
+
+
+def copy_memory(source: Source, size: int, seed: int) -> TaskData:
+    """Ten symbols, which the model must repeat after 1000 positions without any."""
+    summary = f"sequences of {COPY_LENGTH}, {COPIED} symbols to remember"
+    return _drawn(copy_batch, size, seed, summary)
+
+
+def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dict[str, tf.Tensor]:
+    """B sequences of (number, mark), the marks 1 at two of T positions and 0 elsewhere.
+
+    Args:
+        seed: `(2,)` int64.
+
+    Returns:
+        `inputs (B, T, 2)`, `targets (B, 1)`, the sum of the marked numbers, and `weight (B,)`.
+    """
+    seeds = tf.random.split(seed, 2)
+    numbers = tf.random.stateless_uniform((size, length), seeds[0])
+    # The positions of the two greatest random keys: every pair is equally likely.
+    keys = tf.random.stateless_uniform((size, length), seeds[1])
+    positions = tf.math.top_k(keys, 2).indices  # (B, 2)
+    marks = tf.reduce_sum(tf.one_hot(positions, length), axis=1)  # (B, 2, T) -> (B, T)
+    return {
+        "inputs": tf.stack([numbers, marks], axis=-1),
+        "targets": tf.reduce_sum(numbers * marks, axis=1, keepdims=True),
+        "weight": tf.ones(size),
+    }
+
+
+def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dict[str, tf.Tensor]:
+    """Ten symbols 1 to 8, T - 1 zeros, eleven 9s; the answer is zeros, then the symbols.
+
+    Args:
+        seed: `(2,)` int64.
+
+    Returns:
+        `inputs (B, T + 20, 10)`, one-hot; `targets` and `weight (B, T + 20)`, all ones: the mean is
+        over all positions, and a model without memory reaches 10 ln 8 / (T + 20) = 0.0204.
+    """
+    symbols = tf.random.stateless_uniform((size, COPIED), seed, 1, 9, tf.int32)
+    blank = tf.zeros((size, distance - 1), tf.int32)
+    ask = tf.fill((size, COPIED + 1), 9)
+    ids = tf.concat([symbols, blank, ask], axis=1)  # (B, T + 20)
+    silent = tf.zeros((size, distance + COPIED), tf.int32)
+    return {
+        "inputs": tf.one_hot(ids, 10),
+        "targets": tf.concat([silent, symbols], axis=1),
+        "weight": tf.ones((size, distance + 2 * COPIED)),
+    }
+
+
+def _drawn(draw: Callable, size: int, seed: int, summary: str) -> TaskData:
+    def batches(part: int, numbers: tf.data.Dataset) -> tf.data.Dataset:
+        # Validation and test are the same sequences for all seeds.
+        first = tf.constant(3 * (seed if part == _TRAIN else 0) + part, tf.int64)
+        return numbers.map(lambda number: draw(size, tf.stack([first, number])))
+
+    held_out = tf.data.Dataset.range(-(-_DRAWN // size))
+    return TaskData(
+        lambda start: batches(_TRAIN, tf.data.Dataset.range(start, 2**62)).prefetch(2),
+        batches(_VALIDATION, held_out),
+        batches(_TEST, held_out),
+        f"{summary}, always new ones",
+    )
+
+
+def music(source: Source, size: int, seed: int) -> TaskData:
+    """The keys pressed in the next frame, in the pieces of a MATLAB file with the usual splits.
+
+    Raises:
+        UserError: no such file, or it holds no pieces.
+    """
+    train, validation, test = _pieces(source.data)
+    frames = ("float32", (None, None, KEYS))
+    shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}
+
+    def batches(pieces: Sequence[np.ndarray], size: int) -> ArrayBatches:
+        gather = functools.partial(padded, pieces)
+        return ArrayBatches(len(pieces), size, gather, shapes, [len(piece) for piece in pieces])
+
+    def once(pieces: list[np.ndarray]) -> tf.data.Dataset:
+        return batches(sorted(pieces, key=len), _PIECES).evaluation_dataset()
+
+    return TaskData(
+        functools.partial(batches(train, size).dataset, seed),
+        once(validation),
+        once(test) if test else None,
+        f"{len(train)} pieces of {sum(map(len, train)):,} frames, {len(validation)} to validate, "
+        f"{len(test)} to test",
+    )
+
+
+def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
+    """The pieces `(T, 88)` of training, validation and test; an absent test is empty."""
+    if not path:
+        raise UserError("--data is missing: give the .mat file of the pieces")
+    try:
+        arrays = scipy.io.loadmat(path, appendmat=False)
+    except FileNotFoundError as error:
+        raise UserError(f"--data {path}: there is no such file; correct the path") from error
+    except (OSError, ValueError, NotImplementedError, MatReadError) as error:
+        raise UserError(f"--data {path} is no MATLAB file that can be read: {error}") from error
+    splits = []
+    for name in ("traindata", "validdata", "testdata"):
+        pieces = list(np.ravel(arrays.get(name, [])))
+        right = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
+        if not right or (not pieces and name != "testdata"):
+            raise UserError(
+                f"--data {path}: {name!r} must hold pieces of {KEYS} columns; give another file"
+            )
+        splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
+    return tuple(splits)
+
+
+def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """B pieces `(T, 88)` as a batch; the target of each frame is the next one.
+
+    Returns:
+        `inputs` and `targets (B, L, 88)`, L the longest's T - 1, and `weight (B, L)`, 0 at padding.
+    """
+    chosen = [pieces[number] for number in numbers]
+
+    def rows(sequences: list[np.ndarray]) -> np.ndarray:
+        return keras.utils.pad_sequences(sequences, dtype="float32", padding="post")
+
+    return {
+        "inputs": rows([piece[:-1] for piece in chosen]),
+        "targets": rows([piece[1:] for piece in chosen]),
+        "weight": rows([np.ones(len(piece) - 1) for piece in chosen]),
+    }
+
+
+def words(source: Source, size: int, seed: int) -> TaskData:
+    """The Penn Treebank's next word; a line's end is a word."""
+    return _text(source, size, WORDS, str.split, "words")
+
+
+def characters(source: Source, size: int, seed: int) -> TaskData:
+    """The next character of the same lines, with a space between words and an end of each line."""
+    return _text(source, size, CHARACTERS, lambda line: list(" ".join(line.split())), "chars")
+
+
+def _text(source: Source, size: int, window: tuple[int, int], cut, unit: str) -> TaskData:
+    symbols = {
+        split: [symbol for line in _lines(source.data, split) for symbol in [*cut(line), _END]]
+        for split in ("train", "valid", "test")
+    }
+    counts = collections.Counter(symbols["train"])
+    # Frequent ones first, equally frequent ones by the alphabet: the ids are always the same.
+    vocabulary = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
+    number = {symbol: i for i, symbol in enumerate(vocabulary)}
+    for split, found in symbols.items():
+        if unknown := sorted(set(found) - set(number)):
+            raise UserError(
+                f"--data {source.data}: {split}.txt has {unknown[0]!r}, which train.txt has not; "
+                "give the splits of one corpus"
+            )
+
+    def batches(split: str, streams: int) -> ArrayBatches:
+        ids = np.array([number[symbol] for symbol in symbols[split]], "int32")
+        return windows(ids, streams, window)
+
+    return TaskData(
+        functools.partial(batches("train", size).dataset, 0),
+        batches("valid", _STREAMS).evaluation_dataset(),
+        batches("test", _STREAMS).evaluation_dataset() if symbols["test"] else None,
+        f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate",
+        len(vocabulary),
+    )
+
+
+def _lines(folder: str | None, split: str) -> list[str]:
+    """The lines of FOLDER/SPLIT.txt, compressed or not; none of an absent test."""
+    if not folder:
+        raise UserError("--data is missing: give the folder of train.txt.gz and valid.txt.gz")
+    for end in (".gz", ""):
+        if (path := epath.Path(folder) / f"{split}.txt{end}").is_file():
+            return list(lines_of(path))
+    if split != "test":
+        raise UserError(f"--data {folder}: there is no {split}.txt.gz in it")
+    return []
+
+
+def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatches:
+    """A text as parallel streams, read window by window; each overlaps with the one before.
+
+    Args:
+        ids: `(N,)`.
+        streams: B, parts of the text that are read side by side.
+        window: positions L, and how many of its last ones count. Earlier positions counted in the
+            window before and serve as context.
+
+    Returns:
+        Batches of `inputs`, `targets` (the next ids) and `weight (B, L)`, 1 where the answer
+        counts, always in the text's order.
+    """
+    length, counted = window
+    streams = max(1, min(streams, (len(ids) - 1) // length))
+    whole = (len(ids) - 1) // streams
+    inputs = ids[: streams * whole].reshape(streams, whole)  # (B S,) -> (B, S)
+    targets = ids[1 : streams * whole + 1].reshape(streams, whole)
+    ends = [*range(min(length, whole), whole, counted), whole]
+
+    def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        (number,) = numbers
+        end, before = ends[number], ends[number - 1] if number else 0
+        part = slice(max(end - length, 0), end)
+        weight = np.zeros(inputs[:, part].shape, "float32")
+        weight[:, before - end :] = 1.0
+        return {"inputs": inputs[:, part], "targets": targets[:, part], "weight": weight}
+
+    shapes = dict.fromkeys(("inputs", "targets"), ("int32", (None, None)))
+    shapes["weight"] = ("float32", (None, None))
+    return ArrayBatches(len(ends), 1, gather, shapes, shuffle=False)
+
+
+def in_order(source: Source, size: int, seed: int) -> TaskData:
+    """MNIST's digits, a pixel at a time, row by row."""
+    return _images(source, size, seed, np.arange(PIXELS))
+
+
+def permuted(source: Source, size: int, seed: int) -> TaskData:
+    """MNIST's pixels in one order, drawn once for all runs."""
+    return _images(source, size, seed, np.random.default_rng(0).permutation(PIXELS))
+
+
+def _images(source: Source, size: int, seed: int, permutation: np.ndarray) -> TaskData:
+    shapes = {"inputs": ("float32", (None, PIXELS, 1))}
+    shapes |= {"targets": ("int32", (None,)), "weight": ("float32", (None,))}
+
+    def read(split: str) -> tuple[np.ndarray, np.ndarray]:
+        names, place = ("image", "label"), (source.data_dir, source.download)
+        values = read_columns("mnist", split, names, *place).values
+        # (N, 28, 28, 1) uint8 -> (N, 784), and the digits (N,)
+        return values["image"].reshape(-1, PIXELS), values["label"].astype("int32")
+
+    def batches(pixels: np.ndarray, digits: np.ndarray, size: int) -> ArrayBatches:
+        def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
+            # The released code's normalization: mean 0.1307 and deviation 0.3081 of all pixels.
+            inputs = (pixels[numbers][:, permutation, None] / 255 - 0.1307) / 0.3081
+            weight = np.ones(len(numbers), "float32")
+            return {
+                "inputs": inputs.astype("float32"),
+                "targets": digits[numbers],
+                "weight": weight,
+            }
+
+        return ArrayBatches(len(digits), size, gather, shapes)
+
+    pixels, digits = read("train")
+    held, test = np.arange(len(digits)) % _HELD_OUT == 0, read("test")
+    return TaskData(
+        functools.partial(batches(pixels[~held], digits[~held], size).dataset, seed),
+        batches(pixels[held], digits[held], _IMAGES).evaluation_dataset(),
+        batches(*test, _IMAGES).evaluation_dataset(),
+        f"{(~held).sum():,} images, {held.sum():,} to validate, {len(test[1]):,} to test",
+    )
+
+
+MODELS = ("tcn", "lstm", "gru", "rnn")
+_MUSIC = dict(open=music, unit="negative log-likelihood, nats a frame", loss="bernoulli")
+_DIGITS = dict(length=PIXELS, unit="accuracy, percent", metric="accuracy")
 
 TASKS = {
     "adding": Task(
         "Adding problem, T = 600",
-        "squared_error",
-        "loss",
+        (5.8e-5, 0.164, 5.3e-5, 0.177),
+        ADDING_LENGTH,
+        adding,
         "mean squared error",
-        data.adding,
-        {"tcn": 5.8e-5, "lstm": 0.164, "gru": 5.3e-5, "rnn": 0.177},
-        data.ADDING_LENGTH,
+        loss="squared_error",
     ),
     "copy_memory": Task(
         "Copy memory, T = 1000",
-        "classes",
-        "loss",
+        (3.5e-5, 0.0204, 0.0197, 0.0202),
+        COPY_LENGTH,
+        copy_memory,
         "nats a position",
-        data.copy_memory,
-        {"tcn": 3.5e-5, "lstm": 0.0204, "gru": 0.0197, "rnn": 0.0202},
-        data.COPY_LENGTH,
     ),
-    "jsb": Task(
-        "JSB Chorales",
-        "bernoulli",
-        "loss",
-        "negative log-likelihood, nats a frame",
-        data.music,
-        {"tcn": 8.10, "lstm": 8.45, "gru": 8.43, "rnn": 8.91},
-        128,
-    ),
-    "nottingham": Task(
-        "Nottingham",
-        "bernoulli",
-        "loss",
-        "negative log-likelihood, nats a frame",
-        data.music,
-        {"tcn": 3.07, "lstm": 3.29, "gru": 3.46, "rnn": 4.05},
-        1_787,
-    ),
+    "jsb": Task("JSB Chorales", (8.10, 8.45, 8.43, 8.91), 128, **_MUSIC),
+    "nottingham": Task("Nottingham", (3.07, 3.29, 3.46, 4.05), 1_787, **_MUSIC),
     "ptb_words": Task(
         "Penn Treebank, words",
-        "classes",
+        (88.68, 78.93, 92.48, 114.50),
+        WORDS[0],
+        words,
         "perplexity",
-        "perplexity",
-        data.words,
-        {"tcn": 88.68, "lstm": 78.93, "gru": 92.48, "rnn": 114.50},
-        data.WORDS[0],
+        metric="perplexity",
     ),
     "ptb_characters": Task(
         "Penn Treebank, characters",
-        "classes",
-        "bits",
+        (1.31, 1.36, 1.37, 1.48),
+        CHARACTERS[0],
+        characters,
         "bits a character",
-        data.characters,
-        {"tcn": 1.31, "lstm": 1.36, "gru": 1.37, "rnn": 1.48},
-        data.CHARACTERS[0],
+        metric="bits",
     ),
-    "mnist": Task(
-        "Sequential MNIST",
-        "classes",
-        "accuracy",
-        "accuracy, percent",
-        data.in_order,
-        {"tcn": 99.0, "lstm": 87.2, "gru": 96.2, "rnn": 21.5},
-        data.PIXELS,
-        percent=True,
-    ),
-    "permuted_mnist": Task(
-        "Permuted MNIST",
-        "classes",
-        "accuracy",
-        "accuracy, percent",
-        data.permuted,
-        {"tcn": 97.2, "lstm": 85.7, "gru": 87.3, "rnn": 25.3},
-        data.PIXELS,
-        percent=True,
-    ),
+    "mnist": Task("Sequential MNIST", (99.0, 87.2, 96.2, 21.5), open=in_order, **_DIGITS),
+    "permuted_mnist": Task("Permuted MNIST", (97.2, 85.7, 87.3, 25.3), open=permuted, **_DIGITS),
 }

@@ -2,27 +2,23 @@
 
 import argparse
 import dataclasses
-import json
 import math
 import pathlib
 import statistics
 
 import keras
 
-from experiments import registry
+from experiments import registry, studies
 from experiments.figures import mean_curves
 from experiments.run import Run, write_json
-from experiments.studies import write
-from experiments.tcn.data import Source, TaskData
 from experiments.tcn.recipe import SequenceRecipe
-from experiments.tcn.tasks import TASKS, Task
+from experiments.tcn.tasks import MODELS, TASKS, Source, Task, TaskData
 from experiments.train_run import RunData, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import TemporalModel
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.training import FitModel, build_fit_model
-from macaron_tf.training.progress import VALIDATION, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +80,7 @@ def train_one(
     run = SequenceRun(as_path(path), recipe, None, data.vocab_size)
     if (earlier := run.resume(run.path, recipe)) and done.exists() and earlier.recipe == recipe:
         print(f"{path}: complete")
-        return json.loads(done.read_text(encoding="utf-8"))
+        return studies.read_json(done)
     keras.backend.clear_session()
     config = recipe.model_config(data.vocab_size)
     print(
@@ -143,58 +139,47 @@ def write_report(
     Args:
         options: with `task` and `arguments`, the words of the command line.
     """
-    lines = table(task, rows)
+    lines = [f"{task.unit}; the best checkpoint by the validation.", "", *table(task, rows)]
     if all(row["test"] is None for row in rows):
         lines += ["", "The data have no test split: the table shows the best validation."]
-    write(out, options.task, options, task.title, lines, "tcn", rows=rows)
-    curves(task, rows, out / f"{options.task}.png")
+    studies.write(out, options.task, "tcn", options, task.title, lines, rows=rows)
+    curves = {
+        model: studies.points(
+            (studies.validations(row["run"]) for row in mine), "step", task.metric
+        )
+        for model, mine in studies.grouped(rows, "model").items()
+    }
+    figure = out / f"{options.task}.png"
+    mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")
 
 
 def table(task: Task, rows: list[dict]) -> list[str]:
-    """Lines of Markdown: a model a row, its mean over the seeds; `rows` as of `train_one`."""
-    lines = [
-        f"{task.unit}; the best checkpoint by the validation.",
-        "",
-        "| model | parameters | widths | validation | test | slide | updates | minutes |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == model]
-        first = mine[0]
-        cells = [
+    """Lines of Markdown: a model a row, its mean over the seeds of rows of `train_one`."""
+    slide = dict(zip(MODELS, task.slide, strict=True))
+    head = ("model", "parameters", "widths", "validation", "test", "slide", "updates", "minutes")
+    lines = []
+    for model, mine in studies.grouped(rows, "model").items():
+        widths = mine[0]["widths"]
+        same = f"{widths[0]} x {len(widths)}" if len(set(widths)) == 1 else None
+        cells = (
             model,
-            f"{first['parameters']:,}",
-            _widths(first["widths"]),
-            _cell(task, [row["validation"] for row in mine]),
-            _cell(task, [row["test"] for row in mine if row["test"] is not None]),
-            f"{task.slide[model]:g}",
+            f"{mine[0]['parameters']:,}",
+            same or ", ".join(map(str, widths)),
+            _cell(task, studies.values(mine, "validation")),
+            _cell(task, studies.values(mine, "test")),
+            f"{slide[model]:g}",
             f"{statistics.mean(row['updates'] for row in mine):,.0f}",
             f"{statistics.mean(row['minutes'] for row in mine):.1f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def curves(task: Task, rows: list[dict], path: pathlib.Path) -> None:
-    """The validation's metric against updates, a line a model."""
-    lines: dict[str, dict[float, list[float]]] = {}
-    for row in rows:
-        points = lines.setdefault(row["model"], {})
-        for line in read_lines(pathlib.Path(row["run"]) / "metrics.jsonl"):
-            if line["kind"] == VALIDATION and line[task.metric] is not None:
-                points.setdefault(line["step"], []).append(line[task.metric])
-    mean_curves({task.title: lines}, path, "updates", f"validation: {task.unit}")
-
-
-def _widths(widths: list[int]) -> str:
-    same = len(set(widths)) == 1
-    return f"{widths[0]} x {len(widths)}" if same else ", ".join(map(str, widths))
+        )
+        lines.append(cells)
+    return studies.table(head, lines)
 
 
 def _cell(task: Task, values: list[float]) -> str:
+    """Mean and deviation; small numbers with three digits."""
     if not values:
         return "-"
-    scale = 100 if task.percent else 1
+    scale = 100 if task.metric == "accuracy" else 1
     mean = scale * statistics.mean(values)
     text = f"{mean:.3g}" if abs(mean) < 0.1 else f"{mean:.2f}"
     return text + (f" ± {scale * statistics.stdev(values):.2g}" if len(values) > 1 else "")

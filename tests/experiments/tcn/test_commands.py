@@ -9,11 +9,10 @@ import pytest
 import scipy.io
 
 from experiments import registry
-from experiments.tcn import data
+from experiments.tcn import tasks
 from experiments.tcn.__main__ import main
-from experiments.tcn.data import Source
 from experiments.tcn.recipe import SequenceRecipe
-from experiments.tcn.tasks import TASKS
+from experiments.tcn.tasks import MODELS, TASKS, Source
 from experiments.tcn.train import table
 from tests.experiments.pretraining_toy import flags
 
@@ -83,7 +82,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
     recipe = registry.load(f"tcn_{task}", SequenceRecipe)
-    assert recipe.task == task and set(TASKS[task].slide) == {"tcn", "lstm", "gru", "rnn"}
+    assert recipe.task == task and len(TASKS[task].slide) == len(MODELS)
     tcn = recipe.model_config().parameters
     for mixer in ("lstm", "gru", "rnn"):
         other = recipe.of_mixer(mixer)
@@ -92,7 +91,7 @@ def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
 
 
 def test_music_is_padded_and_answered_by_the_next_frame(tunes):
-    found = data.music(Source(tunes), 4, seed=1)
+    found = tasks.music(Source(tunes), 4, seed=1)
     batch = next(iter(found.train(0)))
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
     assert inputs.shape == targets.shape == (*weight.shape, 88)
@@ -108,7 +107,7 @@ def test_music_is_padded_and_answered_by_the_next_frame(tunes):
 def test_the_adding_problem_adds_two_numbers_anywhere():
     positions = np.zeros(20)
     for number in range(30):
-        batch = data.adding_batch(40, (1, number), length=20)
+        batch = tasks.adding_batch(40, (1, number), length=20)
         inputs, targets = batch["inputs"].numpy(), batch["targets"].numpy()
         assert (inputs[:, :, 1].sum(1) == 2).all()
         np.testing.assert_allclose(targets[:, 0], inputs.prod(-1).sum(1), rtol=1e-6)
@@ -117,7 +116,7 @@ def test_the_adding_problem_adds_two_numbers_anywhere():
 
 
 def test_copy_memory_asks_for_the_symbols_at_the_end():
-    batch = data.copy_batch(3, (1, 2), distance=25)
+    batch = tasks.copy_batch(3, (1, 2), distance=25)
     ids, targets = batch["inputs"].numpy().argmax(-1), batch["targets"].numpy()
     assert ids.shape == targets.shape == batch["weight"].shape == (3, 45)
     assert ((ids[:, :10] >= 1) & (ids[:, :10] <= 8)).all()
@@ -126,7 +125,7 @@ def test_copy_memory_asks_for_the_symbols_at_the_end():
     np.testing.assert_array_equal(targets[:, 35:], ids[:, :10])
 
 
-@pytest.mark.parametrize("task", [data.adding, data.copy_memory])
+@pytest.mark.parametrize("task", [tasks.adding, tasks.copy_memory])
 def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(task):
     found = task(Source(), 2, seed=1)
     whole = [batch["inputs"].numpy() for batch in found.train(0).take(4)]
@@ -140,7 +139,7 @@ def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(task):
 def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
     ids = np.arange(2 * 23 + 1, dtype="int32")
     seen = []
-    windows = data.windows(ids, 2, (8, 5))
+    windows = tasks.windows(ids, 2, (8, 5))
     for batch in windows.evaluation_dataset().as_numpy_iterator():
         np.testing.assert_array_equal(batch["targets"], batch["inputs"] + 1)
         assert batch["inputs"].shape[1] == 8
@@ -156,12 +155,12 @@ def test_penn_treebank_cuts_words_and_characters(tmp_path):
     for split, text in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
         (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(text.encode()))
     source = Source(str(tmp_path))
-    found = data.words(source, 2, seed=1)
+    found = tasks.words(source, 2, seed=1)
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
-    assert data.characters(source, 2, seed=1).vocab_size == 9
+    assert tasks.characters(source, 2, seed=1).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
     with pytest.raises(Exception, match="valid.txt has 'c', which train.txt has not"):
-        data.words(source, 2, seed=1)
+        tasks.words(source, 2, seed=1)
 
 
 def test_the_table_shows_means_and_small_numbers():

@@ -1,0 +1,306 @@
+"""The studies of the slides and of the SwishRNN paper: in seconds with commands that only write
+their files, and in earnest, on toy languages, where tests are slow.
+"""
+
+import importlib
+import itertools
+import json
+import pathlib
+import pkgutil
+import shutil
+
+import pytest
+
+from experiments import command_line, registry, studies
+from experiments.recipe import override
+from experiments.slides import decoders, encoders
+from experiments.slides.__main__ import main as slides
+from experiments.slides.frame import Corpus, Study, System
+from experiments.swish_rnn.__main__ import main as swish_rnn
+from macaron_tf.errors import UserError
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.experiments.task_toys import write_toy
+
+TUNE = ("training.max_steps=10", "training.validate_every=10", "max_length=16")
+TUNE += ("training.schedule=constant",)
+
+
+def write(path, *lines: dict) -> None:
+    """A JSON file, or one with a JSON a line."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+
+def pretrain(options) -> None:
+    recipe, run = override(registry.load(options.recipe), options.set), pathlib.Path(options.run)
+    last = recipe.training.max_steps
+    lines = []
+    for step in range(last // 2, last + 1, last // 2):
+        line = {"step": step, "kind": "validation", "loss": 5 - step / last - recipe.training.seed}
+        metrics = ("nll", "perplexity", "accuracy", "pair_accuracy", "replaced_recall")
+        lines.append(line | dict.fromkeys(metrics, 0.5))
+    write(run / "metrics.jsonl", *lines)
+    write(run / "timing.jsonl", {"step": last, "kind": "train", "tokens_per_second": 100.0})
+    WordPieceVocabulary((*SPECIAL_PIECES, "a")).save(run / "vocabulary")
+    (run / "recipe.json").write_text(recipe.to_json())
+
+
+def evaluate(options) -> None:
+    record = {"pair_accuracy": 0.5, "nll": 1.0, "accuracy": 0.5}
+    memories = [{"memory": length, "perplexity": 9.0} for length in options.memory or ()]
+    write(options.output, memories or record)
+
+
+def grid(options) -> None:
+    cells = [
+        {
+            "model": init.partition("=")[0],
+            "task": task,
+            "learning_rate": rate,
+            "mean": 0.5,
+            "runs": [{"score": seed / 10} for seed in options.seeds or [1]],
+        }
+        for init, task in itertools.product(options.init, options.tasks)
+        for rate in options.learning_rates or [1e-3]
+    ]
+    write(pathlib.Path(options.out) / "grid.json", {"combinations": cells})
+
+
+def ask(options) -> None:
+    out = pathlib.Path(options.out)
+    write(out / "few_shot.json", {})
+    (out / "few_shot.md").write_text("# Scores\n| t.tsv | f1 |\n")
+    (out / "few_shot.png").write_bytes(bytes(2000))
+
+
+def score_sentences(options) -> None:
+    score = 0.3 if "trained" in pathlib.Path(options.output).parts else 0.1
+    write(f"{options.output}/stsb.json", {"metrics": {"spearman": score, "pearson": 0.0}})
+
+
+def train_elmo(options) -> None:
+    line = {"step": 4, "kind": "validation", "perplexity": 40.0}
+    write(f"{options.run}/metrics.jsonl", line)
+
+
+def tag(options) -> None:
+    rows = [{"name": name, "f1": 0.5} for name in ("without ELMo", "with ELMo")]
+    write(f"{options.out}/tagging.json", {"rows": rows})
+
+
+PRETENDED = {
+    "experiments.pretrain.corpus:run_prepare": lambda options: None,
+    "experiments.pretrain.train:run": pretrain,
+    "experiments.pretrain.evaluate:run": evaluate,
+    "experiments.finetune.grid:run": grid,
+    "experiments.few_shot.evaluate:run": ask,
+}
+# Commands with tests of their own, too long for these.
+ALWAYS = {
+    "experiments.embed.train:run": lambda options: None,
+    "experiments.embed.evaluate:run": score_sentences,
+    "experiments.elmo.train:run": train_elmo,
+    "experiments.elmo.tag:run": tag,
+}
+
+
+@pytest.fixture(params=["pretended", pytest.param("real", marks=pytest.mark.slow)])
+def calls(request, monkeypatch):
+    """The studies' commands in this process, each word read by its own parser; those given."""
+    found, real = [], pkgutil.resolve_name
+    stands_in = ALWAYS | (PRETENDED if request.param == "pretended" else {})
+
+    def command(script, *words, log=None):
+        found.append((script, *words))
+        if importlib.import_module(f"experiments.{script}.__main__").main(list(words)):
+            raise UserError("failed")
+
+    class Names:
+        resolve_name = staticmethod(lambda name: stands_in.get(name) or real(name))
+
+    monkeypatch.setattr(command_line, "pkgutil", Names)
+    monkeypatch.setattr(studies, "command", command)
+    return found
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """A folder with documents and a task; the settings of both."""
+    folder = tmp_path_factory.mktemp("toy")
+    (folder / "documents").mkdir()
+    settings = toy_settings(write_documents(folder / "documents"), steps=4)
+    settings += ["training.warmup_steps=2", "training.validate_every=2"]
+    tuning = [word for setting in TUNE for word in ("--finetune-set", setting)]
+    return settings, ["--tasks", "sst2", "--source", write_toy(folder), *tuning]
+
+
+def rows_of(path, *keys: str) -> list[tuple]:
+    return [tuple(row[key] for key in keys) for row in json.loads(path.read_text())["rows"]]
+
+
+def is_figure(*paths) -> bool:
+    return all(path.stat().st_size > 1000 for path in paths)
+
+
+def corpus_settings(settings: list[str]) -> tuple[str, ...]:
+    return tuple(one for one in settings if one.startswith(("corpus.", "vocabulary.")))
+
+
+def test_encoders_are_compared_and_not_trained_twice(calls, toy, tmp_path, monkeypatch):
+    settings, task = toy
+    shapes, pairs = corpus_settings(settings), ("corpus.pairs=next_sentence",)
+    corpora = {
+        "text": Corpus("bert_tiny", shapes),
+        "next_sentence": Corpus("bert_tiny", (*shapes, *pairs), "text"),
+        "sentence_order": Corpus("albert_tiny", shapes, "text"),
+    }
+    systems = (
+        System("ELECTRA", "electra_tiny", "text", sentences=True),
+        System("ALBERT", "albert_tiny", "sentence_order", compared=True),
+        System("ALBERT, next", "albert_tiny", "next_sentence", pairs),
+    )
+    monkeypatch.setattr(encoders, "STUDY", Study(encoders.STUDY.settings, corpora, systems))
+    arguments = ["encoders", str(tmp_path), "--seeds", "1", "2", "--jobs", "1", *task]
+    arguments += flags(settings)
+    assert slides(arguments) == 0
+    expected = [("ELECTRA", 1), ("ALBERT", 1), ("ALBERT", 2), ("ALBERT, next", 1)]
+    assert rows_of(tmp_path / "encoders.json", "system", "seed") == expected
+    rows = json.loads((tmp_path / "encoders.json").read_text())["rows"]
+    assert all(0 <= row["sst2"] <= 1 and row["mean pooling"] == 0.1 for row in rows)
+    assert rows[0]["Sentence-BERT"] == 0.3 and "Sentence-BERT" not in rows[1]
+    assert rows[1]["sentence_order"] == pytest.approx(rows[1]["pair_accuracy"])
+    assert 0 <= rows[1]["next_sentence"] <= 1 and "next_sentence" not in rows[0]
+    text = (tmp_path / "encoders.md").read_text()
+    assert "| ALBERT | 2 |" in text and "replaced found" in text
+    assert is_figure(tmp_path / "encoders.png")
+    calls.clear()
+    assert slides([*arguments, "--no-sentences"]) == 0
+    assert {call[1] for call in calls} == {"prepare", "grid"}
+
+
+def test_decoders_are_compared_block_by_block(calls, toy, tmp_path, monkeypatch):
+    settings = [one for one in toy[0] if one != "model.num_layers=2"]  # encoder-decoders have two
+    shapes = corpus_settings(settings)
+    few = ("--task", f"tsv:{tmp_path}/t.tsv", "--shots", "0", "1")
+    (tmp_path / "t.tsv").write_text("question\tanswer\n" + "a a\ta\nb b\tb\n" * 4)
+    blocks = ("transformer", "swish_rnn")
+    systems = (
+        System("GPT-2", "gpt2_tiny", "bytes", ("vocabulary.size=264",), blocks=blocks),
+        System("Transformer-XL", "transformer_xl_tiny", "text", blocks=blocks[:1]),
+        System("T5", "t5_tiny", "text", compared=True, blocks=blocks[:1]),
+        decoders.ELMO,
+    )
+    corpora = {
+        "text": Corpus("transformer_xl_tiny", shapes),
+        "bytes": Corpus("gpt2_tiny", (*shapes, "vocabulary.size=264")),
+    }
+    study = Study(("model.norm=pre",), corpora, systems)
+    for name, value in {"STUDY": study, "FEW_SHOT": few, "MEMORIES": (8, 16)}.items():
+        monkeypatch.setattr(decoders, name, value)
+    out = tmp_path / "study"
+    arguments = ["decoders", str(out), "--seeds", "1", "2", "--jobs", "1", *flags(settings)]
+    assert slides(arguments) == 0
+    expected = [
+        ("GPT-2", "transformer", 1),
+        ("GPT-2", "swish_rnn", 1),
+        ("Transformer-XL", "transformer", 1),
+        ("T5", "transformer", 1),
+        ("T5", "transformer", 2),
+    ]
+    assert rows_of(out / "decoders.json", "system", "block", "seed") == expected
+    rows = json.loads((out / "decoders.json").read_text())["rows"]
+    assert [line["memory"] for line in rows[2]["memory"]] == [8, 16]
+    assert all(row["parameters"] > 1000 and len(row["curve"]) == 2 for row in rows)
+    text = (out / "decoders.md").read_text()
+    assert "| T5 | loss of spans | 2 |" in text and "| block | 8 | 16 |" in text
+    assert "| with ELMo | 1 | 50.0 |" in text and "| t.tsv | f1 |" in text
+    assert is_figure(*(out / f"{name}.png" for name in ("decoders", "memory", "few_shot/few_shot")))
+    calls.clear()
+    assert slides(arguments) == 0
+    assert {call[:2] for call in calls if call[0] == "pretrain"} == {("pretrain", "prepare")}
+    assert not [call for call in calls if call[0] == "few_shot"]
+
+    calls.clear()
+    shutil.rmtree(out / "runs" / "T5-transformer-2")
+    assert slides([*arguments, "--report"]) == 0 and not calls
+    assert rows_of(out / "decoders.json", "system", "block", "seed") == expected[:4]
+    assert "| T5 | loss of spans | 1 |" in (out / "decoders.md").read_text()
+
+
+def test_sentences_are_scored_before_and_after_training(calls, tmp_path):
+    run, out = tmp_path / "run", tmp_path / "out"
+    found = encoders.sentence_scores(run, out, train=True, data_dir="DIR")
+    assert found == {"mean pooling": 0.1, "Sentence-BERT": 0.3}
+    assert [words[1] for words in calls] == ["evaluate", "train", "evaluate"]
+    assert calls[1][2:6] == ("stsb", str(out / "run"), "--init", str(run))
+    assert all(words[-2:] == ("--data-dir", "DIR") for words in calls)
+    calls.clear()
+    again = encoders.sentence_scores(run, out, train=False, data_dir="DIR")
+    assert again == {"mean pooling": 0.1} and not calls
+
+
+@pytest.mark.parametrize("study", [encoders.STUDY, decoders.STUDY])
+def test_every_run_has_a_folder_and_a_corpus_of_its_own_words(study):
+    runs = study.runs(None, [1, 2, 3])
+    assert len({run.name for run in runs}) == len(runs)
+    assert {run.system.corpus for run in runs} <= {"", *study.corpora}
+    assert {corpus.vocabulary for corpus in study.corpora.values()} <= {None, *study.corpora}
+
+
+def test_the_papers_figures_are_means_over_seeds_and_are_not_trained_twice(calls, toy, tmp_path):
+    settings, task = toy
+    corpus, curves = str(tmp_path / "corpus"), tmp_path / "curves"
+    studies.command("pretrain", "prepare", "bert_tiny", corpus, *flags(settings))
+    arguments = ["curves", str(curves), "--corpus", corpus, "--seeds", "1", "2"]
+    arguments += ["--recipes", "bert_rab_tiny", "swish_rnn_tiny", *flags(settings)]
+    assert swish_rnn(arguments) == 0
+    rows = json.loads((curves / "curves.json").read_text())["rows"]
+    both = itertools.product(("bert_rab_tiny", "swish_rnn_tiny"), (1, 2))
+    assert [(row["recipe"], row["seed"]) for row in rows] == list(both)
+    assert [line["step"] for line in rows[0]["curve"]] == [2, 4]
+    losses = [row["loss"] for row in rows[:2]]
+    assert losses[0] != losses[1]
+    text = (curves / "curves.md").read_text()
+    assert f"{sum(losses) / 2:.3f} ± {abs(losses[0] - losses[1]) / 2**0.5:.3f}" in text
+    assert (curves / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert len(calls) == 5
+    assert swish_rnn(arguments) == 0
+    assert len(calls) == 5
+
+    # Table 2 and figure 3.
+    out = tmp_path / "steps"
+    arguments = ["step-sizes", str(out), "--corpus", corpus, "--seeds", "1", "--sizes", "1", "1,2"]
+    assert swish_rnn([*arguments, *task, *flags(settings)]) == 0
+    assert rows_of(out / "step_sizes.json", "name") == [("bert_rab_tiny",), ("k=1",), ("k=1,2",)]
+    rows = json.loads((out / "step_sizes.json").read_text())["rows"]
+    assert all(0 <= row["scores"]["sst2"] <= 1 for row in rows)
+    table = (out / "step_sizes.md").read_text()
+    assert "| bert_rab_tiny | " in table and "| 1.00 |" in table
+    inits = [
+        f"{name}={out}/{folder}-1" for name, folder in (("bert", "bert_rab_tiny"), ("k", "k=1"))
+    ]
+    arguments = ["stability", str(out), "--init", *inits, "--learning-rates", "1e-3", "1e-2"]
+    assert swish_rnn([*arguments, "--seeds", "1", "2", *task]) == 0
+    lines = json.loads((out / "stability.json").read_text())["combinations"]
+    found = {(line["model"], line["learning_rate"]) for line in lines}
+    assert found == set(itertools.product(("bert", "k"), (1e-3, 1e-2)))
+    assert "| sst2 | k | " in (out / "stability.md").read_text()
+    assert is_figure(out / "step_sizes.png", out / "stability.png")
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "message"),
+    [
+        (slides, ["encoders", "--systems", "GPT"], "--systems 'GPT': there are BERT; ELECTRA"),
+        (slides, ["encoders", "--jobs", "0"], "--jobs 0: give a whole number"),
+        (swish_rnn, ["curves", "--recipes", "demo"], "demo is a recipe of kind 'translation'"),
+        (swish_rnn, ["curves", "--set", "model.block=rnn"], "block='rnn' must be one of"),
+        (swish_rnn, ["curves", "--set", "trainin.seed=1"], "there is no 'trainin' here"),
+        (swish_rnn, ["step-sizes", "--sizes", "1,0"], "--sizes 1,0: give whole numbers"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, refused, main, words, message):
+    corpus = ["--corpus", str(tmp_path)] if main is swish_rnn else []
+    refused(main, [words[0], str(tmp_path / "out"), *words[1:], *corpus], message, tmp_path)
