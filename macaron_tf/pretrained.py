@@ -10,7 +10,7 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import read_json
-from macaron_tf.interop.encoder_decoders import MODEL_TYPES, read_encoder_decoder
+from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import read_keras_hub_bert
 from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_model, read_xlnet
@@ -46,12 +46,7 @@ def load(
     """
     place = os.fspath(place)
     if is_library(place):
-        folder = _library_folder(place)
-        if place.startswith(KERAS_HUB):
-            found = read_keras_hub_bert(folder)
-        else:
-            found = _load_hugging_face(folder, lower_case, pooling)
-        return dataclasses.replace(found, name=folder.name, checkpoint=place)
+        return _load_library(place, lower_case, pooling)
     if place.endswith(".keras"):
         path = paths.as_path(place)
         return Pretrained(keras.saving.load_model(path), name=path.stem, checkpoint=place)
@@ -96,25 +91,25 @@ def _load_run(place: str) -> Pretrained:
     )
 
 
-def _library_folder(place: str) -> pathlib.Path:
-    folder = place.partition(":")[2]
-    if paths.is_remote(folder):
+def _load_library(place: str, lower_case: bool | None, pooling: bool) -> Pretrained:
+    library, _, directory = place.partition(":")
+    if paths.is_remote(directory):
         raise UserError(f"{place}: copy the folder from its bucket to the disk first")
-    folder = pathlib.Path(folder).expanduser().absolute()
+    folder = pathlib.Path(directory).expanduser().absolute()
     if not folder.is_dir():
         raise UserError(f"{place}: there is no folder {folder}; check the path")
-    return folder
-
-
-def _load_hugging_face(folder: pathlib.Path, lower_case: bool | None, pooling: bool) -> Pretrained:
     config = folder / "config.json"
     kind = read_json(config).get("model_type") if config.is_file() else None
-    if (folder / "modules.json").is_file() and pooling:
-        return read_sentence_transformer(folder, lower_case)
-    if kind in LANGUAGE_FAMILIES:
-        return read_language_model(folder)
-    if kind == "xlnet":
-        return read_xlnet(folder)
-    if kind in MODEL_TYPES:
-        return read_encoder_decoder(folder)
-    return read_encoder(folder, lower_case)
+    if library == KERAS_HUB:
+        found = read_keras_hub_bert(folder)
+    elif (folder / "modules.json").is_file() and pooling:
+        found = read_sentence_transformer(folder, lower_case)
+    elif kind in LANGUAGE_FAMILIES:
+        found = read_language_model(folder)
+    elif kind == "xlnet":
+        found = read_xlnet(folder)
+    elif kind in FAMILIES:
+        found = read_encoder_decoder(folder)
+    else:
+        found = read_encoder(folder, lower_case)
+    return dataclasses.replace(found, name=folder.name, checkpoint=place)

@@ -51,16 +51,6 @@ def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
     return tf.nest.map_structure(shape, values)
 
 
-def prefill_prefix(
-    step_fn: StepFunction, prefix: Sequence[int], tokens: tf.Tensor, context: Any, cache: Any
-) -> Any:
-    """The cache after the decoder has read `prefix` in each row of `tokens` (B, K)."""
-    for position, number in enumerate(prefix):
-        repeated = tf.fill(tf.shape(tokens), number)
-        _, cache = step_fn(repeated, tf.constant(position), context, cache)
-    return cache
-
-
 class _State(NamedTuple):
     index: tf.Tensor  # scalar int32: the position being filled
     tokens: tf.Tensor  # (B, K) int32: the last token of each live hypothesis
@@ -170,7 +160,10 @@ def beam_search(
         cache=cache,
     )
     empty = state  # its axes of size 0 are those that may grow
-    state = state._replace(cache=prefill_prefix(step_fn, prefix, state.tokens, context, cache))
+    for position, number in enumerate(prefix):
+        read = tf.fill(tf.shape(state.tokens), number)
+        _, cache = step_fn(read, tf.constant(position), context, cache)
+    state = state._replace(cache=cache)
     if isinstance(max_length, int):
         state = _until_few_live(step, state, context, limits, max_length, 0, empty)
         ended_ids, ended_scores = state.ended_ids, state.ended_scores

@@ -1,12 +1,11 @@
-"""Stateless draws, sampling from an encoder-decoder, and the continuation of prompts."""
+"""Stateless draws, the continuation of prompts, and sampling from an encoder-decoder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import NEVER, StepFunction, loop_shapes, prefill_prefix
+from macaron_tf.decoding.beam_search import NEVER, StepFunction, loop_shapes
 from macaron_tf.decoding.config import DrawSettings, SamplingConfig
 from macaron_tf.kernels import compiled_by_xla
 from macaron_tf.special_ids import BOS, EOS, PAD
@@ -131,78 +130,6 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSetting
     return tf.where(greedy, best, drawn) if by_row else drawn
 
 
-def sample(
-    step_fn: StepFunction,
-    context: Any,
-    cache: Any,
-    batch_size: int | tf.Tensor,
-    config: SamplingConfig,
-    max_length: int | tf.Tensor,
-    *,
-    seed: tf.Tensor | int,
-    limits: tf.Tensor | None = None,
-    vocabulary_size: int | None = None,
-    prefix: Sequence[int] = (),
-) -> dict[str, tf.Tensor]:
-    """Draws `config.num_samples` outputs a sentence; greedy search at temperature 0.
-
-    At a sentence's limit EOS is taken, however improbable. Works under XLA and in a
-    SavedModel, like `beam_search`.
-
-    Args: as in `beam_search`, with K = `config.num_samples` and a cache that is never reordered.
-        seed: scalar or (2,) int. The same seed and batch give the same draws; a draw depends on
-            the sentence's position in the batch.
-
-    Returns:
-        "ids" (B, K, T) int32, EOS-terminated, PAD after; "log_probs" (B, K) float32, under the
-        model itself (before temperature and filters); "lengths" (B, K) int32, EOS included.
-    """
-    limits = tf.fill([batch_size], max_length) if limits is None else limits
-    limits = tf.maximum(tf.minimum(tf.cast(limits, tf.int32), max_length), 1)
-    seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)
-    seed = tf.stack([seed, 0]) if seed.shape.rank == 0 else seed
-    positions = tf.range(max_length)
-    shape = [batch_size, config.num_samples]
-    streams = tf.reshape(tf.range(batch_size * config.num_samples), shape)
-
-    def step(index, tokens, ids, log_probs, ended, cache):
-        logits, cache = step_fn(tokens, index + len(prefix), context, cache)
-        logits = tf.cast(logits, tf.float32)  # (B, K, V)
-        all_ids = tf.range(logits.shape[-1])
-        barred = (all_ids == PAD) | (all_ids == BOS)
-        if vocabulary_size is not None:
-            barred |= all_ids >= vocabulary_size
-        barred |= (all_ids == EOS) & (index < config.min_length)
-        choices = tf.where(barred, NEVER, logits)
-        tokens = draw(choices, uniforms(seed, streams, index), config)  # (B, K)
-        tokens = tf.where((index + 1 >= limits)[:, None], EOS, tokens)
-        chosen = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
-        log_probs += tf.where(ended, 0.0, chosen)
-        tokens = tf.where(ended, PAD, tokens)
-        ids = tf.where(positions == index, tokens[:, :, None], ids)
-        return index + 1, tokens, ids, log_probs, ended | (tokens == EOS), cache
-
-    start = (
-        tf.constant(0),
-        tf.fill(shape, BOS),
-        tf.fill([*shape, max_length], PAD),
-        tf.zeros(shape),
-        tf.fill(shape, False),
-        cache,
-    )
-    shapes = loop_shapes(start)  # before the prefix: axes of size 0 may grow
-    start = (*start[:-1], prefill_prefix(step_fn, prefix, start[1], context, cache))
-    _, _, ids, log_probs, _, _ = tf.while_loop(
-        lambda index, tokens, ids, log_probs, ended, cache: ~tf.reduce_all(ended),
-        step,
-        start,
-        shape_invariants=shapes,
-        maximum_iterations=max_length,
-    )
-    lengths = tf.reduce_sum(tf.cast(ids != PAD, tf.int32), axis=-1)
-    return {"ids": ids, "log_probs": log_probs, "lengths": lengths}
-
-
 PrefillFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], Any]
 
 # Tokens of a row that are prefilled in one pass, so that memory does not grow with the square of a
@@ -232,14 +159,18 @@ class Rules(NamedTuple):
     Attributes:
         controls: see `DrawSettings`.
         end_id: ends a text.
-        barred: (V,) bool, True where an id is never drawn; None = only PAD.
+        barred: whether an id is never drawn, of ids (V,); PAD never is.
         min_tokens: new tokens before `end_id` is allowed.
+        closes: whether the token at a text's limit is `end_id`, however improbable.
+        uniform: draws (B, K) of a position, instead of those of each text's seed.
     """
 
     controls: Controls | DrawSettings
     end_id: int = EOS
-    barred: np.ndarray | None = None
+    barred: Callable[[tf.Tensor], tf.Tensor] = lambda ids: ids == PAD
     min_tokens: int = 0
+    closes: bool = False
+    uniform: Callable[[tf.Tensor], tf.Tensor] | None = None
 
 
 class State(NamedTuple):
@@ -250,7 +181,6 @@ class State(NamedTuple):
         tokens: (B, K) int32.
         ended: (B, K) bool.
         log_probs: (B, K) float32, of the new tokens under the model itself.
-        cache: of the step function.
     """
 
     index: tf.Tensor
@@ -330,24 +260,28 @@ def advance(
     logits, cache = step_fn(state.tokens, state.index, context, state.cache)
     logits = tf.cast(logits, tf.float32)  # (B, K, V)
     number = (state.index + 1 - prompts.lengths)[:, None]  # (B, 1): of the new token, from 0
+    is_last = number + 1 >= prompts.limits[:, None]  # (B, 1)
     all_ids = tf.range(logits.shape[-1])
     early = (number < rules.min_tokens)[..., None]  # (B, 1, 1)
-    barred = (all_ids == PAD) | ((all_ids == rules.end_id) & early)  # (B, 1, V)
-    if rules.barred is not None:
-        barred |= tf.constant(rules.barred)
-    seeds = tf.stack([tf.cast(prompts.seeds, tf.int32), tf.zeros_like(state.tokens)], axis=-1)
-    uniform = uniforms(seeds, tf.constant(0), state.index)  # (B, K)
+    barred = (all_ids == PAD) | rules.barred(all_ids)
+    barred |= (all_ids == rules.end_id) & early  # (B, 1, V)
+    if rules.uniform:
+        uniform = rules.uniform(state.index)  # (B, K)
+    else:
+        seeds = tf.stack([tf.cast(prompts.seeds, tf.int32), tf.zeros_like(state.tokens)], axis=-1)
+        uniform = uniforms(seeds, tf.constant(0), state.index)  # (B, K)
     tokens = draw(tf.where(barred, NEVER, logits), uniform, rules.controls)
+    if rules.closes:
+        tokens = tf.where(is_last, rules.end_id, tokens)
     chosen = tf.gather(logits, tokens, batch_dims=2) - tf.reduce_logsumexp(logits, -1)
     is_new = (number >= 0) & ~state.ended  # (B, K)
     following = tf.minimum(state.index + 1, tf.shape(prompts.ids)[1] - 1)
     forced = tf.gather(prompts.ids, following, axis=1)[:, None]  # (B, 1)
     new = tf.where(is_new, tokens, PAD)
-    ends = is_new & ((tokens == rules.end_id) | (number + 1 >= prompts.limits[:, None]))
     state = State(
         index=state.index + 1,
         tokens=tf.where(number < 0, forced, new),
-        ended=state.ended | ends,
+        ended=state.ended | is_new & ((tokens == rules.end_id) | is_last),
         log_probs=state.log_probs + tf.where(is_new, chosen, 0.0),
         cache=cache,
     )
@@ -404,24 +338,53 @@ def generate(
     return {"ids": ids, "log_probs": state.log_probs, "lengths": lengths}
 
 
-def stream(
-    step: Callable[[State, Any, Prompts], tuple[State, tf.Tensor]],
-    state: State,
+def sample(
+    step_fn: StepFunction,
     context: Any,
-    prompts: Prompts,
-) -> Iterator[np.ndarray]:
-    """The tokens of `generate`, each as soon as it is chosen.
+    cache: Any,
+    batch_size: int | tf.Tensor,
+    config: SamplingConfig,
+    max_length: int | tf.Tensor,
+    *,
+    seed: tf.Tensor | int,
+    limits: tf.Tensor | None = None,
+    vocabulary_size: int | None = None,
+    prefix: Sequence[int] = (),
+) -> dict[str, tf.Tensor]:
+    """Draws `config.num_samples` outputs a sentence; greedy search at temperature 0.
 
-    Args:
-        step: `advance` without its first and last argument, as a `tf.function`; traced once where
-            the cache keeps its shape.
-        state: the `first_state`.
+    At a sentence's limit EOS is taken, however improbable. Works under XLA and in a
+    SavedModel, like `beam_search`.
 
-    Yields:
-        (B, K) int32: the next new tokens, PAD where a text has none.
+    Args: as in `beam_search`, with K = `config.num_samples` and a cache that is never reordered.
+        seed: scalar or (2,) int. The same seed and batch give the same draws; a draw depends on
+            the sentence's position in the batch.
+
+    Returns:
+        "ids" (B, K, T) int32, EOS-terminated, PAD after; "log_probs" (B, K) float32, under the
+        model itself (before temperature and filters); "lengths" (B, K) int32, EOS included.
     """
-    shortest = int(tf.reduce_min(prompts.lengths))
-    while not bool(tf.reduce_all(state.ended)):
-        state, new = step(state, context, prompts)
-        if int(state.index) >= shortest:
-            yield new.numpy()
+    limits = tf.fill([batch_size], max_length) if limits is None else limits
+    seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)
+    seed = tf.stack([seed, 0]) if seed.shape.rank == 0 else seed
+    streams = tf.range(batch_size * config.num_samples)
+    streams = tf.reshape(streams, [batch_size, config.num_samples])
+    prompts = Prompts(
+        ids=tf.tile(tf.constant([[*prefix, BOS]]), [batch_size, 1]),
+        lengths=tf.fill([batch_size], len(prefix) + 1),
+        limits=tf.maximum(tf.minimum(tf.cast(limits, tf.int32), max_length), 1),
+        seeds=streams,
+    )
+
+    def barred(ids):
+        beyond = False if vocabulary_size is None else ids >= vocabulary_size
+        return (ids == PAD) | (ids == BOS) | beyond
+
+    rules = Rules(
+        config,
+        barred=barred,
+        min_tokens=config.min_length,
+        closes=True,
+        uniform=lambda index: uniforms(seed, streams, index - len(prefix)),
+    )
+    return generate(step_fn, context, cache, prompts, rules, max_length)

@@ -34,41 +34,19 @@ def score_targets(logits: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
     }
 
 
-def score_continuations(network, token_ids: tf.Tensor, starts: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Log-probabilities of the ends of rows, given their beginnings.
-
-    Args:
-        network: has `hidden_states({"token_ids": (B, L)}, training=False) -> (B, L, D)` and
-            `logits (N, D) -> (N, V)`, as `LanguageModel`.
-        token_ids: (B, L) int32, PAD after.
-        starts: (B,) int32, 1 or more: the position of the first token that counts.
-
-    Returns:
-        "log_probs" (B,) float32, the sum over the tokens from `starts` on; "lengths" (B,) int32,
-        their number; "greedy" (B,) bool, whether each is the most probable at its position.
-    """
-    hidden = network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
-    labels = token_ids[:, 1:]  # (B, L - 1)
-    counted = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= starts[:, None])
-    positions = tf.where(counted)  # (N, 2): logits are computed at these only
-    logits = tf.cast(network.logits(tf.gather_nd(hidden, positions)), tf.float32)  # (N, V)
-    wanted, rows = tf.gather_nd(labels, positions), positions[:, 0]  # (N,)
-    chosen = tf.gather(logits, wanted, batch_dims=1) - tf.reduce_logsumexp(logits, axis=-1)
-    likeliest = tf.argmax(logits, axis=-1, output_type=wanted.dtype)
-    count = tf.shape(token_ids)[0]
-    missed = tf.math.unsorted_segment_sum(tf.cast(likeliest != wanted, tf.int32), rows, count)
-    return {
-        "log_probs": tf.math.unsorted_segment_sum(chosen, rows, count),
-        "lengths": tf.math.unsorted_segment_sum(tf.ones_like(wanted), rows, count),
-        "greedy": missed == 0,
-    }
+def padded(rows: Sequence[Sequence[int]], width: int = 0) -> np.ndarray:
+    """Rows of ids as `(N, L)` int32, PAD after; L is the greatest length or `width`."""
+    ids = np.full((len(rows), max(width, *map(len, rows))), PAD, np.int32)
+    for place, row in zip(ids, rows, strict=True):
+        place[: len(row)] = row
+    return ids
 
 
 class Scores(NamedTuple):
     """Scores of N continuations.
 
     Attributes:
-        log_probs: (N,) float64, natural logarithms.
+        log_probs: (N,) float64, natural logarithms, the sums over their tokens.
         lengths: (N,) int64, tokens.
         greedy: (N,) bool, whether each token is the most probable at its position.
     """
@@ -82,7 +60,8 @@ class TextScorer:
     """Scores texts in rows `[CLS] context continuation`.
 
     Args:
-        network: see `score_continuations`.
+        network: has `hidden_states({"token_ids": (B, L)}, training=False) -> (B, L, D)` and
+            `logits (N, D) -> (N, V)`, as `LanguageModel`.
         window: greatest length of a row, [CLS] included.
         batch_tokens: tokens scored together, padding included.
         starts: whether rows begin with [CLS]; without it a row's first token is not scored.
@@ -101,18 +80,13 @@ class TextScorer:
     ):
         if window < 2:
             raise UserError(f"a window of {window} tokens holds [CLS] alone: give 2 or more")
+        self.network = network
         self.vocabulary = vocabulary
         self.window = window
         self.batch_tokens = batch_tokens
         self.prefix = [vocabulary.cls_id] if starts else []
-        self._score = tf.function(
-            lambda token_ids, starts: score_continuations(network, token_ids, starts),
-            input_signature=[
-                tf.TensorSpec((None, None), tf.int32),
-                tf.TensorSpec((None,), tf.int32),
-            ],
-            autograph=False,
-        )
+        signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
+        self._batch = tf.function(self._score, input_signature=signature, autograph=False)
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Scores:
         """Scores continuations.
@@ -129,16 +103,15 @@ class TextScorer:
             # Without [CLS] a row's first token has no probability.
             if not self.prefix and not context:
                 raise UserError("the model begins no texts: give one behind which it is to answer")
-            room = self.window - 1 - len(continuation)
-            if not continuation or room < 0:
+            if not 1 <= len(continuation) < self.window:
                 raise UserError(
                     f"an answer of {len(continuation)} tokens: give 1 to {self.window - 1}, what "
                     "a row of the model holds"
                 )
-            room += 1 - len(self.prefix)
-            kept = list(context[max(len(context) - room, 0) :])
-            starts.append(len(self.prefix) + len(kept))
-            rows.append([*self.prefix, *kept, *continuation])
+            room = self.window - len(self.prefix) - len(continuation)
+            row = [*self.prefix, *context[max(len(context) - room, 0) :]]
+            starts.append(len(row))
+            rows.append([*row, *continuation])
         return self._scored(rows, starts)
 
     def score_text(self, text: str, stride: int | None = None) -> Scores:
@@ -170,10 +143,9 @@ class TextScorer:
         if done >= len(ids):
             raise UserError("one token is no text to score for a model that begins none: give more")
         while done < len(ids):
-            end = min(begin + room, len(ids))
-            rows.append([*self.prefix, *ids[begin:end]])
+            rows.append([*self.prefix, *ids[begin : begin + room]])
             starts.append(len(self.prefix) + done - begin)
-            done, begin = end, begin + stride
+            done, begin = begin + room, begin + stride
         return self._scored(rows, starts)
 
     def _scored(self, rows: list[list[int]], starts: list[int]) -> Scores:
@@ -181,13 +153,27 @@ class TextScorer:
         found = Scores(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool))
         order = sorted(range(count), key=lambda index: len(rows[index]))
         while order:
-            longest = len(rows[order[-1]])
-            together = max(1, self.batch_tokens // longest)
+            together = max(1, self.batch_tokens // len(rows[order[-1]]))
             batch, order = order[-together:], order[:-together]
-            token_ids = np.full((len(batch), longest), PAD, np.int32)
-            for padded, index in zip(token_ids, batch, strict=True):
-                padded[: len(rows[index])] = rows[index]
-            result = self._score(token_ids, np.array([starts[i] for i in batch], np.int32))
-            for name, values in found._asdict().items():
-                values[batch] = result[name].numpy()
+            token_ids = padded([rows[index] for index in batch])
+            result = self._batch(token_ids, np.array([starts[i] for i in batch], np.int32))
+            for values, part in zip(found, result, strict=True):
+                values[batch] = part.numpy()
         return found
+
+    def _score(self, token_ids: tf.Tensor, starts: tf.Tensor) -> Scores:
+        """Scores of the tokens of rows `(B, L)` from the positions `starts (B,)`, 1 or more, on."""
+        hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
+        labels = token_ids[:, 1:]  # (B, L - 1)
+        counted = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= starts[:, None])
+        positions = tf.where(counted)  # (N, 2): logits are computed at these only
+        logits = self.network.logits(tf.gather_nd(hidden, positions))
+        logits = tf.cast(logits, tf.float32)  # (N, V)
+        wanted, rows = tf.gather_nd(labels, positions), positions[:, 0]  # (N,)
+        chosen = tf.gather(logits, wanted, batch_dims=1) - tf.reduce_logsumexp(logits, axis=-1)
+        missed = tf.cast(tf.argmax(logits, -1, output_type=wanted.dtype) != wanted, tf.int32)
+        log_probs, lengths, missed = (
+            tf.math.unsorted_segment_sum(values, rows, tf.shape(token_ids)[0])
+            for values in (chosen, tf.ones_like(wanted), missed)
+        )
+        return Scores(log_probs, lengths, missed == 0)

@@ -18,10 +18,10 @@ from macaron_tf.decoding.sampling import (
     advance,
     first_state,
     generate,
-    stream,
 )
+from macaron_tf.decoding.scoring import padded
 from macaron_tf.errors import UserError
-from macaron_tf.special_ids import BOS, EOS, PAD
+from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text.base import Detokenizer, PieceVocabulary
 from macaron_tf.text.normalization import as_prompt, as_prompts
 
@@ -168,7 +168,8 @@ class TextGenerator:
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
         """The rules of a draw with this vocabulary."""
-        return Rules(controls, self.vocabulary.sep_id, self.barred, min_tokens)
+        end = self.vocabulary.sep_id
+        return Rules(controls, end, lambda ids: tf.constant(self.barred), min_tokens)
 
     def complete(
         self, texts: Sequence[str], config: GenerationConfig | None = None, seed: int = 1
@@ -222,18 +223,19 @@ class TextGenerator:
         rows, *asked = self._asked([row], config, seed, width)
 
         context, cache = self.init_decode(rows, 1, width)
-        prompts = self.prompts(rows, *asked)
+        prompts, step = self.prompts(rows, *asked), self._step(config)
         state = self._begin(prompts, context, cache)
-        tokens = stream(self._step(config), state, context, prompts)
-        shown_text = self.detokenizer.stream()
-        fresh = self.begins(len(row))
-        for new in tokens:
-            part = shown_text.add(new[0, 0])
+        detokenizer, fresh = self.detokenizer.stream(), self.begins(len(row))
+        while not bool(state.ended[0, 0]):
+            state, new = step(state, context, prompts)
+            if int(state.index) < int(prompts.lengths[0]):
+                continue  # still in the prompt
+            part = detokenizer.add(int(new[0, 0]))
             shown = part.removeprefix(" ") if fresh else part
             fresh = fresh and not part
             if shown:
                 yield shown
-        if rest := shown_text.end():
+        if rest := detokenizer.end():
             yield rest
 
     def _asked(
@@ -241,15 +243,12 @@ class TextGenerator:
     ) -> list[tf.Tensor]:
         """The arguments of `prompts`."""
         lengths = np.array([len(row) for row in rows], np.int32)
-        ids = np.full((len(rows), max(width, lengths.max())), PAD, np.int32)
-        for padded, row in zip(ids, rows, strict=True):
-            padded[: len(row)] = row
         rooms = [self.room(len(row)) for row in rows]
         most = config.max_tokens
         limits = np.array([most if room is None else min(most, room) for room in rooms], np.int32)
         seeds = (seed % 2**32 + np.arange(config.num_samples)).astype(np.int32)
         seeds = np.tile(seeds, (len(rows), 1))  # (B, K)
-        return [tf.constant(values) for values in (ids, lengths, limits, seeds)]
+        return [tf.constant(x) for x in (padded(rows, width), lengths, limits, seeds)]
 
     def _make_whole(self, config: GenerationConfig) -> Callable[..., dict[str, tf.Tensor]]:
         rules, samples = self.rules(config, config.min_tokens), config.num_samples
@@ -261,12 +260,8 @@ class TextGenerator:
             return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
 
         # One trace for all shapes; autograph off: all control flow is tf.while_loop.
-        signature = [
-            tf.TensorSpec((None, None), tf.int32),
-            tf.TensorSpec((None,), tf.int32),
-            tf.TensorSpec((None,), tf.int32),
-            tf.TensorSpec((None, samples), tf.int32),
-        ]
+        shapes = ((None, None), (None,), (None,), (None, samples))
+        signature = [tf.TensorSpec(shape, tf.int32) for shape in shapes]
         return tf.function(whole, input_signature=signature, autograph=False)
 
     def _make_step(self, config: GenerationConfig) -> Callable:

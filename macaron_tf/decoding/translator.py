@@ -12,7 +12,7 @@ import tensorflow as tf
 from macaron_tf.decoding.beam_search import beam_search
 from macaron_tf.decoding.config import BeamSearchConfig, LengthLimits, SamplingConfig
 from macaron_tf.decoding.sampling import sample
-from macaron_tf.decoding.scoring import score_targets
+from macaron_tf.decoding.scoring import padded, score_targets
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, PAD
@@ -154,9 +154,8 @@ class LineTranslator:
         strategy: tf.distribute.Strategy | None = None,
         prefix: Sequence[int] = (),
     ):
-        for name, value in (
-            ("batch_tokens", batch_tokens),
-            ("max_source_length", max_source_length),
+        for name, value in zip(
+            ("batch_tokens", "max_source_length"), (batch_tokens, max_source_length), strict=True
         ):
             if value < 1:
                 raise UserError(f"{name}={value} is not valid: give a whole number of 1 or more.")
@@ -201,7 +200,7 @@ class LineTranslator:
         batches = list(self._batches(rows))
         results = self._search(
             (
-                _padded([rows[i] for i in numbers]),
+                padded([[*rows[i], EOS] for i in numbers]),
                 np.array([self.seed, first_line + numbers[0]], np.int32),
             )
             for numbers in batches
@@ -238,28 +237,11 @@ class LineTranslator:
             yield batch
 
     def _hypotheses(self, result: dict[str, np.ndarray]) -> list[list[Hypothesis]]:
-        sentences, n_best, _ = result["ids"].shape
-        # (B, N, T) -> (B * N, T)
-        texts = self.vocabulary.decode_lines(result["ids"].reshape(sentences * n_best, -1))
-        return [
-            [
-                Hypothesis(
-                    texts[b * n_best + n],
-                    float(result["scores"][b, n]),
-                    float(result["log_probs"][b, n]),
-                    int(result["lengths"][b, n]),
-                )
-                for n in range(n_best)
-                # Fewer than n_best outputs may exist; the first always does.
-                if n == 0 or result["lengths"][b, n] > 0
-            ]
-            for b in range(sentences)
-        ]
-
-
-def _padded(rows: list[list[int]]) -> np.ndarray:
-    """`(B, S)` int32 ids, each row ending with EOS; the last row is the longest."""
-    source = np.full((len(rows), len(rows[-1]) + 1), PAD, np.int32)
-    for padded, row in zip(source, rows, strict=True):
-        padded[: len(row) + 1] = [*row, EOS]
-    return source
+        # (B, N, T) -> (B N, T)
+        texts = self.vocabulary.decode_lines(result["ids"].reshape(-1, result["ids"].shape[2]))
+        numbers = (result[name].ravel().tolist() for name in ("scores", "log_probs", "lengths"))
+        found = list(map(Hypothesis, texts, *numbers))
+        n_best = result["ids"].shape[1]
+        rows = [found[first : first + n_best] for first in range(0, len(found), n_best)]
+        # Fewer than n_best outputs may exist; the first always does.
+        return [[row[0], *(one for one in row[1:] if one.length)] for row in rows]

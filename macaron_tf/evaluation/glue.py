@@ -3,6 +3,7 @@
 scikit-learn and SciPy compute them. A correlation that is undefined is 0 here, not NaN.
 """
 
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -89,6 +90,9 @@ def score(
     return found
 
 
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
+
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Part of the examples whose class is right."""
     return float(metrics.accuracy_score(labels, predictions))
@@ -99,30 +103,35 @@ def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(metrics.f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
 
-def _defined(predictions: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether two arrays have a correlation: finite numbers, not all equal."""
-    return all(np.isfinite(values).all() and np.ptp(values) > 0 for values in (predictions, labels))
+def _or_zero(correlation: Metric) -> Metric:
+    """A correlation that is 0 where an array is not finite, or all equal."""
+
+    @functools.wraps(correlation)
+    def defined(predictions: np.ndarray, labels: np.ndarray) -> float:
+        arrays = (predictions, labels)
+        if not all(np.isfinite(values).all() and np.ptp(values) > 0 for values in arrays):
+            return 0.0
+        return float(correlation(predictions, labels))
+
+    return defined
 
 
+@_or_zero
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Matthews' correlation of two classes or more (Gorodkin 2004), from -1 to 1."""
-    if not _defined(predictions, labels):
-        return 0.0
-    return float(metrics.matthews_corrcoef(labels, predictions))
+    return metrics.matthews_corrcoef(labels, predictions)
 
 
+@_or_zero
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Pearson's correlation, from -1 to 1."""
-    if not _defined(predictions, labels):
-        return 0.0
     x, y = predictions.astype(np.float64), labels.astype(np.float64)
-    return float(scipy.stats.pearsonr(x, y).statistic)
+    return scipy.stats.pearsonr(x, y).statistic
 
 
+@_or_zero
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Spearman's correlation: Pearson's of the ranks, equal scores sharing their mean rank."""
-    if not _defined(predictions, labels):
-        return 0.0
     return pearson(scipy.stats.rankdata(predictions), scipy.stats.rankdata(labels))
 
 
@@ -143,7 +152,7 @@ def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray 
     return float(np.mean(wrong == 0))
 
 
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
     "f1a": f1,
@@ -221,17 +230,8 @@ def _paragraphs(predictions, indices, groups) -> list[str]:
         paragraph, question = (int(number) for number in groups[i])
         answer = {"idx": int(indices[i]), "label": int(predictions[i])}
         paragraphs.setdefault(paragraph, {}).setdefault(question, []).append(answer)
-    return [
-        json.dumps(
-            {
-                "idx": paragraph,
-                "passage": {
-                    "questions": [
-                        {"idx": question, "answers": answers}
-                        for question, answers in questions.items()
-                    ]
-                },
-            }
-        )
-        for paragraph, questions in paragraphs.items()
-    ]
+    lines = []
+    for paragraph, questions in paragraphs.items():
+        nested = [{"idx": question, "answers": answers} for question, answers in questions.items()]
+        lines.append(json.dumps({"idx": paragraph, "passage": {"questions": nested}}))
+    return lines

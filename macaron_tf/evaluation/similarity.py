@@ -45,11 +45,8 @@ def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndar
     Returns:
         From 0 to 1; NaN if a vector is not finite.
     """
-    near = np.linalg.norm(anchor - positive, axis=-1)  # (N,)
-    far = np.linalg.norm(anchor - negative, axis=-1)  # (N,)
-    if not (np.isfinite(near).all() and np.isfinite(far).all()):
-        return float("nan")
-    return float(np.mean(near < far))
+    near, far = (np.linalg.norm(anchor - other, axis=-1) for other in (positive, negative))  # (N,)
+    return float(np.mean(near < far)) if np.isfinite(near + far).all() else float("nan")
 
 
 def nearest(

@@ -56,12 +56,9 @@ class TranslationMetric(Settings):
     def signature(self) -> str:
         """The settings of tokenized BLEU in one word, in sacreBLEU's manner."""
         tokenizer = "given-unescaped" if self.tokenized else f"moses-{self.language}"
-        options = [
-            ("norm:moses", self.normalize_punctuation),
-            ("hyphens:split", self.split_hyphens),
-            ("compounds:split", self.split_compounds),
-        ]
-        chosen = "".join(f"|{name}" for name, on in options if on)
+        chosen = "|norm:moses" if self.normalize_punctuation else ""
+        chosen += "|hyphens:split" if self.split_hyphens else ""
+        chosen += "|compounds:split" if self.split_compounds else ""
         return (
             f"case:{'lc' if self.lowercase else 'mixed'}|tok:{tokenizer}{chosen}"
             f"|smooth:none|sacremoses:{sacremoses.__version__}"
@@ -116,8 +113,7 @@ def evaluate_translations(
     """Scores one system's translations.
 
     Args:
-        hypotheses: plain (detokenized) lines, or Moses tokens if `metric.tokenized`.
-        references: lines of the same kind, one for each hypothesis.
+        hypotheses, references: plain (detokenized) lines, or Moses tokens if `metric.tokenized`.
 
     Raises:
         UserError: the two are not of equal number, or empty.
@@ -126,17 +122,15 @@ def evaluate_translations(
     check_parallel(hypotheses, references)
     # force: no warning about lines that look tokenized.
     bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True)
-    plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
-    bleu_score = bleu.corpus_score(*plain)
     chrf = sacrebleu.CHRF(lowercase=metric.lowercase)
-    chrf_score = chrf.corpus_score(*plain)
+    plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
     tokenized = tokenized_bleu().corpus_score(
         tokenize_lines(hypotheses, metric), [tokenize_lines(references, metric)]
     )
     return TranslationScores(
-        bleu=bleu_score.score,
+        bleu=bleu.corpus_score(*plain).score,
         bleu_signature=f"{bleu.get_signature()}{metric.plain_suffix}",
-        chrf=chrf_score.score,
+        chrf=chrf.corpus_score(*plain).score,
         chrf_signature=f"{chrf.get_signature()}{metric.plain_suffix}",
         tokenized_bleu=tokenized.score,
         tokenized_signature=metric.signature,
@@ -155,11 +149,7 @@ def tokenized_bleu(effective_order: bool = False) -> sacrebleu.BLEU:
 
 
 def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
-    """The lines that tokenized BLEU compares: tokens with a space between, by the settings.
-
-    Args:
-        lines: plain lines, or Moses tokens if `metric.tokenized`.
-    """
+    """The lines that tokenized BLEU compares: tokens with a space between, by the settings."""
     normalizer = sacremoses.MosesPunctNormalizer(metric.language)
     tokenizer = sacremoses.MosesTokenizer(metric.language)
     detokenizer = sacremoses.MosesDetokenizer(metric.language)
@@ -189,11 +179,7 @@ def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuses sets that cannot be compared line by line.
-
-    Raises:
-        UserError: the two are not of equal number, or empty.
-    """
+    """Refuses sets of unequal number, and empty ones."""
     if len(hypotheses) != len(references):
         raise UserError(
             f"cannot score {len(hypotheses)} translations against {len(references)} references: "
@@ -251,8 +237,7 @@ def paired_bootstrap(
     resamples: int = 1000,
     seed: int = 1,
 ) -> PairedBootstrap:
-    """Compares two systems' tokenized BLEU on a test set (Koehn 2004, "Statistical Significance
-    Tests").
+    """Compares two systems' tokenized BLEU on a test set.
 
     sacreBLEU's own paired test is not used: it takes the absolute difference before it centers
     it, and finds a system significantly different from itself (p = 1 / (resamples + 1)).
@@ -265,12 +250,13 @@ def paired_bootstrap(
     Raises:
         UserError: the sets are not of equal number, or empty; `resamples` is below 1 or `seed`
             below 0.
+
+    References: Koehn 2004, "Statistical Significance Tests".
     """
     metric = metric or TranslationMetric()
-    if resamples < 1:
-        raise UserError(f"resamples={resamples} is not valid: give a whole number of 1 or more.")
-    if seed < 0:
-        raise UserError(f"seed={seed} is not valid: give a whole number of 0 or more.")
+    for name, value, least in (("resamples", resamples, 1), ("seed", seed, 0)):
+        if value < least:
+            raise UserError(f"{name}={value} is not valid: give a whole number from {least} up.")
     check_parallel(system_a, references)
     check_parallel(system_b, references)
     system_a, system_b, references = (
@@ -320,14 +306,11 @@ def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndar
 def _bleu(counts: np.ndarray) -> np.ndarray:
     """BLEU of test sets `(...)` from their counts `(..., 10)`."""
     scores = [
-        sacrebleu.BLEU.compute_bleu(matched, total, *lengths, smooth_method="none").score
-        for *lengths, matched, total in (
-            (row[0], row[1], row[2:6], row[6:]) for row in counts.reshape(-1, 10).tolist()
-        )
+        sacrebleu.BLEU.compute_bleu(row[2:6], row[6:], *row[:2], smooth_method="none").score
+        for row in counts.reshape(-1, 10).tolist()
     ]
     return np.reshape(scores, counts.shape[:-1])
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
+    return tuple(np.percentile(values, [2.5, 97.5]).tolist())

@@ -11,6 +11,7 @@ in one; `Arrays.part` brings their kernels into our layout. The end of a variabl
 an array itself, transformed where the layout is the family's own.
 """
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -89,9 +90,14 @@ class ForeignConfig:
             raise UserError(f"{self.where} has {field}={value!r}: it must be {wanted}.")
         return kind(value)
 
-    def numbers(self, names: Mapping[str, tuple[str, int | float]]) -> dict[str, int | float]:
-        """Our settings, from our name -> (their name, default)."""
-        return {ours: self.number(*theirs) for ours, theirs in names.items()}
+    def settings(self, names: Mapping[str, tuple]) -> dict[str, Any]:
+        """Our settings, from our name -> (their name, default) or (..., our names of choices)."""
+        return {
+            ours: self.choice(theirs[0], theirs[2], theirs[1])
+            if theirs[2:]
+            else self.number(*theirs)
+            for ours, theirs in names.items()
+        }
 
     def choice(self, field: str, choices: Mapping[str, str], default: str | None = None) -> str:
         """Our name for their choice, such as an activation; see `number` for `default`."""
@@ -117,7 +123,13 @@ class ForeignConfig:
 
 
 class Arrays:
-    """Another library's arrays by name; remembers which were read."""
+    """Another library's arrays by name; remembers which were read.
+
+    Class attributes:
+        kernel: the name of a linear layer's kernel.
+    """
+
+    kernel: typing.ClassVar[str]
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
         self.arrays = arrays
@@ -127,13 +139,13 @@ class Arrays:
         """The whole names of the arrays that `name` stands for."""
         return [name] if name in self.arrays else []
 
-    def has(self, name: str) -> bool:
-        """Whether there is such an array."""
-        return bool(self.find(name))
+    def has(self, name: str | None) -> bool:
+        """Whether there is such an array; False of None."""
+        return name is not None and bool(self.find(name))
 
-    def has_layer(self, layer: str) -> bool:
-        """Whether there is a linear layer of that name."""
-        raise NotImplementedError
+    def has_layer(self, layer: str | None) -> bool:
+        """Whether there is a linear layer of that name; False of None."""
+        return layer is not None and self.has(f"{layer}{self.kernel}")
 
     def array(self, *names: str) -> np.ndarray:
         """The array of the first of these names that there is.
@@ -149,17 +161,8 @@ class Arrays:
         return self.arrays[found[0]]
 
     def part(self, layer: str, variable: str) -> np.ndarray:
-        """One of a layer's arrays as our layers keep it.
-
-        Args:
-            layer: their name.
-            variable: our name: kernel, bias, gamma, beta, scale or table.
-        """
+        """The array of their layer for our `variable` (kernel, gamma, ...), as ours keep it."""
         raise NotImplementedError
-
-    def unread(self) -> list[str]:
-        """Names of the arrays that were not read, sorted."""
-        return sorted(set(self.arrays) - self.read)
 
 
 class TorchArrays(Arrays):
@@ -170,6 +173,7 @@ class TorchArrays(Arrays):
         linear: whether kernels are `Linear`'s (outputs, inputs), not `Conv1D`'s (inputs, outputs).
     """
 
+    kernel = ".weight"
     # Early conversions of BERT name a LayerNorm's arrays as TensorFlow does.
     _NAMES: typing.ClassVar = {
         "kernel": ("weight",),
@@ -184,9 +188,6 @@ class TorchArrays(Arrays):
         super().__init__({name.removeprefix(prefix): value for name, value in state.items()})
         self.linear = linear
 
-    def has_layer(self, layer: str) -> bool:
-        return self.has(f"{layer}.weight")
-
     def part(self, layer: str, variable: str) -> np.ndarray:
         array = self.array(*(f"{layer}.{name}" for name in self._NAMES[variable]))
         return array.T if self.linear and variable == "kernel" else array
@@ -194,6 +195,8 @@ class TorchArrays(Arrays):
 
 class KerasArrays(Arrays):
     """Weights of Keras layers by path; a name is the end of a path."""
+
+    kernel = "/kernel"
 
     @classmethod
     def of_layers(cls, layers: Mapping[str, keras.layers.Layer]) -> "KerasArrays":
@@ -208,9 +211,6 @@ class KerasArrays(Arrays):
 
     def find(self, name: str) -> list[str]:
         return [path for path in self.arrays if f"/{path}".endswith(f"/{name}")]
-
-    def has_layer(self, layer: str) -> bool:
-        return self.has(f"{layer}/kernel")
 
     def part(self, layer: str, variable: str) -> np.ndarray:
         if variable == "table":
@@ -255,46 +255,30 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
         UserError: there is neither `model.safetensors` nor `pytorch_model.bin`, the file cannot be
             read, or the package that reads it is not installed.
     """
-    safe, pickled = directory / "model.safetensors", directory / "pytorch_model.bin"
-    if safe.is_file():
-        return _read_safetensors(safe)
-    if pickled.is_file():
-        return _read_pickle(pickled)
-    if list(directory.glob("*.index.json")):
+    files = {"model.safetensors": "safetensors", "pytorch_model.bin": "torch"}
+    name = next((name for name in files if (directory / name).is_file()), None)
+    if name is None and list(directory.glob("*.index.json")):
         raise UserError(
             f"{directory} holds its weights in several files: save them as one, with "
             "save_pretrained(..., max_shard_size='100GB')."
         )
-    raise UserError(
-        f"{directory} holds no weights: it has neither model.safetensors nor pytorch_model.bin."
-    )
-
-
-def _read_safetensors(file: pathlib.Path) -> dict[str, np.ndarray]:
+    if name is None:
+        raise UserError(f"{directory} holds no weights: it has neither {' nor '.join(files)}.")
+    file = directory / name
     try:
-        import safetensors.numpy
-    except ImportError:
-        raise UserError(f"{file} needs a package: pip install safetensors.") from None
-    try:
-        state = safetensors.numpy.load_file(file)
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{file} cannot be read: {error}.") from None
-    return {name: np.asarray(array, "float32") for name, array in state.items()}
+        if files[name] == "safetensors":
+            import safetensors.numpy
 
-
-def _read_pickle(file: pathlib.Path) -> dict[str, np.ndarray]:
-    try:
+            state = safetensors.numpy.load_file(file)
+            return {name: np.asarray(array, "float32") for name, array in state.items()}
         import torch
-    except ImportError:
-        raise UserError(
-            f"{file} is PyTorch's own format: pip install torch, or save the model as "
-            "model.safetensors."
-        ) from None
-    try:
+
         state = torch.load(file, map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in state.items()}
+    except ImportError:
+        raise UserError(f"{file} needs a package: pip install {files[name]}.") from None
     except Exception as error:  # PyTorch lets through whatever its unpickler raises
         raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
-    return {name: tensor.float().numpy() for name, tensor in state.items()}
 
 
 def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
@@ -367,24 +351,23 @@ def transformer_layer(
 
 
 def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:
-    """A transform: rows `ids (V',)` of an array, `missing` at id -1 and up to `size` rows."""
+    """A transform: rows `ids (V',)` of an array, `missing` at id -1 and up to `size` rows.
+
+    It raises a UserError where the array has no such rows.
+    """
     known = np.flatnonzero(ids >= 0)
 
     def chosen(array: np.ndarray) -> np.ndarray:
+        if ids.max() >= len(array):
+            raise UserError(
+                f"the vocabulary has ids up to {ids.max()} and the model embeds only {len(array)} "
+                "pieces: it is another model's vocabulary."
+            )
         table = np.full((size, *array.shape[1:]), missing, "float32")
         table[known] = array[ids[known]]
         return table
 
     return chosen
-
-
-def check_rows(ids: np.ndarray, count: int) -> None:
-    """Refuses ids of a vocabulary beyond the `count` rows of a model's table."""
-    if ids.max() >= count:
-        raise UserError(
-            f"the vocabulary has ids up to {ids.max()} and the model embeds only {count} pieces: "
-            "it is another model's vocabulary."
-        )
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
@@ -398,17 +381,12 @@ def assign(variable: keras.Variable, value: np.ndarray) -> None:
 
 
 def assign_weights(
-    layer: keras.layers.Layer,
-    arrays: Arrays,
-    table: Table,
-    drawn: Collection[str] = (),
-    first_layer: int = 0,
+    layer: keras.layers.Layer, arrays: Arrays, table: Table, drawn: Collection[str] = ()
 ) -> None:
     """Sets the variables of a built layer or model by a table of names.
 
     Args:
         drawn: names of parts of the model that keep their initial values.
-        first_layer: their number of our block 0.
 
     Raises:
         UserError: an array is missing or of another shape, or the table has no entry for a
@@ -416,12 +394,12 @@ def assign_weights(
     """
     for variable in layer.weights:
         if not any(f"/{part}/" in f"/{variable.path}" for part in drawn):
-            assign(variable, _value(variable.path, arrays, table, first_layer))
+            assign(variable, _value(variable.path, arrays, table))
 
 
-def _value(path: str, arrays: Arrays, table: Table, first_layer: int) -> np.ndarray:
+def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
     block = re.search(r"block_(\d+)", path)
-    number = int(block[1]) + first_layer if block else 0
+    number = int(block[1]) if block else 0
     ours = "/" + re.sub(r"block_\d+", "block_{}", path)
     layer, _, part = ours.rpartition("/")
     for key, entry in table.items():
@@ -438,38 +416,67 @@ def _value(path: str, arrays: Arrays, table: Table, first_layer: int) -> np.ndar
     raise UserError(f"the weights to be read have nothing for the model's {path}.")
 
 
-def check_output(arrays: Arrays, output: str, tokens: np.ndarray, name: str) -> None:
-    """Refuses a model whose output layer, where it is kept, is not the table of its tokens.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """The models of one `model_type` of Hugging Face, or of another library.
 
-    Args:
-        output: name of the output layer's array.
-        tokens: the table `(V', E)`.
-        name: of the model in errors.
-    """
-    if arrays.has(output) and not np.array_equal(arrays.array(output), tokens):
-        raise UserError(
-            f"the {name} model's {output} is not its token embeddings: ours has one table for both."
-        )
-
-
-def check_unread(
-    arrays: Arrays, body: tuple[str, ...], name: str, repeated: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """Names of the arrays that were not read, all of them of other heads.
-
-    Args:
-        body: how the names of weights begin that must have been read.
-        name: of the model in errors.
+    Attributes:
+        name: of such models, in errors.
+        tokens: names of the array of token embeddings, one of which there is.
+        table: of the other parts.
+        settings: our name -> (their name, default), since `save_pretrained` once left out
+            defaults, None = required; of choices, (their name, default, our name of each).
+        fixed: settings of ours, the same in all such models.
+        derived: further settings of ours from theirs.
+        required: settings that our model does not have, and the values that fit it.
+        prefix: before names where there is a head.
+        linear: see `TorchArrays`.
+        output: the array of an output layer that repeats the token embeddings.
+        body: how the names of weights begin that must be read.
         repeated: ends of names that do not count.
-
-    Raises:
-        UserError: a weight of the body was not read.
     """
-    unread = [n for n in arrays.unread() if not n.endswith(repeated)]
-    for left in unread:
-        if left.startswith(body):
-            raise UserError(f"the {name} model has {left}, for which ours has no place.")
-    return tuple(unread)
+
+    name: str
+    tokens: tuple[str, ...]
+    table: Table
+    settings: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    derived: Callable[[ForeignConfig], dict[str, Any]] = lambda config: {}
+    required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    prefix: str = ""
+    linear: bool = True
+    output: str = ""
+    body: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
+
+    def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
+        """Our settings; a UserError where theirs have no place in our model."""
+        config.require(self.required)
+        return {**self.fixed, **config.settings(self.settings), **self.derived(config)}
+
+    def arrays(self, directory: pathlib.Path) -> TorchArrays:
+        """The weights of a directory."""
+        return TorchArrays(read_state(directory), self.prefix, self.linear)
+
+    def check_rest(self, arrays: Arrays) -> tuple[str, ...]:
+        """Names of the arrays that were not read, all of them of other heads.
+
+        Raises:
+            UserError: the output layer, where it is kept, is not the table of tokens, or a weight
+                of the body was not read.
+        """
+        tokens = arrays.array(*self.tokens)
+        if arrays.has(self.output) and not np.array_equal(arrays.array(self.output), tokens):
+            raise UserError(
+                f"the {self.name} model's {self.output} is not its token embeddings: ours has one "
+                "table for both."
+            )
+        unread = sorted(set(arrays.arrays) - arrays.read)
+        unread = [name for name in unread if not name.endswith(self.repeated)]
+        for left in unread:
+            if left.startswith(self.body):
+                raise UserError(f"the {self.name} model has {left}, for which ours has no place.")
+        return tuple(unread)
 
 
 def built(model: type[keras.Model], settings: Mapping, *arguments) -> keras.Model:

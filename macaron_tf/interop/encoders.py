@@ -1,12 +1,12 @@
 """BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and XLM of Hugging Face, and sentence-transformers.
 
-Each family is a table of names. KerasHub's and Model Garden's BERT have theirs in `keras_encoders`
+Each family is a table of names. KerasHub's and Model Garden's BERT have theirs in `keras_models`
 and come through `import_encoder` too.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,13 @@ from macaron_tf.interop.arrays import (
     ACTIVATIONS,
     UNUSED_TOKEN_BIAS,
     Arrays,
+    Family,
     ForeignConfig,
     Raw,
     Table,
-    TorchArrays,
     assign_weights,
     built,
-    check_output,
-    check_rows,
-    check_unread,
     read_json,
-    read_state,
     rows,
     transformer_layer,
 )
@@ -38,37 +34,41 @@ from macaron_tf.models.pretraining import PretrainingEncoder
 from macaron_tf.text import PieceVocabulary
 
 
-@dataclasses.dataclass(frozen=True)
-class EncoderNames:
-    """Where a library keeps the parts of an encoder; None or empty for parts it has not.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderFamily(Family):
+    """A family of encoders; None or empty for parts that it has not.
 
     Attributes:
-        tokens: the array of token embeddings.
-        table: of the other parts of the encoder.
+        positions, segments: arrays of Hugging Face, both read before the table is.
         bias: names of the bias of the head over masked tokens, one of which there is.
         head: table of that head's transformation.
         head_options: of our head, where they are not the encoder's.
         pooler, sentence_pair: linear layers.
         replaced_token: the two linear layers of ELECTRA's discriminator.
+        tokenizer: whether a vocabulary of ours cuts text as theirs does.
+        padding: their padding's id where the configuration does not say.
+        positions_from_padding: whether the first position is the one after the padding's id.
     """
 
-    tokens: str
-    table: Table
+    positions: str = ""
+    segments: str | None = None
     bias: tuple[str, ...] = ()
     head: Table = dataclasses.field(default_factory=dict)
     head_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pooler: str | None = None
     sentence_pair: str | None = None
-    replaced_token: tuple[str, str] | None = None
+    replaced_token: tuple[str, str] | tuple[None, None] = (None, None)
+    tokenizer: bool = True
+    padding: int = 0
+    positions_from_padding: bool = False
 
 
 def import_encoder(
     arrays: Arrays,
-    names: EncoderNames,
+    family: EncoderFamily,
     settings: Mapping[str, Any],
     vocabulary: PieceVocabulary | None,
     ids: np.ndarray | None = None,
-    first_layer: int = 0,
 ) -> Pretrained:
     """Makes our encoder of another library's.
 
@@ -77,51 +77,46 @@ def import_encoder(
             rows of the table beyond it are left out, since no text reaches them.
         vocabulary: theirs; None keeps all rows.
         ids: their id for each of ours, where they differ.
-        first_layer: their number of the first layer.
 
     Raises:
         UserError: a setting has no place in our model, an array is missing or of another shape, or
             the vocabulary has more pieces than the model.
     """
-    count = len(arrays.array(names.tokens))
-    size = -(-count // 8) * 8 if vocabulary is None else vocabulary.size
-    if vocabulary is not None and count < vocabulary.pieces:
-        raise UserError(
-            f"the vocabulary has {vocabulary.pieces} pieces and the model embeds only {count}: it "
-            "is another model's vocabulary."
-        )
-    kept = np.arange(min(count, size)) if ids is None else ids
-    check_rows(kept, count)
-    table = {**names.table, "tokens/table": Raw(names.tokens, transform=rows(kept, size))}
-    pooler, sentence_pair = (
-        name and arrays.has_layer(name) and name for name in (names.pooler, names.sentence_pair)
-    )
-    bias = next(filter(arrays.has, names.bias), None)
-    drawn = () if bias else ("masked_language",)
+    tokens = arrays.array(*family.tokens)  # (V', E)
+    size, pieces = -(-len(tokens) // 8) * 8, 0
+    if vocabulary is not None:
+        size, pieces = vocabulary.size, vocabulary.pieces
+    kept = np.arange(max(min(len(tokens), size), pieces)) if ids is None else ids
+    table = {
+        **family.table,
+        **family.head,
+        "tokens/table": rows(kept, size)(tokens),
+        "pooler/dense": family.pooler,
+        "sentence_pair/dense": family.sentence_pair,
+        "replaced_token/dense": family.replaced_token[0],
+        "replaced_token/answer": family.replaced_token[1],
+    }
+    bias = next(filter(arrays.has, family.bias), None)
     if bias:
-        scores = Raw(bias, transform=rows(kept, size, UNUSED_TOKEN_BIAS))
-        table |= {**names.head, "masked_language/bias": scores}
-    if pooler and sentence_pair:
-        table |= {"pooler/dense": pooler, "sentence_pair/dense": sentence_pair}
+        table["masked_language/bias"] = Raw(bias, transform=rows(kept, size, UNUSED_TOKEN_BIAS))
+    has_pooler = arrays.has_layer(family.pooler)
     network = built(
         PretrainingEncoder,
         {"vocab_size": size, **settings},
-        bool(pooler and sentence_pair),
-        names.head_options if bias else None,
+        has_pooler and arrays.has_layer(family.sentence_pair),
+        family.head_options if bias else None,
     )
-    assign_weights(network, arrays, table, drawn, first_layer)
+    assign_weights(network, arrays, table, drawn=() if bias else ("masked_language",))
     heads, config = {}, network.config
-    if pooler:
+    if has_pooler:
         heads["pooler"] = Pooler(config.initializer_range, name="pooler")
-    if names.replaced_token and arrays.has_layer(names.replaced_token[0]):
+    if arrays.has_layer(family.replaced_token[0]):
         heads["replaced_token"] = ReplacedTokenHead(
             config.activation, config.initializer_range, name="replaced_token"
         )
-        paths = ("replaced_token/dense", "replaced_token/answer")
-        table |= dict(zip(paths, names.replaced_token, strict=True))
     for head in heads.values():
         head.build((None, None, config.hidden_dim))
-        assign_weights(head, arrays, {"pooler/dense": pooler, **table})
+        assign_weights(head, arrays, table)
     return Pretrained(
         network,
         "bert_base",
@@ -133,47 +128,6 @@ def import_encoder(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """The encoders of one `model_type` of Hugging Face.
-
-    Attributes:
-        name: of such models.
-        prefix: before the encoder's weights where there is a head.
-        body: how the names of the encoder's own weights begin.
-        names: of its parts.
-        positions, segments: arrays; both are read before the table is.
-        output: layer of the head over masked tokens that repeats the token embeddings.
-        settings: our name -> (their name, default), since `save_pretrained` once left out defaults.
-        derived: further settings of ours from theirs.
-        required: settings that our encoder does not have, and the values that fit it.
-        tokenizer: whether a vocabulary of ours cuts text as theirs does.
-        padding: their padding's id where the configuration does not say.
-        positions_from_padding: whether the first position is the one after the padding's id.
-    """
-
-    name: str
-    prefix: str
-    body: tuple[str, ...]
-    names: EncoderNames
-    positions: str
-    segments: str | None
-    output: str
-    settings: Mapping[str, tuple[str, int | float]]
-    derived: Callable[[ForeignConfig], dict]
-    required: Mapping[str, Any]
-    tokenizer: bool = True
-    padding: int = 0
-    positions_from_padding: bool = False
-
-
-def _activation(default: str, **fixed) -> Callable[[ForeignConfig], dict]:
-    return lambda config: {
-        "activation": config.choice("hidden_act", ACTIVATIONS, default),
-        **fixed,
-    }
-
-
 def _xlm_settings(config: ForeignConfig) -> dict:
     languages = config.number("n_langs", 1)
     return {
@@ -181,7 +135,6 @@ def _xlm_settings(config: ForeignConfig) -> dict:
         "feed_forward_dim": 4 * config.number("emb_dim", 2048),
         # A model of one language has no table of languages.
         "num_languages": languages if languages > 1 and config.get("use_lang_emb", True) else 0,
-        "num_segments": 0,
     }
 
 
@@ -196,7 +149,7 @@ _REQUIRED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-_SETTINGS = {
+SETTINGS = {
     "hidden_dim": ("hidden_size", 768),
     "feed_forward_dim": ("intermediate_size", 3072),
     "num_heads": ("num_attention_heads", 12),
@@ -207,6 +160,7 @@ _SETTINGS = {
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
     "epsilon": ("layer_norm_eps", 1e-12),
     "initializer_range": ("initializer_range", 0.02),
+    "activation": ("hidden_act", "gelu", ACTIVATIONS),
 }
 _LAYERS = transformer_layer(
     "encoder.layer.{}.",
@@ -215,36 +169,30 @@ _LAYERS = transformer_layer(
     ["intermediate.dense", "output.dense"],
     "output.LayerNorm",
 )
-_BERT = Family(
+_BERT = EncoderFamily(
     name="BERT",
     prefix="bert.",
     body=("embeddings.", "encoder."),
-    names=EncoderNames(
-        tokens="embeddings.word_embeddings.weight",
-        table={"embeddings/norm": "embeddings.LayerNorm", **_LAYERS},
-        bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-        head=_head("cls.predictions.transform."),
-        pooler="pooler.dense",
-        sentence_pair="cls.seq_relationship",
-    ),
+    tokens=("embeddings.word_embeddings.weight",),
+    table={"embeddings/norm": "embeddings.LayerNorm", **_LAYERS},
+    bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    head=_head("cls.predictions.transform."),
+    pooler="pooler.dense",
+    sentence_pair="cls.seq_relationship",
     positions="embeddings.position_embeddings.weight",
     segments="embeddings.token_type_embeddings.weight",
     output="cls.predictions.decoder.weight",
-    settings=_SETTINGS,
-    derived=_activation("gelu"),
+    settings=SETTINGS,
     required=_REQUIRED,
 )
 _ROBERTA = dataclasses.replace(
     _BERT,
     name="RoBERTa",
     prefix="roberta.",
-    names=dataclasses.replace(
-        _BERT.names,
-        bias=("lm_head.bias", "lm_head.decoder.bias"),
-        head=_head("lm_head.", "layer_norm"),
-        head_options={"activation": "gelu"},
-        sentence_pair=None,
-    ),
+    bias=("lm_head.bias", "lm_head.decoder.bias"),
+    head=_head("lm_head.", "layer_norm"),
+    head_options={"activation": "gelu"},
+    sentence_pair=None,
     output="lm_head.decoder.weight",
     padding=1,
     positions_from_padding=True,
@@ -253,35 +201,33 @@ _ALBERT = dataclasses.replace(
     _BERT,
     name="ALBERT",
     prefix="albert.",
-    names=dataclasses.replace(
-        _BERT.names,
-        table={
-            "embeddings/norm": "embeddings.LayerNorm",
-            "encoder/projection": "encoder.embedding_hidden_mapping_in",
-            **transformer_layer(
-                "encoder.albert_layer_groups.0.albert_layers.0.",
-                [f"attention.{part}" for part in ("query", "key", "value", "dense")],
-                "attention.LayerNorm",
-                ["ffn", "ffn_output"],
-                "full_layer_layer_norm",
-            ),
-        },
-        bias=("predictions.bias", "predictions.decoder.bias"),
-        head=_head("predictions."),
-        pooler="pooler",
-        sentence_pair="sop_classifier.classifier",
-    ),
+    table={
+        "embeddings/norm": "embeddings.LayerNorm",
+        "encoder/projection": "encoder.embedding_hidden_mapping_in",
+        **transformer_layer(
+            "encoder.albert_layer_groups.0.albert_layers.0.",
+            [f"attention.{part}" for part in ("query", "key", "value", "dense")],
+            "attention.LayerNorm",
+            ["ffn", "ffn_output"],
+            "full_layer_layer_norm",
+        ),
+    },
+    bias=("predictions.bias", "predictions.decoder.bias"),
+    head=_head("predictions."),
+    pooler="pooler",
+    sentence_pair="sop_classifier.classifier",
     output="predictions.decoder.weight",
     settings={
-        **_SETTINGS,
+        **SETTINGS,
         "hidden_dim": ("hidden_size", 4096),
         "embedding_dim": ("embedding_size", 128),
         "feed_forward_dim": ("intermediate_size", 16384),
         "num_heads": ("num_attention_heads", 64),
         "dropout": ("hidden_dropout_prob", 0.0),
         "attention_dropout": ("attention_probs_dropout_prob", 0.0),
+        "activation": ("hidden_act", "gelu_new", ACTIVATIONS),
     },
-    derived=_activation("gelu_new", sharing="all"),
+    fixed={"sharing": "all"},
     required={**_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1},
 )
 _ELECTRA = dataclasses.replace(
@@ -289,50 +235,44 @@ _ELECTRA = dataclasses.replace(
     name="ELECTRA",
     prefix="electra.",
     body=("embeddings", "encoder."),
-    names=dataclasses.replace(
-        _BERT.names,
-        table={**_BERT.names.table, "encoder/projection": "embeddings_project"},
-        bias=("generator_lm_head.bias",),
-        head=_head("generator_predictions."),
-        head_options={"activation": "gelu"},
-        pooler=None,
-        sentence_pair=None,
-        replaced_token=(
-            "discriminator_predictions.dense",
-            "discriminator_predictions.dense_prediction",
-        ),
+    table={**_BERT.table, "encoder/projection": "embeddings_project"},
+    bias=("generator_lm_head.bias",),
+    head=_head("generator_predictions."),
+    head_options={"activation": "gelu"},
+    pooler=None,
+    sentence_pair=None,
+    replaced_token=(
+        "discriminator_predictions.dense",
+        "discriminator_predictions.dense_prediction",
     ),
     output="generator_lm_head.weight",
     settings={
-        **_SETTINGS,
+        **SETTINGS,
         "hidden_dim": ("hidden_size", 256),
         "embedding_dim": ("embedding_size", 128),
         "feed_forward_dim": ("intermediate_size", 1024),
         "num_heads": ("num_attention_heads", 4),
     },
 )
-_XLM = Family(
+_XLM = EncoderFamily(
     name="XLM",
     prefix="transformer.",
     body=("embeddings", "position_emb", "lang_emb", "layer_norm", "attentions.", "ffns."),
-    names=EncoderNames(
-        tokens="embeddings.weight",
-        table={
-            "embeddings/languages": Raw("lang_embeddings.weight"),
-            "embeddings/norm": "layer_norm_emb",
-            **transformer_layer(
-                "",
-                [f"attentions.{{}}.{part}_lin" for part in ("q", "k", "v", "out")],
-                "layer_norm1.{}",
-                ["ffns.{}.lin1", "ffns.{}.lin2"],
-                "layer_norm2.{}",
-            ),
-        },
-        bias=("pred_layer.proj.bias",),
-        head_options={"transform": False},
-    ),
+    tokens=("embeddings.weight",),
+    table={
+        "embeddings/languages": Raw("lang_embeddings.weight"),
+        "embeddings/norm": "layer_norm_emb",
+        **transformer_layer(
+            "",
+            [f"attentions.{{}}.{part}_lin" for part in ("q", "k", "v", "out")],
+            "layer_norm1.{}",
+            ["ffns.{}.lin1", "ffns.{}.lin2"],
+            "layer_norm2.{}",
+        ),
+    },
+    bias=("pred_layer.proj.bias",),
+    head_options={"transform": False},
     positions="position_embeddings.weight",
-    segments=None,
     output="pred_layer.proj.weight",
     settings={
         "hidden_dim": ("emb_dim", 2048),
@@ -344,6 +284,7 @@ _XLM = Family(
         "epsilon": ("layer_norm_eps", 1e-12),
         "initializer_range": ("init_std", 0.02),
     },
+    fixed={"num_segments": 0},
     derived=_xlm_settings,
     required={"causal": False, "asm": False, "is_encoder": True, "tie_word_embeddings": True},
     # Moses' rules for each language, and a segmenter for some, come before XLM's merges.
@@ -351,7 +292,7 @@ _XLM = Family(
     padding=2,
 )
 # By model_type.
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
     "xlm-roberta": dataclasses.replace(_ROBERTA, name="XLM-R"),
@@ -359,8 +300,6 @@ FAMILIES: Mapping[str, Family] = {
     "electra": _ELECTRA,
     "xlm": _XLM,
 }
-# Kept beside the weights by some versions: the positions 0, 1, 2, ... and a row of zeros.
-_BUFFERS = ("position_ids", "token_type_ids")
 
 
 def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
@@ -378,11 +317,12 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     Raises:
         UserError: a file is missing or damaged, or the model has a part that ours does not have.
     """
-    directory = _transformer_directory(pathlib.Path(directory))
+    directory = pathlib.Path(directory)
+    if (directory / "modules.json").is_file():  # early ones keep the model in 0_Transformer
+        directory /= _modules(directory)[0]["path"]
     config = ForeignConfig.of_directory(directory, FAMILIES)
     family = FAMILIES[config.get("model_type")]
-    config.require(family.required)
-    settings = {**config.numbers(family.settings), **family.derived(config)}
+    settings = family.read_settings(config)
     padding = config.number("pad_token_id", family.padding)
     vocabulary = ids = None
     if family.tokenizer:
@@ -393,37 +333,40 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
                 f"{config.where} has pad_token_id={padding} and its vocabulary pads with {found}: "
                 "it is another model's vocabulary."
             )
-    arrays = TorchArrays(read_state(directory), family.prefix)
-    names, tokens = family.names, arrays.array(family.names.tokens)
+    arrays = family.arrays(directory)
     if not family.tokenizer and padding:
-        ids = np.array([padding, *np.delete(np.arange(len(tokens)), padding)])
+        count = len(arrays.array(*family.tokens))
+        ids = np.array([padding, *np.delete(np.arange(count), padding)])
     positions = arrays.array(family.positions)  # (max_length, E)
     if family.positions_from_padding:
         settings["max_length"] -= padding + 1
         positions = positions[padding + 1 :]
-    parts = {"embeddings/positions/table": positions}
+    parts = {}
     if family.segments and settings["num_segments"] == 1:
         # The one segment's vector is added to every position.
         settings["num_segments"] = 0
-        parts["embeddings/positions/table"] = positions + arrays.array(family.segments)
+        positions = positions + arrays.array(family.segments)
     elif family.segments:
         parts["embeddings/segments"] = Raw(family.segments)
-    names = dataclasses.replace(names, table={**parts, **names.table})
-    encoder = import_encoder(arrays, names, settings, vocabulary, ids)
-    check_output(arrays, family.output, tokens, family.name)
-    repeated = (*names.bias, *_BUFFERS)
-    unread = check_unread(arrays, family.body, family.name, repeated)
-    return dataclasses.replace(encoder, unread=unread)
+    table = {"embeddings/positions/table": positions, **parts, **family.table}
+    # Kept beside the weights by some versions: the positions 0, 1, 2, ... and a row of zeros.
+    repeated = (*family.bias, "position_ids", "token_type_ids")
+    family = dataclasses.replace(family, table=table, repeated=repeated)
+    encoder = import_encoder(arrays, family, settings, vocabulary, ids)
+    return dataclasses.replace(encoder, unread=family.check_rest(arrays))
 
 
-def _transformer_directory(directory: pathlib.Path) -> pathlib.Path:
-    """The model's own directory: early sentence-transformers kept it in `0_Transformer`."""
-    if (directory / "modules.json").is_file():
-        modules = read_json(directory / "modules.json", list)
-        if not modules or not isinstance(modules[0], dict) or "path" not in modules[0]:
-            raise UserError(f"{directory / 'modules.json'} names no module's path first.")
-        return directory / modules[0]["path"]
-    return directory
+def _modules(directory: pathlib.Path) -> list[dict]:
+    """The modules of a sentence-transformers directory, each with its `path`."""
+    file = directory / "modules.json"
+    if not file.is_file():
+        raise UserError(
+            f"{directory} is no sentence-transformers directory: it has no {file.name}."
+        )
+    modules = read_json(file, list)
+    if not modules or not all(isinstance(one, dict) and "path" in one for one in modules):
+        raise UserError(f"{file} has a module without a path.")
+    return modules
 
 
 # Ours, by the flags of their `Pooling` and by the one name of its later versions.
@@ -447,27 +390,26 @@ def read_sentence_transformer(
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
     directory = pathlib.Path(directory)
-    file = directory / "modules.json"
-    if not file.is_file():
-        raise UserError(
-            f"{directory} is no sentence-transformers directory: it has no {file.name}."
-        )
-    modules = read_json(file, list)
+    modules = _modules(directory)
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UserError(
-            f"{file} has the modules {', '.join(kinds)}: only Transformer, Pooling and then "
-            "perhaps Normalize can be read."
+            f"{directory / 'modules.json'} has the modules {', '.join(kinds)}: only Transformer, "
+            "Pooling and then perhaps Normalize can be read."
         )
     encoder = read_encoder(directory, lower_case)
-    transformer, pooling = (directory / module.get("path", "") for module in modules[:2])
+    transformer, pooling = (directory / module["path"] for module in modules[:2])
+    file = transformer / "sentence_bert_config.json"
+    config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
+    config.require({"do_lower_case": False})  # only a tokenizer of theirs may say so
+    max_length = encoder.config.max_length
+    if config.get("max_seq_length") is not None:
+        max_length = min(max_length, config.number("max_seq_length"))
     return dataclasses.replace(
         encoder,
         pooling=_pooling(pooling / "config.json"),
         normalize="Normalize" in kinds,
-        max_length=_max_length(
-            transformer / "sentence_bert_config.json", encoder.config.max_length
-        ),
+        max_length=max_length,
     )
 
 
@@ -490,14 +432,3 @@ def _pooling(file: pathlib.Path) -> str:
             f"{', '.join(_POOLINGS)} can be read."
         )
     return names[found[0]]
-
-
-def _max_length(file: pathlib.Path, positions: int) -> int:
-    config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
-    if config.get("do_lower_case"):
-        raise UserError(
-            f"{file} has do_lower_case=True: only models whose tokenizer says so can be read."
-        )
-    if config.get("max_seq_length") is None:
-        return positions
-    return min(positions, config.number("max_seq_length"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from macaron_tf.interop.arrays import (
     read_json,
     transformer_layer,
 )
-from macaron_tf.interop.encoders import EncoderNames, import_encoder
+from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, import_encoder
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
@@ -82,8 +83,9 @@ def copy_keras_hub(
     assign_weights(model, KerasArrays.of_layers(layers), names)
 
 
-_KERAS_HUB = EncoderNames(
-    tokens="token_embedding/embeddings",
+_KERAS_HUB = EncoderFamily(
+    name="KerasHub's BERT",
+    tokens=("token_embedding/embeddings",),
     table={
         "embeddings/positions": "position_embedding",
         "embeddings/segments": Raw("segment_embedding/embeddings"),
@@ -110,7 +112,7 @@ def import_keras_hub_bert(
         masked_lm_head: built; its settings may differ from the backbone's.
         vocabulary: whose rows of the table are kept; None = all.
     """
-    layer, names = backbone.transformer_layers[0], _KERAS_HUB
+    layer, family = backbone.transformer_layers[0], _KERAS_HUB
     settings = {
         "hidden_dim": backbone.hidden_dim,
         "feed_forward_dim": backbone.intermediate_dim,
@@ -130,8 +132,8 @@ def import_keras_hub_bert(
             "activation": activation_name(masked_lm_head.intermediate_activation),
             "epsilon": masked_lm_head.layer_norm_epsilon,
         }
-        names = dataclasses.replace(names, head_options=options)
-    return import_encoder(KerasArrays.of_layers(layers), names, settings, vocabulary)
+        family = dataclasses.replace(family, head_options=options)
+    return import_encoder(KerasArrays.of_layers(layers), family, settings, vocabulary)
 
 
 def read_keras_hub_bert(directory: str | pathlib.Path) -> Pretrained:
@@ -171,63 +173,40 @@ def read_keras_hub_bert(directory: str | pathlib.Path) -> Pretrained:
     return import_keras_hub_bert(backbone, vocabulary=vocabulary)
 
 
-def _model_garden(first: tuple[str, str, str, str], layers: str, pooler: str) -> EncoderNames:
-    """Names in a checkpoint, from those of the parts before the layers and of a layer."""
-    tokens, positions, segments, norm = first
-    return EncoderNames(
-        tokens=f"{tokens}/embeddings",
-        table={
-            "embeddings/positions": positions,
-            "embeddings/segments": Raw(f"{segments}/embeddings"),
-            "embeddings/norm": norm,
-            **transformer_layer(
-                f"{layers}/",
-                [f"_attention_layer/_{part}_dense" for part in ("query", "key", "value", "output")],
-                "_attention_layer_norm",
-                ["_intermediate_dense", "_output_dense"],
-                "_output_layer_norm",
-            ),
-        },
-        # A checkpoint's spelling of output_bias/bias.
-        bias=("masked_lm/output_bias.Sbias",),
-        head={
-            "masked_language/dense": "masked_lm/dense",
-            "masked_language/norm": "masked_lm/layer_norm",
-        },
-        pooler=pooler,
-    )
-
-
-# `BertEncoderV2` names its attributes; `BertEncoder`, a functional model, numbers its layers, and
-# its pooler follows the last.
-_ATTRIBUTES = _model_garden(
-    (
-        "_embedding_layer",
-        "_position_embedding_layer",
-        "_type_embedding_layer",
-        "_embedding_norm_layer",
-    ),
-    "_transformer_layers/{}",
-    "_pooler_layer",
+# Names of `BertEncoderV2`, which are its attributes.
+_PLACES = (
+    "_embedding_layer",
+    "_position_embedding_layer",
+    "_type_embedding_layer",
+    "_embedding_norm_layer",
 )
-_NUMBER = "layer_with_weights-{}"
-_FIRST_LAYER = 4
-_NUMBERS = _model_garden(tuple(map(_NUMBER.format, range(_FIRST_LAYER))), _NUMBER, _NUMBER)
-# A pre-trainer's checkpoint keeps the tokens' table with the head, and its next-sentence head has
-# a pooler of its own, trained in place of the encoder's (`..` is a checkpoint's spelling of a dot).
-_TABLE_OF_HEAD = "masked_lm/embedding_table"
+_MODEL_GARDEN = EncoderFamily(
+    name="Model Garden's BERT",
+    # A pre-trainer's checkpoint keeps the tokens' table with the head.
+    tokens=("masked_lm/embedding_table", "_embedding_layer/embeddings"),
+    table={
+        "embeddings/positions": "_position_embedding_layer",
+        "embeddings/segments": Raw("_type_embedding_layer/embeddings"),
+        "embeddings/norm": "_embedding_norm_layer",
+        **transformer_layer(
+            "_transformer_layers/{}/",
+            [f"_attention_layer/_{part}_dense" for part in ("query", "key", "value", "output")],
+            "_attention_layer_norm",
+            ["_intermediate_dense", "_output_dense"],
+            "_output_layer_norm",
+        ),
+    },
+    # A checkpoint's spelling of output_bias/bias.
+    bias=("masked_lm/output_bias.Sbias",),
+    head={
+        "masked_language/dense": "masked_lm/dense",
+        "masked_language/norm": "masked_lm/layer_norm",
+    },
+    pooler="_pooler_layer",
+)
+# A next-sentence head has a pooler of its own, trained in place of the encoder's (`..` is a
+# checkpoint's spelling of a dot).
 _NEXT_SENTENCE = "next_sentence..pooler_dense"
-_SETTINGS = {
-    "hidden_dim": ("hidden_size", int),
-    "feed_forward_dim": ("intermediate_size", int),
-    "num_heads": ("num_attention_heads", int),
-    "num_layers": ("num_hidden_layers", int),
-    "max_length": ("max_position_embeddings", int),
-    "num_segments": ("type_vocab_size", int),
-    "dropout": ("hidden_dropout_prob", float),
-    "attention_dropout": ("attention_probs_dropout_prob", float),
-    "initializer_range": ("initializer_range", float),
-}
 # Model Garden's "gelu" is the tanh form.
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "swish": "silu", "tanh": "tanh"}
 
@@ -250,20 +229,26 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
             raise UserError(f"{directory} is no folder of Model Garden's BERT: it has no {name}.")
     file = directory / "bert_config.json"
     config = ForeignConfig(read_json(file), str(file))
-    settings = {ours: config.number(name, kind=kind) for ours, (name, kind) in _SETTINGS.items()}
+    settings = {
+        ours: config.number(theirs, kind=type(default))
+        for ours, (theirs, default, *_) in SETTINGS.items()
+        if ours not in ("epsilon", "activation")
+    }
     if config.get("embedding_size") is not None:
         config.require({"embedding_size": settings["hidden_dim"]})
     settings |= {"activation": config.choice("hidden_act", _ACTIVATIONS), "epsilon": 1e-12}
     vocabulary = WordPieceVocabulary.from_file(directory / "vocab.txt", lower_case=lower_case)
-    arrays = KerasArrays(read_checkpoint(directory))
-    names, first_layer = _ATTRIBUTES, 0
-    if arrays.has(f"{_NUMBER.format(1)}/embeddings"):
-        names, first_layer = _NUMBERS, _FIRST_LAYER
-        pooler = _NUMBER.format(first_layer + settings["num_layers"])
-        names = dataclasses.replace(names, pooler=pooler)
-    if arrays.has(_TABLE_OF_HEAD):
-        names = dataclasses.replace(names, tokens=_TABLE_OF_HEAD)
+    # `BertEncoder`, a functional model, numbers its layers; its pooler follows the last.
+    layers = [f"_transformer_layers/{number}" for number in range(settings["num_layers"])]
+    places = dict(enumerate([*_PLACES, *layers, "_pooler_layer"]))
+    arrays = KerasArrays(
+        {
+            re.sub(r"layer_with_weights-(\d+)", lambda n: places.get(int(n[1]), n[0]), name): array
+            for name, array in read_checkpoint(directory).items()
+        }
+    )
+    family = _MODEL_GARDEN
     if arrays.has_layer(_NEXT_SENTENCE):
-        names = dataclasses.replace(names, pooler=_NEXT_SENTENCE)
-    arrays.array(f"{names.pooler}/kernel")  # every checkpoint has a pooler behind its last layer
-    return import_encoder(arrays, names, settings, vocabulary, first_layer=first_layer)
+        family = dataclasses.replace(family, pooler=_NEXT_SENTENCE)
+    arrays.array(f"{family.pooler}/kernel")  # every checkpoint has a pooler behind its last layer
+    return import_encoder(arrays, family, settings, vocabulary)

@@ -6,7 +6,6 @@ Its releases have no Transformer-XL any more (5.23 has XLNet alone), so none is 
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,16 +13,11 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
     ACTIVATIONS,
     UNUSED_TOKEN_BIAS,
+    Family,
     ForeignConfig,
     Raw,
-    Table,
-    TorchArrays,
     assign_weights,
     built,
-    check_output,
-    check_rows,
-    check_unread,
-    read_state,
     rows,
     transformer_layer,
 )
@@ -40,75 +34,78 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import CLS, SPECIAL
 
 
-@dataclasses.dataclass(frozen=True)
-class LanguageFamily:
-    """The language models of one `model_type`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageFamily(Family):
+    """A family of language models.
 
     Attributes:
-        name: of such models.
-        tokens: the array of token embeddings.
-        table: of the parts before and behind the blocks.
-        activation: the setting that names it, and its default; activations: ours, by their names.
-        settings: ours, the same in all such models.
         read_vocabulary: reads the tokenizer of a directory, see `read_gpt2_vocabulary`.
         starts: whether a text begins behind a token of its own.
     """
 
-    name: str
-    tokens: str
-    table: Table
-    activation: tuple[str, str]
-    activations: Mapping[str, str]
-    settings: Mapping[str, Any]
     read_vocabulary: Callable[[pathlib.Path], tuple[PieceVocabulary, np.ndarray]]
     starts: bool
 
 
-# By model_type.
-LANGUAGE_FAMILIES: Mapping[str, LanguageFamily] = {
-    "openai-gpt": LanguageFamily(
-        name="GPT",
-        tokens="tokens_embed.weight",
-        table={"embeddings/positions": "positions_embed"},
-        activation=("afn", "gelu"),
-        # GPT's "gelu" is the tanh form.
-        activations={"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"},
-        settings={"norm": "post"},
-        read_vocabulary=read_gpt_vocabulary,
-        starts=False,
-    ),
-    "gpt2": LanguageFamily(
-        name="GPT-2",
-        tokens="wte.weight",
-        table={"embeddings/positions": "wpe", "stack/final_norm": "ln_f"},
-        activation=("activation_function", "gelu_new"),
-        activations=ACTIVATIONS,
-        settings={"norm": "pre", "scaled_outputs": True},
-        read_vocabulary=read_gpt2_vocabulary,
-        starts=True,
-    ),
-}
-_SETTINGS = {
-    "hidden_dim": ("n_embd", 768),
-    "num_heads": ("n_head", 12),
-    "num_layers": ("n_layer", 12),
-    "max_length": ("n_positions", 1024),
-    "dropout": ("resid_pdrop", 0.1),
-    "attention_dropout": ("attn_pdrop", 0.1),
-    "epsilon": ("layer_norm_epsilon", 1e-5),
-    "initializer_range": ("initializer_range", 0.02),
-}
-_REQUIRED = {
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-}
+def _inner(config: ForeignConfig) -> dict:
+    given = config.get("n_inner") is not None
+    inner = config.number("n_inner") if given else 4 * config.number("n_embd", 768)
+    return {"feed_forward_dim": inner}
+
+
 _LAYERS = transformer_layer(
     "h.{}.", ["attn.c_attn", "attn.c_proj"], "ln_1", ["mlp.c_fc", "mlp.c_proj"], "ln_2"
 )
-# Kept beside the weights by some versions: the causal mask, and the score of hidden positions.
-_BUFFERS = (".attn.bias", ".attn.masked_bias")
+# GPT's "gelu" is the tanh form.
+_GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+_CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}
+_GPT2 = LanguageFamily(
+    name="GPT-2",
+    tokens=("wte.weight",),
+    table={"embeddings/positions": "wpe", "stack/final_norm": "ln_f", **_LAYERS},
+    settings={
+        "hidden_dim": ("n_embd", 768),
+        "num_heads": ("n_head", 12),
+        "num_layers": ("n_layer", 12),
+        "max_length": ("n_positions", 1024),
+        "dropout": ("resid_pdrop", 0.1),
+        "attention_dropout": ("attn_pdrop", 0.1),
+        "epsilon": ("layer_norm_epsilon", 1e-5),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("activation_function", "gelu_new", ACTIVATIONS),
+    },
+    fixed={**_CAUSAL, "norm": "pre", "scaled_outputs": True},
+    derived=_inner,
+    required={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    prefix="transformer.",
+    # Conv1D keeps its kernel as (inputs, outputs), and queries, keys and values side by side.
+    linear=False,
+    output="lm_head.weight",
+    body=("h.",),
+    # Kept beside the weights by some versions: the causal mask, and the score of hidden positions.
+    repeated=(".attn.bias", ".attn.masked_bias"),
+    read_vocabulary=read_gpt2_vocabulary,
+    starts=True,
+)
+# By model_type.
+LANGUAGE_FAMILIES: Mapping[str, LanguageFamily] = {
+    "openai-gpt": dataclasses.replace(
+        _GPT2,
+        name="GPT",
+        tokens=("tokens_embed.weight",),
+        table={"embeddings/positions": "positions_embed", **_LAYERS},
+        settings={**_GPT2.settings, "activation": ("afn", "gelu", _GPT_ACTIVATIONS)},
+        fixed={**_CAUSAL, "norm": "post"},
+        read_vocabulary=read_gpt_vocabulary,
+        starts=False,
+    ),
+    "gpt2": _GPT2,
+}
 
 
 def read_language_model(directory: str | pathlib.Path) -> Pretrained:
@@ -129,49 +126,24 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, LANGUAGE_FAMILIES)
     family = LANGUAGE_FAMILIES[config.get("model_type")]
-    config.require(_REQUIRED)
-    settings = config.numbers(_SETTINGS)
-    inner = 4 * settings["hidden_dim"]
-    if config.get("n_inner") is not None:
-        inner = config.number("n_inner")
-    field, default = family.activation
-    # Conv1D keeps its kernel as (inputs, outputs), and queries, keys and values side by side.
-    arrays = TorchArrays(read_state(directory), "transformer.", linear=False)
-    tokens = arrays.array(family.tokens)  # (V', D)
-    vocabulary = None
+    settings, arrays = family.read_settings(config), family.arrays(directory)
+    tokens = arrays.array(*family.tokens)  # (V', D)
+    vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
     if family.starts or any((directory / n).is_file() for n in ("vocab.json", "tokenizer.json")):
         vocabulary, ids = family.read_vocabulary(directory)
-    else:
-        ids = np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
-    check_rows(ids, len(tokens))
     size = -(-len(ids) // 8) * 8
     # An empty row's score, 0, would be far above GPT-2's of any word.
     bias = np.full(size, UNUSED_TOKEN_BIAS, "float32")
     bias[np.flatnonzero(ids >= 0)] = 0.0
     bias[CLS] = UNUSED_TOKEN_BIAS  # the end of a text is [SEP]
-    network = built(
-        LanguageModel,
-        {
-            **settings,
-            "vocab_size": size,
-            "feed_forward_dim": inner,
-            "activation": config.choice(field, family.activations, default),
-            "causal": True,
-            "num_segments": 0,
-            "embedding_norm": False,
-            "output_bias": True,
-            **family.settings,
-        },
-    )
     table = {
-        "tokens/table": Raw(family.tokens, transform=rows(ids, size)),
-        "language_head/bias": bias,
         **family.table,
-        **_LAYERS,
+        "tokens/table": rows(ids, size)(tokens),
+        "language_head/bias": bias,
     }
+    network = built(LanguageModel, {**settings, "vocab_size": size})
     assign_weights(network, arrays, table)
-    check_output(arrays, "lm_head.weight", tokens, family.name)
-    unread = check_unread(arrays, ("h.",), family.name, _BUFFERS)
+    unread = family.check_rest(arrays)
     return Pretrained(
         network, "gpt2_base", "causal_language", vocabulary, ids, unread, starts=family.starts
     )
@@ -180,55 +152,75 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
 # XLNet's ids of padding, unknown, [CLS], [SEP] and [MASK], in our order.
 _XLNET_SPECIAL = (5, 0, 3, 4, 6)
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
-_XLNET_SETTINGS = {
-    "hidden_dim": ("d_model", 1024),
-    "feed_forward_dim": ("d_inner", 4096),
-    "num_heads": ("n_head", 16),
-    "num_layers": ("n_layer", 24),
-    "dropout": ("dropout", 0.1),
-    "epsilon": ("layer_norm_eps", 1e-12),
-    "initializer_range": ("initializer_range", 0.02),
-}
-_XLNET_REQUIRED = {
-    "attn_type": "bi",
-    "bi_data": False,
-    "same_length": False,
-    "untie_r": True,
-    "tie_word_embeddings": True,
-    "pad_token_id": _XLNET_SPECIAL[0],
-}
 
 
-def _xlnet_layer(part: str) -> str:
-    return f"layer.{{}}.rel_attn.{part}"
+def _xlnet_settings(config: ForeignConfig) -> dict:
+    clamp = config.number("clamp_len", -1)
+    return {"clamp_length": clamp if clamp > 0 else None}
 
 
-def _flat(kernel: np.ndarray) -> np.ndarray:
-    return kernel.reshape(len(kernel), -1)  # (D, H, d) -> (D, H d)
+def _per_head(name: str) -> Raw:
+    # (H, d) -> (H, 1, d)
+    return Raw(f"layer.{{}}.rel_attn.{name}", transform=lambda bias: bias[:, None])
 
 
-def _per_head(bias: np.ndarray) -> np.ndarray:
-    return bias[:, None]  # (H, d) -> (H, 1, d)
+def _flat(*names: str, turned: bool = False) -> Raw:
+    """Kernels `(D, H, d)` as `(D, H d)`, or turned as `(H d, D)`."""
+
+    def flat(kernel: np.ndarray) -> np.ndarray:
+        kernel = kernel.reshape(len(kernel), -1)  # (D, H, d) -> (D, H d)
+        return kernel.T if turned else kernel
+
+    return Raw(*(f"layer.{{}}.rel_attn.{name}" for name in names), transform=flat)
 
 
-_XLNET_TABLE = {
-    "query_vector": Raw("mask_emb", transform=np.ravel),
-    "attention/query/kernel": Raw(_xlnet_layer("q"), transform=_flat),
-    "attention/key_value/kernel": Raw(_xlnet_layer("k"), _xlnet_layer("v"), transform=_flat),
-    "attention/distance/kernel": Raw(_xlnet_layer("r"), transform=_flat),
-    "attention/output/kernel": Raw(_xlnet_layer("o"), transform=lambda kernel: _flat(kernel).T),
-    "attention/content_bias": Raw(_xlnet_layer("r_w_bias"), transform=_per_head),
-    "attention/distance_bias": Raw(_xlnet_layer("r_r_bias"), transform=_per_head),
-    "attention/segment_bias": Raw(_xlnet_layer("r_s_bias"), transform=_per_head),
-    # (2, H, d) -> (H, 2, d)
-    "attention/segment_vectors": Raw(
-        _xlnet_layer("seg_embed"), transform=lambda vectors: vectors.transpose(1, 0, 2)
-    ),
-    "attention_0/norm": "layer.{}.rel_attn.layer_norm",
-    "feed_forward/inner": "layer.{}.ff.layer_1",
-    "feed_forward/outer": "layer.{}.ff.layer_2",
-    "feed_forward_1/norm": "layer.{}.ff.layer_norm",
-}
+_XLNET = Family(
+    name="XLNet",
+    tokens=("word_embedding.weight",),
+    table={
+        "query_vector": Raw("mask_emb", transform=np.ravel),
+        "attention/query/kernel": _flat("q"),
+        "attention/key_value/kernel": _flat("k", "v"),
+        "attention/distance/kernel": _flat("r"),
+        "attention/output/kernel": _flat("o", turned=True),
+        "attention/content_bias": _per_head("r_w_bias"),
+        "attention/distance_bias": _per_head("r_r_bias"),
+        "attention/segment_bias": _per_head("r_s_bias"),
+        # (2, H, d) -> (H, 2, d)
+        "attention/segment_vectors": Raw(
+            "layer.{}.rel_attn.seg_embed", transform=lambda vectors: vectors.transpose(1, 0, 2)
+        ),
+        "attention_0/norm": "layer.{}.rel_attn.layer_norm",
+        "feed_forward/inner": "layer.{}.ff.layer_1",
+        "feed_forward/outer": "layer.{}.ff.layer_2",
+        "feed_forward_1/norm": "layer.{}.ff.layer_norm",
+    },
+    settings={
+        "hidden_dim": ("d_model", 1024),
+        "feed_forward_dim": ("d_inner", 4096),
+        "num_heads": ("n_head", 16),
+        "num_layers": ("n_layer", 24),
+        "dropout": ("dropout", 0.1),
+        "attention_dropout": ("dropout", 0.1),
+        "activation_dropout": ("dropout", 0.1),
+        "epsilon": ("layer_norm_eps", 1e-12),
+        "initializer_range": ("initializer_range", 0.02),
+        "activation": ("ff_activation", "gelu", ACTIVATIONS),
+    },
+    fixed={"positions": "transformer_xl", "embedding_norm": False, "summary": "last"},
+    derived=_xlnet_settings,
+    required={
+        "attn_type": "bi",
+        "bi_data": False,
+        "same_length": False,
+        "untie_r": True,
+        "tie_word_embeddings": True,
+        "pad_token_id": _XLNET_SPECIAL[0],
+    },
+    prefix="transformer.",
+    output="lm_loss.weight",
+    body=("layer.",),
+)
 
 
 def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) -> Pretrained:
@@ -246,48 +238,38 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))
-    config.require(_XLNET_REQUIRED)
-    settings = config.numbers(_XLNET_SETTINGS)
-    clamp = config.number("clamp_len", -1)
-    activation = config.choice("ff_activation", ACTIVATIONS, "gelu")
-    arrays = TorchArrays(read_state(directory), "transformer.")
-    tokens = arrays.array("word_embedding.weight")  # (V', D)
+    settings, arrays = _XLNET.read_settings(config), _XLNET.arrays(directory)
+    tokens = arrays.array(*_XLNET.tokens)  # (V', D)
     if len(tokens) <= max(_XLNET_SPECIAL):
         raise UserError(
             f"{config.where} is of {len(tokens)} tokens, fewer than XLNet's special ones."
         )
     ids = np.array([*_XLNET_SPECIAL, *np.setdiff1d(np.arange(len(tokens)), _XLNET_SPECIAL)])
-    vocabulary = _xlnet_vocabulary(directory, ids)
+    vocabulary = None
+    if any((directory / name).is_file() for name in ("spiece.model", "tokenizer.json")):
+        vocabulary, found = read_vocabulary(directory)
+        if found is None or not np.array_equal(found, ids):
+            raise UserError(
+                f"the tokenizer of {directory} has other pieces than the model's {len(ids)}, or "
+                "its special ones at other ids: it is another model's vocabulary."
+            )
     size = -(-len(tokens) // 8) * 8
-    network = built(
-        TwoStreamModel,
-        {
-            **settings,
-            "vocab_size": size,
-            "positions": "transformer_xl",
-            "embedding_norm": False,
-            "clamp_length": clamp if clamp > 0 else None,
-            "activation": activation,
-            "attention_dropout": settings["dropout"],
-            "activation_dropout": settings["dropout"],
-            "summary": "last",
-        },
-        memory_length or config.get("mem_len") or 384,
-    )
+    memory_length = memory_length or config.get("mem_len") or 384
+    network = built(TwoStreamModel, {**settings, "vocab_size": size}, memory_length)
     table = {
-        "tokens/table": Raw("word_embedding.weight", transform=rows(ids, size)),
+        **_XLNET.table,
+        "tokens/table": rows(ids, size)(tokens),
         "language_head/bias": Raw("lm_loss.bias", transform=rows(ids, size, UNUSED_TOKEN_BIAS)),
-        **_XLNET_TABLE,
+        "pooler/dense": _XLNET_SUMMARY,
     }
     has_head = arrays.has("lm_loss.bias")
     assign_weights(network, arrays, table, drawn=() if has_head else ("language_head",))
-    check_output(arrays, "lm_loss.weight", tokens, "XLNet")
     pooler = None
     if config.get("summary_type", "last") == "last" and arrays.has_layer(_XLNET_SUMMARY):
         pooler = Pooler(network.config.initializer_range, name="pooler")
         pooler.build((None, None, network.config.hidden_dim))
-        assign_weights(pooler, arrays, {"pooler/dense": _XLNET_SUMMARY})
-    unread = check_unread(arrays, ("layer.",), "XLNet")
+        assign_weights(pooler, arrays, table)
+    unread = _XLNET.check_rest(arrays)
     return Pretrained(
         network,
         "xlnet_base",
@@ -298,15 +280,3 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
         pooler,
         has_masked_language=has_head,
     )
-
-
-def _xlnet_vocabulary(directory: pathlib.Path, ids: np.ndarray) -> PieceVocabulary | None:
-    if not any((directory / name).is_file() for name in ("spiece.model", "tokenizer.json")):
-        return None
-    vocabulary, found = read_vocabulary(directory)
-    if found is None or not np.array_equal(found, ids):
-        raise UserError(
-            f"the tokenizer of {directory} has other pieces than the model's {len(ids)}, or its "
-            "special ones at other ids: it is another model's vocabulary."
-        )
-    return vocabulary

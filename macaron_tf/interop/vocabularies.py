@@ -10,7 +10,7 @@ import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
-from macaron_tf.interop.arrays import read_json
+from macaron_tf.interop.arrays import ForeignConfig, read_json
 from macaron_tf.text import NormalizationConfig, PieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.byte_pairs import WORD_END, BytePairVocabulary, CharacterPairVocabulary
 from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
@@ -37,19 +37,12 @@ _LAST_RESORT = 100.0  # more than the score of any other way to cut a word
 
 
 class _Tokenizer:
-    """The files of a tokenizer.
-
-    Args:
-        directory: holds one of `files` or `tokenizer.json`.
-        files: names of the vocabulary's own file.
+    """The files of a tokenizer: one of `files`, or `tokenizer.json`; a UserError without either.
 
     Attributes:
         file: the vocabulary's own file; None where only `tokenizer.json` holds it.
         whole: contents of `tokenizer.json`, `model` and `normalizer` its parts, or {}.
         options: contents of `tokenizer_config.json`, or {}.
-
-    Raises:
-        UserError: there is no vocabulary.
     """
 
     def __init__(self, directory: pathlib.Path, files: Collection[str]):
@@ -77,7 +70,7 @@ class _Tokenizer:
     def special(
         self, present: Collection[str], usual: Mapping[str, Sequence[str]] = _SPECIAL
     ) -> list[str]:
-        """Their names of padding, unknown, [CLS], [SEP] and [MASK], or of those in `usual`.
+        """Their names of padding, unknown, [CLS], [SEP] and [MASK], or of the fields of `usual`.
 
         Args:
             present: the names of all pieces.
@@ -121,13 +114,20 @@ class _Tokenizer:
         return *self.merged_pieces(), bool(prefix)
 
 
+def _ordered(
+    numbers: Mapping[str, int], special: Sequence[str | None]
+) -> tuple[list[str], np.ndarray]:
+    """Ordinary pieces in the order of their ids; ids of `special` (-1 of None) and of these."""
+    kept = sorted(numbers.keys() - set(special), key=numbers.__getitem__)
+    return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
+
+
 def read_vocabulary(
     directory: pathlib.Path, lower_case: bool | None = None
 ) -> tuple[PieceVocabulary, np.ndarray | None]:
     """Reads a tokenizer's files: WordPiece, byte-level BPE or SentencePiece.
 
     Args:
-        directory: holds them.
         lower_case: whether text is lower-cased, for a WordPiece directory that does not say so.
 
     Returns:
@@ -142,48 +142,36 @@ def read_vocabulary(
     if kind == "BPE":
         numbers, merges, prefix = found.byte_pairs()
         names = found.special(numbers)
-        kept = sorted(numbers.keys() - set(names), key=numbers.__getitem__)
+        kept, ids = _ordered(numbers, names)
         # RoBERTa's; other byte-level ones have no pairs.
         separators = 2 if "<s>" in names else 1
-        vocabulary = BytePairVocabulary(
+        return BytePairVocabulary(
             kept, merges, add_prefix_space=prefix, pair_separators=separators
-        )
-        return vocabulary, np.array([numbers[name] for name in [*names, *kept]])
+        ), ids
     if kind == "Unigram":
         return _read_sentencepiece(found)
     return _read_wordpiece(found, lower_case), None
 
 
 def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
-    """Reads GPT-2's tokenizer, whose one special piece is the end of a text.
+    """`read_vocabulary` of GPT-2, whose one special piece is the end of a text.
 
-    Returns:
-        The vocabulary, and at each of its ids theirs, `(V',)` int: the end's for [SEP], and for
-        [CLS] too, for theirs begins a text with it; -1 for our other special ids.
-
-    Raises:
-        UserError: there is no vocabulary, or it cuts text in a way that ours cannot.
+    That piece's id stands for [SEP], and for [CLS] too, for theirs begins a text with it; -1 for
+    our other special ids.
     """
     found = _Tokenizer(directory, ["vocab.json"])
     numbers, merges, prefix = found.byte_pairs()
     end = found.token("eos_token") or "<|endoftext|>"
     if end not in numbers:
         raise UserError(f"the tokenizer of {directory} has no piece {end!r} for the end of a text.")
-    kept = sorted(numbers.keys() - {end}, key=numbers.__getitem__)
-    special = [-1, -1, numbers[end], numbers[end], -1]
-    vocabulary = BytePairVocabulary(kept, merges, add_prefix_space=prefix)
-    return vocabulary, np.array([*special, *(numbers[name] for name in kept)])
+    kept, ids = _ordered(numbers, [None, None, end, end, None])
+    return BytePairVocabulary(kept, merges, add_prefix_space=prefix), ids
 
 
 def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
-    """Reads GPT's tokenizer: BERT's words in small letters, merges that mark where they end.
+    """`read_vocabulary` of GPT: BERT's words in small letters, merges that mark where they end.
 
-    Returns:
-        The vocabulary, and at each of its ids theirs, `(V',)` int; -1 for our special ids except
-        that of an unknown character.
-
-    Raises:
-        UserError: there is no vocabulary, or it cuts text in a way that ours cannot.
+    Of our special ids all but that of an unknown character have -1.
     """
     found = _Tokenizer(directory, ["vocab.json"])
     suffix = found.model.get("end_of_word_suffix", WORD_END)
@@ -194,10 +182,8 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
         )
     numbers, merges = found.merged_pieces()
     [unknown] = found.special(numbers, {"unk_token": ("<unk>",)})
-    kept = sorted(numbers.keys() - {unknown}, key=numbers.__getitem__)
-    special = [-1, numbers[unknown], -1, -1, -1]
-    vocabulary = CharacterPairVocabulary(kept, merges)
-    return vocabulary, np.array([*special, *(numbers[name] for name in kept)])
+    kept, ids = _ordered(numbers, [None, unknown, None, None, None])
+    return CharacterPairVocabulary(kept, merges), ids
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
@@ -239,10 +225,8 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
         for piece in pieces:
             if re.search(r"\d,$", piece.piece) and piece.type == _Piece.NORMAL:
                 piece.score -= _LAST_RESORT
-    if found.options.get("keep_accents"):
-        raise UserError(
-            f"the tokenizer of {found.directory} has keep_accents=True: only False can be read."
-        )
+    accents = {"keep_accents": bool(found.options.get("keep_accents"))}
+    ForeignConfig(accents, f"the tokenizer of {found.directory}").require({"keep_accents": False})
     # Their defaults: ALBERT lower-cases, XLNet does not.
     steps = found.normalizer.get("normalizers", [found.normalizer])
     small = "Lowercase" in [step.get("type") for step in steps] if found.whole else not xlnet
@@ -289,11 +273,9 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
 
 
 def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
-    """A serialized model of the same settings, its pieces in our order.
+    """A serialized model of the settings of `theirs`, with `pieces` in our order.
 
     Args:
-        theirs: its settings are kept; its own pieces do not count.
-        pieces: at their ids.
         order: at each of our ids the one of theirs, PAD, UNK, [CLS], [SEP] and [MASK] first.
     """
     model = _Model()
@@ -303,12 +285,10 @@ def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -
     spec.pad_piece, spec.unk_piece = "<pad>", "<unk>"
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = 0, 1, -1, -1
     special = ("<pad>", "<unk>", *CONTROL)
-    for ours, number in enumerate(order):
-        if ours < len(special):
-            kind = _Piece.UNKNOWN if ours == spec.unk_id else _Piece.CONTROL
-            model.pieces.add(piece=special[ours], type=kind)
-        else:
-            model.pieces.add().CopyFrom(pieces[number])
+    for ours, name in enumerate(special):
+        kind = _Piece.UNKNOWN if ours == spec.unk_id else _Piece.CONTROL
+        model.pieces.add(piece=name, type=kind)
+    model.pieces.extend(pieces[number] for number in order[len(special) :])
     return model.SerializeToString(deterministic=True)
 
 
@@ -319,12 +299,11 @@ def _piece(text: str, score: float = 0.0) -> _Piece:
 def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
     """BERT's vocabulary; `tokenizer_config.json` goes before `tokenizer.json`, as there."""
     directory, whole = found.directory, found.directory / "tokenizer.json"
-    names = {
-        "lowercase": "do_lower_case",
-        "strip_accents": "strip_accents",
-        "handle_chinese_chars": "tokenize_chinese_chars",
+    settings = {
+        "do_lower_case": found.normalizer.get("lowercase"),
+        "strip_accents": found.normalizer.get("strip_accents"),
+        "tokenize_chinese_chars": found.normalizer.get("handle_chinese_chars"),
     }
-    settings = {theirs: found.normalizer.get(name) for name, theirs in names.items()}
     # None is the default of some.
     settings.update((name, value) for name, value in found.options.items() if value is not None)
     lower_case = settings["do_lower_case"] if settings["do_lower_case"] is not None else lower_case
@@ -335,16 +314,13 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
         )
     # BERT takes accents off exactly where it lower-cases.
     needed = {"strip_accents": lower_case, "tokenize_chinese_chars": True}
+    needed |= {field: piece for field, (_, *_, piece) in _SPECIAL.items()}
     for field, value in needed.items():
-        if settings[field] not in (None, value):
+        given = found.token(field) if field in _SPECIAL else settings[field]
+        if given not in (None, value):
             raise UserError(
-                f"the tokenizer of {directory} has {field}={settings[field]!r}: only {value!r} can "
-                f"be read with do_lower_case={lower_case!r}."
-            )
-    for field, (_, *_, piece) in _SPECIAL.items():
-        if (token := found.token(field) or piece) != piece:
-            raise UserError(
-                f"the tokenizer of {directory} has {field}={token!r}: only {piece!r} can be read."
+                f"the tokenizer of {directory} has {field}={given!r}: only {value!r} can be read "
+                f"with do_lower_case={lower_case!r}."
             )
     if found.file:
         vocabulary = WordPieceVocabulary.from_file(found.file, lower_case)
@@ -363,11 +339,7 @@ def _words(file: pathlib.Path, model: Mapping[str, Any]) -> list[str]:
     # Early files do not name the type.
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
         raise UserError(f"{file} holds no WordPiece vocabulary: only BERT's can be read.")
-    if model.get("continuing_subword_prefix", "##") != "##":
-        raise UserError(
-            f"{file} has continuing_subword_prefix={model['continuing_subword_prefix']!r}: only "
-            "'##' can be read."
-        )
+    ForeignConfig(model, str(file)).require({"continuing_subword_prefix": "##"})
     numbers = model["vocab"]
     words = sorted(numbers, key=numbers.get)
     if [numbers[word] for word in words] != list(range(len(words))):
@@ -388,8 +360,6 @@ def read_keras_hub_vocabulary(directory: pathlib.Path) -> WordPieceVocabulary:
                 f"{directory} has no {file.relative_to(directory)}: save the preset's tokenizer "
                 "with it."
             )
-    config = read_json(record).get("config", {})
-    for field, needed in (("split", True), ("suffix_indicator", "##"), ("oov_token", "[UNK]")):
-        if config.get(field, needed) != needed:
-            raise UserError(f"{record} has {field}={config[field]!r}: only {needed!r} can be read.")
+    config = ForeignConfig(read_json(record).get("config", {}), str(record))
+    config.require({"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"})
     return WordPieceVocabulary.from_file(words, lower_case=bool(config.get("lowercase", False)))

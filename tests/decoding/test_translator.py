@@ -23,14 +23,9 @@ SIZE = 24
 
 @pytest.fixture(scope="module")
 def model():
-    model = catalog.build(
-        "macaron_tiny",
-        vocab_size=SIZE,
-        hidden_dim=16,
-        feed_forward_dim=32,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-    )
+    sizes = {"hidden_dim": 16, "feed_forward_dim": 32}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+    model = catalog.build("macaron_tiny", vocab_size=SIZE, **sizes, **layers)
     rng = np.random.default_rng(0)
     # Large weights: a fresh model's scores are nearly equal, and ties prove nothing.
     model.set_weights([w + rng.normal(0, 0.4, w.shape) for w in model.get_weights()])
@@ -123,10 +118,14 @@ class Letters:
         return ["".join(chr(i - 4 + ord("a")) for i in row if i > 3) for row in rows]
 
 
-def test_lines_come_back_in_order(model):
+@pytest.fixture(scope="module")
+def translator(model):
     config = BeamSearchConfig(n_best=2, max_length=10)
+    return LineTranslator(model, Letters(), config, batch_tokens=10, max_source_length=8)
+
+
+def test_lines_come_back_in_order(translator):
     lines = ["abcdefgh", "", "b", "  ", "cab", "b", "ttt"]
-    translator = LineTranslator(model, Letters(), config, batch_tokens=10)
     result = translator.translate(lines)
     assert not result.warnings
     assert len(result.best) == len(lines)
@@ -141,23 +140,15 @@ def test_lines_come_back_in_order(model):
     assert translator._search.function.experimental_get_tracing_count() == 1
 
 
-def test_streaming_equals_translating_at_once(model):
-    translator = LineTranslator(model, Letters(), BeamSearchConfig(max_length=8))
-    lines = ["ab", "c", "", "def", "g"]
+def test_streaming_equals_translating_at_once_and_cuts_long_lines(translator):
+    lines = ["ab", "c", "", "abcdefgh", "abcdefghij"]
     chunks = list(translator.stream((line + "\n" for line in lines), chunk_size=2))
     assert [len(chunk.best) for chunk in chunks] == [2, 2, 1]
     streamed = [text for chunk in chunks for text in chunk.best]
     assert streamed == translator.translate(lines).best
-
-
-def test_a_long_line_is_cut_with_a_warning(model):
-    translator = LineTranslator(
-        model, Letters(), BeamSearchConfig(max_length=8), max_source_length=5
-    )
-    chunks = list(translator.stream(["ab", "abcde", "abcdefgh"], chunk_size=2))
-    assert not chunks[0].warnings
-    assert chunks[1].warnings == ["line 3 has 8 tokens: cut to the first 5."]
-    assert chunks[1].best[0] == chunks[0].best[1]
+    assert not chunks[0].warnings and not chunks[1].warnings
+    assert chunks[2].warnings == ["line 5 has 10 tokens: cut to the first 8."]
+    assert chunks[2].best[0] == chunks[1].best[1] != ""
 
 
 def test_no_lines_and_bad_settings(model):
@@ -178,13 +169,14 @@ def test_cached_steps_of_a_growing_cache_equal_the_whole_model(model):
     assert {x.shape[3] for x in tf.nest.flatten(cache)} == {5}
 
 
-@pytest.mark.parametrize("search", ["beam", "sampling"])
-def test_searches_agree_with_fixed_and_growing_caches(model, search):
-    config = {
-        "beam": BeamSearchConfig(n_best=4, max_length=9),
-        "sampling": SamplingConfig(temperature=0.0, num_samples=2, max_length=9),
-    }[search]
-
+@pytest.mark.parametrize(
+    "config",
+    [
+        BeamSearchConfig(n_best=4, max_length=6),
+        SamplingConfig(temperature=0.0, num_samples=2, max_length=6),
+    ],
+)
+def test_searches_agree_with_fixed_and_growing_caches(model, config):
     def decode(rows):
         return translate_ids(model, rows, config, seed=0)
 

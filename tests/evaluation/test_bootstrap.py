@@ -105,11 +105,11 @@ def test_moses_tokens_are_scored_as_evaluate_scores_them():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(UserError, match="references"):
-        paired_bootstrap(["a"], ["a", "b"], ["a"])
-    with pytest.raises(UserError, match="empty"):
-        paired_bootstrap([], [], [])
-    with pytest.raises(UserError, match="seed=-1"):
-        paired_bootstrap(["a"], ["b"], ["a"], seed=-1)
-    with pytest.raises(UserError, match="resamples"):
-        paired_bootstrap(["a"], ["b"], ["a"], resamples=0)
+    for reason, lines, options in (
+        ("references", (["a"], ["a", "b"], ["a"]), {}),
+        ("empty", ([], [], []), {}),
+        ("seed=-1", (["a"], ["b"], ["a"]), {"seed": -1}),
+        ("resamples", (["a"], ["b"], ["a"]), {"resamples": 0}),
+    ):
+        with pytest.raises(UserError, match=reason):
+            paired_bootstrap(*lines, **options)

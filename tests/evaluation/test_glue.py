@@ -58,8 +58,6 @@ def test_questions():
         {"f1a": 6 / 7, "em": 2 / 3, "accuracy": 5 / 6, "score": (6 / 7 + 2 / 3) / 2}
     )
     assert exact_match(np.array([0, 1]), np.array([1, 0]), groups[:2]) == 0
-    with pytest.raises(ValueError, match="group of each"):
-        score(MULTIRC, labels, labels)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -132,26 +130,17 @@ def test_outputs_to_predictions():
         decide(COLA, np.zeros((4, 3)))
 
 
-def test_real_questions(tfds_dir):
-    examples = read_examples(MULTIRC, "validation", tfds_dir)
-    perfect = score(MULTIRC, examples.labels, examples.labels, examples.groups)
-    assert perfect == {"f1a": 1, "em": 1, "accuracy": 1, "score": 1}
-    flipped = examples.labels.copy()
-    flipped[0] = 1 - flipped[0]
-    questions = len(np.unique(examples.groups, axis=0))
-    found = score(MULTIRC, flipped, examples.labels, examples.groups)
-    assert found["em"] == pytest.approx(1 - 1 / questions)
-
-
 def test_errors():
-    with pytest.raises(UserError, match="'cola' have no labels .* split \\(validation\\)"):
-        score(COLA, [0, 1], None)
-    with pytest.raises(UserError, match="no example of 'cola'"):
-        score(COLA, [], [])
-    with pytest.raises(UserError, match="no metric 'bleu'; there are accuracy, f1"):
-        score(Task("x", first=("a",), labels=("b", "c"), metrics=("bleu",)), [0], [0])
-    with pytest.raises(ValueError, match=r"\(2,\) predictions for \(3,\) labels"):
-        score(COLA, [0, 1], [0, 1, 1])
+    unknown = Task("x", first=("a",), labels=("b", "c"), metrics=("bleu",))
+    for error, reason, asked in (
+        (UserError, r"'cola' have no labels .* split \(validation\)", (COLA, [0, 1], None)),
+        (UserError, "no example of 'cola'", (COLA, [], [])),
+        (UserError, "no metric 'bleu'; there are accuracy, f1", (unknown, [0], [0])),
+        (ValueError, r"\(2,\) predictions for \(3,\) labels", (COLA, [0, 1], [0, 1, 1])),
+        (ValueError, "group of each", (MULTIRC, [0, 1], [0, 1])),
+    ):
+        with pytest.raises(error, match=reason):
+            score(*asked)
 
 
 def written(name, tmp_path, predictions, indices, number=0, **options):
@@ -163,36 +152,41 @@ def written(name, tmp_path, predictions, indices, number=0, **options):
     return path.read_bytes().decode()
 
 
-MNLI = "0\tcontradiction\n1\tneutral\n2\tentailment\n"
+PARTED = "0\tnot_entailment\n1\tentailment\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "predictions", "indices", "expected"),
+    ("name", "files", "predictions", "indices", "expected"),
     [
         *(
-            (name, file, [1, 0, 1], [0, 2, 1], "0\t1\n1\t1\n2\t0\n")
-            for name, file in (
-                ("cola", "CoLA.tsv"),
-                ("sst2", "SST-2.tsv"),
-                ("mrpc", "MRPC.tsv"),
-                ("qqp", "QQP.tsv"),
-                ("wnli", "WNLI.tsv"),
-            )
+            (name, files, [1, 0, 1], [0, 2, 1], "0\t1\n1\t1\n2\t0\n")
+            for name, files in {
+                "cola": "CoLA",
+                "sst2": "SST-2",
+                "mrpc": "MRPC",
+                "qqp": "QQP",
+                "wnli": "WNLI",
+            }.items()
         ),
-        ("qnli", "QNLI.tsv", np.array([1, 0]), [0, 1], "0\tnot_entailment\n1\tentailment\n"),
-        ("rte", "RTE.tsv", np.array([1, 0]), [0, 1], "0\tnot_entailment\n1\tentailment\n"),
-        *(
-            ("mnli", file, [2, 1, 0], [0, 1, 2], MNLI)
-            for file in ("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv")
+        ("qnli", "QNLI", np.array([1, 0]), [0, 1], PARTED),
+        ("rte", "RTE", np.array([1, 0]), [0, 1], PARTED),
+        (
+            "mnli",
+            "MNLI-m MNLI-mm AX",
+            [2, 1, 0],
+            [0, 1, 2],
+            "0\tcontradiction\n1\tneutral\n2\tentailment\n",
         ),
-        ("stsb", "STS-B.tsv", [5.2, -0.3, 2.71828], [2, 1, 0], "0\t2.718\n1\t0.000\n2\t5.000\n"),
+        ("stsb", "STS-B", [5.2, -0.3, 2.71828], [2, 1, 0], "0\t2.718\n1\t0.000\n2\t5.000\n"),
     ],
 )
-def test_tables_of_predictions(name, file, predictions, indices, expected, tmp_path):
-    number = [one.name for one in TASKS[name].submissions].index(file)
-    text = written(name, tmp_path, predictions, indices, number)
-    assert text == f"index\tprediction\n{expected}"
-    assert [path.name for path in tmp_path.iterdir()] == [file]
+def test_tables_of_predictions(name, files, predictions, indices, expected, tmp_path):
+    files = [f"{file}.tsv" for file in files.split()]
+    assert [one.name for one in TASKS[name].submissions] == files
+    for number in range(len(files)):
+        text = written(name, tmp_path, predictions, indices, number)
+        assert text == f"index\tprediction\n{expected}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
 
 
 def test_boolq(tmp_path):
@@ -200,54 +194,56 @@ def test_boolq(tmp_path):
     assert text == '{"idx": 7, "label": "false"}\n{"idx": 8, "label": "true"}\n'
 
 
-def test_multirc(tmp_path):
-    groups = np.array([[1, 2], [0, 0], [0, 1], [0, 0], [1, 2]])
-    text = written("multirc", tmp_path, [1, 0, 1, 1, 0], [4, 1, 2, 0, 3], groups=groups)
-    assert [json.loads(line) for line in text.splitlines()] == [
-        {
-            "idx": 0,
-            "passage": {
-                "questions": [
-                    {"idx": 0, "answers": [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]},
-                    {"idx": 1, "answers": [{"idx": 2, "label": 1}]},
-                ]
-            },
-        },
-        {
-            "idx": 1,
-            "passage": {
-                "questions": [
-                    {"idx": 2, "answers": [{"idx": 3, "label": 0}, {"idx": 4, "label": 1}]}
-                ]
-            },
-        },
-    ]
-
-
-def test_real_questions_are_written(tfds_dir, tmp_path):
-    examples = read_examples(TASKS["multirc"], "validation", tfds_dir)
-    text = written("multirc", tmp_path, examples.labels, examples.indices, groups=examples.groups)
-    found = {
+def answers_of(text):
+    """The labels of MultiRC's nesting, by paragraph, question and answer, in the file's order."""
+    return {
         (paragraph["idx"], question["idx"], answer["idx"]): answer["label"]
         for paragraph in map(json.loads, text.splitlines())
         for question in paragraph["passage"]["questions"]
         for answer in question["answers"]
     }
-    keys = zip(*examples.groups.T.tolist(), examples.indices.tolist(), strict=True)
-    assert found == dict(zip(keys, examples.labels.tolist(), strict=True))
+
+
+def test_multirc(tmp_path):
+    groups = np.array([[1, 2], [0, 0], [0, 1], [0, 0], [1, 2]])
+    text = written("multirc", tmp_path, [1, 0, 1, 1, 0], [4, 1, 2, 0, 3], groups=groups)
+    one, other = '{"idx": 3, "label": 0}', '{"idx": 4, "label": 1}'
+    last = f'{{"questions": [{{"idx": 2, "answers": [{one}, {other}]}}]}}'
+    assert text.splitlines()[1:] == [f'{{"idx": 1, "passage": {last}}}']
+    assert list(answers_of(text).items()) == [
+        ((0, 0, 0), 1),
+        ((0, 0, 1), 0),
+        ((0, 1, 2), 1),
+        ((1, 2, 3), 0),
+        ((1, 2, 4), 1),
+    ]
+
+
+def test_real_questions(tfds_dir, tmp_path):
+    examples = read_examples(MULTIRC, "validation", tfds_dir)
+    groups, labels = examples.groups, examples.labels
+    perfect = {"f1a": 1, "em": 1, "accuracy": 1, "score": 1}
+    assert score(MULTIRC, labels, labels, groups) == perfect
+    flipped = labels.copy()
+    flipped[0] = 1 - flipped[0]
+    found = score(MULTIRC, flipped, labels, groups)
+    assert found["em"] == pytest.approx(1 - 1 / len(np.unique(groups, axis=0)))
+
+    found = answers_of(written("multirc", tmp_path, labels, examples.indices, groups=groups))
+    keys = zip(*groups.T.tolist(), examples.indices.tolist(), strict=True)
+    assert found == dict(zip(keys, labels.tolist(), strict=True))
     assert len(found) == 1381
 
 
 def test_submission_errors(tmp_path):
-    with pytest.raises(UserError, match="STS-B.tsv cannot be written: a prediction is not a fin"):
-        written("stsb", tmp_path, [1.0, np.nan], [0, 1])
-    with pytest.raises(ValueError, match="an index occurs twice"):
-        written("cola", tmp_path, [1, 0], [0, 0])
-    with pytest.raises(ValueError, match="predictions for"):
-        written("cola", tmp_path, [1, 0], [0])
-    with pytest.raises(ValueError, match="needs the group"):
-        written("multirc", tmp_path, [1, 0], [0, 1])
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"):
-        written("cola", tmp_path / "file", [1], [0])
+    for error, reason, asked in (
+        (UserError, "STS-B.tsv cannot be written: a pred", ("stsb", tmp_path, [1, np.nan], [0, 1])),
+        (ValueError, "an index occurs twice", ("cola", tmp_path, [1, 0], [0, 0])),
+        (ValueError, "predictions for", ("cola", tmp_path, [1, 0], [0])),
+        (ValueError, "needs the group", ("multirc", tmp_path, [1, 0], [0, 1])),
+        (UserError, "cannot write", ("cola", tmp_path / "file", [1], [0])),
+    ):
+        with pytest.raises(error, match=reason):
+            written(*asked)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

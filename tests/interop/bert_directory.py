@@ -53,15 +53,7 @@ def write_bert(
     tokenizer_config: dict | None = None,
     words: list[str] | None = None,
 ) -> pathlib.Path:
-    """Writes the directory; settings are added to those that can be read.
-
-    Args:
-        directory: where.
-        state: weights.
-        config: further fields of `config.json`.
-        tokenizer_config: further fields of `tokenizer_config.json`.
-        words: lines of `vocab.txt`.
-    """
+    """Writes the directory; the fields given are added to those that can be read."""
     import safetensors.numpy
 
     directory.mkdir(exist_ok=True)
@@ -73,3 +65,22 @@ def write_bert(
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     safetensors.numpy.save_file(arrays, directory / "model.safetensors")
     return directory
+
+
+MODULES = ("Transformer", "Pooling", "Normalize")
+MEAN = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+
+
+def write_modules(directory: pathlib.Path, kinds=MODULES, pooling=MEAN, sentence=None) -> None:
+    """What sentence-transformers writes beside a model."""
+    modules = [
+        {"idx": i, "path": folder, "type": f"sentence_transformers.models.{kind}"}
+        for i, (folder, kind) in enumerate(
+            zip(("", "1_Pooling", "2_Normalize"), kinds, strict=False)
+        )
+    ]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir(exist_ok=True)
+    (directory / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    if sentence is not None:
+        (directory / "sentence_bert_config.json").write_text(json.dumps(sentence))

@@ -1,5 +1,7 @@
 """T5, BART and MarianMT against Hugging Face's (PyTorch), read from what they save."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +14,7 @@ from macaron_tf.decoding import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.interop import import_encoder_decoder, read_encoder_decoder
+from tests.interop.bert_parity import check_greedy
 from tests.interop.test_vocabularies import byte_pair_tokenizer, train_sentencepiece
 
 torch = pytest.importorskip("torch")
@@ -47,7 +50,7 @@ def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False)
     return model
 
 
-def marian(activation="relu", **options):
+def marian(activation="relu"):
     """A random MarianMTModel with Marian's own special ids: padding is the decoder's start."""
     config = transformers.MarianConfig(
         vocab_size=VOCAB,
@@ -56,7 +59,7 @@ def marian(activation="relu", **options):
         decoder_layers=3,
         max_position_embeddings=64,
         activation_function=activation,
-        **{"scale_embedding": True, **options},
+        scale_embedding=True,
         pad_token_id=VOCAB - 1,
         decoder_start_token_id=VOCAB - 1,
         eos_token_id=0,
@@ -65,30 +68,31 @@ def marian(activation="relu", **options):
     return shaken(transformers.MarianMTModel, config, 0.2, (0, None), "embed_positions")
 
 
-def t5(gated: bool, **options):
+T5 = {
+    "d_model": 32,
+    "d_kv": 6,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+}
+
+
+def t5(gated: bool):
     config = transformers.T5Config(
         vocab_size=VOCAB,
-        d_model=32,
-        d_kv=6,
-        d_ff=48,
-        num_layers=3,
-        num_decoder_layers=2,
-        num_heads=4,
+        **T5,
         feed_forward_proj="gated-gelu" if gated else "relu",
         tie_word_embeddings=not gated,
-        decoder_start_token_id=0,
-        **options,
     )
     # Unscaled products in the attention: at 0.3 theirs in float32 is 1.3e-4 from theirs in float64.
     return shaken(transformers.T5ForConditionalGeneration, config, 0.15, own_output=gated)
 
 
-def bart(**options):
-    config = transformers.BartConfig(
-        **{"vocab_size": VOCAB, "max_position_embeddings": 20, "decoder_layers": 3, **options},
-        **WIDTHS,
-        encoder_layers=2,
-    )
+def bart():
+    sizes = {"vocab_size": VOCAB, "max_position_embeddings": 20}
+    config = transformers.BartConfig(**sizes, **WIDTHS, encoder_layers=2, decoder_layers=3)
     model = shaken(transformers.BartForConditionalGeneration, config, 0.3)
     model.final_logits_bias.normal_()
     return model
@@ -164,19 +168,7 @@ def test_logits_and_greedy_decoding_agree(system, saved, tmp_path):
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(logits, expected, atol=1e-4 if kind == "marian" else 3e-5)
 
-    # Greedy: ours cached, theirs the whole model again at every step; PAD and BOS never.
-    greedy = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=LENGTH)
-    found = translate_ids(ours, tf.constant(source), greedy)["ids"].numpy()[:, 0]
-    taken = np.full((len(source), 1), 2)
-    for _ in range(LENGTH - 1):
-        scores = their_logits(theirs, ids, source, taken)[:, -1]
-        scores[:, [0, 2]] = -np.inf
-        taken = np.concatenate([taken, scores.argmax(-1)[:, None]], axis=1)
-    for ours_row, their_row in zip(found, taken[:, 1:], strict=True):
-        # At the limit ours must end and theirs just stops.
-        length = min(int((ours_row != 0).sum()), LENGTH - 1)
-        np.testing.assert_array_equal(ours_row[:length], their_row[:length])
-        assert length == LENGTH - 1 or their_row[length - 1] == 3
+    check_greedy(ours, source, functools.partial(their_logits, theirs, ids), LENGTH)
 
 
 def test_beam_search_of_a_fixed_length_agrees():
@@ -221,14 +213,17 @@ def test_what_has_no_place_in_our_model_is_refused(system, changes, reason):
 
 
 def test_a_wrong_directory_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"no config\.json"):
-        read_encoder_decoder(tmp_path)
-    marian().config.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="holds no weights"):
-        read_encoder_decoder(tmp_path)
-    transformers.BertConfig().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="only 't5', 'bart', 'marian' can be read"):
-        read_encoder_decoder(tmp_path)
+    for change, reason in (
+        (lambda: None, r"no config\.json"),
+        (lambda: marian().config.save_pretrained(tmp_path), "holds no weights"),
+        (
+            lambda: transformers.BertConfig().save_pretrained(tmp_path),
+            "only 't5', 'bart', 'marian'",
+        ),
+    ):
+        change()
+        with pytest.raises(UserError, match=reason):
+            read_encoder_decoder(tmp_path)
 
 
 def t5_directory(directory):
@@ -238,14 +233,9 @@ def t5_directory(directory):
     tokenizer = transformers.T5Tokenizer.from_pretrained(directory)
     config = transformers.T5Config(
         vocab_size=192,
-        d_model=32,
-        d_kv=8,
-        d_ff=48,
-        num_layers=2,
-        num_heads=4,
+        **{**T5, "d_kv": 8, "num_layers": 2, "num_decoder_layers": 2},
         feed_forward_proj="gated-gelu",
         tie_word_embeddings=False,
-        decoder_start_token_id=0,
     )
     model = shaken(transformers.T5ForConditionalGeneration, config, 0.6, (0, None))
     model.save_pretrained(directory)

@@ -19,7 +19,6 @@ pytest.importorskip("safetensors")
 LENGTH = 16
 SHAPES = {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": LENGTH}
 END = "<|endoftext|>"
-MERGES = ["h e", "l l", "he ll", "Ġ w"]
 FAMILIES = {
     "gpt": ("OpenAIGPT", {"afn": "gelu"}),
     "gpt of relu": ("OpenAIGPT", {"afn": "relu"}),
@@ -28,13 +27,17 @@ FAMILIES = {
 }
 
 
+def write_merges(directory, names, merges, last=()) -> int:
+    """A tokenizer's two files; returns the number of its ids."""
+    names = [*names, *(merge.replace(" ", "") for merge in merges), *last]
+    (directory / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+    return len(names)
+
+
 def write_vocabulary(directory) -> int:
     """GPT-2's files with few merges; the end of a text stands last, as in the published one."""
-    names = [*byte_alphabet(), *(merge.replace(" ", "") for merge in MERGES), END]
-    numbers = {name: number for number, name in enumerate(names)}
-    (directory / "vocab.json").write_text(json.dumps(numbers))
-    (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *MERGES]) + "\n")
-    return len(names)
+    return write_merges(directory, byte_alphabet(), ["h e", "l l", "he ll", "Ġ w"], [END])
 
 
 def write_gpt_vocabulary(directory) -> int:
@@ -42,10 +45,7 @@ def write_gpt_vocabulary(directory) -> int:
     letters = [*"abcdefghijklmnopqrstuvwxyz.,'"]
     merges = ["h e", "l l", "t he</w>", "h e</w>", "he ll", "w he", "e l</w>", "w e"]
     names = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters)]
-    names += [merge.replace(" ", "") for merge in merges]
-    (directory / "vocab.json").write_text(json.dumps({n: i for i, n in enumerate(names)}))
-    (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
-    return len(names)
+    return write_merges(directory, names, merges)
 
 
 def make(family, directory, head="LMHeadModel", **options):

