@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from experiments.generate.opening import OpenedModel, open_model
 from export.module import ExportedModule, checked_text
-from macaron_tf.decoding import Controls, generate
+from macaron_tf.decoding import Controls, Prompts
 from macaron_tf.special_ids import PAD
 
 MAX_TOKENS = 1024
@@ -76,12 +76,8 @@ class GeneratorModule(ExportedModule):
         """The `serving_default` signature."""
         generator = self.text_generator
         rows, lengths, limits = self.asked(text, max_tokens)
-        context, cache = generator.init_decode(rows, 1)
-        prompts = generator.prompts(rows, lengths, limits, seed[:, None])
         rules = generator.rules(Controls(temperature, top_k, top_p))
-        most = tf.maximum(tf.reduce_max(limits), 1)
-        step, prefill_fn = self.network.decode_step, generator.prefill_fn
-        found = generate(step, context, cache, prompts, rules, most, prefill_fn)
+        found = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)
         texts = generator.detokenizer.in_graph(found["ids"][:, 0])
         begun = tf.strings.regex_replace(texts, "^ ", "")
         return {

@@ -14,7 +14,6 @@ from macaron_tf.decoding.sampling import (
     PrefillFunction,
     Prompts,
     Rules,
-    State,
     advance,
     first_state,
     generate,
@@ -149,22 +148,21 @@ class TextGenerator:
         """Whether a continuation of such a row begins a text, hence without a space."""
         return length == len(self.prefix)
 
-    def prompts(
-        self, rows: tf.Tensor, lengths: tf.Tensor, limits: tf.Tensor, seeds: tf.Tensor
-    ) -> Prompts:
-        """The prompts of rows `(B, P)`, PAD after."""
-        return Prompts(rows, lengths, limits, seeds)
-
-    def init_decode(
-        self, rows: tf.Tensor, samples: int, room: int | None = None
-    ) -> tuple[Any, Any]:
-        """Context and cache for K samples of each of the rows `(B, P)`."""
-        return self.model.init_decode(tf.shape(rows)[0], samples, room)
+    def begin(self, rows: Prompts, room: int | None = None) -> tuple[Prompts, Any, Any]:
+        """The decoder's prompts for rows of `row`, and the context and cache of their samples."""
+        count, samples = tf.shape(rows.ids)[0], rows.seeds.shape[1]
+        return rows, *self.model.init_decode(count, samples, room)
 
     @property
     def prefill_fn(self) -> PrefillFunction | None:
         """See `prefill`; None for models that read prompts token by token."""
         return self.model.prefill if self.model.can_prefill else None
+
+    def generate(self, rows: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
+        """Continues rows in-graph: the function `generate`."""
+        prompts, context, cache = self.begin(rows)
+        step, most = self.model.decode_step, tf.maximum(tf.reduce_max(rows.limits), 1)
+        return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
         """The rules of a draw with this vocabulary."""
@@ -200,7 +198,7 @@ class TextGenerator:
         for first in range(0, len(order), _BATCH):
             batch = order[first : first + _BATCH]
             asked = self._asked([rows[index] for index in batch], config, seed)
-            result = {name: value.numpy() for name, value in whole(*asked).items()}
+            result = {name: value.numpy() for name, value in whole(asked).items()}
             for number, index in enumerate(batch):
                 fresh = self.begins(len(rows[index]))
                 found[index] = [
@@ -220,10 +218,8 @@ class TextGenerator:
         # Room for the prompt and the new tokens, rounded: each width is traced once.
         width = -(-(len(row) + config.max_tokens - 1) // _ROOM) * _ROOM
         width = width if self.longest is None else min(width, self.longest)
-        rows, *asked = self._asked([row], config, seed, width)
-
-        context, cache = self.init_decode(rows, 1, width)
-        prompts, step = self.prompts(rows, *asked), self._step(config)
+        prompts, context, cache = self.begin(self._asked([row], config, seed, width), width)
+        step = self._step(config)
         state = self._begin(prompts, context, cache)
         detokenizer, fresh = self.detokenizer.stream(), self.begins(len(row))
         while not bool(state.ended[0, 0]):
@@ -240,37 +236,29 @@ class TextGenerator:
 
     def _asked(
         self, rows: list[list[int]], config: GenerationConfig, seed: int, width: int = 0
-    ) -> list[tf.Tensor]:
-        """The arguments of `prompts`."""
+    ) -> Prompts:
         lengths = np.array([len(row) for row in rows], np.int32)
         rooms = [self.room(len(row)) for row in rows]
         most = config.max_tokens
         limits = np.array([most if room is None else min(most, room) for room in rooms], np.int32)
         seeds = (seed % 2**32 + np.arange(config.num_samples)).astype(np.int32)
         seeds = np.tile(seeds, (len(rows), 1))  # (B, K)
-        return [tf.constant(x) for x in (padded(rows, width), lengths, limits, seeds)]
+        return Prompts(*map(tf.constant, (padded(rows, width), lengths, limits, seeds)))
 
-    def _make_whole(self, config: GenerationConfig) -> Callable[..., dict[str, tf.Tensor]]:
-        rules, samples = self.rules(config, config.min_tokens), config.num_samples
-
-        def whole(rows, lengths, limits, seeds):
-            context, cache = self.init_decode(rows, samples)
-            prompts, most = self.prompts(rows, lengths, limits, seeds), tf.reduce_max(limits)
-            step = self.model.decode_step
-            return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
-
+    def _make_whole(self, config: GenerationConfig) -> Callable[[Prompts], dict[str, tf.Tensor]]:
+        rules = self.rules(config, config.min_tokens)
         # One trace for all shapes; autograph off: all control flow is tf.while_loop.
-        shapes = ((None, None), (None,), (None,), (None, samples))
-        signature = [tf.TensorSpec(shape, tf.int32) for shape in shapes]
-        return tf.function(whole, input_signature=signature, autograph=False)
+        shapes = ((None, None), (None,), (None,), (None, config.num_samples))
+        signature = Prompts(*(tf.TensorSpec(shape, tf.int32) for shape in shapes))
+        return tf.function(
+            lambda rows: self.generate(rows, rules), input_signature=[signature], autograph=False
+        )
 
     def _make_step(self, config: GenerationConfig) -> Callable:
         rules = self.rules(config, config.min_tokens)
-
-        def step(state: State, context: Any, prompts: Prompts) -> tuple[State, tf.Tensor]:
-            return advance(self.model.decode_step, state, context, prompts, rules)
-
-        return tf.function(step, autograph=False)
+        return tf.function(
+            lambda *given: advance(self.model.decode_step, *given, rules), autograph=False
+        )
 
     def _completion(self, result: dict, row: int, k: int, fresh: bool) -> Completion:
         length = int(result["lengths"][row, k])
@@ -351,13 +339,8 @@ class SequenceGenerator(TextGenerator):
     def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
         return length > 0
 
-    def prompts(
-        self, rows: tf.Tensor, lengths: tf.Tensor, limits: tf.Tensor, seeds: tf.Tensor
-    ) -> Prompts:
-        start = tf.repeat(tf.constant([self.answer_start], tf.int32), tf.shape(rows)[0], axis=0)
-        return Prompts(start, tf.fill(tf.shape(lengths), len(self.answer_start)), limits, seeds)
-
-    def init_decode(
-        self, rows: tf.Tensor, samples: int, room: int | None = None
-    ) -> tuple[Any, Any]:
-        return self.model.init_decode(rows, samples, room)
+    def begin(self, rows: Prompts, room: int | None = None) -> tuple[Prompts, Any, Any]:
+        start = tf.repeat(tf.constant([self.answer_start], tf.int32), tf.shape(rows.ids)[0], axis=0)
+        lengths = tf.fill(tf.shape(rows.lengths), len(self.answer_start))
+        found = self.model.init_decode(rows.ids, rows.seeds.shape[1], room)
+        return rows._replace(ids=start, lengths=lengths), *found

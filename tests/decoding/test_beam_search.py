@@ -39,17 +39,8 @@ def test_large_beam_finds_the_best_of_all(name, alpha):
     limit = 5  # 1 + 3 + 9 + 27 + 81 = 121 outputs
     toy = Toy(3)
     sources = toy.sources(4)
-    found = search(
-        toy,
-        sources,
-        limit,
-        jit=False,
-        beam_size=100,
-        n_best=5,
-        length_penalty=alpha,
-        length_penalty_name=name,
-        stopping="exact",
-    )
+    settings = {"length_penalty": alpha, "length_penalty_name": name, "stopping": "exact"}
+    found = search(toy, sources, limit, jit=False, beam_size=100, n_best=5, **settings)
     penalty = functools.partial(PENALTIES[name], alpha)
     for b, source in enumerate(sources):
         expected = toy.best(source, limit, penalty, count=5)
@@ -168,17 +159,10 @@ def test_saved_model_with_unknown_shapes(tmp_path):
             ]
         )
         def translate(self, sources, limits):
-            batch = tf.shape(sources)[0]
-            return beam_search(
-                toy.decode_step,
-                sources,
-                toy.empty_cache(batch, 4),
-                batch,
-                BeamSearchConfig(n_best=2),
-                tf.reduce_max(limits),
-                limits=limits,
-                vocabulary_size=REAL_SIZE,
-            )
+            batch, config = tf.shape(sources)[0], BeamSearchConfig(n_best=2)
+            given = (toy.decode_step, sources, toy.empty_cache(batch, 4), batch, config)
+            options = {"limits": limits, "vocabulary_size": REAL_SIZE}
+            return beam_search(*given, tf.reduce_max(limits), **options)
 
     tf.saved_model.save(Module(), str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
@@ -197,10 +181,16 @@ def test_gather_beams_reorders_axis_one():
     np.testing.assert_array_equal(moved["y"][0][1], x.numpy()[1, [1, 1, 2], 0])
 
 
-def test_length_penalties():
-    np.testing.assert_allclose(length_penalty(tf.constant([1, 7]), "gnmt", 1.0), [1.0, 2.0])
-    np.testing.assert_allclose(length_penalty(tf.constant([1, 4]), "fairseq", 0.5), [1.0, 2.0])
-    np.testing.assert_allclose(length_penalty(tf.constant([1, 4]), "none", 0.5), [1.0, 1.0])
+@pytest.mark.parametrize(
+    ("name", "alpha", "lengths", "expected"),
+    [
+        ("gnmt", 1.0, [1, 7], [1, 2]),
+        ("fairseq", 0.5, [1, 4], [1, 2]),
+        ("none", 0.5, [1, 4], [1, 1]),
+    ],
+)
+def test_length_penalties(name, alpha, lengths, expected):
+    np.testing.assert_allclose(length_penalty(tf.constant(lengths), name, alpha), expected)
 
 
 @pytest.mark.parametrize("jit", [False, True])

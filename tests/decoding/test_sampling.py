@@ -1,5 +1,7 @@
 """Draws, sampling, and the continuation of prompts."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -203,6 +205,7 @@ ROWS = [[2, 5, 9, 11], [2], [2, 7, 7, 8, 4, 6]]
 P, N = 6, 5
 
 
+@functools.cache
 def small(kind):
     options = {"dropout": 0.0, "attention_dropout": 0.0, "num_segments": 0, "max_length": 16}
     model = LanguageModel(EncoderConfig(V, 16, 32, 2, 2, causal=True, **options, **MODELS[kind]))
@@ -333,12 +336,22 @@ def test_all_but_the_last_token_of_the_shortest_prompt_is_read_once_for_all_samp
 
 def test_a_row_depends_on_its_own_prompt_and_seed_alone():
     model, rules = small("transformer"), Rules(Controls(), END, barred)
-    together = run(model, asked(samples=3, seed=4), rules)["ids"]
+    shapes = ((None, None), (None,), (None,), (None, 3))
+
+    @tf.function(
+        input_signature=[Prompts(*(tf.TensorSpec(shape, tf.int32) for shape in shapes))],
+        autograph=False,
+    )
+    def drawn(prompts):
+        context, cache = model.init_decode(tf.shape(prompts.ids)[0], 3)
+        return generate(model.decode_step, context, cache, prompts, rules, N, model.prefill)["ids"]
+
+    together = drawn(asked(samples=3, seed=4)).numpy()
     for b, prompt in enumerate(ROWS):
         for k in (0, 2):
-            alone = run(model, asked([prompt], 1, seed=4 + k), rules)["ids"]
+            alone = drawn(asked([prompt], 3, seed=4 + k)).numpy()
             np.testing.assert_array_equal(alone[0, 0], together[b, k])
-    assert (together != run(model, asked(samples=3, seed=40), rules)["ids"]).any()
+    assert (together != drawn(asked(samples=3, seed=40)).numpy()).any()
 
 
 def toy_run(prompts, rules, max_tokens, toy=None):
