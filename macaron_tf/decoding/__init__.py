@@ -10,7 +10,7 @@ log-probabilities of texts.
 from macaron_tf.decoding.beam_search import beam_search
 from macaron_tf.decoding.config import BeamSearchConfig, GenerationConfig, SamplingConfig
 from macaron_tf.decoding.sampling import Controls, Prompts, Rules, generate, sample
-from macaron_tf.decoding.scoring import TextScorer
+from macaron_tf.decoding.scoring import TextScorer, score_ids
 from macaron_tf.decoding.text_generator import (
     Completion,
     FilledContext,
@@ -22,7 +22,6 @@ from macaron_tf.decoding.translator import (
     Hypothesis,
     LineTranslator,
     Translations,
-    score_ids,
     translate_ids,
 )
 

@@ -174,70 +174,48 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of a continuation.
+    """The state of a continuation."""
 
-    Attributes:
-        index: scalar int32, the position of `tokens` in the decoder's input.
-        tokens: (B, K) int32.
-        ended: (B, K) bool.
-        log_probs: (B, K) float32, of the new tokens under the model itself.
-    """
-
-    index: tf.Tensor
-    tokens: tf.Tensor
-    ended: tf.Tensor
-    log_probs: tf.Tensor
+    index: tf.Tensor  # scalar int32: the position of `tokens` in the decoder's input
+    tokens: tf.Tensor  # (B, K) int32
+    ended: tf.Tensor  # (B, K) bool
+    log_probs: tf.Tensor  # (B, K) float32, of the new tokens under the model itself
     cache: Any
-
-
-def prefill(
-    prefill_fn: PrefillFunction | None, ids: tf.Tensor, lengths: tf.Tensor, context: Any, cache: Any
-) -> tuple[tf.Tensor, Any]:
-    """Prefill: run min(lengths) - 1 tokens of every row in one pass, in chunks.
-
-    The K samples of a row share this pass. Under XLA, which cannot slice chunks of unknown length,
-    nothing is prefilled.
-
-    Args:
-        prefill_fn: `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`; `tokens`
-            begin at position `index` of the decoder's input, `cache` has one sample a row. None =
-            no prefill.
-        ids: (B, P) int32.
-        lengths: (B,) int32, 1 or more.
-        context, cache: as in `beam_search`, before the first step.
-
-    Returns:
-        scalar int32, the number of tokens prefilled of each row, and the cache after them.
-    """
-    if prefill_fn is None or compiled_by_xla():
-        return tf.constant(0), cache
-    end = tf.reduce_min(lengths) - 1
-
-    def chunk(index, cache):
-        following = tf.minimum(index + _CHUNK, end)
-        return following, prefill_fn(ids[:, index:following], index, context, cache)
-
-    values = (tf.constant(0), tf.nest.map_structure(lambda x: x[:, :1], cache))
-    index, filled = tf.while_loop(
-        lambda index, cache: index < end,
-        chunk,
-        values,
-        shape_invariants=loop_shapes(values, fixed_rows=False),
-    )
-
-    def for_all_samples(one, empty):
-        every = tf.repeat(one, tf.shape(empty)[1], axis=1)  # (B, 1, ...) -> (B, K, ...)
-        # Restore the static shape; tf.while_loop requires it.
-        return tf.ensure_shape(every, loop_shapes(empty))
-
-    return index, tf.nest.map_structure(for_all_samples, filled, cache)
 
 
 def first_state(
     prompts: Prompts, context: Any, cache: Any, prefill_fn: PrefillFunction | None = None
 ) -> State:
-    """The state before the first step, after the prefill."""
-    index, cache = prefill(prefill_fn, prompts.ids, prompts.lengths, context, cache)
+    """The state before the first step.
+
+    Prefill: min(lengths) - 1 tokens of every row run in one pass, in chunks, that the K samples of
+    a row share. Under XLA, which cannot slice chunks of unknown length, nothing is prefilled.
+
+    Args:
+        context, cache: as in `beam_search`.
+        prefill_fn: `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`; `tokens`
+            begin at position `index` of the decoder's input, `cache` has one sample a row. None =
+            no prefill.
+    """
+    index = tf.constant(0)
+    if prefill_fn is not None and not compiled_by_xla():
+        end = tf.reduce_min(prompts.lengths) - 1
+
+        def chunk(index, cache):
+            following = tf.minimum(index + _CHUNK, end)
+            return following, prefill_fn(prompts.ids[:, index:following], index, context, cache)
+
+        def for_all_samples(one, empty):
+            every = tf.repeat(one, tf.shape(empty)[1], axis=1)  # (B, 1, ...) -> (B, K, ...)
+            # Restore the static shape; tf.while_loop requires it.
+            return tf.ensure_shape(every, loop_shapes(empty))
+
+        values = (index, tf.nest.map_structure(lambda x: x[:, :1], cache))
+        shapes = loop_shapes(values, fixed_rows=False)
+        index, filled = tf.while_loop(
+            lambda index, cache: index < end, chunk, values, shape_invariants=shapes
+        )
+        cache = tf.nest.map_structure(for_all_samples, filled, cache)
     like = tf.cast(tf.zeros_like(prompts.seeds), tf.int32)  # (B, K)
     return State(
         index=index,

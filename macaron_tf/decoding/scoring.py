@@ -7,23 +7,25 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.special_ids import PAD
+from macaron_tf.special_ids import BOS, PAD
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import cut_lines
 
 
-def score_targets(logits: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Log-probabilities of given target ids.
+def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Log-probabilities of given outputs of an encoder-decoder.
 
     Args:
-        logits: (B, T, V), the model's output for the decoder input BOS + target[:-1].
-        target: (B, T) int32, ids with EOS, PAD after.
+        model: called as `model({"source": (B, S), "target": (B, T)}, training=False)`.
+        source, target: int32, each row ending with EOS, PAD after.
 
     Returns:
         "token_log_probs" (B, T) float32, 0 at PAD; "log_probs" (B,) float32, their sum;
         "lengths" (B,) int32, tokens with EOS.
     """
-    logits = tf.cast(logits, tf.float32)
+    decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
+    logits = model({"source": source, "target": decoder_input}, training=False)
+    logits = tf.cast(logits, tf.float32)  # (B, T, V)
     present = target != PAD
     chosen = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
     token_log_probs = tf.where(present, chosen, 0.0)

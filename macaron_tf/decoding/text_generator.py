@@ -155,7 +155,7 @@ class TextGenerator:
 
     @property
     def prefill_fn(self) -> PrefillFunction | None:
-        """See `prefill`; None for models that read prompts token by token."""
+        """See `first_state`; None for models that read prompts token by token."""
         return self.model.prefill if self.model.can_prefill else None
 
     def generate(self, rows: Prompts, rules: Rules) -> dict[str, tf.Tensor]:

@@ -12,10 +12,10 @@ import tensorflow as tf
 from macaron_tf.decoding.beam_search import beam_search
 from macaron_tf.decoding.config import BeamSearchConfig, LengthLimits, SamplingConfig
 from macaron_tf.decoding.sampling import sample
-from macaron_tf.decoding.scoring import padded, score_targets
+from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import UserError
-from macaron_tf.special_ids import BOS, EOS, PAD
+from macaron_tf.special_ids import EOS, PAD
 
 
 def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
@@ -72,18 +72,6 @@ def translate_ids(
     if sampling:
         return sample(*given, seed=seed, **options)
     return beam_search(*given, **options)
-
-
-def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Log-probabilities of given translations, see `score_targets`.
-
-    Args:
-        model: called as `model({"source": (B, S), "target": (B, T)}, training=False)`.
-        source, target: int32, each row ending with EOS, PAD after.
-    """
-    decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
-    logits = model({"source": source, "target": decoder_input}, training=False)
-    return score_targets(logits, target)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
     """exp(-sum log P / sum length): over all tokens of a set, not a mean over sentences.
 
     Args:
-        log_probs: natural log P of each output (`decoding.score_targets`).
+        log_probs: natural log P of each output (`decoding.score_ids`).
         lengths: tokens of each output, EOS included.
 
     Raises:

@@ -125,8 +125,8 @@ class ForeignConfig:
 class Arrays:
     """Another library's arrays by name; remembers which were read.
 
-    Class attributes:
-        kernel: the name of a linear layer's kernel.
+    A subclass has `part(layer, variable)`, the array of their layer for our `variable` (kernel,
+    gamma, ...) as ours keep it, and `kernel`, how a linear layer's kernel is named behind it.
     """
 
     kernel: typing.ClassVar[str]
@@ -159,10 +159,6 @@ class Arrays:
             raise UserError(f"the weights to be read have {several} {names[0]}.")
         self.read.add(found[0])
         return self.arrays[found[0]]
-
-    def part(self, layer: str, variable: str) -> np.ndarray:
-        """The array of their layer for our `variable` (kernel, gamma, ...), as ours keep it."""
-        raise NotImplementedError
 
 
 class TorchArrays(Arrays):
@@ -230,7 +226,7 @@ def activation_name(function: Callable | str | None) -> str:
     """Our name of a Keras activation, known by its values, since many are lambdas.
 
     Args:
-        function: takes a float32 array; or Keras's name of it, None for the linear one.
+        function: takes a float32 array; or its name in Keras, None for the linear one.
 
     Raises:
         UserError: we have no such activation.

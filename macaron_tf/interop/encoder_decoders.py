@@ -198,12 +198,11 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
     their order.
 
     Args:
-        directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` (which need the
-            package safetensors, or PyTorch); and, for text, `spiece.model`, or `vocab.json` and
+        directory: as for `read_encoder`, for text with `spiece.model`, or `vocab.json` and
             `merges.txt`, or `tokenizer.json`. A Marian's tokenizer has no counterpart here.
 
     Raises:
-        UserError: a file is missing or damaged, or the model has a part that ours does not have.
+        UserError: as `read_encoder`.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, FAMILIES)

@@ -116,12 +116,11 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     never predicted.
 
     Args:
-        directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` (see
-            `read_encoder`), and `vocab.json` and `merges.txt` or `tokenizer.json`; a GPT may lack
-            these.
+        directory: as for `read_encoder`, with `vocab.json` and `merges.txt` or `tokenizer.json`,
+            which a GPT may lack.
 
     Raises:
-        UserError: a file is missing or damaged, or the model has a part that ours does not have.
+        UserError: as `read_encoder`.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, LANGUAGE_FAMILIES)
@@ -229,12 +228,11 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
     Its vocabulary's rows end with [CLS], and its pooler, a classifier's, reads that [CLS].
 
     Args:
-        directory: holds `config.json`, `model.safetensors` or `pytorch_model.bin` and, for text,
-            `spiece.model` or `tokenizer.json`.
+        directory: as for `read_encoder`, for text with `spiece.model` or `tokenizer.json`.
         memory_length: M of the model; None = their `mem_len`, or 384 where there is none.
 
     Raises:
-        UserError: a file is missing or damaged, or the model has a part that ours does not have.
+        UserError: as `read_encoder`.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))

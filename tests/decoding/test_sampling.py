@@ -12,7 +12,6 @@ from macaron_tf.decoding.sampling import (
     draw,
     filter_logits,
     first_state,
-    prefill,
     threefry,
     uniforms,
 )
@@ -162,31 +161,19 @@ def test_zero_temperature_is_greedy(jit):
         assert trimmed(found["ids"][b, 0]) == toy.greedy(source, 8)
 
 
-def test_log_probs_are_the_models():
-    toy = Toy(2)
-    sources = toy.sources(3)
-    found = run_sample(toy, sources, 8, temperature=0.7, top_k=3, num_samples=4)
-    for b, source in enumerate(sources):
-        for k in range(4):
-            ids = trimmed(found["ids"][b, k])
-            assert ids[-1] == 3
-            assert found["lengths"][b, k] == len(ids)
-            np.testing.assert_allclose(
-                found["log_probs"][b, k], toy.log_prob(source, ids), rtol=1e-4
-            )
-
-
-def test_xla_draws_the_same_and_keeps_the_rules():
+def test_draws_keep_the_rules_and_xla_draws_the_same():
     toy = Toy(3)
-    settings = {"top_k": 4, "top_p": 0.9, "num_samples": 3}
-    plain, compiled = (
-        run_sample(toy, toy.sources(3), 6, 7, jit=jit, **settings)["ids"] for jit in (False, True)
-    )
-    np.testing.assert_array_equal(plain, compiled)
-    for row in compiled.reshape(-1, 6):
-        ids = trimmed(row)
-        assert ids[-1] == 3
-        assert set(ids[:-1]) <= {1, 4, 5}
+    sources = toy.sources(3)
+    settings = {"temperature": 0.7, "top_k": 4, "top_p": 0.9, "num_samples": 4}
+    plain, compiled = (run_sample(toy, sources, 6, 7, jit=jit, **settings) for jit in (False, True))
+    np.testing.assert_array_equal(plain["ids"], compiled["ids"])
+    for found in (plain, compiled):
+        for b, k in np.ndindex(3, 4):
+            ids = trimmed(found["ids"][b, k])
+            assert ids[-1] == 3 and set(ids[:-1]) <= {1, 4, 5}
+            assert found["lengths"][b, k] == len(ids)
+            expected = toy.log_prob(sources[b], ids)  # the model's, before temperature and filters
+            np.testing.assert_allclose(found["log_probs"][b, k], expected, rtol=1e-4)
 
 
 V, END = 20, 3
@@ -327,11 +314,11 @@ def test_all_but_the_last_token_of_the_shortest_prompt_is_read_once_for_all_samp
     toy, prompts = ReadingToy(), asked([[2, 4, 5, 4], [2, 5, 5, 4, 4]], samples=3)
     source = tf.constant(toy.sources(2))
     empty = toy.empty_cache(2, 3)
-    index, cache = prefill(toy.prefill, prompts.ids, prompts.lengths, source, empty)
+    state = first_state(prompts, source, empty, toy.prefill)
     assert toy.pieces == [(0, [[2, 4], [2, 5]]), (2, [[5], [5]])]
-    assert int(index) == 3 and cache["state"].shape == (2, 3, toy.width)
-    assert (cache["steps"].numpy() == 3).all()
-    assert prefill(None, prompts.ids, prompts.lengths, source, empty)[1] is empty
+    assert int(state.index) == 3 and state.cache["state"].shape == (2, 3, toy.width)
+    assert (state.cache["steps"].numpy() == 3).all()
+    assert first_state(prompts, source, empty).cache is empty
 
 
 def test_a_row_depends_on_its_own_prompt_and_seed_alone():

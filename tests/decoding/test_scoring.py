@@ -43,7 +43,7 @@ def test_continuations_are_scored_as_the_model_alone_does(network, vocabulary):
         np.testing.assert_allclose(found.log_probs[place], sum(each), rtol=1e-4)
         assert found.lengths[place] == len(continuation)
         assert found.greedy[place] == (table.argmax(-1) == continuation).all()
-    # What is the likeliest is found so.
+    # The likeliest token counts as greedy.
     best = int(log_softmax(network, [vocabulary.cls_id, *ids[:4]])[4].argmax())
     assert TextScorer(network, vocabulary, 12).score([(ids[:4], [best])]).greedy.all()
 

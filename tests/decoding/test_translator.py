@@ -12,10 +12,10 @@ from macaron_tf.decoding import (
     translate_ids,
 )
 from macaron_tf.decoding.beam_search import loop_shapes
-from macaron_tf.decoding.scoring import score_targets
 from macaron_tf.decoding.translator import target_limits
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
+from tests.decoding.toy import check_greedy
 from tests.harness import ids
 
 SIZE = 24
@@ -24,12 +24,16 @@ SIZE = 24
 @pytest.fixture(scope="module")
 def model():
     sizes = {"hidden_dim": 16, "feed_forward_dim": 32}
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     model = catalog.build("macaron_tiny", vocab_size=SIZE, **sizes, **layers)
     rng = np.random.default_rng(0)
     # Large weights: a fresh model's scores are nearly equal, and ties prove nothing.
     model.set_weights([w + rng.normal(0, 0.4, w.shape) for w in model.get_weights()])
     return model
+
+
+def whole_logits(model, source, target):
+    return np.array(model({"source": source, "target": target}, training=False))
 
 
 def sources(batch, length, seed=0):
@@ -61,42 +65,42 @@ def test_cached_search_agrees_with_the_whole_model(model):
         np.testing.assert_array_equal(scored["lengths"], found["lengths"][:, n])
 
 
-def test_beam_of_one_is_the_uncached_argmax(model):
+def test_beam_of_one_and_sampling_at_0_are_the_uncached_argmax(model):
     source = sources(4, 6, seed=1)
-    config = BeamSearchConfig(beam_size=1, max_length=10)
-    found = translate_ids(model, tf.constant(source), config, SIZE)["ids"].numpy()[:, 0]
-    greedy = SamplingConfig(temperature=0.0, max_length=10)
-    sampled = translate_ids(model, tf.constant(source), greedy, SIZE, seed=0)["ids"].numpy()[:, 0]
+    check_greedy(model, source, lambda *rows: whole_logits(model, *rows), 8)
+    limits = {"max_length_ratio": 0.0, "max_length_offset": 8}
+    found, sampled = (
+        translate_ids(model, tf.constant(source), config, SIZE, seed=0)["ids"].numpy()
+        for config in (
+            BeamSearchConfig(beam_size=1, **limits),
+            SamplingConfig(temperature=0.0, **limits),
+        )
+    )
     np.testing.assert_array_equal(found, sampled)
-    for b in range(4):
-        ids = [2]
-        while ids[-1] != 3 and len(ids) < 10:
-            inputs = {"source": source[b : b + 1], "target": np.array([ids])}
-            row = np.array(model(inputs, training=False))[0, -1]
-            row[[0, 2]] = -np.inf
-            ids.append(int(row.argmax()))
-        ids = ids[1:] if ids[-1] == 3 else ids[1:] + [3]
-        assert [i for i in found[b] if i] == ids
 
 
 def test_padding_and_neighbours_change_nothing(model):
     source = sources(4, 6, seed=2)
     config = BeamSearchConfig(max_length=12)
-    alone = [
-        translate_ids(model, tf.constant(row[None, : np.count_nonzero(row)]), config)["ids"]
-        for row in source
-    ]
-    padded = np.pad(source, [[0, 0], [0, 5]])
-    together = translate_ids(model, tf.constant(padded), config)["ids"].numpy()
-    for b in range(4):
-        one = alone[b].numpy()[0, 0]
-        np.testing.assert_array_equal(np.trim_zeros(together[b, 0]), np.trim_zeros(one))
+    search = tf.function(
+        lambda rows: translate_ids(model, rows, config)["ids"],
+        input_signature=[tf.TensorSpec((None, None), tf.int32)],
+    )
+    together = search(np.pad(source, [[0, 0], [0, 5]])).numpy()
+    for row, found in zip(source, together, strict=True):
+        alone = search(row[None, : np.count_nonzero(row)]).numpy()
+        np.testing.assert_array_equal(np.trim_zeros(found[0]), np.trim_zeros(alone[0, 0]))
 
 
-def test_score_targets_masks_padding():
+def test_scores_leave_padding_out():
     logits = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
     target = np.array([[4, 3, 0], [1, 4, 3]])
-    scored = score_targets(tf.constant(logits), tf.constant(target))
+
+    def model(inputs, training):
+        np.testing.assert_array_equal(inputs["target"], [[2, 4, 3], [2, 1, 4]])
+        return tf.constant(logits)
+
+    scored = score_ids(model, tf.constant([[3], [3]]), tf.constant(target))
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     expected = np.take_along_axis(log_probs, target[..., None], -1)[..., 0] * (target != 0)
     np.testing.assert_allclose(scored["token_log_probs"], expected, rtol=1e-5)
@@ -159,7 +163,7 @@ def test_no_lines_and_bad_settings(model):
 
 def test_cached_steps_of_a_growing_cache_equal_the_whole_model(model):
     rows, target = tf.constant(sources(4, 6)), ids(4, 5, seed=1)
-    whole = np.asarray(model({"source": rows, "target": target}, training=False))
+    whole = whole_logits(model, rows, target)
     context, cache = model.init_decode(rows, 2)
     for t in range(5):
         tokens = tf.repeat(target[:, t : t + 1], 2, axis=1)

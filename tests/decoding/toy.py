@@ -1,9 +1,11 @@
-"""A small recurrent scorer whose state is a cache, in TensorFlow and in numpy."""
+"""A small recurrent scorer whose state is a cache, in TensorFlow and in numpy; greedy search."""
 
 import itertools
 
 import numpy as np
 import tensorflow as tf
+
+from macaron_tf.decoding import BeamSearchConfig, translate_ids
 
 BOS, EOS = 2, 3
 SIZE = 7  # PAD, UNK, BOS, EOS and three words
@@ -103,3 +105,26 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
 def trimmed(row) -> tuple:
     """The ids of one output without its padding."""
     return tuple(int(i) for i in row if i != 0)
+
+
+def check_greedy(ours, source, their_logits, length) -> None:
+    """Compares a cached greedy search with the argmax of a whole model at every step.
+
+    PAD and BOS are never taken; at the limit ours must end and theirs just stops.
+
+    Args:
+        their_logits: of source and target, `(B, T, V)` scores.
+    """
+    config = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=length)
+    found = translate_ids(ours, tf.constant(source), config)["ids"].numpy()[:, 0]
+    taken = np.full((len(source), 1), 2)
+    for _ in range(length - 1):
+        scores = their_logits(source, taken)[:, -1]
+        scores[:, [0, 2]] = -np.inf
+        taken = np.concatenate([taken, scores.argmax(-1)[:, None]], axis=1)
+    for our_row, their_row in zip(found, taken[:, 1:], strict=True):
+        count = np.count_nonzero(our_row)
+        assert our_row[count - 1] == 3
+        shared = min(count, length - 1)
+        np.testing.assert_array_equal(our_row[:shared], their_row[:shared])
+        assert count == length or their_row[shared - 1] == 3

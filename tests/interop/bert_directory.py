@@ -72,7 +72,7 @@ MEAN = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 
 
 def write_modules(directory: pathlib.Path, kinds=MODULES, pooling=MEAN, sentence=None) -> None:
-    """What sentence-transformers writes beside a model."""
+    """Writes the files of sentence-transformers beside a model."""
     modules = [
         {"idx": i, "path": folder, "type": f"sentence_transformers.models.{kind}"}
         for i, (folder, kind) in enumerate(

@@ -1,9 +1,7 @@
 """Sizes, inputs, random weights and checks, shared by comparisons with other libraries' models."""
 
 import numpy as np
-import tensorflow as tf
 
-from macaron_tf.decoding import BeamSearchConfig, translate_ids
 from tests.harness import numpy_of
 
 # 44 tokens: 4 rows of a table of 48 are nobody's.
@@ -73,26 +71,3 @@ def check_masked_logits(model, hidden, theirs) -> None:
     logits = numpy_of(model.masked_logits(hidden))
     check_equal(logits[..., :VOCAB][real], np.asarray(theirs)[real])
     assert (logits[..., VOCAB:] < -9_000).all()
-
-
-def check_greedy(ours, source, their_logits, length) -> None:
-    """Compares our cached greedy search with the argmax of their whole model at every step.
-
-    PAD and BOS are never taken; at the limit ours must end and theirs just stops.
-
-    Args:
-        their_logits: of source and target, our ids, `(B, T, V)` scores of our ids.
-    """
-    config = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=length)
-    found = translate_ids(ours, tf.constant(source), config)["ids"].numpy()[:, 0]
-    taken = np.full((len(source), 1), 2)
-    for _ in range(length - 1):
-        scores = their_logits(source, taken)[:, -1]
-        scores[:, [0, 2]] = -np.inf
-        taken = np.concatenate([taken, scores.argmax(-1)[:, None]], axis=1)
-    for our_row, their_row in zip(found, taken[:, 1:], strict=True):
-        count = np.count_nonzero(our_row)
-        assert our_row[count - 1] == 3
-        shared = min(count, length - 1)
-        np.testing.assert_array_equal(our_row[:shared], their_row[:shared])
-        assert count == length or their_row[shared - 1] == 3

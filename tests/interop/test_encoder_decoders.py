@@ -14,7 +14,7 @@ from macaron_tf.decoding import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.interop import import_encoder_decoder, read_encoder_decoder
-from tests.interop.bert_parity import check_greedy
+from tests.decoding.toy import check_greedy
 from tests.interop.test_vocabularies import byte_pair_tokenizer, train_sentencepiece
 
 torch = pytest.importorskip("torch")
@@ -276,7 +276,7 @@ def test_greedy_answers_are_theirs(system, tmp_path):
     gaps = their_gaps = "the quick [MASK] fox jumped [MASK] dog."
     for name in {"t5": ("<extra_id_0>", "<extra_id_1>"), "bart": ("<mask>",) * 2}[system]:
         their_gaps = their_gaps.replace("[MASK]", name, 1)
-    # What ours never writes: special tokens, and rows to spare.
+    # Ids that ours never writes: special tokens, and rows to spare.
     barred, start = {
         "t5": ([0, 2, *range(175, 192)], [[0]]),
         "bart": ([0, 1, 3, tokenizer.mask_token_id], [[2, 0]]),

@@ -22,6 +22,7 @@ from macaron_tf.models import (
     EncoderDecoderConfig,
     PretrainingEncoder,
 )
+from tests.decoding.toy import check_greedy
 from tests.harness import ids
 from tests.interop.bert_parity import (
     HEADS,
@@ -34,7 +35,6 @@ from tests.interop.bert_parity import (
     WIDTH,
     WORDS,
     check_equal,
-    check_greedy,
     check_hidden,
     check_masked_logits,
     inputs,

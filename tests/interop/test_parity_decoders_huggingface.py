@@ -1,13 +1,13 @@
 """GPT and GPT-2 against Hugging Face (PyTorch), read from directories."""
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_language_model
+from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
 from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.harness import numpy_of
 from tests.interop.bert_parity import check_equal, save_random
@@ -93,54 +93,45 @@ def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
         check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, read.ids[5:200]])
 
 
-def check_one_file(read, tokenizer, directory):
-    """Recent versions save a tokenizer as one file: it is read as the older two are."""
-    fast = directory / "fast"
-    fast.mkdir()
-    tokenizer.save_pretrained(fast)
-    for name in ("vocab.json", "merges.txt"):
-        (fast / name).unlink(missing_ok=True)
-    for name in ("config.json", "model.safetensors"):
-        (fast / name).write_bytes((directory / name).read_bytes())
-    again = read_language_model(fast)
+# Name of their tokenizer, and texts.
+TOKENIZERS = {
+    "gpt2": ("GPT2Tokenizer", ("hello world", "Hell he's  well\n\nünder", "")),
+    "gpt": (
+        "OpenAIGPTTokenizer",
+        ("hello world.", "HELL, he's  wéll\n\nünder", "", "the 3 wheels", "东京 the", "`the`"),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", TOKENIZERS)
+def test_a_tokenizer_cuts_as_theirs(family, tmp_path):
+    options = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family == "gpt" else {}
+    make(family, tmp_path, **options)
+    read = read_language_model(tmp_path)
+    assert read.starts == (family == "gpt2")
+    name, texts = TOKENIZERS[family]
+    tokenizer = getattr(transformers, name).from_pretrained(tmp_path)
+    for text in texts:
+        theirs = tokenizer(text)["input_ids"]
+        ours = read.vocabulary.encode_lines([text])[0]
+        if family == "gpt2":
+            ours = read.vocabulary.encode_rows([text]).ids
+        assert read.ids[ours].tolist() == theirs
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        assert read.vocabulary.decode_lines([ours]) == [tokenizer.decode(theirs, **options)]
+    # Recent versions save a tokenizer as one file: it is read as the older two are.
+    tokenizer.save_pretrained(tmp_path / "fast")
+    for file in ("vocab.json", "merges.txt"):
+        (tmp_path / "fast" / file).unlink(missing_ok=True)
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / "fast" / file).write_bytes((tmp_path / file).read_bytes())
+    again = read_language_model(tmp_path / "fast")
     assert again.vocabulary.hash == read.vocabulary.hash
     np.testing.assert_array_equal(again.ids, read.ids)
 
 
-def test_gpt2s_tokenizer_cuts_as_theirs(tmp_path):
-    make("gpt2", tmp_path)
-    read = read_language_model(tmp_path)
-    tokenizer = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
-    for text in ("hello world", "Hell he's  well\n\nünder", ""):
-        theirs = tokenizer(text)["input_ids"]
-        ours = read.vocabulary.encode_rows([text]).ids
-        assert list(read.ids[ours]) == list(theirs)
-        assert read.vocabulary.decode_lines([ours]) == [text]
-    check_one_file(read, tokenizer, tmp_path)
-
-
-def test_gpts_tokenizer_cuts_as_theirs(tmp_path):
-    make("gpt", tmp_path, vocab_size=write_gpt_vocabulary(tmp_path))
-    read = read_language_model(tmp_path)
-    assert not read.starts
-    tokenizer = transformers.OpenAIGPTTokenizer.from_pretrained(tmp_path)
-    texts = ("hello world.", "HELL, he's  wéll\n\nünder", "", "the 3 wheels", "东京 the", "`the`")
-    for text in texts:
-        theirs = tokenizer(text)["input_ids"]
-        [ours] = read.vocabulary.encode_lines([text])
-        assert read.ids[ours].tolist() == theirs
-        assert read.vocabulary.decode_lines([ours]) == [
-            tokenizer.decode(theirs, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        ]
-    check_one_file(read, tokenizer, tmp_path)
-
-
-def test_the_published_vocabulary_of_gpt2_is_read(tmp_path):
-    folder = pathlib.Path("../shared/data/vocabularies/gpt2")
-    if not folder.is_dir():
-        pytest.skip("there is no ../shared/data here")
-    from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
-
+def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
+    folder = shared_data / "vocabularies/gpt2"
     for ours, theirs in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
         (tmp_path / ours).write_bytes((folder / theirs).read_bytes())
     vocabulary, ids = read_gpt2_vocabulary(tmp_path)
@@ -152,11 +143,8 @@ def test_the_published_vocabulary_of_gpt2_is_read(tmp_path):
 
 def test_heads_that_ours_has_not_are_named(tmp_path):
     make("gpt2", tmp_path, "DoubleHeadsModel")
-    read = read_language_model(tmp_path)
-    assert set(read.unread) == {
-        "multiple_choice_head.summary.weight",
-        "multiple_choice_head.summary.bias",
-    }
+    head = "multiple_choice_head.summary"
+    assert read_language_model(tmp_path).unread == (f"{head}.bias", f"{head}.weight")
 
 
 @pytest.mark.parametrize(
