@@ -142,11 +142,9 @@ class LineTranslator:
         strategy: tf.distribute.Strategy | None = None,
         prefix: Sequence[int] = (),
     ):
-        for name, value in zip(
-            ("batch_tokens", "max_source_length"), (batch_tokens, max_source_length), strict=True
-        ):
-            if value < 1:
-                raise UserError(f"{name}={value} is not valid: give a whole number of 1 or more.")
+        if min(batch_tokens, max_source_length) < 1:
+            given = f"batch_tokens={batch_tokens} and max_source_length={max_source_length}"
+            raise UserError(f"{given} must be whole numbers of 1 or more.")
         self.model = model
         self.vocabulary = vocabulary
         self.config = config or BeamSearchConfig()
@@ -155,14 +153,8 @@ class LineTranslator:
         self.seed = seed
         self.prefix = tuple(prefix)
         # autograph off: all control flow is tf.while_loop, and tracing is faster.
-        search = tf.function(
-            self._outputs,
-            input_signature=[
-                tf.TensorSpec((None, None), tf.int32, "source"),
-                tf.TensorSpec((2,), tf.int32, "seed"),
-            ],
-            autograph=False,
-        )
+        signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((2,), tf.int32)]
+        search = tf.function(self._outputs, input_signature=signature, autograph=False)
         self._search = ReplicaMap(strategy or tf.distribute.get_strategy(), search)
 
     def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:

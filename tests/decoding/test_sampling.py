@@ -16,7 +16,7 @@ from macaron_tf.decoding.sampling import (
     uniforms,
 )
 from macaron_tf.models import EncoderConfig, LanguageModel
-from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, searched, trimmed
+from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, searched, shaken, trimmed
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -195,11 +195,8 @@ P, N = 6, 5
 @functools.cache
 def small(kind):
     options = {"dropout": 0.0, "attention_dropout": 0.0, "num_segments": 0, "max_length": 16}
-    model = LanguageModel(EncoderConfig(V, 16, 32, 2, 2, causal=True, **options, **MODELS[kind]))
-    model.build()
-    rng = np.random.default_rng(1)
-    model.set_weights([w + rng.normal(0, 0.3, w.shape) for w in model.get_weights()])
-    return model
+    config = EncoderConfig(V, 16, 32, 2, 2, causal=True, **options, **MODELS[kind])
+    return shaken(LanguageModel(config))
 
 
 def asked(rows=ROWS, samples=2, limits=N, seed=1):

@@ -5,6 +5,7 @@ from macaron_tf.decoding.scoring import TextScorer
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, LanguageModel
 from macaron_tf.text import WordPieceVocabulary
+from tests.decoding.toy import shaken
 
 TEXT = "the cat sat on the mat .\nthe dog sat on the log .\n\na cat and a dog sat ."
 
@@ -18,11 +19,7 @@ def vocabulary():
 def network(vocabulary):
     options = {"dropout": 0.0, "attention_dropout": 0.0, "num_segments": 0, "max_length": 16}
     config = EncoderConfig(vocabulary.size, 16, 32, 2, 2, causal=True, block="macaron", **options)
-    network = LanguageModel(config)
-    network.build()
-    rng = np.random.default_rng(1)
-    network.set_weights([w + rng.normal(0, 0.3, w.shape) for w in network.get_weights()])
-    return network
+    return shaken(LanguageModel(config))
 
 
 def log_softmax(network, row):

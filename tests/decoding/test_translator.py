@@ -15,7 +15,7 @@ from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.decoding.translator import target_limits
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
-from tests.decoding.toy import check_greedy
+from tests.decoding.toy import check_greedy, shaken
 from tests.harness import ids
 
 SIZE = 24
@@ -26,10 +26,7 @@ def model():
     sizes = {"hidden_dim": 16, "feed_forward_dim": 32}
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     model = catalog.build("macaron_tiny", vocab_size=SIZE, **sizes, **layers)
-    rng = np.random.default_rng(0)
-    # Large weights: a fresh model's scores are nearly equal, and ties prove nothing.
-    model.set_weights([w + rng.normal(0, 0.4, w.shape) for w in model.get_weights()])
-    return model
+    return shaken(model, 0.4, seed=0)
 
 
 def whole_logits(model, source, target):

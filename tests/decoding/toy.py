@@ -102,6 +102,15 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
     return {name: value.numpy() for name, value in run(**options).items()}
 
 
+def shaken(model, scale: float = 0.3, seed: int = 1):
+    """The model, built, its weights far from their first: equal scores prove nothing."""
+    if not model.built:
+        model.build()
+    rng = np.random.default_rng(seed)
+    model.set_weights([w + rng.normal(0, scale, w.shape) for w in model.get_weights()])
+    return model
+
+
 def trimmed(row) -> tuple:
     """The ids of one output without its padding."""
     return tuple(int(i) for i in row if i != 0)

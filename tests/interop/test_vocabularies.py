@@ -84,12 +84,19 @@ def byte_pair_tokenizer(kind, files: str, directory: pathlib.Path, **options):
     return tokenizer
 
 
-@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize(
+    ("system", "options"),
+    [("Roberta", {}), ("Roberta", {"add_prefix_space": True}), ("Bart", {})],
+)
 @pytest.mark.parametrize("files", ["its own", "tokenizer.json"])
-def test_robertas(files, prefix, tmp_path):
+def test_byte_pairs(system, files, options, tmp_path):
     transformers = pytest.importorskip("transformers")
-    kind = transformers.RobertaTokenizer
-    check(tmp_path, byte_pair_tokenizer(kind, files, tmp_path, add_prefix_space=prefix))
+    kind = getattr(transformers, f"{system}Tokenizer")
+    tokenizer = byte_pair_tokenizer(kind, files, tmp_path, **options)
+    check(tmp_path, tokenizer)
+    vocabulary, ids = read_vocabulary(tmp_path)
+    [row] = vocabulary.encode_lines([TEXTS[0]])
+    assert [ids[2], *ids[row], ids[3]] == tokenizer(TEXTS[0])["input_ids"]
 
 
 XLNET = {
@@ -190,17 +197,6 @@ def test_t5s(tmp_path):
         assert not {0, 2, 3, 4} & set(vocabulary.encode_lines(["<pad> </s> [MASK] [SEP]"])[0])
 
 
-@pytest.mark.parametrize("files", ["its own", "tokenizer.json"])
-def test_barts(files, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    tokenizer = byte_pair_tokenizer(transformers.BartTokenizer, files, tmp_path)
-    check(tmp_path, tokenizer)
-    vocabulary, ids = read_vocabulary(tmp_path)
-    text = TEXTS[0]
-    [row] = vocabulary.encode_lines([text])
-    assert [ids[2], *ids[row], ids[3]] == tokenizer(text)["input_ids"]
-
-
 def test_the_real_albert_vocabulary(shared_data):
     """Against SentencePiece on its own, on text that ALBERT's cleaning leaves alone."""
     directory = shared_data / "vocabularies" / "albert-base-v2"
@@ -214,21 +210,16 @@ def test_the_real_albert_vocabulary(shared_data):
 
 
 def test_other_files_are_refused(tmp_path):
-    (tmp_path / "vocab.json").write_text("{}")
-    with pytest.raises(UserError, match=r"has vocab\.json and no merges\.txt"):
-        read_vocabulary(tmp_path)
-    (tmp_path / "merges.txt").write_text("")
-    with pytest.raises(UserError, match="no pad_token: only vocabularies with pad_token <pad> or"):
-        read_vocabulary(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": {"content": "!"}}')
-    with pytest.raises(UserError, match="with pad_token ! among their pieces"):
-        read_vocabulary(tmp_path)
-    (tmp_path / "vocab.json").unlink()
-    (tmp_path / "spiece.model").write_bytes(b"no model")
-    with pytest.raises(UserError, match=r"spiece\.model is no SentencePiece model"):
-        read_vocabulary(tmp_path)
-    (tmp_path / "spiece.model").unlink()
     steps = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": {"type": "Bert"}}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(steps))
-    with pytest.raises(UserError, match="no byte-level BPE"):
-        read_vocabulary(tmp_path)
+    for removed, name, contents, reason in (
+        ((), "vocab.json", "{}", r"has vocab\.json and no merges\.txt"),
+        ((), "merges.txt", "", "no pad_token: only vocabularies with pad_token <pad> or"),
+        ((), "tokenizer_config.json", '{"pad_token": {"content": "!"}}', "with pad_token ! among"),
+        (("vocab.json",), "spiece.model", "no model", r"spiece\.model is no SentencePiece model"),
+        (("spiece.model",), "tokenizer.json", json.dumps(steps), "no byte-level BPE"),
+    ):
+        for file in removed:
+            (tmp_path / file).unlink()
+        (tmp_path / name).write_text(contents)
+        with pytest.raises(UserError, match=reason):
+            read_vocabulary(tmp_path)
