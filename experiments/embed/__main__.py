@@ -99,7 +99,7 @@ main = cli.program(
             required=True,
         ),
         cli.argument("--query TEXT", "as often as wanted; stdin by default", action="append"),
-        cli.number("--top N", "answers a query (default %(default)s)", 10),
+        cli.count("--top N", "answers a query (default %(default)s)", 10),
         cli.DEVICES,
     ),
 )

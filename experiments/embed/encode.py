@@ -22,10 +22,7 @@ def encode(options: argparse.Namespace) -> None:
         texts = list(decoded(lines))
     if not texts:
         raise UserError(f"{options.input or 'stdin'} is empty: give a sentence a line")
-    with options.devices.scope():
-        encoder, _ = open_encoder(
-            options.encoder, options.pooling, options.max_length, options.lower_case
-        )
+    encoder = _encoder(options)
     with opened_output(options.output) as file:
         began = time.monotonic()
         vectors = encoder.encode(texts)
@@ -45,10 +42,14 @@ def encode(options: argparse.Namespace) -> None:
     )
 
 
+def _encoder(options: argparse.Namespace) -> SentenceEncoder:
+    given = (options.encoder, options.pooling, options.max_length, options.lower_case)
+    with options.devices.scope():
+        return open_encoder(*given)[0]
+
+
 def search(options: argparse.Namespace) -> None:
     """Answers queries, from the command line or line by line from stdin."""
-    if options.top < 1:
-        raise UserError(f"--top {options.top}: give a whole number of 1 or more")
     if storage.is_remote(options.corpus):
         raise UserError(f"--corpus {options.corpus}: copy the file from its bucket to the disk")
     with opened_input(options.corpus, "--corpus") as lines:
@@ -56,10 +57,7 @@ def search(options: argparse.Namespace) -> None:
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
     if not corpus:
         raise UserError(f"--corpus {options.corpus} has no text: give a sentence a line")
-    with options.devices.scope():
-        encoder, _ = open_encoder(
-            options.encoder, options.pooling, options.max_length, options.lower_case
-        )
+    encoder = _encoder(options)
     texts = [text for _, text in corpus]
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus).expanduser())
     encoder.encode([""])  # traced before the first query comes

@@ -1,4 +1,4 @@
-"""`embed evaluate`: how well cosines follow people's scores."""
+"""`embed evaluate`: metrics of vectors, such as the correlation of cosines with people's scores."""
 
 import argparse
 import hashlib
@@ -10,80 +10,44 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.embed.recipe import TRIPLETS, pair_task
-from experiments.embed.run import SentenceEncoder, open_encoder, warn_cut
+from experiments.embed.run import open_encoder, warn_cut
+from experiments.finetune.kinds import kind_of
 from experiments.scores import default_splits, metrics_line, write_scores
-from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.encoding import EncodedSentences, encode_sets
-from macaron_tf.data.tasks.reading import TextSets, read_examples, read_triplets
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.encoding import encode_sets
+from macaron_tf.data.tasks.reading import TextSets, read_triplets
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.evaluation.similarity import similarity_metrics, triplet_accuracy
 from macaron_tf.io import paths as storage
 from macaron_tf.models.siamese import SiameseEncoder
 
-TRAIN = "train"
-
 
 def read_sets(
-    task: str,
+    task: Task,
     split: str,
     source: str | None = None,
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
 ) -> TextSets:
-    """Reads a split of a task of two texts, or of triplets.
-
-    Args:
-        task: a task's name, or "triplets".
-        split, source, data_dir, download: as for `read_examples` and `read_triplets`.
+    """Reads a split of a task of two texts, or of triplets; arguments as for `read_examples`.
 
     Raises:
-        UserError: as those two; triplets without a source; labels that are secret.
+        UserError: see `TaskKind.read` and `read_triplets`; triplets without a source.
     """
-    if task == TRIPLETS:
+    if task is TRIPLETS:
         if not source:
-            raise UserError(f"{TRIPLETS} have no data of their own: give --source tsv:FILE")
+            raise UserError(f"{task.name} have no data of their own: give --source tsv:FILE")
         return read_triplets(source, split)
-    described = get_task(task)
-    examples = read_examples(described, split, data_dir, download, source)
-    if examples.labels is None:
-        raise UserError(
-            f"the labels of split {split!r} of {source or described.source} are secret: take a "
-            "split that has them"
-        )
+    examples = kind_of(task).read(split, data_dir, download, source)
     return TextSets((examples.first, examples.second), examples.labels)
 
 
-def validation_split(task: str) -> str:
-    """The development set that decides, of a task or of triplets."""
-    return "validation" if task == TRIPLETS else get_task(task).validation_splits[0]
-
-
-def check_scored(task: str, network: SiameseEncoder) -> None:
-    """Refuses a task that the network's vectors cannot be judged by.
-
-    Args:
-        task: a task's name, or "triplets".
-        network: the encoder; its classifier, where it has one, judges classes.
-
-    Raises:
-        UserError: a task of other classes than the network was trained on, or not of pairs.
-    """
-    described = None if task == TRIPLETS else pair_task(task)
-    if described and not described.regression and network.num_classes != described.num_classes:
-        raise UserError(
-            f"{task} has {described.num_classes} classes, and this encoder was trained on "
-            f"{network.num_classes or 'none'}: give --task stsb, which is scored by the cosine"
-        )
-
-
 def measure(
-    task: str, network: SiameseEncoder, vectors: np.ndarray, labels: np.ndarray | None
+    task: Task, network: SiameseEncoder, vectors: np.ndarray, labels: np.ndarray | None
 ) -> dict[str, float]:
     """Metrics of vectors.
 
     Args:
-        task: a task's name, or "triplets"; see `check_scored`.
         network: its classifier decides classes.
         vectors: (N, S, D).
         labels: (N,); None for triplets.
@@ -92,23 +56,12 @@ def measure(
         "spearman" and "pearson" of cosines against scores, the task's metrics of classes, or the
         "accuracy" of triplets; NaN where vectors are not finite.
     """
-    if task == TRIPLETS:
+    if task is TRIPLETS:
         return {"accuracy": triplet_accuracy(*np.moveaxis(vectors, 1, 0))}  # (N, S, D) -> (S, N, D)
-    described = get_task(task)
-    if described.regression:
+    if task.regression:
         return similarity_metrics(vectors[:, 0], vectors[:, 1], labels)
     logits = network.pair_logits(tf.constant(vectors[:, 0]), tf.constant(vectors[:, 1]))  # (N, C)
-    found = tf.cast(logits, tf.float32).numpy()
-    finite = bool(np.isfinite(found).all())
-    # The argmax of a diverged model would score like the first class.
-    metrics = score(described, decide(described, found if finite else np.zeros_like(found)), labels)
-    return metrics if finite else dict.fromkeys(metrics, float("nan"))
-
-
-def vectors_of(encoder: SentenceEncoder, data: EncodedSentences) -> np.ndarray:
-    """Vectors `(N, S, D)` of N tokenized examples of S sentences, by the current weights."""
-    # (N S, D) -> (N, S, D)
-    return encoder.of_rows(data.rows).reshape(-1, data.count, encoder.width)
+    return kind_of(task).measure(tf.cast(logits, tf.float32).numpy(), TextSets((), labels))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -117,24 +70,26 @@ def run(options: argparse.Namespace) -> None:
         encoder, opened = open_encoder(
             options.encoder, options.pooling, options.max_length, options.lower_case
         )
-    task = options.task or (opened.recipe.task if opened else "stsb")
-    check_scored(task, encoder.network)
-    source = options.source
-    if source is None and opened and task == opened.recipe.task:
-        source = opened.recipe.source
-    if source is None and task != TRIPLETS:
-        source = get_task(task).source
-    split = options.split or default_splits(source, [validation_split(task)])[0]
+    name = options.task or (opened.recipe.task if opened else "stsb")
+    task, classes = pair_task(name), encoder.network.num_classes
+    if task.kind == "classification" and not task.regression and classes != task.num_classes:
+        raise UserError(
+            f"{name} has {task.num_classes} classes, and this encoder was trained on "
+            f"{classes or 'none'}: give --task stsb, which is scored by the cosine"
+        )
+    own = opened.recipe.source if opened and name == opened.recipe.task else task.source
+    source = options.source or own
+    split = options.split or default_splits(source, [*task.validation_splits])[0]
     sets = read_sets(task, split, source, options.data_dir, options.download)
     began = time.monotonic()
     data = encode_sets(encoder.vocabulary, sets, encoder.max_length)
-    warn_cut(data.cut, len(data.rows.lengths), encoder.max_length)
-    metrics = measure(task, encoder.network, vectors_of(encoder, data), data.labels)
+    sentences = len(data.rows.lengths)
+    warn_cut(data.cut, sentences, encoder.max_length)
+    metrics = measure(task, encoder.network, encoder.of_sets(data), data.labels)
     seconds = time.monotonic() - began
     print(metrics_line(metrics))
-    sentences = len(data.rows.lengths)
     print(
-        f"{len(sets):,} examples of {task}, {split}; {encoder.network.pooling} pooling; "
+        f"{len(sets):,} examples of {name}, {split}; {encoder.network.pooling} pooling; "
         f"{sentences:,} sentences in {seconds:.1f} s, {sentences / seconds:,.0f} a second"
     )
     folder = options.output or (opened and opened.path / "scores")
@@ -142,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         return
     record = {
         "encoder": options.encoder,
-        "task": task,
+        "task": name,
         "source": source,
         "split": split,
         "pooling": encoder.network.pooling,
@@ -152,6 +107,6 @@ def run(options: argparse.Namespace) -> None:
         "metrics": metrics,
     }
     digest = hashlib.sha256(f"{encoder.identity()} {json.dumps(sets.texts)}".encode())
-    subject, ending = f"{task}-{source}-{split}", digest.hexdigest()[:8]
+    subject, ending = f"{name}-{source}-{split}", digest.hexdigest()[:8]
     path = write_scores(storage.as_path(folder), subject, ending, record)
     print(f"metrics: {path}")

@@ -17,7 +17,14 @@ from macaron_tf.objectives import (
 )
 from macaron_tf.settings import Positive
 
-TRIPLETS = "triplets"
+# Which text is near the anchor; not a task of fine-tuning.
+TRIPLETS = Task(
+    "triplets",
+    ("anchor",),
+    ("positive", "negative"),
+    labels=("positive", "negative"),
+    kind="choice",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +56,7 @@ class EmbeddingRecipe(EpochRecipe):
     max_length: Annotated[int, Ge(3)] = 128  # [CLS], a token, [SEP]
 
     def check(self) -> None:
-        fitting = default_objective(self.task)
+        fitting = default_objective(self.described)
         if self.objective != fitting:
             raise UserError(
                 f"objective is {self.objective!r}, but {self.task} is learnt by {fitting!r}: "
@@ -61,9 +68,16 @@ class EmbeddingRecipe(EpochRecipe):
             raise UserError(str(error)) from error
 
     @property
-    def described(self) -> Task | None:
-        """The task that `task` names; None for triplets."""
-        return None if self.task == TRIPLETS else pair_task(self.task)
+    def described(self) -> Task:
+        """The task that `task` names."""
+        return pair_task(self.task)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of a validation, but for its loss."""
+        if self.objective == "softmax":
+            return ("score", *self.described.metrics)
+        return ("spearman", "pearson") if self.objective == "cosine" else ("accuracy",)
 
     @property
     def num_classes(self) -> int:
@@ -89,14 +103,18 @@ class EmbeddingRecipe(EpochRecipe):
 
 
 def pair_task(name: str) -> Task:
-    """A task whose examples are two texts and a class or score of the two.
+    """`TRIPLETS`, or a task whose examples are two texts and a class or score of the two.
 
     Raises:
         UserError: no such task, or it is another kind of task.
     """
+    if name == TRIPLETS.name:
+        return TRIPLETS
     if not _is_of_pairs(get_task(name)):
         known = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
-        raise UserError(f"{name} is not about pairs of texts: give {TRIPLETS}, or one of {known}")
+        raise UserError(
+            f"{name} is not about pairs of texts: give {TRIPLETS.name}, or one of {known}"
+        )
     return get_task(name)
 
 
@@ -105,18 +123,14 @@ def _is_of_pairs(task: Task) -> bool:
     return bool(task.second) and task.kind == "classification" and not task.grouped
 
 
-def default_objective(task: str) -> str:
-    """The objective that a task's labels allow.
-
-    Raises:
-        UserError: see `pair_task`.
-    """
-    if task == TRIPLETS:
+def default_objective(task: Task) -> str:
+    """The objective that a task's labels allow."""
+    if task is TRIPLETS:
         return "triplet"
-    return "cosine" if pair_task(task).regression else "softmax"
+    return "cosine" if task.regression else "softmax"
 
 
-def paper_recipe(task: str, objective: str | None = None) -> EmbeddingRecipe:
+def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
     """The settings of Reimers and Gurevych 2019, sections 3.1 and 4.4.
 
     Adam at 2e-5, batches of 16, 10% linear warm-up, one epoch over classes or triplets, mean
@@ -124,18 +138,19 @@ def paper_recipe(task: str, objective: str | None = None) -> EmbeddingRecipe:
     epsilon are BERT's fine-tuning's.
 
     Args:
-        task: a task of two texts, or "triplets".
+        name: a task of two texts, or "triplets".
         objective: None = the one that fits the task.
 
     Raises:
         UserError: no such task, or the objective does not fit it.
     """
+    task = pair_task(name)
     fitting = default_objective(task)
     best = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}
     return EmbeddingRecipe(
         model="bert_base",
-        task=task,
-        source=None if task == TRIPLETS else get_task(task).source,
+        task=name,
+        source=task.source,
         objective=objective or fitting,
         batch_size=16,
         epochs=4.0 if fitting == "cosine" else 1.0,

@@ -1,25 +1,23 @@
 """Sentence encoders: a run of Sentence-BERT, or any other encoder whose vectors are pooled."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from experiments.embed.recipe import EmbeddingRecipe
 from experiments.finetune.init import Init, read_init
-from experiments.run import Run, read_kind
+from experiments.row_outputs import RowOutputs
+from experiments.run import Run
 from macaron_tf.data.batches import Buckets, choose_lengths
-from macaron_tf.data.tasks.encoding import encode_sentences
-from macaron_tf.distribution.replicas import ReplicaMap
+from macaron_tf.data.tasks.encoding import EncodedSentences, encode_sentences
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
 from macaron_tf.models.siamese import SiameseEncoder
-from macaron_tf.pretrained import is_library, run_place
+from macaron_tf.pretrained import run_place
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -50,10 +48,7 @@ class EmbeddingRun(Run):
 
 
 class SentenceEncoder:
-    """Vectors of sentences; a batch holds sentences of about one length.
-
-    One `tf.function` with a relaxed signature serves all shapes and is traced once; it reads the
-    network's current weights. Replicas of the strategy in whose scope it is made share the batches.
+    """Vectors of sentences, in batches of sentences of about one length; see `RowOutputs`.
 
     Args:
         network: built.
@@ -73,16 +68,8 @@ class SentenceEncoder:
         self.vocabulary = vocabulary
         self.max_length = max_length
         self.max_tokens = max(max_tokens, max_length)
-        # A partial: TensorFlow counts the traces of a method over all of its objects.
-        forward = functools.partial(_forward, network)
-        rows = tf.TensorSpec((None, None), tf.int32)
-        vectors = tf.function(forward, input_signature=[rows], autograph=False)
-        self._vectors = ReplicaMap(tf.distribute.get_strategy(), vectors)
-
-    @property
-    def width(self) -> int:
-        """D."""
-        return self.network.config.hidden_dim
+        self.width = network.config.hidden_dim
+        self._outputs = RowOutputs(network, ("token_ids",))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors `(N, D)` float32 of N sentences, in their order.
@@ -95,30 +82,24 @@ class SentenceEncoder:
         return self.of_rows(rows)
 
     def of_rows(self, rows: TokenRows) -> np.ndarray:
-        """Vectors `(N, D)` of tokenized sentences.
-
-        Args:
-            rows: N rows, special ids included, none longer than `max_length`.
-        """
+        """Vectors `(N, D)` of N rows with their special ids, none longer than `max_length`."""
         found = np.empty((len(rows.lengths), self.width), np.float32)
         if not len(found):
             return found
         lengths = choose_lengths(rows.lengths, _SHAPES, multiple=1)
         plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
         # The last batch alone has rows of padding: of one short query they would be 500.
-        positions = [batch.rows[batch.rows >= 0] for batch in plan]
-
-        def batches() -> Iterator[tuple[np.ndarray]]:
-            for own, batch in zip(positions, plan, strict=True):
-                yield (rows.padded(own, batch.length),)
-
-        results = zip(positions, self._vectors(batches()), strict=True)
+        kept = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
+        batches = ((own, (rows.padded(own, length),)) for own, length in kept)
         if len(found) >= _LONG:
-            sized = ((len(own), (own, result)) for own, result in results)
-            results = track(sized, len(found), "encoding", "sentences")
-        for own, result in results:
-            found[own] = result["vectors"]
-        return found
+            sized = ((len(batch[0]), batch) for batch in batches)
+            batches = track(sized, len(found), "encoding", "sentences")
+        return self._outputs.fill(found, batches)
+
+    def of_sets(self, data: EncodedSentences) -> np.ndarray:
+        """Vectors `(N, S, D)` of N tokenized examples of S sentences."""
+        # (N S, D) -> (N, S, D)
+        return self.of_rows(data.rows).reshape(-1, data.count, self.width)
 
     def identity(self) -> str:
         """SHA-256 (hex) over the settings, vocabulary and weights that a vector depends on."""
@@ -138,10 +119,6 @@ def warn_cut(cut: int, total: int, max_length: int) -> None:
             "what comes after is not read",
             file=sys.stderr,
         )
-
-
-def _forward(network: SiameseEncoder, token_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {"vectors": network({"token_ids": token_ids}, training=False)}  # (B, L) -> (B, D)
 
 
 def read_start(
@@ -184,26 +161,23 @@ def open_encoder(
     Raises:
         UserError: as `read_start`; there is no such checkpoint, or the model has fewer positions.
     """
-    run, (path, checkpoint) = None, (None, None) if is_library(given) else run_place(given)
-    if path and (path / "recipe.json").is_file() and read_kind(path) == EmbeddingRecipe.kind:
-        run = EmbeddingRun.open(path)
-        if pooling:
-            recipe = dataclasses.replace(run.recipe, pooling=pooling)
-            run = dataclasses.replace(run, recipe=recipe)
-        network, vocabulary = run.load_network(checkpoint), run.vocabulary
-        own_length = run.recipe.max_length
+    start, run = read_start(given, lower_case=lower_case), None
+    source, config = start.source, start.config
+    if isinstance(source.network, SiameseEncoder):
+        run = EmbeddingRun.open(run_place(given)[0])
+        recipe = run.recipe.changed(pooling=pooling or run.recipe.pooling)
+        network = dataclasses.replace(run, recipe=recipe).build_network()
+        network.set_weights(source.network.get_weights())
     else:
-        start = read_start(given, lower_case=lower_case)
-        vocabulary, config, source = start.vocabulary, start.config, start.source
         network = SiameseEncoder(config, pooling or source.pooling or "mean", source.normalize)
         network.build()
         start.copy_to(network)
+    if max_length is None:
         trained_length = start.trained_length or min(_LONGEST, config.max_length)
-        own_length = source.max_length or trained_length
-    longest = network.config.longest
-    if max_length is not None and longest is not None and longest < max_length:
+        max_length = source.max_length or trained_length
+    elif config.longest is not None and config.longest < max_length:
         raise UserError(
-            f"--max-length {max_length}: {given} has {longest} positions: give as many or less"
+            f"--max-length {max_length}: {given} has {config.longest} positions: give as many or "
+            "less"
         )
-    max_length = own_length if max_length is None else max_length
-    return SentenceEncoder(network, vocabulary, max_length), run
+    return SentenceEncoder(network, start.vocabulary, max_length), run

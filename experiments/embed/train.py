@@ -1,37 +1,58 @@
 """`embed train`: from pre-trained weights to an encoder of sentences."""
 
 import argparse
-import dataclasses
 
 import tensorflow as tf
-from etils import epath
 
-from experiments.embed.evaluate import TRAIN, measure, read_sets, validation_split, vectors_of
+from experiments.embed.evaluate import measure, read_sets
 from experiments.embed.recipe import EmbeddingRecipe, paper_recipe
 from experiments.embed.run import EmbeddingRun, SentenceEncoder, read_start, warn_cut
 from experiments.epochs import refuse_given, train_examples
 from experiments.finetune.init import Init
 from experiments.recipe import override
 from experiments.train_run import report
-from macaron_tf.data.tasks.encoding import EncodedSentences, encode_sets
-from macaron_tf.data.tasks.reading import TextSets
+from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.io.paths import as_path
-from macaron_tf.training import FitModel, TrainingResult
+from macaron_tf.models.siamese import SiameseEncoder
+from macaron_tf.training import FitModel
 
 # Settings that the command line has arguments for.
 _GIVEN = {"task": "TASK", "init": "--init", "source": "--source", "objective": "--objective"}
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, or goes on, and says what to do next."""
-    start = read_start(options.init, options.model, options.vocabulary, options.lower_case)
-    recipe = configure(options, start)
-    splits = [
-        read_sets(recipe.task, split, recipe.source, options.data_dir, options.download)
-        for split in (TRAIN, validation_split(recipe.task))
-    ]
-    path = as_path(options.run)
-    result = train_recipe(recipe, path, *splits, start, options.devices)
+    """Trains in a run's folder, or goes on there, and says what to do next."""
+    init = read_start(options.init, options.model, options.vocabulary, options.lower_case)
+    recipe = configure(options, init)
+    task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
+    examples, held_out = (
+        read_sets(task, split, recipe.source, options.data_dir, options.download)
+        for split in ("train", task.validation_splits[0])
+    )
+    recipe = recipe.resolved(len(examples))
+    init.warn(recipe)
+    EmbeddingRun.resume(path, recipe)  # refused before the tokenizing
+    learnt, judged = (
+        encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)
+    )
+    for sets in (learnt, judged):
+        warn_cut(sets.cut, len(sets.rows.lengths), recipe.max_length)
+    objective = recipe.make_objective()
+
+    def validation(network: SiameseEncoder):
+        encoder = SentenceEncoder(network, vocabulary, recipe.max_length)
+
+        def validate(model: FitModel, step: int) -> dict[str, float]:
+            vectors = encoder.of_sets(judged)
+            labels = None if judged.labels is None else tf.constant(judged.labels)
+            loss = objective.loss(network, tf.constant(vectors), labels)  # (N,)
+            metrics = measure(task, network, vectors, judged.labels)
+            return {"loss": float(tf.reduce_mean(loss)), **metrics}
+
+        return validate
+
+    run = EmbeddingRun(path, recipe, vocabulary)
+    result = train_examples(run, learnt, objective, validation, init, options.devices)
     where = f" --data-dir {options.data_dir}" if options.data_dir else ""
     steps = [
         f"{recipe.command} evaluate {path}{where}",
@@ -45,9 +66,7 @@ def run(options: argparse.Namespace) -> None:
 def configure(options: argparse.Namespace, start: Init) -> EmbeddingRecipe:
     """The paper's recipe for a task, this start and the settings given.
 
-    Args:
-        options: `task`, `objective`, `pooling`, `source` and `set`.
-        start: the weights; their own pooling and length count where none is given.
+    The start's own pooling and length count where none is given.
 
     Raises:
         UserError: as `override`; a setting has an argument of its own; or a setting cannot be
@@ -55,74 +74,16 @@ def configure(options: argparse.Namespace, start: Init) -> EmbeddingRecipe:
     """
     refuse_given(options.set, _GIVEN)
     recipe, found = start.apply(paper_recipe(options.task, options.objective)), start.source
-    recipe = dataclasses.replace(
-        recipe,
-        source=options.source or recipe.source,
-        pooling=options.pooling or (found and found.pooling) or recipe.pooling,
-        normalize=bool(found and found.normalize),
-        max_length=(found and found.max_length) or recipe.max_length,
+    if found:
+        recipe = recipe.changed(
+            pooling=found.pooling or recipe.pooling,
+            normalize=found.normalize,
+            max_length=found.max_length or recipe.max_length,
+        )
+    recipe = recipe.changed(
+        source=options.source or recipe.source, pooling=options.pooling or recipe.pooling
     )
     recipe = override(recipe, options.set)
     start.check(recipe)
-    recipe.check_metric(metric_names(recipe))
+    recipe.check_metric((*recipe.metrics, "loss"))
     return recipe
-
-
-def train_recipe(
-    recipe: EmbeddingRecipe,
-    path: epath.Path,
-    examples: TextSets,
-    held_out: TextSets,
-    init: Init,
-    strategy: tf.distribute.Strategy,
-) -> TrainingResult:
-    """Trains in a run's folder; the run found there is continued.
-
-    Raises:
-        UserError: settings that do not fit, or a run of other data or settings in `path`.
-    """
-    vocabulary = init.vocabulary
-    recipe = recipe.resolved(len(examples))
-    init.warn(recipe)
-    EmbeddingRun.resume(path, recipe)  # refused before the tokenizing
-    encoded = [encode_sets(vocabulary, sets, recipe.max_length) for sets in (examples, held_out)]
-    for sets in encoded:
-        warn_cut(sets.cut, len(sets.rows.lengths), recipe.max_length)
-    return train_examples(
-        EmbeddingRun(path, recipe, vocabulary),
-        encoded[0],
-        recipe.make_objective(),
-        lambda network: EmbeddingValidation(
-            recipe, SentenceEncoder(network, vocabulary, recipe.max_length), encoded[1]
-        ),
-        init,
-        strategy,
-    )
-
-
-def metric_names(recipe: EmbeddingRecipe) -> tuple[str, ...]:
-    """The metrics of a recipe's validation."""
-    names = {
-        "softmax": ("score", *getattr(recipe.described, "metrics", ())),
-        "cosine": ("spearman", "pearson"),
-        "triplet": ("accuracy",),
-    }
-    return (*names[recipe.objective], "loss")
-
-
-class EmbeddingValidation:
-    """Loss and metrics of a development set."""
-
-    def __init__(self, recipe: EmbeddingRecipe, encoder: SentenceEncoder, data: EncodedSentences):
-        self.recipe = recipe
-        self.encoder = encoder
-        self.data = data
-
-    def __call__(self, model: FitModel, step: int) -> dict[str, float]:
-        """The metrics by name."""
-        vectors = vectors_of(self.encoder, self.data)
-        labels = None if self.data.labels is None else tf.constant(self.data.labels)
-        network = self.encoder.network
-        loss = self.recipe.make_objective().loss(network, tf.constant(vectors), labels)  # (N,)
-        metrics = measure(self.recipe.task, network, vectors, self.data.labels)
-        return {"loss": float(tf.reduce_mean(loss)), **metrics}

@@ -4,6 +4,7 @@ import argparse
 import collections
 import dataclasses
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from experiments.few_shot.tasks import PromptTask, read_task
 from experiments.figures import mean_curves
 from experiments.generate.opening import OpenedModel, open_model
 from experiments.run import write_json
+from experiments.studies import cell
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import chance, majority
 from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
-from macaron_tf.pretrained import is_library, run_place
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
 
@@ -32,14 +33,12 @@ def run(options: argparse.Namespace) -> None:
         if not (options.template and options.words and len(options.task) == 1):
             raise UserError("--template and --words go together, with one --task")
         template = Template(options.template.replace("\\n", "\n"), tuple(options.words))
-    places = {"data_dir": options.data_dir, "download": options.download}
     tasks = [
-        limited(read_task(name, template=template, **places), options.max_examples)
+        limited(read_task(name, options.data_dir, options.download, template), options.max_examples)
         for name in options.task
     ]
     asking = Asking(options.normalization, options.calibrate)
-    settings = {"normalization": asking.normalization, "calibrate": asking.calibrate}
-    record = {"settings": settings, "baselines": {}, "runs": []}
+    record = {"settings": dataclasses.asdict(asking), "baselines": {}, "runs": []}
     for task in tasks:
         record["baselines"][task.name] = {
             "metric": task.metric,
@@ -48,8 +47,7 @@ def run(options: argparse.Namespace) -> None:
             **baselines(task),
         }
     for path in options.runs:
-        place = (path, None) if is_library(path) else run_place(path)
-        opened = open_model(*place, causal=True)
+        opened = open_model(path, causal=True)
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, asking)
     out = storage.as_path(options.out)
     write_report(record, out)
@@ -68,16 +66,12 @@ def limited(task: PromptTask, most: int) -> PromptTask:
 def baselines(task: PromptTask) -> dict[str, float]:
     """The scores of a random guess and of the most frequent answer among the shown examples."""
     if task.form == "choice":
-        labels, known = (
-            np.array([prompt.label for prompt in prompts]) for prompts in (task.asked, task.pool)
-        )
-        choices = len(task.asked[0].choices)
+        labels, known = (np.array([one.label for one in part]) for part in (task.asked, task.pool))
         return {
-            "chance": chance(task.measure, labels, choices),
+            "chance": chance(task.measure, labels, len(task.asked[0].choices)),
             "majority": float(majority(task.measure, labels, known)),
         }
-    counts = collections.Counter(prompt.answers[0] for prompt in task.pool)
-    [(answer, _)] = counts.most_common(1)
+    [(answer, _)] = collections.Counter(one.answers[0] for one in task.pool).most_common(1)
     truths = [prompt.answers for prompt in task.asked]
     if task.form == "last_word":
         return {"chance": 0.0, "majority": float(np.mean([t == (answer,) for t in truths]))}
@@ -112,22 +106,13 @@ def evaluate(
         "task", "shots" and "seed" (None without examples).
     """
     asker = Asker(opened, asking)
-    parameters = opened.network.count_params()
+    model = {"model": opened.name, "parameters": opened.network.count_params()}
     plan = [(task, k, seed) for task in tasks for k in shots for seed in (seeds if k else [None])]
     records = []
     chunks = ((1, one) for one in plan)
     for task, k, seed in track(chunks, len(plan), f"asking {opened.name}", "evaluations"):
         found = asker.ask(task, draw_shots(task, k, seed) if k else [])
-        records.append(
-            {
-                "model": opened.name,
-                "parameters": parameters,
-                "task": task.name,
-                "shots": k,
-                "seed": seed,
-                **found,
-            }
-        )
+        records.append({**model, "task": task.name, "shots": k, "seed": seed, **found})
     return records
 
 
@@ -142,28 +127,32 @@ def write_report(record: dict[str, Any], out: epath.Path) -> None:
     """
     write_json(out / JSON, record)
     storage.write_aside(out / MARKDOWN, markdown(record).encode())
-    mean_curves(
-        {task: _against_shots(record, task) for task in record["baselines"]},
-        out / FIGURE,
-        "examples asked for, K",
-        "score",
-    )
+    panels = _panels(record, "shots", lambda run: run["model"])
+    mean_curves(panels, out / FIGURE, "examples asked for, K", "score")
     if len({run["parameters"] for run in record["runs"]}) > 1:
-        mean_curves(
-            {task: _against_size(record, task) for task in record["baselines"]},
-            out / SIZES,
-            "parameters",
-            "score",
-            log_x=True,
-        )
+        panels = _panels(record, "parameters", lambda run: f"K = {run['shots']}")
+        mean_curves(panels, out / SIZES, "parameters", "score", log_x=True)
+
+
+def _panels(
+    record: dict[str, Any], x: str, name: Callable[[dict], str]
+) -> dict[str, dict[str, dict[float, list[float]]]]:
+    """Of each task the scores against x, a line a name; chance and majority are straight lines."""
+    points = sorted({run[x] for run in record["runs"]})
+    panels = {}
+    for task, baseline in record["baselines"].items():
+        lines: dict[str, dict[float, list[float]]] = {}
+        for run in record["runs"]:
+            if run["task"] == task:
+                lines.setdefault(name(run), {}).setdefault(run[x], []).append(run["score"])
+        for known in ("chance", "majority"):
+            lines[known] = {point: [baseline[known]] for point in points}
+        panels[task] = lines
+    return panels
 
 
 def markdown(record: dict[str, Any]) -> str:
-    """The table: a row for each task, model and K.
-
-    Args:
-        record: as for `write`.
-    """
+    """The table: a row for each task, model and K; `record` as for `write_report`."""
     settings = record["settings"]
     lines = [
         "# Zero- and few-shot scores",
@@ -177,55 +166,20 @@ def markdown(record: dict[str, Any]) -> str:
         "| task | metric | questions | model | K | shown | cut | score | chance | majority |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for task, baseline in record["baselines"].items():
-        for (model, shots), runs in _groups(record, task).items():
-            shown = statistics.mean(run["shown"] for run in runs)
-            cut = statistics.mean(run["cut"] for run in runs)
-            lines.append(
-                f"| {task} | {baseline['metric']} | {baseline['examples']:,} | {model} | {shots} | "
-                f"{shown:.1f} | {100 * cut:.0f}% | {_percent([run['score'] for run in runs])}"
-                f"{_perplexity(runs)} | {100 * baseline['chance']:.1f} | "
-                f"{100 * baseline['majority']:.1f} |"
-            )
+    groups: dict[tuple[str, str, int], dict[str, list[float]]] = {}
+    tasks = list(record["baselines"])
+    for run in sorted(record["runs"], key=lambda run: tasks.index(run["task"])):
+        group = groups.setdefault((run["task"], run["model"], run["shots"]), {})
+        for name in ("shown", "cut", "score", "perplexity"):
+            group.setdefault(name, []).extend([run[name]] if name in run else [])
+    for (task, model, shots), group in groups.items():
+        baseline, score = record["baselines"][task], cell(group["score"], 1, 100)
+        if group["perplexity"]:
+            score += f" (perplexity {statistics.mean(group['perplexity']):,.0f})"
+        lines.append(
+            f"| {task} | {baseline['metric']} | {baseline['examples']:,} | {model} | {shots} | "
+            f"{cell([statistics.mean(group['shown'])], 1)} | "
+            f"{cell([statistics.mean(group['cut'])], 0, 100)}% | {score} | "
+            f"{100 * baseline['chance']:.1f} | {100 * baseline['majority']:.1f} |"
+        )
     return "\n".join(lines) + "\n"
-
-
-def _groups(record: dict[str, Any], task: str) -> dict[tuple[str, int], list[dict]]:
-    groups: dict[tuple[str, int], list[dict]] = {}
-    for run in record["runs"]:
-        if run["task"] == task:
-            groups.setdefault((run["model"], run["shots"]), []).append(run)
-    return groups
-
-
-def _percent(scores: list[float]) -> str:
-    text = f"{100 * statistics.mean(scores):.1f}"
-    return f"{text} ± {100 * statistics.stdev(scores):.1f}" if len(scores) > 1 else text
-
-
-def _perplexity(runs: list[dict]) -> str:
-    if "perplexity" not in runs[0]:
-        return ""
-    return f" (perplexity {statistics.mean(run['perplexity'] for run in runs):,.0f})"
-
-
-def _against_shots(record: dict[str, Any], task: str) -> dict[str, dict[float, list[float]]]:
-    lines: dict[str, dict[float, list[float]]] = {}
-    for (model, shots), runs in _groups(record, task).items():
-        lines.setdefault(model, {})[shots] = [run["score"] for run in runs]
-    shots = sorted({run["shots"] for run in record["runs"]})
-    return lines | _flat(record["baselines"][task], shots)
-
-
-def _against_size(record: dict[str, Any], task: str) -> dict[str, dict[float, list[float]]]:
-    lines: dict[str, dict[float, list[float]]] = {}
-    for (_, shots), runs in _groups(record, task).items():
-        points = lines.setdefault(f"K = {shots}", {})
-        points.setdefault(runs[0]["parameters"], []).extend(run["score"] for run in runs)
-    sizes = sorted({run["parameters"] for run in record["runs"]})
-    return lines | _flat(record["baselines"][task], sizes)
-
-
-def _flat(baseline: dict[str, Any], at: list[float]) -> dict[str, dict[float, list[float]]]:
-    """Chance and majority as lines through the points `at`."""
-    return {name: {x: [baseline[name]] for x in at} for name in ("chance", "majority")}

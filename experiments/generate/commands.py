@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from experiments.generate.opening import open_model
 from experiments.lines import decoded
 from experiments.run import write_json
-from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator, TextScorer
+from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextScorer
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
@@ -16,7 +16,10 @@ from macaron_tf.io.files import lines_of
 
 
 def complete(options: argparse.Namespace) -> None:
-    """Continues the texts given, the lines of stdin, or nothing at all."""
+    """Continues or answers the texts given, the lines of stdin, or nothing at all.
+
+    Each comes on a line of its own, as it is drawn; sample k draws with the seed + k.
+    """
     config = GenerationConfig(
         temperature=options.temperature,
         top_k=options.top_k,
@@ -33,22 +36,14 @@ def complete(options: argparse.Namespace) -> None:
     else:
         texts = options.text or decoded(sys.stdin.buffer)
     for text in texts:
-        print_samples(generator, text, config, options.seed)
-
-
-def print_samples(generator: TextGenerator, text: str, config: GenerationConfig, seed: int) -> None:
-    """Prints a text and what follows it, or its answer, each on a line of its own, as it comes.
-
-    Sample k draws with the seed + k.
-    """
-    shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
-    for sample in range(config.num_samples):
-        pieces = generator.stream(text, config, seed + sample)
-        first = next(pieces, "")  # a text that is too long is refused before it is printed
-        print(shown + first, end="", flush=True)
-        for piece in pieces:
-            print(piece, end="", flush=True)
-        print(flush=True)
+        shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
+        for sample in range(config.num_samples):
+            pieces = generator.stream(text, config, options.seed + sample)
+            first = next(pieces, "")  # a text that is too long is refused before it is printed
+            print(shown + first, end="", flush=True)
+            for piece in pieces:
+                print(piece, end="", flush=True)
+            print(flush=True)
 
 
 def score(options: argparse.Namespace) -> None:

@@ -5,18 +5,21 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+import numpy as np
+
 from experiments.lines import answer_lines
 from experiments.run import write_json
 from experiments.text_to_text.recipe import PREFIXES, TextRecipe
 from experiments.text_to_text.run import TextRun, framed
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.definitions import get_task
-from macaron_tf.data.tasks.reading import Examples, read_examples
+from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.text_tasks import answer_text, as_texts, read_answer, read_answers
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.translation import evaluate_translations
+from macaron_tf.text.base import PieceVocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +29,13 @@ class TextPairs:
     Attributes:
         task: its name.
         pairs: (source, target) lines.
-        examples: of a task with classes or scores.
+        labels, groups: of `Examples`, for a task with classes or scores.
     """
 
     task: str
     pairs: list[tuple[str, str]]
-    examples: Examples | None = None
+    labels: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     @classmethod
     def read(
@@ -42,25 +46,19 @@ class TextPairs:
         Raises:
             UserError: the source cannot be read.
         """
-        if recipe.task in PREFIXES:
+        if prefix := PREFIXES.get(recipe.task):
             pairs = read_pairs(recipe.source, split, *recipe.fields, data_dir, download)
             # Each side in one line; e-mails have many.
-            pairs = [tuple(" ".join(text.split()) for text in pair) for pair in pairs]
-            prefix = PREFIXES[recipe.task]
-            return cls(recipe.task, [(prefix + text, answer) for text, answer in pairs])
+            lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
+            return cls(recipe.task, [(prefix + text, answer) for text, answer in lines])
         task = get_task(recipe.task)
         examples = read_examples(task, split, data_dir, download, recipe.source)
-        return cls(recipe.task, as_texts(task, examples), examples)
+        return cls(task.name, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
-        """The first examples alone."""
-        if count is None or count >= len(self.pairs):
-            return self
-        examples = self.examples
-        if examples is not None:
-            columns = (getattr(examples, field.name) for field in dataclasses.fields(examples))
-            examples = Examples(*(None if one is None else one[:count] for one in columns))
-        return TextPairs(self.task, self.pairs[:count], examples)
+        """The first examples alone; None = all."""
+        arrays = (None if one is None else one[:count] for one in (self.labels, self.groups))
+        return TextPairs(self.task, self.pairs[:count], *arrays)
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
         """The task's metrics of an answer for each pair, `"score"` being the main one."""
@@ -71,16 +69,12 @@ class TextPairs:
         if self.task == "translation":
             scores = evaluate_translations(answers, targets)
             return {"bleu": scores.bleu, "chrf": scores.chrf, "score": scores.bleu}
-        task, labels = get_task(self.task), self.examples.labels
-        predictions = read_answers(task, answers, labels)
-        return glue.score(task, predictions, labels, self.examples.groups)
+        task = get_task(self.task)
+        return glue.score(task, read_answers(task, answers, self.labels), self.labels, self.groups)
 
 
-def check_answers(task: str, vocabulary) -> None:
+def check_answers(task: str, vocabulary: PieceVocabulary) -> None:
     """Refuses a vocabulary that cannot say a task's answers.
-
-    Args:
-        vocabulary: has `encode_lines` and `decode_lines`.
 
     Raises:
         UserError: an answer does not come back; the sentence names it.
@@ -99,23 +93,10 @@ def check_answers(task: str, vocabulary) -> None:
             )
 
 
-def metric_names(task: str) -> tuple[str, ...]:
-    """The metrics of a validation."""
-    losses = ("loss", "nll", "perplexity", "accuracy")
-    if task in PREFIXES:
-        own = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
-        return (*losses, *own[task], "score")
-    named = get_task(task)
-    own = [f"task_{name}" for name in (*named.metrics, *named.more_metrics)]
-    return (*losses, *own, "score")
-
-
 def evaluate(options: argparse.Namespace) -> None:
     """Answers, scores, prints, and writes scores and answers."""
     opened = TextRun.open(options.run)
-    recipe = opened.recipe
-    if options.source:
-        recipe = dataclasses.replace(recipe, source=options.source)
+    recipe = opened.recipe.changed(source=options.source or opened.recipe.source)
     pairs = TextPairs.read(recipe, options.split, options.data_dir, options.download)
     checkpoint = opened.checkpoint(options.checkpoint)
     with options.devices.scope():

@@ -14,7 +14,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoderConfig
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.settings import Count, Dropout, Natural, OneOf
-from macaron_tf.special_ids import EOS
+from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.training import TrainingConfig
 
 # Tasks of pairs of texts, and what stands before the first.
@@ -71,9 +71,19 @@ class TextRecipe(Recipe):
                 raise UserError(f"{name} is {getattr(self, name)}: [CLS], a token and EOS are 3")
 
     @property
-    def before(self) -> tuple[int, ...]:
-        """Ids that the decoder reads before BOS."""
-        return (EOS,) if self.starts else ()
+    def answer_start(self) -> tuple[int, ...]:
+        """Ids that the decoder reads before an answer."""
+        return (EOS, BOS) if self.starts else (BOS,)
+
+    def usage(self) -> dict:
+        answers = {
+            "task": self.task,
+            "longest": self.max_source,
+            "max_target": self.max_target,
+            "source_start": (BOS,) if self.starts else (),
+            "answer_start": self.answer_start,
+        }
+        return {**super().usage(), "trained_length": self.max_source, "answers": answers}
 
     def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
         if vocab_size is not None:
@@ -108,8 +118,8 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         validate_every=250,
         best_metric="score",
     )
-    usual = {"span_corruption": "adafactor", "denoising": "adam"}[start.objective]
-    if (start.optimizer or usual) == "adam":
+    denoising = start.objective == "denoising"
+    if (start.optimizer or ("adam" if denoising else "adafactor")) == "adam":
         training = dataclasses.replace(
             training,
             optimizer="adam",
@@ -126,7 +136,6 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         given, fields = _SUMMARIES
     elif task in TASKS:
         given = TASKS[task].source or ""
-    smoothing = 0.1 if task in PREFIXES and start.objective == "denoising" else 0.0
     return TextRecipe(
         model=start.model,
         model_options=start.model_options,
@@ -136,6 +145,6 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         init=init,
         starts=bool(start.ends),
         sentinel_rows=start.config.vocab_size - start.vocabulary.size,
-        label_smoothing=smoothing,
+        label_smoothing=0.1 if task in PREFIXES and denoising else 0.0,
         training=training,
     )

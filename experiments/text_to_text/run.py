@@ -1,6 +1,7 @@
 """A text-to-text run: its sources, and its answers by a search or by draws."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -10,7 +11,7 @@ from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.text_tasks import in_one_line, source_text, source_texts
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SequenceGenerator
 from macaron_tf.models import EncoderDecoder
-from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.special_ids import EOS
 from macaron_tf.text import TextVocabulary
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import as_prompt, as_prompts
@@ -47,7 +48,8 @@ class TextRun(Run):
         recipe = self.recipe
         # A target may be as long as in training, however short the source is; the ids before
         # BOS are not searched.
-        longest = recipe.max_target - len(recipe.before)
+        prefix = recipe.answer_start[:-1]
+        longest = recipe.max_target - len(prefix)
         decoding = dataclasses.replace(
             decoding or recipe.decoding,
             max_length_ratio=0.0,
@@ -55,11 +57,7 @@ class TextRun(Run):
             max_length=longest,
         )
         return LineTranslator(
-            network,
-            self.texts,
-            decoding,
-            max_source_length=recipe.max_source,
-            prefix=recipe.before,
+            network, self.texts, decoding, max_source_length=recipe.max_source, prefix=prefix
         )
 
 
@@ -88,18 +86,25 @@ class TaskGenerator(SequenceGenerator):
     """Answers lines of a task, see `framed`; at temperature 0 with the likeliest tokens.
 
     Args:
-        recipe: names the task and the limits of a source and of an answer.
+        longest, source_start, answer_start: see `SequenceGenerator`.
+        max_target: limit of an answer.
     """
 
-    def __init__(self, network: EncoderDecoder, vocabulary: PieceVocabulary, recipe: TextRecipe):
+    def __init__(
+        self,
+        network: EncoderDecoder,
+        vocabulary: PieceVocabulary,
+        *,
+        task: str,
+        longest: int,
+        max_target: int,
+        source_start: Sequence[int],
+        answer_start: Sequence[int],
+    ):
         super().__init__(
-            network,
-            vocabulary,
-            recipe.max_source,
-            source_start=(BOS,) if recipe.starts else (),
-            answer_start=(*recipe.before, BOS),
+            network, vocabulary, longest, source_start=source_start, answer_start=answer_start
         )
-        self.task, self.max_target = recipe.task, recipe.max_target
+        self.task, self.max_target = task, max_target
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         sources = framed_in_graph(self.task, texts)

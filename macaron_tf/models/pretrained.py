@@ -36,6 +36,8 @@ class Pretrained:
         sentinels: of an encoder-decoder, how many ids behind the vocabulary's are T5's sentinels.
         ends: of an encoder-decoder, arguments of `SequenceGenerator`: how its texts begin, where
             that differs from models that are trained here.
+        answers: of an encoder-decoder that was fine-tuned, arguments of `TaskGenerator`: the task
+            whose lines it answers, and their limits.
         pooling, normalize, max_length: of a sentence encoder: `"cls"`, `"mean"` or `"max"`, [CLS]
             and [SEP] included; whether vectors get length 1; longest row, beyond which text is cut.
         name: short, for tables. checkpoint: whose weights.
@@ -55,6 +57,7 @@ class Pretrained:
     starts: bool = True
     sentinels: int = 0
     ends: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pooling: str | None = None
     normalize: bool = False
     max_length: int | None = None

@@ -64,7 +64,7 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
     for name, expected in (("source", asked["input_ids"]), ("target", asked["labels"])):
         rows = [found.ids[row[row != 0]].tolist() for row in batch[name] if row.any()]
         assert sorted(rows) == sorted(expected)
-    objective = TranslationObjective(0.0, first=[*recipe.before, BOS][0])
+    objective = TranslationObjective(0.0, first=recipe.answer_start[0])
     sums = objective(found.network, {n: tf.constant(v) for n, v in batch.items()}, training=False)
     padded = tokenizer(LINES, text_target=TARGETS, padding=True, return_tensors="pt")
     labels = padded["labels"].masked_fill(padded["labels"] == tokenizer.pad_token_id, -100)

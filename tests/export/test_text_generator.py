@@ -90,7 +90,7 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     for most in (run.recipe.max_target, 3):  # whole answers, and cut ones
         run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
         expected = run.writer(network, greedy).translate([framed("mrpc", line) for line in lines])
-        generator = TaskGenerator(network, run.vocabulary, run.recipe)
+        generator = TaskGenerator(network, run.vocabulary, **run.recipe.usage()["answers"])
         found = generator.complete(lines, GenerationConfig(temperature=0.0))
         assert [one.text for [one] in found] == expected.best
         for [one], [other] in zip(found, expected.hypotheses, strict=True):

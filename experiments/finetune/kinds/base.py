@@ -90,8 +90,8 @@ class TaskKind(abc.ABC):
         if examples.labels is None:
             raise UserError(
                 f"split {split!r} of {source or self.task.source} has no labels to score against "
-                "or to learn from: take a split that has them, or answer it with `predict` or "
-                "`submit`"
+                "or to learn from: take one that has them (`finetune predict` and `submit` answer "
+                "this one)"
             )
         return examples
 

@@ -66,7 +66,7 @@ class Classification(TaskKind):
     def decide(self, outputs: np.ndarray) -> np.ndarray:
         return decide(self.task, outputs)
 
-    def score(self, predictions: np.ndarray, examples: Examples) -> dict[str, float]:
+    def score(self, predictions: np.ndarray, examples: Examples | TextSets) -> dict[str, float]:
         return score(self.task, predictions, examples.labels, examples.groups)
 
     def answers(self, outputs: np.ndarray, examples: Examples) -> list:
@@ -120,9 +120,6 @@ class Choice(Classification):
                 "here: give --init a run of one, such as gpt_tiny's"
             )
         return CausalChooser(config, head_dropout, dtype=policy)
-
-    def score(self, predictions, examples: TextSets) -> dict[str, float]:
-        return score(self.task, predictions, examples.labels)
 
     def baseline(self, train: TextSets) -> None:
         return None

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -272,6 +272,8 @@ class TextSets:
         labels: (N,) int32, the right choice or a class, or float32 scores; None where they are
             kept secret, or the order of a triplet says all.
     """
+
+    groups: ClassVar[None] = None  # examples are judged one by one, see `Examples.groups`
 
     texts: tuple[list[str], ...]
     labels: np.ndarray | None
