@@ -8,6 +8,7 @@ import numpy as np
 
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import checkpoints
+from macaron_tf.training.progress import read_lines
 from macaron_tf.training.state import weight_table
 
 # Classification: praise or blame, told by one word. Sentences of a kind are alike.
@@ -134,6 +135,36 @@ def train_embedding(folder: pathlib.Path, run: pathlib.Path, task: str = "stsb",
     from experiments.embed.__main__ import main
 
     assert main(["train", task, str(run), *embedding_flags(folder, task, **options)]) == 0
+
+
+def check_resumed(main, command, folder: pathlib.Path, capsys) -> tuple[pathlib.Path, dict]:
+    """A run that stopped after 6 updates goes on like one that did not stop.
+
+    Args:
+        main: of the program.
+        command: of a run's folder and settings, the words of its command line.
+
+    Returns:
+        The run's folder and settings.
+    """
+    settings = {"model__dropout": 0.1, "training__validate_every": 8}
+    for name, steps in (("whole", 12), ("parts", 6), ("parts", 12)):
+        assert main(command(folder / name, training__max_steps=steps, **settings)) == 0
+    assert "going on after step 6" in capsys.readouterr().out
+    last = [read_lines(folder / name / "metrics.jsonl")[-1] for name in ("whole", "parts")]
+    assert last[0]["step"] == 12 and last[0] == last[1]
+    return folder / "parts", settings
+
+
+def validations(run: pathlib.Path) -> list[dict]:
+    """A run's validations, in order."""
+    return [line for line in read_lines(run / "metrics.jsonl") if line["kind"] == "validation"]
+
+
+def scores_in(folder: pathlib.Path) -> dict:
+    """The one file of scores in a folder."""
+    (path,) = folder.glob("*.json")
+    return json.loads(path.read_text())
 
 
 def write_table(path: pathlib.Path, rows: list[tuple], header: str = "sentence\tlabel") -> None:

@@ -6,47 +6,42 @@ import json
 import numpy as np
 import pytest
 
-from experiments.finetune import evaluate
 from experiments.finetune.__main__ import main
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun, measure
 from experiments.recipe import override
-from export.saved_model import export
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from macaron_tf.training.progress import read_lines
 from tests.experiments.task_toys import (
+    PAIR_HEADER,
+    check_resumed,
+    scores_in,
     sentences,
     toy_flags,
-    train_toy,
+    validations,
     without,
     write_table,
     write_toy,
 )
 
 
-def test_it_learns_and_says_what_it_measured(toy_run):
-    lines = read_lines(toy_run / "metrics.jsonl")
-    validations = [line for line in lines if line["kind"] == "validation"]
-    assert [line["step"] for line in validations] == [20, 40]
-    assert {"loss", "accuracy", "score"} <= set(validations[0])
-    assert validations[-1]["score"] > 0.95 and validations[-1]["loss"] < 0.3
-    run = FinetuningRun.open(toy_run)
+def test_evaluate_says_what_the_training_has_measured(toy_run, toy, tmp_path, capsys):
+    lines, run = validations(toy_run), FinetuningRun.open(toy_run)
+    assert [line["step"] for line in lines] == [20, 40]
+    assert {"loss", "accuracy", "score"} <= set(lines[0])
+    assert lines[-1]["score"] > 0.95 and lines[-1]["loss"] < 0.3
     result = run.result()
     assert (result.reason, result.step) == ("max_steps", 40)
-    assert result.best_score == max(line["score"] for line in validations)
+    assert result.best_score == max(line["score"] for line in lines)
     assert json.loads((toy_run / "recipe.json").read_text())["kind"] == "finetuning"
     assert dict(run.recipe.model_options)["hidden_dim"] == 32
 
-
-def test_evaluate_says_what_the_validation_said(toy_run, toy, tmp_path, capsys):
     assert main(["evaluate", str(toy_run), "--output", str(tmp_path)]) == 0
     assert "50 examples of validation" in capsys.readouterr().out
-    (record,) = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
-    result = FinetuningRun.open(toy_run).result()
+    record = scores_in(tmp_path)
     assert record["step"] == result.best_step
     assert record["metrics"]["score"] == result.best_score
     assert len(record["predictions"]["validation"]) == 50
@@ -80,18 +75,15 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, tmp_path, monkey
 
 def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused):
     write_toy(tmp_path)
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    settings = {"model__dropout": 0.1, "training__validate_every": 8}
-    train_toy(tmp_path, whole, training__max_steps=12, **settings)
-    for steps in (6, 12):
-        train_toy(tmp_path, parts, training__max_steps=steps, **settings)
-    assert "going on after step 6" in capsys.readouterr().out
-    last = [read_lines(run / "metrics.jsonl")[-1] for run in (whole, parts)]
-    assert last[0]["step"] == 12 and last[0] == last[1]
+
+    def command(run, **settings):
+        return ["train", "sst2", str(run), *toy_flags(tmp_path, **settings)]
+
+    parts, settings = check_resumed(main, command, tmp_path, capsys)
 
     def again(words, **changes):
-        flags = toy_flags(tmp_path, **{"training__max_steps": 14, **settings, **changes})
-        refused(main, ["train", "sst2", str(parts), *flags], words, parts)
+        changes = {"training__max_steps": 14, **settings, **changes}
+        refused(main, command(parts, **changes), words, parts)
 
     for path, value in (("model__num_heads", 4), ("training__seed", 9), ("batch_size", 8)):
         again(f"{parts} was trained with", **{path: value})
@@ -105,8 +97,7 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ca
     arguments = ["grid", "sst2", str(tmp_path), *flags, "--learning-rates", "0.01", "1e30"]
     arguments += ["--seeds", "1", "2", "--batch-sizes", "16", "--baseline"]
     assert main(arguments) == 0
-    output = capsys.readouterr()
-    assert "diverged" in output.err
+    assert "diverged" in capsys.readouterr().err
     record = json.loads((tmp_path / "grid.json").read_text())
     best, worst = record["combinations"]
     assert (best["learning_rate"], best["diverged"]) == (0.01, 0)
@@ -118,27 +109,23 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ca
     assert f"| bert_tiny | {100 * best['mean']:.1f} ± {100 * best['deviation']:.1f} |" in table
     assert "| baseline | 100.0 | 100.0 |" in table and "| diverged |" in table
 
-    # Of every run only what its score is of is left, which can still be exported and evaluated.
+    # Of every run only the checkpoint of its score is left, which can still be evaluated.
+    runs = tmp_path / "sst2" / "bert_tiny"
     for run in record["runs"]:
         name = f"lr{run['learning_rate']:g}-batch16-steps40-seed{run['seed']}"
-        kept = CheckpointDirectory(tmp_path / "sst2" / "bert_tiny" / name).steps()
+        kept = CheckpointDirectory(runs / name).steps()
         assert kept == ([] if run["best_step"] is None else [run["best_step"]])
-    winner = FinetuningRun.open(tmp_path / "sst2" / "bert_tiny" / "lr0.01-batch16-steps40-seed1")
-    assert (export(winner.path, tmp_path / "served") / "saved_model.pb").is_file()
-    assert main(["evaluate", str(winner.path), "--output", str(tmp_path)]) == 0
+    winner = runs / "lr0.01-batch16-steps40-seed1"
+    assert main(["evaluate", str(winner), "--output", str(tmp_path)]) == 0
     assert f"score {scores[0]:.4f}" in capsys.readouterr().out
-
     # A run of a grid is what the same settings give alone.
-    (first,) = (tmp_path / "sst2" / "bert_tiny").glob("lr0.01-*-seed1")
-    assert (first / "metrics.jsonl").read_bytes() == (toy_run / "metrics.jsonl").read_bytes()
+    assert (winner / "metrics.jsonl").read_bytes() == (toy_run / "metrics.jsonl").read_bytes()
 
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
-    capsys.readouterr()
     assert main(arguments) == 0
     assert "step " not in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
-    again = json.loads((tmp_path / "grid.json").read_text())
-    assert again["runs"] == record["runs"]
+    assert json.loads((tmp_path / "grid.json").read_text())["runs"] == record["runs"]
 
 
 def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused):
@@ -146,7 +133,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused):
         assert (split, source) == ("test", "tfds:glue/sst2")
         return read_examples(task, "validation", source=f"tsv:{toy}/{{split}}.tsv")
 
-    monkeypatch.setattr(evaluate, "read_examples", read)
+    monkeypatch.setattr("experiments.finetune.evaluate.read_examples", read)
     assert main(["submit", str(toy_run), str(tmp_path / "glue")]) == 0
     lines = (tmp_path / "glue" / "SST-2.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction" and len(lines) == 51
@@ -172,7 +159,7 @@ def test_counting_words_is_a_baseline_for_every_kind_of_task(toy, tmp_path, caps
         for a, b in zip(texts, texts[1:] + texts[:1], strict=True)
     ]
     for split, part in (("train", rows[:60]), ("validation", rows[60:])):
-        write_table(tmp_path / f"{split}.tsv", part, "sentence1\tsentence2\tlabel")
+        write_table(tmp_path / f"{split}.tsv", part, PAIR_HEADER)
     assert main(["baseline", "stsb", "--source", f"tsv:{tmp_path}/{{split}}.tsv"]) == 0
     assert float(capsys.readouterr().out.split("score ")[-1]) > 0.7
 
@@ -188,22 +175,21 @@ def test_the_papers_numbers():
     assert halved.training.max_steps == 117
     assert override(recipe, ["training.max_steps=50"]).resolved(2490).training.max_steps == 50
     for task in TASKS.values():
-        recipe = preset("swish_rnn", task).resolved(1000)
-        assert (recipe.training.warmup_steps, recipe.training.validate_every) == (1000, 1000)
-        assert (recipe.training.schedule, recipe.training.weight_decay) == ("constant", 0)
+        training = preset("swish_rnn", task).resolved(1000).training
+        assert (training.warmup_steps, training.validate_every) == (1000, 1000)
+        assert (training.schedule, training.weight_decay) == ("constant", 0)
     steps = {name: preset("swish_rnn", get_task(name)).training.max_steps for name in TASKS}
     assert (steps["boolq"], steps["mnli"], steps["sst2"]) == (50_000, 200_000, 80_000)
 
 
 def test_a_diverged_models_outputs_score_nan():
-    task = get_task("mnli")
     labels = np.array([0, 1, 2], np.int32)
     examples = Examples(["a"] * 3, ["b"] * 3, labels, np.arange(3), None)
     outputs = {
         "validation_matched": np.full((3, 3), np.nan, np.float32),
         "validation_mismatched": np.eye(3, dtype=np.float32),
     }
-    metrics = measure(task, outputs, dict.fromkeys(outputs, examples))
+    metrics = measure(get_task("mnli"), outputs, dict.fromkeys(outputs, examples))
     assert np.isnan(metrics["score"]) and np.isnan(metrics["accuracy"])
     assert metrics["validation_mismatched_accuracy"] == 1
 
