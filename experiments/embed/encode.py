@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from experiments.embed.run import SentenceEncoder, open_encoder
+from experiments.embed.run import SentenceEncoder, encoder_of
 from experiments.lines import arriving, decoded, opened_input, opened_output
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import nearest, unit_vectors
@@ -22,7 +22,7 @@ def encode(options: argparse.Namespace) -> None:
         texts = list(decoded(lines))
     if not texts:
         raise UserError(f"{options.input or 'stdin'} is empty: give a sentence a line")
-    encoder = _encoder(options)
+    encoder, _ = encoder_of(options)
     with opened_output(options.output) as file:
         began = time.monotonic()
         vectors = encoder.encode(texts)
@@ -42,12 +42,6 @@ def encode(options: argparse.Namespace) -> None:
     )
 
 
-def _encoder(options: argparse.Namespace) -> SentenceEncoder:
-    given = (options.encoder, options.pooling, options.max_length, options.lower_case)
-    with options.devices.scope():
-        return open_encoder(*given)[0]
-
-
 def search(options: argparse.Namespace) -> None:
     """Answers queries, from the command line or line by line from stdin."""
     if storage.is_remote(options.corpus):
@@ -57,7 +51,7 @@ def search(options: argparse.Namespace) -> None:
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
     if not corpus:
         raise UserError(f"--corpus {options.corpus} has no text: give a sentence a line")
-    encoder = _encoder(options)
+    encoder, _ = encoder_of(options)
     texts = [text for _, text in corpus]
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus).expanduser())
     encoder.encode([""])  # traced before the first query comes

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.embed.recipe import TRIPLETS, pair_task
-from experiments.embed.run import open_encoder, warn_cut
+from experiments.embed.run import encoder_of, warn_cut
 from experiments.finetune.kinds import kind_of
 from experiments.scores import default_splits, metrics_line, write_scores
 from macaron_tf.data.tasks.definitions import Task
@@ -66,10 +66,7 @@ def measure(
 
 def run(options: argparse.Namespace) -> None:
     """Encodes, scores, prints, and writes the metrics of a run into its folder."""
-    with options.devices.scope():
-        encoder, opened = open_encoder(
-            options.encoder, options.pooling, options.max_length, options.lower_case
-        )
+    encoder, opened = encoder_of(options)
     name = options.task or (opened.recipe.task if opened else "stsb")
     task, classes = pair_task(name), encoder.network.num_classes
     if task.kind == "classification" and not task.regression and classes != task.num_classes:

@@ -1,5 +1,6 @@
 """Sentence encoders: a run of Sentence-BERT, or any other encoder whose vectors are pooled."""
 
+import argparse
 import dataclasses
 import hashlib
 import json
@@ -181,3 +182,10 @@ def open_encoder(
             "less"
         )
     return SentenceEncoder(network, start.vocabulary, max_length), run
+
+
+def encoder_of(options: argparse.Namespace) -> tuple[SentenceEncoder, EmbeddingRun | None]:
+    """`open_encoder` of a command's options, on its devices."""
+    given = (options.encoder, options.pooling, options.max_length, options.lower_case)
+    with options.devices.scope():
+        return open_encoder(*given)

@@ -15,7 +15,7 @@ from experiments.few_shot.tasks import PromptTask, read_task
 from experiments.figures import mean_curves
 from experiments.generate.opening import OpenedModel, open_model
 from experiments.run import write_json
-from experiments.studies import cell
+from experiments.studies import cell, table
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import chance, majority
@@ -24,6 +24,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
+_KNOWN = ("chance", "majority")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -145,7 +146,7 @@ def _panels(
         for run in record["runs"]:
             if run["task"] == task:
                 lines.setdefault(name(run), {}).setdefault(run[x], []).append(run["score"])
-        for known in ("chance", "majority"):
+        for known in _KNOWN:
             lines[known] = {point: [baseline[known]] for point in points}
         panels[task] = lines
     return panels
@@ -153,33 +154,32 @@ def _panels(
 
 def markdown(record: dict[str, Any]) -> str:
     """The table: a row for each task, model and K; `record` as for `write_report`."""
-    settings = record["settings"]
-    lines = [
-        "# Zero- and few-shot scores",
-        "",
-        f"Scores in percent, mean ± standard deviation over seeds of the examples; answers by "
-        f"log-likelihood ({settings['normalization']}"
-        + (", calibrated by queries about nothing" if settings["calibrate"] else "")
-        + "). `shown`: examples that fitted into the model's rows, a query; `cut`: queries that "
-        "did not. A score that does not leave chance and majority behind says nothing of a model.",
-        "",
-        "| task | metric | questions | model | K | shown | cut | score | chance | majority |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    groups: dict[tuple[str, str, int], dict[str, list[float]]] = {}
-    tasks = list(record["baselines"])
-    for run in sorted(record["runs"], key=lambda run: tasks.index(run["task"])):
+    settings, groups = record["settings"], {}
+    for run in record["runs"]:
         group = groups.setdefault((run["task"], run["model"], run["shots"]), {})
         for name in ("shown", "cut", "score", "perplexity"):
             group.setdefault(name, []).extend([run[name]] if name in run else [])
+    rows = []
     for (task, model, shots), group in groups.items():
         baseline, score = record["baselines"][task], cell(group["score"], 1, 100)
         if group["perplexity"]:
             score += f" (perplexity {statistics.mean(group['perplexity']):,.0f})"
-        lines.append(
-            f"| {task} | {baseline['metric']} | {baseline['examples']:,} | {model} | {shots} | "
-            f"{cell([statistics.mean(group['shown'])], 1)} | "
-            f"{cell([statistics.mean(group['cut'])], 0, 100)}% | {score} | "
-            f"{100 * baseline['chance']:.1f} | {100 * baseline['majority']:.1f} |"
-        )
+        asked = [task, baseline["metric"], f"{baseline['examples']:,}", model, str(shots)]
+        shown, cut = (statistics.mean(group[name]) for name in ("shown", "cut"))
+        known = [f"{100 * baseline[name]:.1f}" for name in _KNOWN]
+        rows.append([*asked, f"{shown:.1f}", f"{100 * cut:.0f}%", score, *known])
+    tasks = list(record["baselines"])
+    rows.sort(key=lambda row: tasks.index(row[0]))
+    head = ["task", "metric", "questions", "model", "K", "shown", "cut", "score", *_KNOWN]
+    calibrated = ", calibrated by queries about nothing" if settings["calibrate"] else ""
+    lines = [
+        "# Zero- and few-shot scores",
+        "",
+        "Scores in percent, mean ± standard deviation over seeds of the examples; answers by "
+        f"log-likelihood ({settings['normalization']}{calibrated}). `shown`: examples that fitted "
+        "into the model's rows, a query; `cut`: queries that did not. A score that does not leave "
+        "chance and majority behind says nothing of a model.",
+        "",
+        *table(head, rows),
+    ]
     return "\n".join(lines) + "\n"

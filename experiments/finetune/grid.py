@@ -28,7 +28,7 @@ from experiments.finetune.train import (
     train_recipe,
 )
 from experiments.run import write_json
-from experiments.studies import cell
+from experiments.studies import cell, table
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
@@ -65,16 +65,53 @@ class Cell:
     recipe: FinetuningRecipe
     path: pathlib.Path
 
+    def complete(self, data: TaskData) -> FinetuningResult | None:
+        """The result of a run that is there already, of the same settings and examples."""
+        opened = FinetuningRun.resume(self.path, self.recipe)
+        if opened is None:
+            return None
+        check_vocabulary(opened.vocabulary.hash, self.init.vocabulary, str(self.path))
+        result = opened.result() if opened.recipe == self.recipe else None
+        if result is not None:
+            encoded = data.encoded(self.init.vocabulary, self.recipe.limits)[TRAIN]
+            opened.check_data(ExampleBatches(encoded, self.recipe.batch_size).fingerprint())
+        return result
+
+    def train(self, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
+        """Trains the run; the result of one that diverges says so."""
+        try:
+            trained = train_recipe(self.recipe, self.path, data, self.init, strategy)
+        except Diverged as error:
+            # The table of a study of learning rates says which of them were too high.
+            print(f"diverged: {error}", file=sys.stderr)
+            trained = None
+        # The next run starts from nothing but its seed, and this one's graphs are let go.
+        keras.utils.clear_session()
+        return result_of(self.path, trained)
+
+    def keep_best(self) -> None:
+        """Leaves the finished run the one checkpoint of its score, or none without a score.
+
+        A checkpoint of BERT-base is 1.3 GB with its optimizer's state: two a run would be 84 GB
+        of a grid of 32.
+        """
+        checkpoints = CheckpointDirectory(self.path)
+        best = checkpoints.best()
+        with storage.clear_errors(f"cannot remove checkpoints in {checkpoints.path}"):
+            for step in checkpoints.steps():
+                if best is None or step != best["step"]:
+                    tf.io.gfile.rmtree(os.fspath(checkpoints.of_step(step)))
+
     def record(self, result: FinetuningResult) -> dict:
         """A line of the table's JSON."""
-        training = self.recipe.training
+        recipe, training = self.recipe, self.recipe.training
         return {
             "model": self.model,
-            "task": self.recipe.task,
+            "task": recipe.task,
             "init": self.init.given,
             "learning_rate": training.learning_rate,
-            "batch_size": self.recipe.batch_size,
-            "epochs": self.recipe.epochs,
+            "batch_size": recipe.batch_size,
+            "epochs": recipe.epochs,
             "max_steps": training.max_steps,
             "seed": training.seed,
             "score": result.best_score,
@@ -84,7 +121,14 @@ class Cell:
 
 def run(options: argparse.Namespace) -> None:
     """Trains what is missing, then writes and prints the table; of a run its best is kept."""
-    _check(options)
+    if options.source and len(options.tasks) > 1:
+        raise UserError(f"--source {options.source} is of one task: give one TASK")
+    for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
+        values = getattr(options, name) or []
+        if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+            raise UserError(f"{name.replace('_', '-')}: {twice[0]} is given twice: give it once")
+    steps = {"training.max_steps": "--epochs"} if options.epochs else {}
+    refuse_given(options.set, {**_OWN, **steps})
     inits = _inits(options)
     list(_cells(options, inits, {}))  # bad settings are said before data are read
     data = {
@@ -107,34 +151,22 @@ def run(options: argparse.Namespace) -> None:
             if (metrics := score_baseline(examples)) is not None:
                 record["baselines"][task] = metrics
     for number, one in enumerate(cells, 1):
-        name, examples = (
-            f"[{number}/{len(cells)}] {one.path.relative_to(out)}",
-            data[one.recipe.task],
-        )
-        result = _complete(one, examples)
+        name = f"[{number}/{len(cells)}] {one.path.relative_to(out)}"
+        examples = data[one.recipe.task]
+        result = one.complete(examples)
         if result is None:
             print(name, flush=True)
-            result = _train(one, examples, options.devices)
+            result = one.train(examples, options.devices)
         score = "no score" if result.best_score is None else f"score {result.best_score:.4f}"
         print(f"{name}: {score} ({result.reason})", flush=True)
         record["runs"].append(one.record(result))
         # A long grid can be read while it runs.
-        write_table(record, out)
-        _keep_best(one.path)
-    print(markdown(record))
+        full = {**record, "combinations": combinations(record["runs"])}
+        write_json(storage.as_path(out / JSON), full)
+        storage.write_aside(out / MARKDOWN, markdown(full).encode())
+        one.keep_best()
+    print(markdown(full))
     print(f"table: {out / MARKDOWN} and {out / JSON}")
-
-
-def _check(options: argparse.Namespace) -> None:
-    if options.source and len(options.tasks) > 1:
-        raise UserError(f"--source {options.source} is of one task: give one TASK")
-    for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
-        values = getattr(options, name) or []
-        twice = [value for i, value in enumerate(values) if value in values[:i]]
-        if twice:
-            raise UserError(f"{name.replace('_', '-')}: {twice[0]} is given twice: give it once")
-    own = {**_OWN, "training.max_steps": "--epochs"} if options.epochs else _OWN
-    refuse_given(options.set, own)
 
 
 def _inits(options: argparse.Namespace) -> dict[str, Init]:
@@ -180,63 +212,11 @@ def _cells(
             yield Cell(model, init, chosen, pathlib.Path(options.out) / task / model / name)
 
 
-def _complete(one: Cell, data: TaskData) -> FinetuningResult | None:
-    """The result of a run that is there already, of the same settings and examples."""
-    opened = FinetuningRun.resume(one.path, one.recipe)
-    if opened:
-        check_vocabulary(opened.vocabulary.hash, one.init.vocabulary, str(one.path))
-    result = opened.result() if opened and opened.recipe == one.recipe else None
-    if result is not None:
-        encoded = data.encoded(one.init.vocabulary, one.recipe.limits)[TRAIN]
-        opened.check_data(ExampleBatches(encoded, one.recipe.batch_size).fingerprint())
-    return result
-
-
-def _keep_best(path: pathlib.Path) -> None:
-    """Leaves a finished run the one checkpoint that its score is of, or none without a score.
-
-    A checkpoint of BERT-base is 1.3 GB with its optimizer's state: two a run would be 84 GB of a
-    grid of 32.
-    """
-    checkpoints = CheckpointDirectory(path)
-    best = checkpoints.best()
-    with storage.clear_errors(f"cannot remove checkpoints in {checkpoints.path}"):
-        for step in checkpoints.steps():
-            if best is None or step != best["step"]:
-                tf.io.gfile.rmtree(os.fspath(checkpoints.of_step(step)))
-
-
-def _train(one: Cell, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
-    try:
-        return result_of(one.path, train_recipe(one.recipe, one.path, data, one.init, strategy))
-    except Diverged as error:
-        # The table of a study of learning rates says which of them were too high.
-        print(f"diverged: {error}", file=sys.stderr)
-        return result_of(one.path, None)
-    finally:
-        # The next run starts from nothing but its seed, and this one's graphs are let go.
-        keras.utils.clear_session()
-
-
-def write_table(record: dict, out: pathlib.Path) -> None:
-    """Writes OUT/grid.json and OUT/grid.md.
-
-    Args:
-        record: "command", "tasks", "models", "planned", "runs" and "baselines".
-
-    Raises:
-        UserError: they cannot be written.
-    """
-    full = {**record, "combinations": combinations(record["runs"])}
-    write_json(storage.as_path(out / JSON), full)
-    storage.write_aside(out / MARKDOWN, markdown(record).encode())
-
-
 def combinations(runs: list[dict]) -> list[dict]:
     """Seeds put together: a line for each model, task and choice of settings, best first.
 
     Args:
-        runs: a record a run.
+        runs: a `Cell.record` of each.
 
     Returns:
         For each: the settings, "mean" and "deviation" (of the sample) over the seeds with a score,
@@ -268,67 +248,66 @@ def combinations(runs: list[dict]) -> list[dict]:
 
 
 def markdown(record: dict) -> str:
-    """The table and, below, every combination; `record` as for `write_table`."""
-    tasks, lines = record["tasks"], combinations(record["runs"])
+    """The text of grid.md: the best of each model and task, and below every combination."""
+    tasks, lines = record["tasks"], record["combinations"]
     best: dict[tuple, dict] = {}
     for line in lines:
         best.setdefault((line["model"], line["task"]), line)
+    rows = []
+    for model in record["models"]:
+        chosen = [best.get((model, task), {"runs": [], "mean": None}) for task in tasks]
+        mean = _mean([line["mean"] for line in chosen])
+        rows.append([model, *map(_score_text, chosen), mean])
+    if baselines := record["baselines"]:
+        scores = [baselines.get(task, {}).get("score") for task in tasks]
+        rows.append(["baseline", *(_mean([score]) for score in scores), _mean(scores)])
     done, planned = len(record["runs"]), record["planned"]
-    seeds = sorted({run["seed"] for run in record["runs"]})
+    seeds = ", ".join(map(str, sorted({run["seed"] for run in record["runs"]})))
+    names = "; ".join(f"{task} {' and '.join(get_task(task).metrics)}" for task in tasks)
+    head = ["task", "model", "learning rate", "batch", "epochs", "seeds", "score", "metrics"]
+    every = [_combination(line, line is best[line["model"], line["task"]]) for line in lines]
     text = [
         "# Fine-tuning" + ("" if done == planned else f" ({done} of {planned} runs)"),
         "",
         f"`{record['command']}`",
         "",
         "Development-set scores times 100: of each model and task the combination with the best "
-        f"mean over seeds ({', '.join(map(str, seeds))}), ± the sample's standard deviation.",
+        f"mean over seeds ({seeds}), ± the sample's standard deviation.",
         "",
-        f"| model | {' | '.join(tasks)} | mean |",
-        f"|---|{'---|' * len(tasks)}---|",
-    ]
-    for model in record["models"]:
-        row = [best.get((model, task), {"runs": [], "mean": None}) for task in tasks]
-        text.append(_row(model, list(map(_score_text, row)), [line["mean"] for line in row]))
-    if baselines := record["baselines"]:
-        scores = [baselines.get(task, {}).get("score") for task in tasks]
-        cells = ["" if score is None else cell([score], 1, 100) for score in scores]
-        text.append(_row("baseline", cells, scores))
-    names = "; ".join(f"{task} {' and '.join(get_task(task).metrics)}" for task in tasks)
-    text += [
+        *table(["model", *tasks, "mean"], rows),
         "",
         f"The score is the mean of: {names}.",
         "",
-        "| task | model | learning rate | batch | epochs | seeds | score | metrics |",
-        "|---|---|---|---|---|---|---|---|",
+        *table(head, every),
     ]
-    text += [_combination_row(line, line is best[line["model"], line["task"]]) for line in lines]
     return "\n".join(text) + "\n"
 
 
-def _row(name: str, cells: list[str], means: list[float | None]) -> str:
-    mean = "" if None in means else cell([statistics.mean(means)], 1, 100)
-    return f"| {name} | {' | '.join(cells)} | {mean} |"
+def _mean(scores: list[float | None]) -> str:
+    return "" if None in scores else cell([statistics.mean(scores)], 1, 100)
 
 
 def _score_text(line: dict) -> str:
-    if not line["runs"]:
-        return ""
-    if line["mean"] is None:
-        return "diverged"
     scores = [run["score"] for run in line["runs"] if run["score"] is not None]
+    if not scores:
+        return "diverged" if line["runs"] else ""
     return cell(scores, 1, 100) + (" (diverged)" if line["diverged"] else "")
 
 
-def _combination_row(line: dict, best: bool) -> str:
-    task = get_task(line["task"])
-    means = []
+def _combination(line: dict, best: bool) -> list[str]:
+    task, runs, score = get_task(line["task"]), line["runs"], _score_text(line)
+    metrics = []
     for name in (*task.metrics, *task.more_metrics):
-        if values := [run["metrics"][name] for run in line["runs"] if name in run["metrics"]]:
-            means.append(f"{name} {100 * statistics.mean(values):.1f}")
-    epochs, score = line["epochs"], _score_text(line)
-    length = f"{line['runs'][0]['max_steps']:,} steps" if epochs is None else f"{epochs:g}"
-    return (
-        f"| {line['task']} | {line['model']} | {line['learning_rate']:g} | {line['batch_size']} "
-        f"| {length} | {len(line['runs'])} | {f'**{score}**' if best else score} "
-        f"| {', '.join(means)} |"
-    )
+        if values := [run["metrics"][name] for run in runs if name in run["metrics"]]:
+            metrics.append(f"{name} {_mean(values)}")
+    epochs = line["epochs"]
+    return [
+        task.name,
+        line["model"],
+        f"{line['learning_rate']:g}",
+        str(line["batch_size"]),
+        f"{runs[0]['max_steps']:,} steps" if epochs is None else f"{epochs:g}",
+        str(len(runs)),
+        f"**{score}**" if best else score,
+        ", ".join(metrics),
+    ]

@@ -1,7 +1,6 @@
 """A text-to-text run: its sources, and its answers by a search or by draws."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -13,7 +12,6 @@ from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SequenceGenera
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.special_ids import EOS
 from macaron_tf.text import TextVocabulary
-from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.normalization import as_prompt, as_prompts
 
 
@@ -86,24 +84,12 @@ class TaskGenerator(SequenceGenerator):
     """Answers lines of a task, see `framed`; at temperature 0 with the likeliest tokens.
 
     Args:
-        longest, source_start, answer_start: see `SequenceGenerator`.
         max_target: limit of an answer.
+        options: of `SequenceGenerator`.
     """
 
-    def __init__(
-        self,
-        network: EncoderDecoder,
-        vocabulary: PieceVocabulary,
-        *,
-        task: str,
-        longest: int,
-        max_target: int,
-        source_start: Sequence[int],
-        answer_start: Sequence[int],
-    ):
-        super().__init__(
-            network, vocabulary, longest, source_start=source_start, answer_start=answer_start
-        )
+    def __init__(self, network, vocabulary, task: str, max_target: int, **options):
+        super().__init__(network, vocabulary, **options)
         self.task, self.max_target = task, max_target
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:

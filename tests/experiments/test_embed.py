@@ -13,11 +13,13 @@ from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
-from macaron_tf.training.progress import read_lines
 from tests.experiments.task_toys import (
+    check_resumed,
     embedding_flags,
+    scores_in,
     sentences,
     train_embedding,
+    validations,
     write_embedding_toy,
 )
 
@@ -42,10 +44,6 @@ def encoder(run):
     return open_encoder(str(run))[0]
 
 
-def validations(run):
-    return [line for line in read_lines(run / "metrics.jsonl") if line["kind"] == "validation"]
-
-
 def test_cosines_learn_scores(run, capsys):
     last = validations(run)[-1]
     assert last["step"] == 40 and last["spearman"] > 0.8 and last["pearson"] > 0.9
@@ -54,7 +52,7 @@ def test_cosines_learn_scores(run, capsys):
     assert main(["evaluate", str(run)]) == 0
     output = capsys.readouterr().out
     assert "60 examples of stsb, validation; mean pooling" in output
-    (record,) = [json.loads(path.read_text()) for path in (run / "scores").glob("*.json")]
+    record = scores_in(run / "scores")
     best = max(line["spearman"] for line in validations(run))
     assert record["metrics"]["spearman"] == pytest.approx(best, abs=1e-6)
 
@@ -78,18 +76,14 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, capsys, task, metric
     assert float(capsys.readouterr().out.split("spearman ")[1].split()[0]) > 0.5
 
 
+@pytest.mark.slow  # fine-tuning goes on by the same `train_examples`
 def test_the_same_command_goes_on_where_it_stopped(toy, tmp_path, capsys, refused):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    settings = {"model__dropout": 0.1, "training__validate_every": 8}
-    train_embedding(toy, whole, training__max_steps=12, **settings)
-    for steps in (6, 12):
-        train_embedding(toy, parts, training__max_steps=steps, **settings)
-    assert "going on after step 6" in capsys.readouterr().out
-    last = [read_lines(run / "metrics.jsonl")[-1] for run in (whole, parts)]
-    assert last[0]["step"] == 12 and last[0] == last[1]
-    flags = embedding_flags(toy, "stsb", training__max_steps=14, **settings, pooling="max")
-    arguments = ["train", "stsb", str(parts), *flags]
-    refused(main, arguments, f"{parts} was trained with pooling='mean'", parts)
+    def command(run, **settings):
+        return ["train", "stsb", str(run), *embedding_flags(toy, "stsb", **settings)]
+
+    parts, settings = check_resumed(main, command, tmp_path, capsys)
+    other = command(parts, training__max_steps=14, **settings, pooling="max")
+    refused(main, other, f"{parts} was trained with pooling='mean'", parts)
 
 
 def test_a_run_starts_from_a_run(toy, run, tmp_path, refused):
@@ -192,36 +186,28 @@ def test_bad_training_is_one_sentence(task, more, words, toy, tmp_path, refused)
 
 
 @pytest.mark.parametrize(
-    "command, more, words",
+    "command, words",
     [
-        ("evaluate", ["--task", "rte"], "rte has 2 classes"),
-        ("evaluate", ["--task", "sst2"], "sst2 is not about pairs"),
-        ("evaluate", ["--max-length", "99"], "has 16 positions"),
-        ("encode", ["--input", "/none", "--output", "x.npy"], "/none cannot be read"),
-        ("search", ["--corpus", "/none"], "--corpus /none cannot be read"),
-        ("search", ["--corpus", "EMPTY"], "has no text"),
-        ("search", ["--corpus", "EMPTY", "--top", "0"], "--top 0"),
+        ("evaluate RUN --task rte", "rte has 2 classes"),
+        ("evaluate RUN --task sst2", "sst2 is not about pairs"),
+        ("evaluate RUN --max-length 99", "has 16 positions"),
+        ("evaluate FOLDER", "is no run"),
+        ("encode RUN --input /none --output x.npy", "/none cannot be read"),
+        ("search RUN --corpus /none", "--corpus /none cannot be read"),
+        ("search RUN --corpus FOLDER/empty", "has no text"),
+        ("search RUN --corpus FOLDER/empty --top 0", "--top 0"),
     ],
 )
-def test_bad_use_is_one_sentence(command, more, words, run, tmp_path, refused):
-    empty = tmp_path / "empty.txt"
-    empty.write_text("\n \n")
-    arguments = [str(empty) if word == "EMPTY" else word for word in more]
-    refused(main, [command, str(run), *arguments], words, tmp_path)
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path, refused):
-    refused(main, ["evaluate", str(tmp_path)], "is no run", tmp_path)
+def test_bad_use_is_one_sentence(command, words, run, tmp_path, refused):
+    (tmp_path / "empty").write_text("\n \n")
+    arguments = command.replace("RUN", str(run)).replace("FOLDER", str(tmp_path)).split()
+    refused(main, arguments, words, tmp_path)
 
 
 def test_the_papers_numbers():
     recipe = paper_recipe("mnli").resolved(942_069)  # SNLI and MNLI
-    assert (recipe.objective, recipe.concatenation, recipe.pooling) == (
-        "softmax",
-        "u,v,|u-v|",
-        "mean",
-    )
-    assert recipe.num_classes == 3
+    assert (recipe.objective, recipe.concatenation) == ("softmax", "u,v,|u-v|")
+    assert (recipe.pooling, recipe.num_classes) == ("mean", 3)
     training = recipe.training
     assert (training.max_steps, training.warmup_steps) == (58_880, 5_888)
     assert (training.learning_rate, training.schedule) == (2e-5, "linear")
@@ -230,9 +216,7 @@ def test_the_papers_numbers():
     assert (recipe.training.max_steps, recipe.training.validate_every) == (1_440, 360)
     assert paper_recipe("triplets").make_objective().margin == 1.0
     learnt = {"stsb": "cosine", **dict.fromkeys(PAIRS, "softmax")}
-    for name in TASKS:
-        if name in learnt:
-            assert paper_recipe(name).objective == learnt[name]
-        else:
-            with pytest.raises(UserError, match=f"{name} is not about pairs of texts"):
-                paper_recipe(name)
+    for name in {*TASKS} - {*learnt}:
+        with pytest.raises(UserError, match=f"{name} is not about pairs of texts"):
+            paper_recipe(name)
+    assert {name: paper_recipe(name).objective for name in learnt} == learnt

@@ -1,7 +1,5 @@
 """Language models in fine-tuning: from a run of pre-training to answers."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,9 +18,11 @@ from tests.experiments.task_toys import (
     FILLERS,
     PRAISE,
     not_yet_trained,
+    scores_in,
     sentences,
     toy_flags,
     train_toy,
+    validations,
     write_table,
 )
 
@@ -101,11 +101,9 @@ def test_choices_are_fine_tuned(toy, tmp_path, refused):
     train_toy(toy, run, "story_cloze", training__validate_every=60, **settings)
     opened = FinetuningRun.open(run)
     assert isinstance(opened.build_network(), CausalChooser)
-    lines = read_lines(run / "metrics.jsonl")
-    assert lines[-1]["accuracy"] > 0.8
+    assert validations(run)[-1]["accuracy"] > 0.8
     assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
-    [record] = [json.loads(path.read_text()) for path in (tmp_path / "scores").glob("*.json")]
-    assert record["metrics"]["accuracy"] == opened.result().best_score
+    assert scores_in(tmp_path / "scores")["metrics"]["accuracy"] == opened.result().best_score
     (tmp_path / "lines").write_text("film good\tgood\n")
     arguments = ["predict", str(run), "--input", str(tmp_path / "lines")]
     refused(main, arguments, "line 1: 2 columns, not 3")

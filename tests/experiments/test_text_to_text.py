@@ -1,7 +1,5 @@
 """A tiny T5, pre-trained on the language of letters, answers in words."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,8 @@ from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder_decoder
-from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from tests.experiments.task_toys import scores_in, validations
 
 
 @pytest.fixture(scope="module")
@@ -37,33 +35,24 @@ def tables(tmp_path_factory) -> str:
     return f"tsv:{folder}/{{split}}.tsv"
 
 
-SETTINGS = flags(
-    [
-        "training.max_steps=120",
-        "training.validate_every=60",
-        "training.log_every=10",
-        "training.learning_rate=0.01",
-        "batching.max_tokens=512",
-        "max_target=16",
-        "validation_examples=8",
-    ]
-)
+TRAINING = ("max_steps=120", "validate_every=60", "log_every=10", "learning_rate=0.01")
+ROWS = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
+SETTINGS = flags([f"training.{one}" for one in TRAINING] + ROWS)
 
 
-def test_from_pre_training_to_answers(start, tables, tmp_path, capsys, monkeypatch):
+def test_from_pre_training_to_answers(start, tables, tmp_path):
     run = tmp_path / "sst2"
     command = ["train", "sst2", str(run), "--init", start, "--source", tables, *SETTINGS]
     assert main(command) == 0
-    lines = [line for line in read_lines(run / "metrics.jsonl") if line["kind"] == "validation"]
+    lines = validations(run)
     assert [line["step"] for line in lines] == [60, 120]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["score"] == lines[-1]["task_accuracy"] > 0.9
     assert main(command) == 0  # nothing is left to do
     assert main(["evaluate", str(run)]) == 0
-    [record] = [json.loads(path.read_text()) for path in (run / "scores").glob("*.json")]
+    record = scores_in(run / "scores")
     assert record["accuracy"] > 0.9 and len(record["answers"]) == 16
     (tmp_path / "in").write_text("a c\nb d\n")
-    capsys.readouterr()
     out = str(tmp_path / "out")
     assert main(["predict", str(run), "--input", str(tmp_path / "in"), "--output", out]) == 0
     answers = (tmp_path / "out").read_text().splitlines()
