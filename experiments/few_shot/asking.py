@@ -1,6 +1,5 @@
 """A model's answers to a task's prompts, behind K examples."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,25 +18,18 @@ _ANSWER_TOKENS = 16  # of a free answer
 Ids = list[int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Asking:
-    """Settings of the judging of answers.
+class Asker:
+    """Asks one model.
 
-    Attributes:
+    Args:
         normalization: of a choice, see `choice_scores`.
-        calibrate: of a choice, see `calibrated`.
+        calibrate: whether scores of a choice are `calibrated`.
     """
 
-    normalization: str = "token"
-    calibrate: bool = False
-
-
-class Asker:
-    """Asks one model."""
-
-    def __init__(self, opened: OpenedModel, asking: Asking):
+    def __init__(self, opened: OpenedModel, normalization: str = "token", calibrate: bool = False):
         self.opened = opened
-        self.asking = asking
+        self.normalization = normalization
+        self.calibrate = calibrate
         self.scorer = opened.scorer(opened.window)
 
     def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, Any]:
@@ -88,7 +80,7 @@ class Asker:
         self, task: PromptTask, contexts: list[Ids], choices: list[list[Ids]], examples: list[Ids]
     ) -> dict[str, Any]:
         scores = self._choice_scores(contexts, choices)  # (N, C)
-        if self.asking.calibrate:
+        if self.calibrate:
             # By the scores of the same choices behind queries about nothing.
             queries = self._ids(task.content_free, first=not examples)
             of_sets: dict[str, np.ndarray] = {}
@@ -107,7 +99,7 @@ class Asker:
         found = self.scorer.score([(ids, option) for ids, options in pairs for option in options])
         shape = (len(contexts), len(choices[0]))
         return choice_scores(
-            found.log_probs.reshape(shape), found.lengths.reshape(shape), self.asking.normalization
+            found.log_probs.reshape(shape), found.lengths.reshape(shape), self.normalization
         )
 
     def _last_words(self, contexts: list[Ids], words: list[list[Ids]]) -> dict[str, Any]:

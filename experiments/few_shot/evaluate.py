@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from experiments.few_shot.asking import Asker, Asking
+from experiments.few_shot.asking import Asker
 from experiments.few_shot.tasks import PromptTask, read_task
 from experiments.figures import mean_curves
 from experiments.generate.opening import OpenedModel, open_model
@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> None:
         limited(read_task(name, options.data_dir, options.download, template), options.max_examples)
         for name in options.task
     ]
-    asking = Asking(options.normalization, options.calibrate)
-    record = {"settings": dataclasses.asdict(asking), "baselines": {}, "runs": []}
+    settings = {"normalization": options.normalization, "calibrate": options.calibrate}
+    record = {"settings": settings, "baselines": {}, "runs": []}
     for task in tasks:
         record["baselines"][task.name] = {
             "metric": task.metric,
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
         }
     for path in options.runs:
         opened = open_model(path, causal=True)
-        record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, asking)
+        record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, **settings)
     out = storage.as_path(options.out)
     write_report(record, out)
     print(markdown(record), end="")
@@ -90,23 +90,20 @@ def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
 
 
 def evaluate(
-    opened: OpenedModel,
-    tasks: list[PromptTask],
-    shots: list[int],
-    seeds: list[int],
-    asking: Asking,
+    opened: OpenedModel, tasks: list[PromptTask], shots: list[int], seeds: list[int], **settings
 ) -> list[dict]:
     """Scores a model.
 
     Args:
         shots: numbers of examples, K.
         seeds: of the examples; without examples there is nothing to draw, and one run.
+        settings: of `Asker`.
 
     Returns:
         A record for each task, K and seed: the output of `Asker.ask`, "model", "parameters",
         "task", "shots" and "seed" (None without examples).
     """
-    asker = Asker(opened, asking)
+    asker = Asker(opened, **settings)
     model = {"model": opened.name, "parameters": opened.network.count_params()}
     plan = [(task, k, seed) for task in tasks for k in shots for seed in (seeds if k else [None])]
     records = []

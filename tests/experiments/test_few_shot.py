@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.few_shot.__main__ import main
-from experiments.few_shot.asking import Asker, Asking
+from experiments.few_shot.asking import Asker
 from experiments.few_shot.evaluate import baselines, draw_shots, evaluate
 from experiments.few_shot.tasks import PromptTask
 from experiments.generate.opening import open_model
@@ -36,13 +36,13 @@ def letters(count, seed):
 def test_the_model_answers_better_than_chance_and_calibration_is_done(run):
     task = PromptTask("letters", "choice", letters(40, 1), letters(20, 2), content_free=("", "."))
     opened = open_model(run)
-    records = evaluate(opened, [task], [0, 2], [1, 2], Asking("token"))
+    records = evaluate(opened, [task], [0, 2], [1, 2])
     assert [(one["shots"], one["seed"]) for one in records] == [(0, None), (2, 1), (2, 2)]
     assert records[0]["score"] > 0.8
     assert records[0]["shown"] == 0 and 0 < records[1]["shown"] <= 2
     guess = baselines(task)
     assert abs(guess["chance"] - 0.5) < 0.1 and 0.2 < guess["majority"] < 0.8
-    found = Asker(opened, Asking("sum", calibrate=True)).ask(task, [])
+    found = Asker(opened, "sum", calibrate=True).ask(task, [])
     assert found["score"] > 0.8
 
 

@@ -99,17 +99,34 @@ class TaskKind(abc.ABC):
     def of_texts(self, *columns: Sequence[str]) -> Any:
         """Examples without labels, of N texts, or of N first and N second ones."""
 
-    @abc.abstractmethod
+    @property
+    def columns(self) -> int:
+        """The texts of an example."""
+        return 2 if self.task.second else 1
+
     def parse(self, lines: list[str], first: int) -> Any:
-        """Examples from the lines of a file, one a line; `first` is the first one's number.
+        """Examples from the lines of a file, one a line, tabs between its texts.
+
+        Args:
+            first: number of the first line.
 
         Raises:
             UserError: a line is not of the task's form; says which.
         """
+        if self.columns == 1:
+            return self.of_texts(lines)
+        rows = [line.split("\t") for line in lines]
+        for number, row in enumerate(rows, first):
+            if len(row) != self.columns:
+                raise UserError(
+                    f"line {number}: {len(row)} columns, not {self.columns}: {self.task.name} is "
+                    f"about {self.columns} texts, separate them by one tab each"
+                )
+        return self.of_texts(*([row[column] for row in rows] for column in range(self.columns)))
 
-    @abc.abstractmethod
     def least_length(self, spans: SpanLimits) -> int:
         """The shortest `max_length` that a row fits into."""
+        return 5 if self.task.second else 3
 
     @abc.abstractmethod
     def encode(
@@ -186,23 +203,3 @@ class TaskKind(abc.ABC):
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
         """The metrics, and "score"."""
         return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}
-
-
-def columns_of(lines: list[str], first: int, count: int, why: str) -> list[list[str]]:
-    """The columns of lines with tabs in them.
-
-    Args:
-        first: number of the first line.
-        why: there must be so many, for the error.
-
-    Raises:
-        UserError: a line has another number of columns.
-    """
-    rows = [line.split("\t") for line in lines]
-    for number, row in enumerate(rows, first):
-        if len(row) != count:
-            tab = "one tab" if count == 2 else "one tab each"
-            raise UserError(
-                f"line {number}: {len(row)} columns, not {count}: {why}, separate them by {tab}"
-            )
-    return [[row[column] for row in rows] for column in range(count)]

@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, columns_of
+from experiments.finetune.kinds.base import Limits, TaskKind
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_choices, encode_examples
 from macaron_tf.data.tasks.reading import Examples, TextSets, read_choices, read_examples
@@ -32,14 +32,6 @@ class Classification(TaskKind):
     def of_texts(self, *columns: Sequence[str]) -> Examples:
         first, second = [*map(list, columns), None][:2]
         return Examples(first, second, None, np.arange(len(first)), None)
-
-    def parse(self, lines: list[str], first: int) -> Examples:
-        if not self.task.second:
-            return self.of_texts(lines)
-        return self.of_texts(*columns_of(lines, first, 2, f"{self.task.name} is about two texts"))
-
-    def least_length(self, spans: SpanLimits) -> int:
-        return 5 if self.task.second else 3
 
     def encode(self, vocabulary, examples: Examples, limits: Limits, progress=None):
         return encode_examples(vocabulary, examples, limits.max_length, progress, limits.causal)
@@ -99,16 +91,12 @@ class Choice(Classification):
     def row_shape(self) -> tuple[int, ...]:
         return (len(self.task.second),)
 
+    @property
+    def columns(self) -> int:
+        return 1 + len(self.task.second)
+
     def of_texts(self, *columns: Sequence[str]) -> TextSets:
         return TextSets(tuple(map(list, columns)), None)
-
-    def parse(self, lines: list[str], first: int) -> TextSets:
-        count = len(self.task.second)
-        why = f"{self.task.name} has a text and {count} choices"
-        return self.of_texts(*columns_of(lines, first, 1 + count, why))
-
-    def least_length(self, spans: SpanLimits) -> int:
-        return 5
 
     def encode(self, vocabulary, examples: TextSets, limits: Limits, progress=None):
         return encode_choices(vocabulary, examples, limits.max_length, progress, limits.causal)

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetune.kinds.base import (
-    Limits,
-    SpanLimits,
-    TaskKind,
-    columns_of,
-    refuse_last,
-)
+from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
 from macaron_tf.data.tasks.questions import (
     EncodedQuestions,
     Questions,
@@ -62,7 +56,7 @@ class Spans(TaskKind):
     def parse(self, lines: list[str], first: int) -> Questions:
         """Lines of a question and a context: a tab between, or a JSON object of both."""
         if not any(line.startswith("{") for line in lines):
-            return self.of_texts(*columns_of(lines, first, 2, "give a question and a context"))
+            return super().parse(lines, first)
         columns: list[list[str]] = [[], []]
         for number, line in enumerate(lines, first):
             try:

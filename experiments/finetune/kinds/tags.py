@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.finetune.kinds.base import Limits, SpanLimits, TaskKind, refuse_last
+from experiments.finetune.kinds.base import Limits, TaskKind, refuse_last
 from macaron_tf.data.tasks.tags import (
     EncodedTaggedSentences,
     TaggedSentences,
@@ -31,12 +31,6 @@ class Tags(TaskKind):
         # At ASCII's white space alone, as `tf.strings.split` does it in what is exported.
         words = [[word.decode() for word in line.encode().split()] for line in lines]
         return TaggedSentences(words, None)
-
-    def parse(self, lines: list[str], first: int) -> TaggedSentences:
-        return self.of_texts(lines)
-
-    def least_length(self, spans: SpanLimits) -> int:
-        return 3
 
     def encode(
         self, vocabulary, examples: TaggedSentences, limits: Limits, progress=None
