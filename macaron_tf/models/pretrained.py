@@ -36,8 +36,8 @@ class Pretrained:
         sentinels: of an encoder-decoder, how many ids behind the vocabulary's are T5's sentinels.
         ends: of an encoder-decoder, arguments of `SequenceGenerator`: how its texts begin, where
             that differs from models that are trained here.
-        answers: of an encoder-decoder that was fine-tuned, arguments of `TaskGenerator`: the task
-            whose lines it answers, and their limits.
+        answers: of an encoder-decoder that was fine-tuned: the task whose lines it answers, their
+            limits and how they begin.
         pooling, normalize, max_length: of a sentence encoder: `"cls"`, `"mean"` or `"max"`, [CLS]
             and [SEP] included; whether vectors get length 1; longest row, beyond which text is cut.
         name: short, for tables. checkpoint: whose weights.

@@ -7,14 +7,13 @@ import tensorflow as tf
 from experiments.embed import run as embedding
 from experiments.finetune import __main__ as finetune
 from experiments.finetune.init import read_init
-from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun, Predictor
 from export.fine_tuned import ClassifierModule
-from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder, read_language_model
 from macaron_tf.models import CausalClassifier
 from macaron_tf.training.progress import read_lines
+from tests.experiments.pretraining_toy import flags
 from tests.experiments.task_toys import not_yet_trained, write_table
 from tests.harness import numpy_of
 
@@ -61,19 +60,20 @@ def test_a_language_models_scores_come_along(tmp_path):
     )
 
 
-def xlnet_directory(directory):
-    """An XLNet that classifies, and its tokenizer."""
+@pytest.fixture(scope="module")
+def xlnet_place(tmp_path_factory):
+    """An XLNet that classifies, its tokenizer, and the place of both."""
+    directory = tmp_path_factory.mktemp("xlnet")
     (directory / "spiece.model").write_bytes(train_sentencepiece(**XLNET))
     tokenizer = transformers.XLNetTokenizer.from_pretrained(directory)
     model = xlnet.make(
         directory, "XLNetForSequenceClassification", vocab_size=len(tokenizer), num_labels=2
     )
-    return model, tokenizer
+    return model, tokenizer, f"hugging-face:{directory}"
 
 
-def test_xlnet_classifies_as_theirs(tmp_path):
-    theirs, tokenizer = xlnet_directory(tmp_path)
-    given = f"hugging-face:{tmp_path}"
+def test_xlnet_classifies_as_theirs(xlnet_place):
+    theirs, tokenizer, given = xlnet_place
     init, recipe, network = not_yet_trained(given, "mrpc", "max_length=48", name="bert")
     output = theirs.logits_proj
     network.head.dense.set_weights([output.weight.detach().numpy().T, output.bias.detach().numpy()])
@@ -82,43 +82,33 @@ def test_xlnet_classifies_as_theirs(tmp_path):
     options = {"padding": True, "return_token_type_ids": True, "return_tensors": "pt"}
     with torch.no_grad():
         expected = theirs(**tokenizer(first, second, **options)).logits
-    predictor = Predictor(network, init.vocabulary, recipe)
-    found = predictor.of_texts(first, second)
+    found = Predictor(network, init.vocabulary, recipe).of_texts(first, second)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
     module = ClassifierModule(network, init.vocabulary, recipe.described, recipe.max_length)
     probabilities = module.classify(tf.constant(first), tf.constant(second))["probabilities"]
     np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
-
-
-def test_what_begins_with_cls_is_no_xlnet_s(tmp_path):
-    xlnet_directory(tmp_path)
-    given = f"hugging-face:{tmp_path}"
-    init = read_init(given)
+    # Its rows do not begin with [CLS].
     for task in ("squad", "conll2003"):
         with pytest.raises(UserError, match=r"rows that begin with \[CLS\]"):
-            recipe = init.apply(preset("bert", get_task(task)))
-            FinetuningRun(None, recipe, init.vocabulary).build_network()
+            not_yet_trained(given, task, "spans.max_question=4", name="bert")
     with pytest.raises(UserError, match="an XLNet whose rows end"):
         embedding.read_start(given)
 
 
 @pytest.mark.parametrize("system", ["gpt", "xlnet"])
-def test_a_run_from_it_is_trained_and_opened_again(system, tmp_path):
-    theirs, run = tmp_path / "theirs", tmp_path / "run"
-    theirs.mkdir()
-    if system == "xlnet":
-        xlnet_directory(theirs)
-    else:
-        decoders.make("gpt", theirs, vocab_size=decoders.write_gpt_vocabulary(theirs))
+def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path):
+    run, given = tmp_path / "run", xlnet_place[-1]
+    if system == "gpt":
+        decoders.make("gpt", tmp_path, vocab_size=decoders.write_gpt_vocabulary(tmp_path))
+        given = f"hugging-face:{tmp_path}"
     for split in ("train", "validation"):
         rows = [("the wheel", "he", "1"), ("well, hell", "1,234 we", "0")] * 4
         write_table(tmp_path / f"{split}.tsv", rows, "sentence1\tsentence2\tlabel")
     settings = ["max_length=16", "batch_size=4", "training.max_steps=2", "epochs=None"]
     settings += ["warmup_fraction=None", "validate_epochs=None", "training.validate_every=2"]
-    command = ["train", "mrpc", str(run), "--init", f"hugging-face:{theirs}"]
+    command = ["train", "mrpc", str(run), "--init", given]
     command += ["--source", f"tsv:{tmp_path}/{{split}}.tsv"]
-    command += [part for setting in settings for part in ("--set", setting)]
-    assert finetune.main(command) == 0
+    assert finetune.main([*command, *flags(settings)]) == 0
     losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
     # No token of a row is one that can never come.
     assert losses and max(losses) < 50
