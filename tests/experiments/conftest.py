@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.experiments.pretraining_toy import train_language_toy
 from tests.experiments.task_toys import train_toy, write_toy
 
 
@@ -19,6 +20,12 @@ def toy_run(toy, tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "toy"
     train_toy(toy, run)
     return run
+
+
+@pytest.fixture(scope="session")
+def language_run(tmp_path_factory):
+    """A language model of the letters' language."""
+    return train_language_toy(tmp_path_factory.mktemp("language"))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from macaron_tf.decoding import GenerationConfig
 from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.similarity import unit_vectors
 from tests.conftest import number_pairs
-from tests.experiments.language_toy import train_language_toy
+from tests.experiments.pretraining_toy import train_language_toy
 from tests.experiments.task_toys import (
     reading_flags,
     sentences,
