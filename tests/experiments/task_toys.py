@@ -59,13 +59,17 @@ def embedding_flags(
 def reading_flags(folder: pathlib.Path, task: str, **settings) -> list[str]:
     """The same for questions or entities, through windows."""
     tags = task == "conll2003"
-    steps = {"training__max_steps": 60, "training__validate_every": 30} if tags else {
-        "training__max_steps": 200, "training__validate_every": 100
-    }  # fmt: skip
-    windows = {"model__num_layers": 2, "spans__max_question": 4, "spans__doc_stride": 6}
+    steps = 60 if tags else 200
+    ours = {
+        "training__max_steps": steps,
+        "training__validate_every": steps // 2,
+        "training__learning_rate": 0.005,
+        "model__num_layers": 2,
+        "spans__max_question": 4,
+        "spans__doc_stride": 6,
+    }
     source = f"conll:{folder}/{{split}}.txt" if tags else f"squad:{folder}/{{split}}.json"
-    learning_rate = {"training__learning_rate": 0.005}
-    return toy_flags(folder, source, **{**steps, **windows, **learning_rate, **settings})
+    return toy_flags(folder, source, **{**ours, **settings})
 
 
 def _flags(folder: pathlib.Path, source: str, model: str, settings: dict) -> list[str]:

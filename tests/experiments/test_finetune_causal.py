@@ -12,7 +12,7 @@ from export.saved_model import export
 from macaron_tf.errors import UserError
 from macaron_tf.models import CausalChooser, CausalClassifier
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags
+from tests.experiments.pretraining_toy import flags, toy_settings
 from tests.experiments.task_toys import (
     BLAME,
     FILLERS,
@@ -26,13 +26,6 @@ from tests.experiments.task_toys import (
     write_table,
 )
 
-TINY = [
-    "corpus.sequence_length=16", "batch_size=16", "model.hidden_dim=32", "model.num_layers=1",
-    "model.feed_forward_dim=96", "model.max_length=16", "model.dropout=0",
-    "model.attention_dropout=0", "training.max_steps=4", "training.warmup_steps=1",
-    "training.validate_every=4", "corpus.validation_every=20",
-]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def gpt(toy, tmp_path_factory):
@@ -40,7 +33,9 @@ def gpt(toy, tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpt")
     text = "\n".join(sentence for sentence, _ in sentences(400, seed=5))
     (folder / "text.txt").write_text(text)
-    settings = flags([*TINY, f"corpus.sources=text:{folder}/text.txt"])
+    settings = toy_settings(f"text:{folder}/text.txt", 4)
+    settings += ["training.validate_every=4", "training.warmup_steps=1", "model.num_layers=1"]
+    settings = flags([*settings, "model.max_length=16"])
     vocabulary = ["--vocabulary", str(toy / "vocabulary")]
     assert pretrain.main(["train", "gpt2_tiny", str(folder / "run"), *vocabulary, *settings]) == 0
     return folder / "run"
@@ -61,12 +56,9 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
 
 def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path):
     run = tmp_path / "run"
-    settings = {
-        "batch_size": 16, "max_length": 16, "training.max_steps": 60, "training.log_every": 20,
-        "training.validate_every": 30, "training.learning_rate": 0.01,
-        "training.schedule": "constant",
-    }  # fmt: skip
-    chosen = flags([f"{name}={value}" for name, value in settings.items()])
+    training = ("max_steps=60", "validate_every=30", "log_every=20", "learning_rate=0.01")
+    training = [f"training.{one}" for one in (*training, "schedule=constant")]
+    chosen = flags([*training, "batch_size=16", "max_length=16"])
     source = ["--source", f"tsv:{toy}/{{split}}.tsv"]
     assert main(["train", "sst2", str(run), "--init", str(gpt), *source, *chosen]) == 0
     lines = read_lines(run / "metrics.jsonl")
