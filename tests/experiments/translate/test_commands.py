@@ -15,7 +15,8 @@ from tests.experiments.pretraining_toy import flags
 
 
 def train(run, settings, *arguments) -> int:
-    """The exit status of a training of the small recipe."""
+    """The exit status of a training of the small recipe, quickly compiled and validated."""
+    settings = [*settings, "data.batching.shapes=1", "data.validation_lines=2"]
     return main(["train", "multi30k_macaron_tiny", str(run), *arguments, *flags(settings)])
 
 
@@ -92,24 +93,19 @@ def test_sampling_is_repeatable_and_varies(number_run, tmp_path):
     assert main(arguments) == 2
 
 
-def test_the_same_command_goes_on_where_it_stopped(number_text, tmp_path, capsys):
-    settings, run = number_settings(number_text, steps=20), str(tmp_path / "run")
-    longer = [*settings, "training.max_steps=30"]
+def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys):
+    """Other settings, and other text under the same name, are refused."""
+    settings = number_settings(write_numbers(tmp_path, 300, 40), steps=10)
+    run, longer = str(tmp_path / "run"), [*settings, "training.max_steps=20"]
     assert train(run, settings) == train(run, longer) == 0
-    assert "going on after step 20" in capsys.readouterr().out
-    assert TranslationRun.open(run).recipe.training.max_steps == 30
+    assert "going on after step 10" in capsys.readouterr().out
+    assert TranslationRun.open(run).recipe.training.max_steps == 20
     for other in ("model.num_heads=4", "training.seed=9", "training.dtype_policy=mixed_bfloat16"):
         assert train(run, [*longer, other]) == 2
         assert f"{run} was trained with" in capsys.readouterr().err
     assert TranslationRun.open(run).recipe.training.seed == 1
-
-
-def test_other_text_under_the_same_name_is_refused(number_text, tmp_path, capsys):
-    settings = number_settings(write_numbers(tmp_path, 300, 40), steps=2)
-    settings += ["data.validation_lines=2", "data.batching.shapes=1"]
-    assert train(tmp_path / "run", settings) == 0
     (tmp_path / "train.tsv").write_text("one one one\teins eins eins\n" * 300)
-    assert train(tmp_path / "run", settings) == 2
+    assert train(run, longer) == 2
     assert "the training text is not what" in capsys.readouterr().err
 
 
@@ -119,7 +115,8 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, caps
     assert main(["vocabulary", "demo", out, *flags(settings)]) == 0
     assert "40 pieces" in capsys.readouterr().out
     # The same text and size, but not lower-cased: another vocabulary than the run's.
-    assert train(number_run, settings, "--vocabulary", out) == 2
+    arguments = ["--vocabulary", out, *flags(settings)]
+    assert main(["train", "multi30k_macaron_tiny", str(number_run), *arguments]) == 2
     assert "vocabulary mismatch" in capsys.readouterr().err
 
 

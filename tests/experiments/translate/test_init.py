@@ -48,8 +48,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
         sources.append((f"text-lines:{folder}/{code}.txt", "train", None, language))
     every = toy_settings(str(tuple(sources)), recipe="" if recipe == "xlm_tiny" else recipe)
     every += ["vocabulary.size=60", "corpus.sequence_length=24", "model.max_length=40"]
-    if recipe != "xlm_tiny":
-        every.append("model.num_encoder_layers=2")
+    every.append("model.num_layers=1" if recipe == "xlm_tiny" else "model.num_encoder_layers=2")
     made = registry.load(recipe, PretrainingRecipe, [*every, *settings])
     run = PretrainingRun(as_path(folder / "run"), made, train_vocabulary(made))
     write_untrained(run, seed)
@@ -244,7 +243,7 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
     ("change", "words"),
     [
         ({"model.hidden_dim": 64}, "wants model.hidden_dim=32, not 64"),
-        ({"model.num_decoder_layers": 3}, "wants model.num_decoder_layers=2, not 3"),
+        ({"model.num_decoder_layers": 3}, "wants model.num_decoder_layers=1, not 3"),
         ({"model.block": "macaron"}, "wants model.block='transformer', not 'macaron'"),
         ({"model.num_source_layers": 1}, "wants model.num_source_layers=0, not 1"),
         ({"data.target_language": "fr"}, "has language embeddings of en, de, and none of 'fr'"),
