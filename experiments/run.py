@@ -24,7 +24,7 @@ from etils import epath
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.text import load_encoder_vocabulary
+from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import find_checkpoint
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
@@ -34,10 +34,12 @@ from macaron_tf.training.updates import FirstStage
 class Run(abc.ABC):
     """A finished or running training: its folder, recipe and vocabulary.
 
-    A command's own subclass names the class of its recipes and builds their network.
+    A command's own subclass names the classes of its recipes and of its vocabulary (None = it has
+    none), and builds the network.
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
+    vocabulary_class: typing.ClassVar[type | None] = PieceVocabulary
 
     path: epath.Path
     recipe: Recipe
@@ -49,7 +51,8 @@ class Run(abc.ABC):
         path = storage.as_path(path)
         text, where = _recipe_text(path, f"`{cls.recipe_class.command} train`")
         recipe = recipe_from_json(cls.recipe_class, text, where)
-        return cls(path, recipe, cls.load_vocabulary(path / "vocabulary"))
+        kind = cls.vocabulary_class
+        return cls(path, recipe, kind and kind.load(path / "vocabulary"))
 
     @classmethod
     def resume(cls, path: epath.Path, recipe: Recipe) -> typing.Self | None:
@@ -59,11 +62,6 @@ class Run(abc.ABC):
         run = cls.open(path)
         recipe.check_continues(run.recipe, path)
         return run
-
-    @staticmethod
-    def load_vocabulary(directory: epath.Path):
-        """Reads the vocabulary of a run of this kind."""
-        return load_encoder_vocabulary(directory)
 
     @abc.abstractmethod
     def build_network(self) -> keras.Model:

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Annotated
 
 from annotated_types import Ge
-from etils import epath
 
 from experiments.recipe import Recipe
 from experiments.run import Run
@@ -53,10 +52,7 @@ class ElmoRun(Run):
     """A finished or running training of ELMo."""
 
     recipe_class = ElmoRecipe
-
-    @staticmethod
-    def load_vocabulary(directory: epath.Path) -> WordVocabulary:
-        return WordVocabulary.load(directory)
+    vocabulary_class = WordVocabulary
 
     def build_network(self) -> Elmo:
         config = self.recipe.model_config(self.vocabulary.size)

@@ -26,12 +26,9 @@ class SequenceRun(Run):
     """A training on one of the tasks, with a number of symbols at most instead of a vocabulary."""
 
     recipe_class = SequenceRecipe
+    vocabulary_class = None
 
     vocab_size: int | None = None
-
-    @staticmethod
-    def load_vocabulary(directory) -> None:
-        return None
 
     def build_network(self) -> TemporalModel:
         config = self.recipe.model_config(self.vocab_size)

@@ -3,14 +3,12 @@
 import dataclasses
 import os
 
-from etils import epath
-
 from experiments.run import Run
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
 from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.encoder_decoder import first_stage_variables
-from macaron_tf.text import PairVocabulary, PieceVocabulary
+from macaron_tf.text import PairVocabulary
 from macaron_tf.training.updates import FirstStage
 
 _MAX_SOURCE = 256  # pieces of the longest line that is read
@@ -27,10 +25,6 @@ class TranslationRun(Run):
     """A finished or running training of a translator."""
 
     recipe_class = TranslationRecipe
-
-    @staticmethod
-    def load_vocabulary(directory: epath.Path) -> PieceVocabulary:
-        return PieceVocabulary.load(directory)
 
     def build_network(self) -> EncoderDecoder:
         sizes = [self.vocabulary.size]
