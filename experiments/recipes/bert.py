@@ -96,9 +96,7 @@ def bert_rab_tiny() -> PretrainingRecipe:
 
 
 def bert_rab_base() -> PretrainingRecipe:
-    """BERT-rab of the SwishRNN paper, base: BERT with T5's relative attention bias in every layer.
-
-    All else is `bert_base`, whose documentation names the source of each number (Lei et al. 2022).
+    """BERT-rab of the SwishRNN paper, base: `bert_base` with T5's bias in every layer.
 
     Measured: not run at this size.
     """
@@ -126,9 +124,8 @@ def swish_rnn_base() -> PretrainingRecipe:
     """The SwishRNN model of Lei et al. 2022, base: BERT-rab with recurrences for feed-forwards.
 
     Inner width 2,048, step sizes 1, 2 and 4 in turn (`--set model.rnn_step_sizes=1` for the paper's
-    first row of table 2). All else is `bert_base`, whose documentation names the source of each
-    number. Paper, table 1, average of ten tasks: 84.0, against 81.0 (BERT-rab) and 81.9
-    (BERT-orig).
+    first row of table 2). All else is `bert_base`. Paper, table 1, average of ten tasks: 84.0,
+    against 81.0 (BERT-rab) and 81.9 (BERT-orig).
 
     Measured: not run at this size.
     """
@@ -219,8 +216,7 @@ def gmlp_base() -> PretrainingRecipe:
 def amlp_tiny() -> PretrainingRecipe:
     """aMLP: gMLP with one small head of attention in every layer, tiny.
 
-    Liu et al. 2021 with `bert_tiny`'s width, tokens and schedule: six layers, which count as many
-    parameters as BERT's three; no positions but those of the matrices, one weight a distance.
+    Liu et al. 2021; all else is `gmlp_tiny`.
 
     Measured: after 5,000 updates of 8 rows, pre-norm with T5's bias (one seed), loss of tokens
     4.65; fine-tuned, SST-2 81.1 and CoNLL-2003 69.5; see `experiments/results/slides_encoders`.
