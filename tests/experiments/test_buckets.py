@@ -74,9 +74,8 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path):
     content = shard.read_bytes()
     opened = PretrainingCorpus.open(corpus)
     recipe = registry.load("bert_tiny", settings=train_flags(bucket)[3::2])
-    for damage in (lambda: shard.write_bytes(content[: len(content) // 2]), shard.unlink):
-        damage()
-        with pytest.raises(UserError, match=f"{shard} is missing or damaged"):
-            train_recipe(recipe, tmp_path / "run", opened)
+    shard.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match=f"{shard} is missing or damaged"):
+        train_recipe(recipe, tmp_path / "run", opened)
     shard.write_bytes(content)
     assert train_recipe(recipe, tmp_path / "run", opened).step == 20
