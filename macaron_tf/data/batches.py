@@ -126,8 +126,6 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
 
     Args:
         lengths: (N,) lengths of rows, of a pair its longer side; at least one row.
-        count: greatest number of lengths.
-        multiple: every length is a multiple of it.
 
     Returns:
         The lengths, ascending; the last one holds the longest row.
@@ -158,9 +156,6 @@ class Batches(abc.ABC):
     The order of an epoch follows from the seed and the epoch's number by NumPy's generator, and
     the batches that are skipped are never gathered: a run resumes at any step at once. NumPy
     gathers them too, from ids that may be mapped from disk, and tf.data prefetches.
-
-    Attributes:
-        steps_per_epoch: batches of an epoch.
     """
 
     steps_per_epoch: int
@@ -217,10 +212,8 @@ class ArrayBatches(Batches):
     """Batches of examples that a function gathers: images, pieces of music, windows of a text.
 
     Args:
-        count: number of examples, N.
         size: examples of a batch, B; those left over in a shuffled epoch are left out.
         gather: numbers of examples (B,) to the arrays of a batch.
-        shapes: (dtype, shape) of each array.
         lengths: (N,) lengths of examples; the batches of a shuffled epoch then hold similar ones.
         shuffle: False = every epoch in the examples' order.
     """
@@ -268,9 +261,7 @@ class BucketBatches(Batches):
 
     Args:
         rows: the ids that a batch shows; every example has equally many rows of each.
-        count: number of examples, N.
         make_buckets: static lengths to their buckets.
-        shapes: greatest number of static lengths.
         length_multiple: lengths are multiples of this, or `longest` itself.
         lengths: the static lengths, instead of the best ones for these rows; give a training
             set's `lengths` to its validation set to share its shapes. A longer row adds one.
@@ -389,7 +380,6 @@ class EncodedExamples:
         labels: (N,) int32 classes or float32 scores; (N, 2) int32 positions; `TokenRows` of a
             label for each id; or None.
         max_length: greatest length of a row.
-        count: R.
         cls_last: whether a row's last id is [CLS], of segment 2.
         needs_labels: whether there is nothing to learn from without labels.
     """
@@ -413,7 +403,6 @@ class ExampleBatches(BucketBatches):
 
     Args:
         encoded: the examples; other batch sizes may share them.
-        shapes, length_multiple, lengths: as for `BucketBatches`.
     """
 
     def __init__(

@@ -173,9 +173,6 @@ class TranslationData(BucketBatches):
 
     A batch is {"source": (B, L) int32, "target": (B, L) int32}, each row ids + EOS; that of an
     evaluation has "index" besides, a pair's number among the pairs before cleaning.
-
-    Args:
-        lengths: see `BucketBatches`.
     """
 
     def __init__(
@@ -219,7 +216,6 @@ class TranslationData(BucketBatches):
         A damaged cache, `tokens` in `cache_directory()`, is made anew.
 
         Args:
-            source, split, data_dir, download: as for `read_pairs`.
             source_lang, target_lang: languages; the vocabulary's when None.
             sampling: BPE-dropout, for training; none when None.
         """

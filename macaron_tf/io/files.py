@@ -82,7 +82,6 @@ def only_writer(folder: str | os.PathLike, activity: str) -> Iterator[None]:
     Args:
         folder: made when absent; an empty `.lock` stays in it. A bucket has no locks: nothing is
             done there.
-        activity: such as "training", for the sentence that refuses a second process.
 
     Raises:
         UserError: another process holds the folder, or it cannot be written.

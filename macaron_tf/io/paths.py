@@ -32,11 +32,7 @@ def as_path(path: str | os.PathLike) -> epath.Path:
 def clear_errors(
     what: str, mend: str = "check its permissions and the free space"
 ) -> Iterator[None]:
-    """Turns a file error within the `with` into a UserError of one sentence.
-
-    Args:
-        what: such as "cannot write FILE".
-    """
+    """Turns a file error within the `with` into a UserError of one sentence."""
     try:
         yield
     except FILE_ERRORS as error:

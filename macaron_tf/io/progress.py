@@ -89,8 +89,6 @@ def track(chunks: Iterable[tuple[int, Chunk]], total: int, what: str, unit: str)
 
     Args:
         chunks: pairs of a chunk's size and the chunk.
-        what: the work, such as "translating".
-        unit: plural name of what a size counts, such as "lines".
     """
     with Progress(unit, total, what, lines=False) as progress:
         for size, chunk in chunks:

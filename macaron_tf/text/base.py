@@ -40,7 +40,6 @@ class Vocabulary(abc.ABC):
 
     Class attributes:
         kind: name in `vocabulary.json`; `Vocabulary.load` finds the class by it.
-        contents_name: the vocabulary's own file.
     """
 
     kind: ClassVar[str] = ""
@@ -354,7 +353,6 @@ class PairVocabulary(PieceVocabulary):
     Args:
         source, target: of each side; the same one where both were learnt together.
         normalization: applied to a line before its vocabulary's own.
-        languages: of the source and the target.
     """
 
     kind = "pair"

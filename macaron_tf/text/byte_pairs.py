@@ -189,10 +189,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     Args:
         units: the pieces from id 5 on, each byte written as its character of `byte_alphabet`.
-        merges: `"left right"`, in the order of learning.
         add_prefix_space: begin each line with a space, so that its first word is as any other;
             RoBERTa and GPT-2 do not.
-        pair_separators: see `PieceVocabulary`.
 
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
     """
@@ -232,7 +230,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
         Args:
             size: number of pieces, the 5 special ones and the 256 bytes included.
-            max_lines: lines read at most; the first ones are taken.
         """
         try:
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -349,7 +346,6 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     Args:
         units: the pieces from id 5 on; one that ends a word ends with `</w>`.
-        merges: `"left right"`, in the order of learning.
 
     References: Radford et al. 2018 (GPT), section 4.1.
     """

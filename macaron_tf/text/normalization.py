@@ -176,7 +176,6 @@ class LocatedPieces(NamedTuple):
     """Ids of pieces, and the position of each in the original text.
 
     Attributes:
-        ids: (B, None) int32 ragged.
         starts, ends: (B, None) int64 ragged, of the same rows: `text[start:end]` in characters
             (code points, as Python counts them).
     """
@@ -196,9 +195,6 @@ class AlignedText:
         texts: (B,) string tensor of UTF-8.
         normalize: (N,) strings to (N,) strings; it sees one character at a time: rules that
             depend on neighbours, such as BERT's limit of a word's length, have no effect.
-
-    Attributes:
-        normalized: (B,) string tensor.
     """
 
     def __init__(self, texts: tf.Tensor, normalize: Callable[[tf.Tensor], tf.Tensor]):

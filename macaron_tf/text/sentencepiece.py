@@ -40,15 +40,10 @@ class SentencePieceVocabulary(PieceVocabulary):
     [SEP] and [MASK].
 
     Args:
-        proto: the serialized model.
         normalization: applied to a line before it is cut.
         languages: of the lines; they choose the punctuation rules.
         fold_accents: before all else, take accents off and write LaTeX's quotation marks as `"`,
             as ALBERT does.
-        pair_separators, cls_last: see `PieceVocabulary`.
-
-    Attributes:
-        processor: SentencePiece's own processor of the model.
     """
 
     kind = "sentencepiece"
@@ -114,12 +109,10 @@ class SentencePieceVocabulary(PieceVocabulary):
                 feed of a joint vocabulary from sentence pairs.
             size: number of pieces, the special ones included.
             masks: an encoder's special pieces, with [MASK], instead of a translator's.
-            normalization, languages, fold_accents: as for the class.
             model_type: "bpe" (the papers') or "unigram".
             character_coverage: share of the text's characters that become pieces; by default all
                 but one in 10,000, for an encyclopedia holds thousands that occur once.
             unicode_rule: SentencePiece's own normalization: "nmt_nfkc", "nfkc" or "identity".
-            max_lines: lines read at most; the first ones are taken.
 
         Raises:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
@@ -215,7 +208,6 @@ class SentencePieceVocabulary(PieceVocabulary):
 
         Args:
             dropout: probability of leaving a merge out, in [0, 1].
-            seed: the same seed gives the same ids.
 
         References: Provilkov et al. 2020, BPE-Dropout, section 3.
         """
@@ -251,7 +243,6 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
     Args:
         lines: normalized lines, none empty.
         size: number of pieces, special ones included.
-        options: further options of SentencePiece's trainer.
     """
     model = io.BytesIO()
     try:

@@ -133,11 +133,7 @@ class WordPieceVocabulary(PieceVocabulary):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lower_case: bool = True) -> "WordPieceVocabulary":
-        """Reads a `vocab.txt` of BERT's releases: a piece a line.
-
-        Args:
-            lower_case: True for "uncased" models.
-        """
+        """Reads a `vocab.txt` of BERT's releases: a piece a line."""
         contents = storage.read_bytes(path)
         try:
             return cls.from_contents(contents, {"lower_case": lower_case})
@@ -159,7 +155,6 @@ class WordPieceVocabulary(PieceVocabulary):
             size: number of pieces, the 5 special ones included.
             max_characters: only that many of the text's characters become pieces, the most
                 frequent ones; a word with another one is [UNK].
-            max_lines: lines read at most; the first ones are taken.
 
         Raises:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.

@@ -87,7 +87,6 @@ class MixedDocument(NamedTuple):
         text: its text, or the two halves of a translation pair.
         repeated: whether its source has been read to its end before.
         held_out: whether the whole document is for validation.
-        source: number of its source.
     """
 
     text: Text
@@ -111,7 +110,6 @@ def mixed_documents(
 
     Args:
         readers: open the sources; each gives at least one document.
-        weights: positive numbers, or None.
         seed: decides the order, together with the numbers of documents; their text does not.
         hold_out_every: one document in so many is held out, at every reading; of the first three
             documents two are, that a small mixture has two. None holds out none.

@@ -78,10 +78,7 @@ def pack_rows(
     number of ids, are left at their number of rows.
 
     Args:
-        documents: the sentences of each document.
         length: L, 3 or more.
-        cross_documents: let a row go on with the next document.
-        whole_sentences: end rows at the ends of sentences.
     """
     room = length - 2
     rows: list[_Row] = []
@@ -164,7 +161,6 @@ def pack_pairs(
         documents: the sentences of each document; for "next_sentence" two or more that have any.
         length: L, 5 or more.
         rng: decides targets, cuts, replacements and swaps.
-        pairs: "next_sentence" or "sentence_order".
         short_probability: part of the rows whose target is not L - 3 ids but any from 2 on.
         single_sentences: halves of one sentence each (Liu et al. 2019, section 4.2,
             SENTENCE-PAIR): there are no targets.
@@ -267,7 +263,6 @@ class RecordFormat:
     """The layout of a row in a record: L ids, then the other numbers that the corpus's rows have.
 
     Attributes:
-        sequence_length: L.
         columns: names of those numbers: "boundary", where the second half begins, "pair_label",
             "language" and "second_language".
         wide: four bytes a number instead of two.

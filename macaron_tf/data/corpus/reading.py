@@ -86,7 +86,6 @@ class RowOrder:
 
     Attributes:
         paths: of the shards, none of them empty.
-        rows: number of records of each shard.
         first_rows: number of the first row of each shard, which no shuffling changes.
         shuffled_rows: greatest number of rows of a group, a single larger shard excepted.
         seed: two numbers that decide the order; None keeps the order of the files.
@@ -115,7 +114,6 @@ class RowOrder:
         """The rows from `start_row` on; of the rows before it at most one group is read.
 
         Args:
-            start_row: number of the first row, counted from the start of epoch 0.
             decode: makes a tensor `(N, ...)` of N records, a group at once: numbers are shuffled
                 and cut into batches in half the time that strings take.
 
@@ -207,9 +205,6 @@ class PretrainingCorpus:
 
     Attributes:
         folder: the shards' folder, `gs://` included.
-        config: the settings it was prepared with.
-        vocabulary: the vocabulary of its ids.
-        shards: of each split.
         shuffled_rows: greatest number of rows, about, that are shuffled among each other.
         whole: all shards of the corpus that this is a part of, None = itself; rows are numbered
             in the whole.
@@ -227,7 +222,6 @@ class PretrainingCorpus:
         """Opens a folder that `prepare` filled.
 
         Args:
-            folder: on disk or `gs://`.
             verify: compare the SHA-256 of every shard, about a second a gigabyte, not the sizes
                 alone; None does so on disk, and not in a bucket.
         """

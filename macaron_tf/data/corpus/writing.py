@@ -72,9 +72,6 @@ def prepare(
     out may stand in the running text of their languages.
 
     Args:
-        vocabulary: cuts the text; it is saved in the folder.
-        out: the folder, `gs://` included.
-        data_dir, download: see `read_pairs`.
         stream: where the progress is shown; standard error if None.
 
     Raises:
@@ -140,10 +137,8 @@ class PreparationState:
     """The state of a preparation after a shard, from which it resumes.
 
     Attributes:
-        documents: documents in the shards.
         counted: rows that were numbered for the choice of validation rows.
         tokens: ids without padding.
-        train: the training shards.
         validation: the validation rows of each of them, in files of their own; of pairs none.
     """
 

@@ -43,7 +43,6 @@ def read_homeassistant(
     Args:
         language: the language beside English; None = the other of the two below.
         split: "train" (96%), "validation" (2%) or "test" (2%).
-        source_lang, target_lang: "en" and the other language, in either order.
 
     Raises:
         UserError: unknown language or split, English on neither side, the wheel cannot be had.

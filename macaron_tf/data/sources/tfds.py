@@ -22,10 +22,7 @@ class PreparedSplit(NamedTuple):
     """A split of a prepared set.
 
     Attributes:
-        name: NAME[/CONFIG][:VERSION].
         split: the split, or a slice such as "train[:10%]".
-        builder: TFDS's read-only builder.
-        folder: the set's folder.
         features: TFDS's description of a record's fields, by name.
     """
 
@@ -68,12 +65,10 @@ def open_set(
     """Opens a split of a prepared set.
 
     Args:
-        name: NAME[/CONFIG][:VERSION].
         split: a split, or a slice of one such as "train[:10%]".
         data_dir: TFDS's folder; its own default when None.
         download: prepare the set when it is absent. Never done otherwise: with no network TFDS
             tries for minutes.
-        languages: see `prepared_folder`.
 
     Raises:
         UserError: no such set, configuration or split; a damaged set; no network.

@@ -40,7 +40,6 @@ def encode_pairs(
 
     Args:
         first, second: (B,) string tensors; the second is None for tasks on one text.
-        max_length: greatest L, special ids included.
 
     Returns:
         {"token_ids": (B, L) int32, filled up with 0 (PAD); "segment_ids": (B, L) int32, 1 in
@@ -175,7 +174,6 @@ def encode_sentences(
 
     Args:
         texts: N texts; an empty one gives a row of the two special ids.
-        max_length: greatest length of a row, special ids included.
 
     Returns:
         The N rows, and how many of them were cut.
@@ -218,7 +216,6 @@ def windows_over(rows: tf.RaggedTensor, rooms: tf.Tensor, stride: int) -> Window
     """Windows that begin every `stride` ids until the last id is seen; at least one a row.
 
     Args:
-        rows: (B, None).
         rooms: (B,) int64, ids that a window on each row holds, 1 or more.
         stride: ids between two windows' beginnings; at most the room, so that no id is lost.
     """

@@ -58,7 +58,6 @@ def read_questions(
     """Reads a split of a task of spans.
 
     Args:
-        split, data_dir, download: as for `read_examples`.
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of SQuAD's fields;
             `squad:FILE`: SQuAD's JSON of version 1.1 or 2.0; `{split}` in the name stands for the
@@ -192,8 +191,6 @@ def encode_questions(
     """Texts to windows `[CLS] question [SEP] context [SEP]`, several where a context is long.
 
     Args:
-        questions, contexts: (N,) string tensors.
-        max_length: greatest L, special ids included.
         stride: context pieces between the beginnings of two windows.
         max_question: pieces of a question; the others are cut off.
 

@@ -45,9 +45,6 @@ class Table:
     Args:
         source: `tsv:FILE`; `{split}` in it stands for the split; without it there are "train" and,
             equally, "all".
-
-    Attributes:
-        header: names of the columns.
     """
 
     def __init__(self, source: Source, split: str):
@@ -100,7 +97,6 @@ class Examples:
     """A split of a task, N examples in the source's order.
 
     Attributes:
-        first: the first text of each.
         second: the second text of each; None for a task on one text.
         labels: (N,) int32 classes, or float32 scores of a regression task; None where the answers
             are kept secret.

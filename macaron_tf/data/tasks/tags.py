@@ -50,7 +50,6 @@ def read_tagged(
     """Reads a split of a task of tags; the tags become IOB2, whichever kind of IOB they are in.
 
     Args:
-        split, data_dir, download: as for `read_examples`.
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
             `conll:FILE`: a word a line, in the first of several columns (with tabs or spaces
@@ -175,9 +174,6 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions) -> tf.Tensor
     """A tagger's probabilities of the tags of each word, (W, C) float32.
 
     A word without a piece has the first tag, "O".
-
-    Args:
-        logits: (M, L, C).
     """
     has_piece = positions.rows >= 0
     # A sentence of such words alone has a window all the same: position 0 is always there.

@@ -74,9 +74,6 @@ def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.nda
     """The classes or scores `(N,)` that texts name, for metrics.
 
     A text that names no class counts as a wrong class, one that is no number as the least score.
-
-    Args:
-        labels: `(N,)`, the right ones.
     """
     found = [read_answer(task, text) for text in texts]
     if task.regression:
