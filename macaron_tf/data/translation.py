@@ -175,12 +175,7 @@ class TranslationData(BucketBatches):
     evaluation has "index" besides, a pair's number among the pairs before cleaning.
     """
 
-    def __init__(
-        self,
-        tokens: TokenizedPairs,
-        batching: BatchingConfig | None = None,
-        lengths: Sequence[int] | None = None,
-    ):
+    def __init__(self, tokens: TokenizedPairs, batching: BatchingConfig | None = None):
         batching = batching or BatchingConfig()
         self.tokens = tokens
         self.batching = batching
@@ -192,7 +187,6 @@ class TranslationData(BucketBatches):
             lambda chosen: Buckets(chosen, batching.max_tokens, batching.row_multiple),
             shapes=batching.shapes,
             length_multiple=batching.length_multiple,
-            lengths=lengths,
             indices=tokens.indices,
         )
 
@@ -257,12 +251,11 @@ class TranslationData(BucketBatches):
         *,
         cleaning: CleaningConfig | None = None,
         batching: BatchingConfig | None = None,
-        lengths: Sequence[int] | None = None,
     ) -> "TranslationData":
         """Cleans and tokenizes lines in the vocabulary's languages, without a cache."""
         cleaning = cleaning or CleaningConfig()
         tokens = tokenize(pairs, vocabulary, cleaning, vocabulary.languages, BpeDropoutConfig())
-        return cls(tokens, batching, lengths)
+        return cls(tokens, batching)
 
     @property
     def source_tokens(self) -> int:

@@ -239,8 +239,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
             ) from None
         # A vocabulary of bytes alone says how text is normalized.
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space)
-        if size < plain.pieces:
-            least = plain.pieces
+        if size < (least := plain.pieces):
             raise too_small(size, "the bytes", least, f"{least} pieces or more")
         text = filter(str.strip, plain.spaced_lines(itertools.islice(lines, max_lines)))
         first = next(text, None)

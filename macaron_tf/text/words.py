@@ -54,10 +54,8 @@ def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
     # decode_raw puts zeros behind the bytes: ones, once the bytes are counted from 1.
     ids = tf.cast(tf.io.decode_raw(kept, tf.uint8, fixed_length=width - 2), tf.int32) + 1
     length = tf.strings.length(kept)[:, None]  # (N, 1)
-    for mark, character in (
-        (SENTENCE_START, _OF_SENTENCE_START),
-        (SENTENCE_END, _OF_SENTENCE_END),
-    ):
+    marks = {SENTENCE_START: _OF_SENTENCE_START, SENTENCE_END: _OF_SENTENCE_END}
+    for mark, character in marks.items():
         is_mark = (flat == mark)[:, None]
         ids = tf.where(is_mark, character, ids)
         length = tf.where(is_mark, 1, length)
@@ -99,8 +97,15 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
         The sentences of each line, stripped, none empty.
     """
     if splitter == "blingfire":
-        split = _blingfire()
-        found = [split(line.encode("utf-8", "replace").decode()).split("\n") for line in lines]
+        try:
+            from blingfire import text_to_sentences
+        except ImportError as error:
+            raise UserError(
+                f"the sentence splitter blingfire is not installed ({error}): pip install "
+                "blingfire, or take tensorflow_text"
+            ) from error
+        clean = (line.encode("utf-8", "replace").decode() for line in lines)
+        found = [text_to_sentences(line).split("\n") for line in clean]
     elif splitter == "tensorflow_text":
         raw = [line.encode("utf-8", "replace") for line in lines]
         with tf.device("CPU"):
@@ -112,17 +117,6 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
             f"no sentence splitter {splitter!r}: it must be one of {', '.join(SPLITTERS)}"
         )
     return [[text for text in map(str.strip, row) if text] for row in found]
-
-
-def _blingfire():
-    try:
-        import blingfire
-    except ImportError as error:
-        raise UserError(
-            f"the sentence splitter blingfire is not installed ({error}): pip install blingfire, "
-            "or take tensorflow_text"
-        ) from error
-    return blingfire.text_to_sentences
 
 
 UNKNOWN = "<UNK>"

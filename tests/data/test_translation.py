@@ -94,17 +94,6 @@ def test_nothing_left_is_an_error(toy_vocabulary):
         TranslationData.from_pairs([("\x00", "\x00")], toy_vocabulary)
 
 
-def test_shared_lengths(data, toy_vocabulary):
-    short = TranslationData.from_pairs(
-        [("the man", "der mann")], toy_vocabulary, batching=SMALL, lengths=data.lengths
-    )
-    assert short.lengths == data.lengths
-    long = TranslationData.from_pairs(
-        [("the man " * 40, "der mann")], toy_vocabulary, batching=SMALL, lengths=data.lengths
-    )
-    assert long.lengths[:-1] == data.lengths and long.steps_per_epoch == 1
-
-
 def test_too_few_tokens_a_batch(toy_pairs, toy_vocabulary):
     few = {"batching": BatchingConfig(max_tokens=10)}
     message = "a batch of 10 tokens cannot hold a row"

@@ -64,9 +64,6 @@ def test_every_line_becomes_one_line_of_valid_utf8():
     raw = tf.constant([b"a\x00b", b"a\xffb", "a\u2028b\u2029c".encode(), b"a\nb\r", b"\x1b", b""])
     got = [line.decode() for line in normalize(raw, NormalizationConfig(), "en").numpy()]
     assert got == ["a b", "a\ufffdb", "a b c", "a b", "", ""]
-
-
-def test_lone_surrogates_are_mended():
     assert "\ufffd" in normalize_lines(["a\ud800b"], NormalizationConfig(), "en")[0]
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.text import WordPieceVocabulary, load_encoder_vocabulary
+from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES as SPECIAL
 from tests.harness import refuses
 
@@ -117,22 +117,6 @@ def test_cased_and_uncased_differ_in_hash_and_ids(small):
     assert cased.encode_lines(["THE"]) != small.encode_lines(["THE"]) == small.encode_lines(["the"])
 
 
-def test_damage_is_refused(small, tmp_path):
-    small.save(tmp_path)
-    record, words = tmp_path / "vocabulary.json", tmp_path / "vocabulary.txt"
-    whole, text = record.read_text(), words.read_bytes()
-    record.write_text(whole.replace("true", "false"))
-    refuses("vocabulary mismatch", load_encoder_vocabulary, tmp_path)
-    record.write_text(whole)
-    for content, message in (
-        (text.replace(b"\nthe\n", b"\nthee\n"), "vocabulary mismatch"),
-        (text[len("[PAD]\n") :], r"vocabulary\.txt: the vocabulary has no piece \[PAD\]"),
-        (text + b"\xff\n", r"vocabulary\.txt: line 1001 is not UTF-8"),
-    ):
-        words.write_bytes(content)
-        refuses(message, load_encoder_vocabulary, tmp_path)
-
-
 def test_a_file_that_is_no_vocabulary(tmp_path):
     path = tmp_path / "vocab.txt"
     refuses(r"cannot read .*vocab\.txt", WordPieceVocabulary.from_file, path)
@@ -143,6 +127,8 @@ def test_a_file_that_is_no_vocabulary(tmp_path):
     ):
         path.write_text("\n".join(words))
         refuses(message, WordPieceVocabulary.from_file, path)
+    path.write_bytes("\n".join([*SPECIAL, "a", ""]).encode() + b"\xff\n")
+    refuses(r"vocab\.txt: line 7 is not UTF-8", WordPieceVocabulary.from_file, path)
     path.write_bytes("\r\n".join([*SPECIAL, "a"]).encode())
     assert WordPieceVocabulary.from_file(path).words[-1] == "a"
 

@@ -71,6 +71,7 @@ def test_sentences():
     found = split_sentences(lines)
     assert found[:4] == [["He came.", "She saw!", "Did it?", "Yes"], [], [], ["no stop"]]
     assert split_sentences([]) == []
+    refuses("no sentence splitter 'axe'", split_sentences, ["a"], "axe")
 
 
 def test_sentences_of_blingfire():
@@ -78,10 +79,6 @@ def test_sentences_of_blingfire():
     lines = ['Mr. Smith paid 3.5 pounds. "Why?" he said.', "", "\x00 a\nb."]
     found = split_sentences(lines, "blingfire")
     assert found[0][0] == "Mr. Smith paid 3.5 pounds." and found[1] == [] and len(found) == 3
-
-
-def test_no_such_splitter():
-    refuses("no sentence splitter 'axe'", split_sentences, ["a"], "axe")
 
 
 def test_lines():

@@ -151,19 +151,17 @@ def corpus_mixture(
     config: CorpusConfig,
     data_dir: str | os.PathLike | None = None,
     max_documents: int | None = None,
-    stream=None,
 ) -> Iterator[MixedDocument]:
     """Draws the documents of a corpus, with `language_alpha` after counting their lines.
 
     Args:
         max_documents: the first so many of each source; None for all.
-        stream: where the counting shows its progress; standard error if None.
     """
     readers = [_source_reader(source, data_dir, max_documents) for source in config.sources]
     weights = config.weights
     if config.language_alpha is not None:
         sizes = []  # of each source: documents and lines; a translation pair is one of each
-        with Progress("documents", stream=stream) as progress:
+        with Progress("documents") as progress:
             for reader in readers:
                 lines = []
                 for text in reader():

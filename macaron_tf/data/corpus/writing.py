@@ -58,7 +58,6 @@ def prepare(
     *,
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
-    stream=None,
 ) -> PretrainingCorpus:
     """Writes a corpus as shards of rows of one length, or resumes an unfinished one.
 
@@ -70,9 +69,6 @@ def prepare(
     where it equals one of them it is left out. Pairs hold out whole documents, which are kept
     out of the training rows whenever they are read. The halves of a translation pair that is held
     out may stand in the running text of their languages.
-
-    Args:
-        stream: where the progress is shown; standard error if None.
 
     Raises:
         UserError: a source that cannot be read; a folder that cannot be written, that another
@@ -90,7 +86,7 @@ def prepare(
         with only_writer(out, "preparing a corpus"):
             # Another process may have finished it since.
             if not _finished(out, settings):
-                _write(config, vocabulary, out, settings, data_dir, stream)
+                _write(config, vocabulary, out, settings, data_dir)
                 return PretrainingCorpus.open(out, verify=False)
     return PretrainingCorpus.open(out)
 
@@ -104,14 +100,14 @@ def _finished(out: str, settings: dict) -> bool:
     return True
 
 
-def _write(config, vocabulary, out: str, settings: dict, data_dir, stream) -> None:
+def _write(config, vocabulary, out: str, settings: dict, data_dir) -> None:
     record = RecordFormat.of(config, vocabulary.size)
     begun = begun_state(out, settings, record)
     if not begun.documents:
         vocabulary.save(out)
-    mixture = corpus_mixture(config, data_dir, stream=stream)
+    mixture = corpus_mixture(config, data_dir)
     writer = CorpusWriter(config, vocabulary, out, settings, record, begun)
-    with Progress("documents", count_corpus(config, data_dir), stream=stream) as progress:
+    with Progress("documents", count_corpus(config, data_dir)) as progress:
 
         def held_out() -> Iterator[MixedDocument]:
             """The documents in the shards that validation pairs need at the end."""

@@ -208,15 +208,13 @@ def encode_tagged(
     def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)
         inputs, positions = encode_words(vocabulary, words, max_length)
-        return inputs["token_ids"], len(inputs["token_ids"]), *positions
+        return inputs["token_ids"], len(inputs["token_ids"]), len(words.values), *positions
 
     rows, found = encode_parts(len(examples), encode, vocabulary.size, progress)
-    windows, row, column = zip(*found, strict=True)
+    windows, words, row, column = zip(*found, strict=True)
     before = np.cumsum(windows) - windows  # windows of the parts before each
-    row = np.concatenate(
-        [np.where(own < 0, -1, own + count) for own, count in zip(row, before, strict=True)]
-    )
-    column = np.concatenate(column)  # (W,)
+    row, column = np.concatenate(row), np.concatenate(column)  # (W,)
+    row = np.where(row < 0, -1, row + np.repeat(before, words))
     labels = None
     if examples.labels is not None:
         has_piece = row >= 0  # (W,)

@@ -31,7 +31,7 @@ def out(tmp_path) -> pathlib.Path:
 def make(texts, vocabulary, out):
     """Prepares the corpus of numbers with other settings."""
 
-    def make(out=out, vocabulary=vocabulary, stream=None, **settings):
-        return prepare(config_of(texts, **settings), vocabulary, out, stream=stream)
+    def make(out=out, vocabulary=vocabulary, **settings):
+        return prepare(config_of(texts, **settings), vocabulary, out)
 
     return make

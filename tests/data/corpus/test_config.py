@@ -57,14 +57,20 @@ def test_settings_that_cannot_be(settings, message):
     refuses(message, CorpusConfig, **{"sources": ("text:a",), **settings})
 
 
-def test_a_weight_that_cannot_be():
-    for weight in (0, -1.0, float("nan"), float("inf")):
-        refuses("weight=.* must be a number above 0", CorpusSource, "text:a", weight=weight)
-
-
-@pytest.mark.parametrize("language", ["", 3, ("en",), ("en", "en"), ("en", ""), ("a", "b", "c")])
-def test_a_language_that_cannot_be(language):
-    refuses("sources.language=.* must be (a code|text)", CorpusSource, "tsv:a", language=language)
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("weight", (0, -1.0, float("nan"), float("inf")), "weight=.* must be a number above 0"),
+        (
+            "language",
+            ("", 3, ("en",), ("en", "en"), ("en", ""), ("a", "b", "c")),
+            "sources.language=.* must be (a code|text)",
+        ),
+    ],
+)
+def test_sources_that_cannot_be(name, values, message):
+    for value in values:
+        refuses(message, CorpusSource, "tsv:a", **{name: value})
 
 
 def test_languages_are_numbered_as_they_come():
@@ -72,6 +78,9 @@ def test_languages_are_numbered_as_they_come():
     assert config.languages == ("de", "en", "fr") and config.has_translations
     assert config.sources[3].languages == ("en", "fr")
     assert CorpusConfig(("text:a",)).languages == ()
+    # A record of JSON comes back.
+    config = CorpusConfig((BOTH, GERMAN), language_alpha=0.5)
+    assert CorpusConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
 def test_what_fills_a_row_by_default():
@@ -82,8 +91,3 @@ def test_what_fills_a_row_by_default():
         config = CorpusConfig(("text:a",), packing=packing)
         assert config.cuts_sentences == cuts
         assert config.crosses_documents == packing.startswith("full")
-
-
-def test_a_record_of_json():
-    config = CorpusConfig((BOTH, GERMAN), language_alpha=0.5)
-    assert CorpusConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config

@@ -1,7 +1,6 @@
 """The documents of a corpus: mixed in an order and in shares, cut into sentences and ids."""
 
 import collections
-import io
 import itertools
 
 import numpy as np
@@ -136,7 +135,7 @@ def test_shares_of_a_hundred_thousand_draws():
         assert abs(drawn[source] - total * share) < 3 * deviation
 
 
-def test_documents_of_a_corpus(tmp_path, monkeypatch):
+def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
     (tmp_path / "en.txt").write_text("\n\n".join(f"one {n}\ntwo\n" for n in range(400)))
     (tmp_path / "ne.txt").write_text("\n\n".join(f"ek {n}" for n in range(20)))
     (tmp_path / "both.tsv").write_text("\n".join(f"one\tek {n}" for n in range(100)) + "\n \tx")
@@ -162,10 +161,10 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch):
         corpus_documents, "read_pairs", lambda *args: read.append(args) or read_pairs(*args)
     )
     monkeypatch.setattr(progress, "_SECONDS", 0)
-    stream = io.StringIO()
-    list(corpus_mixture(config, stream=stream))
+    capsys.readouterr()
+    list(corpus_mixture(config))
     assert len(read) == 1  # the pairs come again from memory
-    assert stream.getvalue().splitlines()[-1] == "520 documents  counting lines"
+    assert capsys.readouterr().err.splitlines()[-1] == "520 documents  counting lines"
     few = list(corpus_mixture(config, max_documents=3))
     assert sum(not document.repeated for document in few) == 9
 

@@ -60,22 +60,17 @@ def test_each_epoch_is_a_permutation(corpus, monkeypatch, shuffled_rows):
     everything = [number for number in range(100) if number % 10]
     assert sorted(rows[:ROWS]) == sorted(rows[ROWS:]) == everything
     assert rows[:ROWS] != rows[ROWS:] and rows[:ROWS] != everything
+    assert joined(corpus.dataset("train", 9, seed=4).take(10)) != rows[:ROWS]
     if shuffled_rows == 1000:  # rows of one shard are dealt over the whole epoch
         assert np.std([rows.index(number) for number in range(1, 10)]) > 12
     assert joined(corpus.dataset("train", 9, seed=None).take(10)) == everything
 
 
-def test_the_seed_decides(corpus):
-    rows = [joined(corpus.dataset("train", 9, seed=seed).take(10)) for seed in (1, 1, 2)]
-    assert rows[0] == rows[1] != rows[2]
-
-
-@pytest.mark.parametrize("batch_size", [7, 100])
-@pytest.mark.parametrize("shuffled_rows", [25, 1000])
+@pytest.mark.parametrize(("batch_size", "shuffled_rows"), [(7, 25), (100, 1000)])
 def test_a_restart_gives_the_same_batches(corpus, monkeypatch, batch_size, shuffled_rows):
     monkeypatch.setattr(corpus, "shuffled_rows", shuffled_rows)
     through = first_ids(corpus.dataset("train", batch_size, seed=5).take(16))
-    for step in (1, 9, 13):
+    for step in (1, 13):
         restarted = corpus.dataset("train", batch_size, seed=5, start_step=step)
         assert first_ids(restarted.take(3)) == through[step : step + 3]
 
@@ -101,13 +96,6 @@ def test_one_epoch(corpus):
         assert dataset.cardinality() == len(sizes)
         assert [len(batch["token_ids"]) for batch in dataset] == sizes
     assert corpus.dataset("train", 40).cardinality() == tf.data.INFINITE_CARDINALITY
-
-
-def test_a_restart_far_ahead(corpus, monkeypatch):
-    monkeypatch.setattr(corpus, "shuffled_rows", 1)
-    dataset = corpus.dataset("train", 9, seed=0, start_step=10_007)
-    (batch,) = first_ids(dataset.take(1))
-    assert batch == first_ids(corpus.dataset("train", 9, seed=0, start_step=10_000).take(8))[7]
 
 
 def test_the_files_of_several_processes(corpus):
@@ -342,7 +330,7 @@ def test_row_b_goes_on_where_row_b_ended(stream_corpus):
 def test_it_begins_at_any_step(stream_corpus):
     length = stream_corpus.rows("train") // 3
     whole = batches(stream_dataset(stream_corpus, "train", 3), 2 * length + 4)
-    for start in (1, 2, length - 1, length, length + 1, 2 * length):
+    for start in (1, length - 1, length, length + 1):
         later = batches(stream_dataset(stream_corpus, "train", 3, start), 3)
         for one, other in zip(whole[start : start + 3], later, strict=True):
             for name in one:

@@ -1,11 +1,11 @@
 """Preparing: rows, held-out text, the same bytes after any kill, one writer, damage, languages."""
 
 import gzip
-import io
 import json
 import os
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -50,15 +50,6 @@ def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
     ]
 
 
-def test_rows_across_documents(make):
-    corpus = make(packing="full_text")
-    rows = rows_of(corpus)
-    assert ((rows != 0).sum(axis=1) >= 15).mean() > 0.9
-    assert sorted(numbers_of(corpus, rows)) == list(range(600))
-    # A [SEP] between two documents, within the shards.
-    assert ((rows == 3).sum(axis=1) - 1).sum() >= 8
-
-
 @pytest.mark.parametrize("packing", ["doc_sentences", "full_sentences"])
 def test_rows_of_sentences(make, packing):
     corpus = make(packing=packing, sequence_length=22)
@@ -70,19 +61,6 @@ def test_rows_of_sentences(make, packing):
         assert row[last - 1] == stop and (row == stop).sum() <= 3
     inner = (rows == 3).sum(axis=1) - 1
     assert (len(rows), inner.sum()) == ((48, 0) if packing == "doc_sentences" else (42, 6))
-
-
-def test_next_sentences(make):
-    corpus = make(pairs="next_sentence")
-    labels = []
-    for row in each_row(corpus, "train"):
-        first, second = np.flatnonzero(row["token_ids"] == 3)
-        segments = [0] * (first + 1) + [1] * (second - first) + [0] * (15 - second)
-        assert row["segment_ids"].tolist() == segments
-        a, b = halves_of(corpus, row["token_ids"])
-        labels.append(bool(a and b and a[0] // 50 != b[0] // 50))
-        assert labels[-1] == row["pair_label"]
-    assert 0.35 < np.mean(labels) < 0.75
 
 
 def test_sentence_order(make):
@@ -153,17 +131,16 @@ def test_pairs_need_documents_on_either_side(make, texts, tmp_path, pairs, least
     assert tuple(found) == sides
 
 
-def test_weights_repeat_but_hold_out(make, monkeypatch):
+def test_weights_repeat_but_hold_out(make, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS", 0)
-    stream = io.StringIO()
-    corpus = make(weights=(1.0, 1.0), stream=stream)
+    corpus = make(weights=(1.0, 1.0))
     train, held_out = (numbers_of(corpus, rows_of(corpus, split)) for split in BOTH)
     assert set(train) | set(held_out) == set(range(750))
     assert not set(train) & set(held_out)
     times = np.bincount(train, minlength=750)
     assert times[600:].max() >= 2 and times[:600].max() == 1
     rows = corpus.rows("train") + corpus.rows("validation")  # those that come again are counted
-    assert rows > 75 and f" documents  {rows} rows  " in stream.getvalue().splitlines()[-1]
+    assert rows > 75 and f" documents  {rows} rows  " in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_sources_that_cannot_be_read(make, tmp_path):
@@ -205,15 +182,14 @@ def test_a_line_of_ten_megabytes(make, tmp_path):
     assert corpus.rows("train") + corpus.rows("validation") == -(-(10_000_000 // 9 * 3) // 510)
 
 
-def test_progress_is_shown(make, tmp_path, monkeypatch):
+def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS", 0)
-    lines, terminal = io.StringIO(), io.StringIO()
-    make(tmp_path / "lines", stream=lines)
-    last = lines.getvalue().splitlines()[-1]
+    make(tmp_path / "lines")
+    last = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"12 of 12 documents  60 rows  840 tokens  [\d,]+ tokens/s", last)
-    terminal.isatty = lambda: True
-    make(tmp_path / "bar", stream=terminal)
-    assert "12 documents" in terminal.getvalue()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    make(tmp_path / "bar")
+    assert "12 documents" in capsys.readouterr().err
 
 
 def made_with_kills(monkeypatch, make, out, check=lambda: None, **settings):
@@ -239,7 +215,7 @@ def made_with_kills(monkeypatch, make, out, check=lambda: None, **settings):
         monkeypatch.setattr(storage.tf.io.gfile, "rename", dies(rename, after=kills % 3 == 0))
         monkeypatch.setattr(storage, "remove", dies(remove, after=kills % 3 == 1))
         try:
-            return make(out, stream=io.StringIO(), **settings), kills
+            return make(out, **settings), kills
         except KeyboardInterrupt:
             kills += 1
             assert kills < 100
@@ -463,7 +439,7 @@ def test_sentence_order_of_several_languages(make, sources):
 def test_languages_come_again_but_hold_out(make, sources, out, tmp_path, monkeypatch, alpha):
     """And a kill leaves the same bytes."""
     settings = {"sources": sources, "language_alpha": alpha, "rows_per_shard": 40}
-    corpus = make(tmp_path / "whole", stream=io.StringIO(), **settings)
+    corpus = make(tmp_path / "whole", **settings)
     rows = {split: {tuple(row) for row in rows_of(corpus, split).tolist()} for split in BOTH}
     assert rows["validation"] and not rows["train"] & rows["validation"]
     assert corpus.rows("train") > len(rows["train"])  # some come again

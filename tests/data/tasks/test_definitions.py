@@ -22,6 +22,12 @@ def test_glue_and_superglue():
     classes = {name: task.num_classes for name, task in CLASSIFICATION.items()}
     assert classes["stsb"] == 1 and classes["mnli"] == 3
     assert all(count == 2 for name, count in classes.items() if name not in ("stsb", "mnli"))
+    metrics = {name: task.metrics for name, task in CLASSIFICATION.items()}
+    assert metrics.pop("cola") == ("matthews",)
+    assert metrics.pop("stsb") == ("pearson", "spearman")
+    assert metrics.pop("mrpc") == metrics.pop("qqp") == ("f1", "accuracy")
+    assert metrics.pop("multirc") == ("f1a", "em")
+    assert set(metrics.values()) == {("accuracy",)}
 
 
 def test_the_classes_are_those_of_the_official_builders():
@@ -38,15 +44,6 @@ def test_the_classes_are_those_of_the_official_builders():
         features = getattr(config, "text_features", None) or config.features
         assert set(features) == {*task.first, *task.second}, task.name
         assert all(file.source in configs for file in task.submissions)
-
-
-def test_main_metrics():
-    metrics = {name: task.metrics for name, task in CLASSIFICATION.items()}
-    assert metrics.pop("cola") == ("matthews",)
-    assert metrics.pop("stsb") == ("pearson", "spearman")
-    assert metrics.pop("mrpc") == metrics.pop("qqp") == ("f1", "accuracy")
-    assert metrics.pop("multirc") == ("f1a", "em")
-    assert set(metrics.values()) == {("accuracy",)}
 
 
 def test_questions_and_tags():
@@ -70,8 +67,5 @@ def test_questions_and_tags():
 def test_a_task_of_ones_own():
     task = Task("spam", first=("body",), labels=("ham", "spam"), metrics=("f1",))
     assert task.num_classes == 2 and not task.regression and not task.submissions
-
-
-def test_unknown_task():
     assert get_task("rte") is TASKS["rte"]
     refuses("no task 'sst-2': there are boolq, cola", get_task, "sst-2")

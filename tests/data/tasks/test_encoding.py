@@ -37,65 +37,63 @@ def encoded(vocabulary, first, second, max_length, causal=False):
     return rows["token_ids"].numpy().tolist(), rows["segment_ids"].numpy().tolist()
 
 
-def test_one_text(vocabulary):
-    ids, segments = encoded(vocabulary, ["a b c d", "e ?", ""], None, 5)
-    assert ids == [[CLS, A, B, C, SEP], [CLS, E, 1, SEP, 0], [CLS, SEP, 0, 0, 0]]
-    assert not np.any(segments)
+def spelt(vocabulary, *arguments, **options):
+    """Rows as text: "." is padding, "?" [UNK], "^" [CLS], "|" [SEP], "!" the extract token."""
+    rows, segments = encoded(vocabulary, *arguments, **options)
+    ids = ["".join(".?^|!abcde"[i] for i in row) for row in rows]
+    return [f"{row} {''.join(map(str, own))}" for row, own in zip(ids, segments, strict=True)]
 
 
-def test_two_texts(vocabulary):
-    ids, segments = encoded(vocabulary, ["a b", "c", ""], ["c d e", "d", ""], 16)
-    assert ids == [
-        [CLS, A, B, SEP, C, D, E, SEP],
-        [CLS, C, SEP, D, SEP, 0, 0, 0],
-        [CLS, SEP, SEP, 0, 0, 0, 0, 0],
-    ]
-    assert segments == [
-        [0, 0, 0, 0, 1, 1, 1, 1],
-        [0, 0, 0, 1, 1, 0, 0, 0],
-        [0, 0, 1, 0, 0, 0, 0, 0],
-    ]
-
-
-def test_two_separators_as_roberta():
-    vocabulary = WordVocabulary("abcde")
-    vocabulary.pair_separators = 2
-    ids, segments = encoded(vocabulary, ["a b c", "a"], ["d e", "b"], 8)
-    assert ids == [[CLS, A, B, SEP, SEP, D, E, SEP], [CLS, A, SEP, SEP, B, SEP, 0, 0]]
-    assert segments == [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1, 0, 0]]
-    assert encoded(vocabulary, ["a"], None, 8)[0] == [[CLS, A, SEP]]
-    refuses("need 6 or more", encoded, vocabulary, ["a"], ["b"], 5)
-
-
-def test_a_row_that_ends_with_cls_as_xlnet_s():
-    vocabulary = WordVocabulary("abcde")
-    vocabulary.cls_last = True
-    ids, segments = encoded(vocabulary, ["a b c", "a"], ["d e", "b"], 7)
-    assert ids == [[A, B, SEP, D, E, SEP, CLS], [A, SEP, B, SEP, CLS, 0, 0]]
-    assert segments == [[0, 0, 0, 1, 1, 1, 2], [0, 0, 1, 1, 2, 0, 0]]
-    ids, segments = encoded(vocabulary, ["a b c", ""], None, 4)
-    assert (ids, segments) == ([[A, B, SEP, CLS], [SEP, CLS, 0, 0]], [[0, 0, 0, 2], [0, 2, 0, 0]])
-
-
-def test_start_delimiter_and_extract_of_a_causal_model(vocabulary):
-    one, _ = encoded(vocabulary, ["a b", "c"], None, 8, causal=True)
-    assert one == [[CLS, A, B, EXTRACT], [CLS, C, EXTRACT, 0]]
-    ids, segments = encoded(vocabulary, ["a b", ""], ["c", "d e"], 8, causal=True)
-    assert ids == [[CLS, A, B, SEP, C, EXTRACT], [CLS, SEP, D, E, EXTRACT, 0]]
-    assert segments == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 0]]
-    cut, _ = encoded(vocabulary, ["a b c d e"], None, 5, causal=True)
-    assert cut == [[CLS, A, B, C, EXTRACT]]
-
-
-def test_the_longer_text_is_trimmed_first(vocabulary):
-    first, second = ["a b c d e", "a", "a b c d e"], ["a", "a b c d e", "e d c b a"]
-    ids, segments = encoded(vocabulary, first, second, 8)
-    assert ids == [
-        [CLS, A, B, C, D, SEP, A, SEP],
-        [CLS, A, SEP, A, B, C, D, SEP],
-        [CLS, A, B, C, SEP, E, D, SEP],
-    ]
-    assert np.sum(segments, axis=1).tolist() == [2, 5, 3]
+@pytest.mark.parametrize(
+    ("options", "first", "second", "length", "rows"),
+    [
+        ({}, ["a b c d", "e ?", ""], None, 5, ["^abc| 00000", "^e?|. 00000", "^|... 00000"]),
+        (
+            {},
+            ["a b", "c", ""],
+            ["c d e", "d", ""],
+            16,
+            ["^ab|cde| 00001111", "^c|d|... 00011000", "^||..... 00100000"],
+        ),
+        # The longer text is trimmed first.
+        (
+            {},
+            ["a b c d e", "a", "a b c d e"],
+            ["a", "a b c d e", "e d c b a"],
+            8,
+            ["^abcd|a| 00000011", "^a|abcd| 00011111", "^abc|ed| 00000111"],
+        ),
+        # Two separators as RoBERTa's.
+        (
+            {"pair_separators": 2},
+            ["a b c", "a"],
+            ["d e", "b"],
+            8,
+            ["^ab||de| 00000111", "^a||b|.. 00001100"],
+        ),
+        ({"pair_separators": 2}, ["a"], None, 8, ["^a| 000"]),
+        # [CLS] ends a row as in XLNet.
+        (
+            {"cls_last": True},
+            ["a b c", "a"],
+            ["d e", "b"],
+            7,
+            ["ab|de|^ 0001112", "a|b|^.. 0011200"],
+        ),
+        ({"cls_last": True}, ["a b c", ""], None, 4, ["ab|^ 0002", "|^.. 0200"]),
+        # Start, delimiter and extract of a causal model.
+        ({"causal": True}, ["a b", "c"], None, 8, ["^ab! 0000", "^c!. 0000"]),
+        ({"causal": True}, ["a b", ""], ["c", "d e"], 8, ["^ab|c! 000011", "^|de!. 001110"]),
+        ({"causal": True}, ["a b c d e"], None, 5, ["^abc! 00000"]),
+    ],
+)
+def test_rows(options, first, second, length, rows):
+    vocabulary, options = WordVocabulary("abcde"), dict(options)
+    causal = options.pop("causal", False)
+    vars(vocabulary).update(options)
+    assert spelt(vocabulary, first, second, length, causal=causal) == rows
+    least = 3 if second is None else 4 + vocabulary.pair_separators
+    refuses(f"need {least} or more", encoded, vocabulary, first, second, least - 1, causal)
 
 
 @pytest.mark.parametrize("room", [2, 3, 7, 8])
@@ -113,10 +111,8 @@ def test_kept_lengths_equal_trimming_step_by_step(vocabulary, room):
 
 
 def test_the_same_in_a_graph(vocabulary):
-    text = tf.TensorSpec([None], tf.string)
-    graph = tf.function(
-        lambda a, b: encode_pairs(vocabulary, a, b, 9), input_signature=(text, text)
-    )
+    text = (tf.TensorSpec([None], tf.string),) * 2
+    graph = tf.function(lambda a, b: encode_pairs(vocabulary, a, b, 9), input_signature=text)
     first, second = ["a b c d e a b", "e"], ["a b", "a b c d"]
     eager = encode_pairs(vocabulary, tf.constant(first), tf.constant(second), 9)
     for name, rows in graph(first, second).items():
@@ -125,15 +121,13 @@ def test_the_same_in_a_graph(vocabulary):
 
 
 def test_a_text_of_ten_megabytes(vocabulary):
-    ids, _ = encoded(vocabulary, ["a " + "wonderful " * 1_000_000, "b"], ["c", "d"], 7)
-    assert ids == [[CLS, A, 1, 1, SEP, C, SEP], [CLS, B, SEP, D, SEP, 0, 0]]
+    rows = spelt(vocabulary, ["a " + "wonderful " * 1_000_000, "b"], ["c", "d"], 7)
+    assert rows == ["^a??|c| 0000011", "^b|d|.. 0001100"]
 
 
 def test_no_room(vocabulary):
-    assert encoded(vocabulary, ["a b"], None, 3)[0] == [[CLS, A, SEP]]
-    assert encoded(vocabulary, ["a b"], ["c d"], 5)[0] == [[CLS, A, SEP, C, SEP]]
-    refuses("max_length=2", encoded, vocabulary, ["a"], None, 2)
-    refuses("max_length=4", encoded, vocabulary, ["a"], ["b"], 4)
+    assert spelt(vocabulary, ["a b"], None, 3) == ["^a| 000"]
+    assert spelt(vocabulary, ["a b"], ["c d"], 5) == ["^a|c| 00011"]
     empty = Examples([], None, None, np.array([], np.int64), None)
     refuses("no example", encode_examples, vocabulary, empty, 8)
 

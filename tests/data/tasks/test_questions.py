@@ -15,7 +15,6 @@ from macaron_tf.data.tasks.questions import (
     encode_questions,
     read_questions,
 )
-from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import refuses
 
@@ -43,13 +42,13 @@ def test_places_count_characters(tmp_path):
     assert found.labels == [(Answer("Rome", 13), Answer("cafe\u0301", 4)), ()]
     assert all(context == "a \U0001f600 cafe\u0301 in Rome" for context in found.contexts)
     refuses("'q2' has no answer.*the task squad2", read_questions, SQUAD, "train", source=source)
-
-
-@pytest.mark.parametrize("start", [-4, 0, 12, 14, 400])
-def test_a_wrong_place_is_refused(start, tmp_path):
-    source = write(tmp_path / "a.json", question("q1", ("Rome", start)))
-    with pytest.raises(UserError, match=f"a.json, question 'q1': the answer 'Rome'.* {start} of"):
-        read_questions(SQUAD, "train", source=source)
+    for start in (-4, 0, 12, 14, 400):
+        source = write(tmp_path / "a.json", question("q1", ("Rome", start)))
+        message = f"a.json, question 'q1': the answer 'Rome'.* {start} of"
+        refuses(message, read_questions, SQUAD, "train", source=source)
+    # Half a character keeps the others' places.
+    source = write(tmp_path / "a.json", question("q1", ("Rome", 4)), context="x\ud83d, Rome")
+    assert read_questions(SQUAD, "train", source=source).contexts == ["x?, Rome"]
 
 
 def test_answers_may_be_secret_in_a_test_set(tmp_path):
@@ -60,12 +59,6 @@ def test_answers_may_be_secret_in_a_test_set(tmp_path):
     assert read_questions(SQUAD, "test", source=source).labels is None
     write(tmp_path / "train.json", one)
     refuses("'answers' is missing", read_questions, SQUAD, "train", source=source)
-
-
-def test_half_a_character_keeps_the_others_places(tmp_path):
-    source = write(tmp_path / "a.json", question("q1", ("Rome", 4)), context="x\ud83d, Rome")
-    found = read_questions(SQUAD, "train", source=source)
-    assert found.contexts == ["x?, Rome"]
 
 
 def test_other_files_are_refused(tmp_path):
@@ -154,21 +147,11 @@ def test_batches_carry_two_positions(vocabulary):
     assert batches_of().fingerprint() != data.fingerprint()
 
 
-@pytest.mark.parametrize(
-    ("texts", "max_length", "message"),
-    [
-        (["a"], 7, "max_length=7 is too small: questions of 4 tokens need 8 or more"),
-        ([], 8, "no example to encode"),
-    ],
-)
-def test_no_room_is_refused(vocabulary, texts, max_length, message):
-    examples = Questions(texts, texts, texts, None)
-    refuses(
-        message,
-        encode_question_examples,
-        vocabulary,
-        examples,
-        max_length=max_length,
-        stride=2,
-        max_question=4,
-    )
+def test_no_room_is_refused(vocabulary):
+    room = {"max_length": 7, "stride": 2, "max_question": 4}
+    for texts, message in (
+        (["a"], "max_length=7 is too small: questions of 4 tokens need 8 or more"),
+        ([], "no example to encode"),
+    ):
+        examples = Questions(texts, texts, texts, None)
+        refuses(message, encode_question_examples, vocabulary, examples, **room)
