@@ -66,7 +66,6 @@ class Buckets:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(B, L) of each bucket."""
         return tuple(zip(self.rows, self.lengths, strict=True))
 
     def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
@@ -303,12 +302,10 @@ class BucketBatches(Batches):
         self.steps_per_epoch = self.buckets.steps(self.row_lengths)
 
     def __len__(self) -> int:
-        """Number of examples."""
         return len(self.row_lengths)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The static lengths, ascending."""
         return self.buckets.lengths
 
     @property

@@ -66,7 +66,6 @@ def join(folder: str | os.PathLike, name: str) -> str:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file."""
     return tf.io.gfile.exists(path)
 
 
@@ -129,7 +128,6 @@ def sync(path: str | os.PathLike) -> None:
 
 
 def size(path: str | os.PathLike) -> int:
-    """Bytes of a file."""
     return tf.io.gfile.stat(os.fspath(path)).length
 
 

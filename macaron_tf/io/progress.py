@@ -31,14 +31,11 @@ class Progress:
         unit: plural name of a unit, such as "documents".
         total: number of units, None where it is not known.
         title: the work, shown before the bar.
-        stream: where to write; standard error if None.
         lines: where the stream is no terminal, print a line every half minute; otherwise nothing.
     """
 
-    def __init__(
-        self, unit: str, total: int | None = None, title: str = "", stream=None, lines: bool = True
-    ):
-        self._stream = stream or sys.stderr
+    def __init__(self, unit: str, total: int | None = None, title: str = "", lines: bool = True):
+        self._stream = sys.stderr
         self._unit, self._total, self._lines = unit, total, lines
         self._terminal = self._stream.isatty()
         self._done, self._text = 0, ""

@@ -282,7 +282,6 @@ class PieceVocabulary(Vocabulary):
 
     @property
     def _text_ids(self) -> list[int]:
-        """The ids that are neither special nor padding rows."""
         return [number for number in range(self.pieces) if number not in self.special_ids]
 
     def word_starts(self) -> np.ndarray:

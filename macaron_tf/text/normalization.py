@@ -124,7 +124,6 @@ def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) ->
 
 
 def normalize_lines(lines: Iterable[str], config: NormalizationConfig, language: str) -> list[str]:
-    """`normalize` outside a graph."""
     return list(map_lines(lambda strings: normalize(strings, config, language), lines))
 
 

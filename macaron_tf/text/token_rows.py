@@ -46,11 +46,9 @@ class TokenRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(rows,) int64."""
         return np.diff(self.offsets)
 
     def taken(self, rows: np.ndarray) -> "TokenRows":
-        """The rows of some numbers, `(n,)`, packed."""
         lengths = self.lengths[rows]
         offsets = _offsets(lengths)
         # Position of each kept id: its row's start, plus its distance from there.

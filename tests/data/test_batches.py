@@ -36,15 +36,14 @@ def test_lengths_are_optimal(count, multiple):
     assert chosen[-1] == longest and len(chosen) <= count
 
 
-def test_more_lengths_than_needed():
+def test_buckets_fill_the_budget():
     assert choose_lengths(np.array([3, 3, 8]), 8, 4) == [4, 8]
     assert choose_lengths(np.array([5]), 8, 2) == [6]
-
-
-def test_rows_fill_the_budget():
     buckets = Buckets([12, 30, 1000, 4096], 4096)
     assert buckets.shapes == ((336, 12), (136, 30), (4, 1000), (1, 4096))
     refuses("a batch of 50 tokens cannot hold a row of 51", Buckets, [10, 51], 50)
+    plan = Buckets(choose_lengths(LENGTHS, 8, 2), 512).plan(LENGTHS, np.random.default_rng(0))
+    assert LENGTHS.sum() / sum(len(batch.rows) * batch.length for batch in plan) > 0.9
 
 
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(0)])
@@ -62,11 +61,6 @@ def test_each_row_once_in_static_shapes(rng, rows):
         assert lengths[batch.rows[batch.rows >= 0]].max() <= batch.length
     if rng is None:
         assert (np.diff(lengths[dealt[dealt >= 0]]) >= 0).all()
-
-
-def test_little_padding():
-    plan = Buckets(choose_lengths(LENGTHS, 8, 2), 512).plan(LENGTHS, np.random.default_rng(0))
-    assert LENGTHS.sum() / sum(len(batch.rows) * batch.length for batch in plan) > 0.9
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +258,7 @@ def test_few_static_shapes(data, sentences, pairs):
     assert one.dataset().element_spec["token_ids"].shape == (ROWS, 2, sentences.lengths[-1])
 
 
-def test_shared_lengths(data, examples, encode):
+def test_lengths_that_are_given_or_too_long(data, examples, encode):
     few = dataclasses.replace(
         examples, first=["a"], second=["b"], labels=examples.labels[:1], indices=np.array([0])
     )
@@ -272,23 +266,17 @@ def test_shared_lengths(data, examples, encode):
     assert short.lengths == data.lengths and short.steps_per_epoch == 1
     long = ExampleBatches(data.encoded, ROWS, lengths=[8, 16])
     assert long.lengths == (8, 16, 24)
-
-
-def test_no_batch_is_longer_than_the_model(examples, encode):
     data = ExampleBatches(encode(examples, 21), ROWS)
     assert data.lengths[-1] == 21
     assert max(batch["token_ids"].shape[1] for batch in data.evaluation_dataset()) == 21
 
 
-def test_without_labels(examples, encode):
+def test_without_labels(examples, encode, vocabulary):
     data = ExampleBatches(encode(dataclasses.replace(examples, labels=None)), ROWS)
     batch = next(data.evaluation_dataset().as_numpy_iterator())
     assert set(batch) == {"token_ids", "segment_ids", "weight", "index"}
     refuses("no labels to learn from", data.dataset)
     refuses("batch_size=0", ExampleBatches, data.encoded, 0)
-
-
-def test_triplets_are_trained_on_without_labels(vocabulary):
     sets = TextSets((["a a", "d"], ["b", "e e"], ["c", "f"]), None)
     data = ExampleBatches(encode_sets(vocabulary, sets, LENGTH), 2)
     batch = next(data.batches())

@@ -79,22 +79,16 @@ def test_index_counts_from_before_cleaning(toy_vocabulary):
     assert "1 empty, 1 too many tokens" in data.summary()
 
 
-def test_one_pair_is_one_padded_batch(toy_vocabulary):
+def test_one_pair_or_none(toy_vocabulary, toy_pairs):
     data = TranslationData.from_pairs([("the man", "der mann")], toy_vocabulary)
     assert data.steps_per_epoch == 1
     batches = list(data.dataset(repeat=False).as_numpy_iterator())
     assert len(batches) == 1 and batches[0]["source"].any(axis=1).sum() == 1
     assert batches[0]["source"].shape == data.shapes[0]
-
-
-def test_nothing_left_is_an_error(toy_vocabulary):
     with pytest.raises(UserError, match="no pair to batch: removed: 1 empty"):
         TranslationData.from_pairs([("", "x")], toy_vocabulary)
     with pytest.raises(UserError, match="no pair to batch: removed: 1 no token"):
         TranslationData.from_pairs([("\x00", "\x00")], toy_vocabulary)
-
-
-def test_too_few_tokens_a_batch(toy_pairs, toy_vocabulary):
     few = {"batching": BatchingConfig(max_tokens=10)}
     message = "a batch of 10 tokens cannot hold a row"
     refuses(message, TranslationData.from_pairs, toy_pairs, toy_vocabulary, **few)

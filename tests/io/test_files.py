@@ -38,9 +38,6 @@ def test_names_and_times_do_not_count(tmp_path):
     (tmp_path / "b").write_text("two")
     assert not same_contents(one, content_stamps([tmp_path / "b"]))
     assert not same_contents(one, one + same)
-
-
-def test_a_missing_file_is_named(tmp_path):
     for stamp in (state_stamp, lambda path: content_stamps([path])):
         with pytest.raises(UserError, match=r"cannot read .*/nope: .*; check the path") as caught:
             stamp(tmp_path / "nope")

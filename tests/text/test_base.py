@@ -62,9 +62,6 @@ def test_no_text_gives_no_ids(vocabulary):
     assert vocabulary.encode(tf.constant(["", ""])).to_list() == [[], []]
     assert vocabulary.encode_lines([]) == [] and vocabulary.decode_lines([]) == []
     assert vocabulary.decode(tf.zeros([0, 4], tf.int32)).shape == [0]
-
-
-def test_no_text_forges_a_special_id(vocabulary):
     (ids,) = vocabulary.encode_lines(["[MASK] [CLS] <pad> </s> [PAD] [SEP]x"])
     assert not set(ids) & (set(vocabulary.special_ids) - {vocabulary.unk_id})
 

@@ -33,6 +33,11 @@ def test_special_ids_and_padded_size(toy_vocabulary, encoders):
     assert [encoders.processor.id_to_piece(i) for i in (2, 3, 4)] == ["[CLS]", "[SEP]", "[MASK]"]
     for vocabulary in (toy_vocabulary, encoders):
         assert (vocabulary.pieces, vocabulary.size) == (60, 64)
+    starts = encoders.word_starts()
+    assert starts.shape == (64,) and starts.dtype == bool and starts[:5].all()
+    for line in ("the man runs slowly", "a dog"):
+        ids = np.array(encoders.encode_lines([line])[0])
+        assert starts[ids].sum() == len(line.split()) and starts[ids[0]]
 
 
 def test_same_lines_give_the_same_vocabulary(lines, toy_pairs, toy_vocabulary, encoders):
@@ -81,14 +86,6 @@ def test_real_lines_in_the_graph_and_in_sentencepiece(real_pairs, real_vocabular
     lines = [" ".join(pair[0].lower().split()) for pair in real_pairs[:200]]
     lines = [line for line in lines if '"' not in line and "(" not in line]
     assert real_vocabulary.decode_lines(real_vocabulary.encode_lines(lines)) == lines
-
-
-def test_word_starts(encoders):
-    starts = encoders.word_starts()
-    assert starts.shape == (64,) and starts.dtype == bool and starts[:5].all()
-    for line in ("the man runs slowly", "a dog"):
-        ids = np.array(encoders.encode_lines([line])[0])
-        assert starts[ids].sum() == len(line.split()) and starts[ids[0]]
 
 
 @pytest.mark.parametrize("masks", [False, True])

@@ -67,11 +67,17 @@ def test_special_ids_of_bert(bert):
     assert (bert.pieces, bert.size) == (30522, 30528)
 
 
-def test_surrogates_and_invalid_bytes_are_left_out(small):
+def test_odd_lines(small):
     assert small.encode_lines(["the \ud800 man"]) == small.encode_lines(["the  man"])
     assert small.encode(tf.constant([b"the \xff man"])).to_list() == small.encode_lines(
         ["the  man"]
     )
+    cased = WordPieceVocabulary(small.words, lower_case=False)
+    assert cased.hash != small.hash
+    assert cased.encode_lines(["THE"]) != small.encode_lines(["THE"]) == small.encode_lines(["the"])
+    length = 10_000_000
+    assert small.encode_rows(["the " * (length // 4)]).lengths.tolist() == [length // 4]
+    assert small.encode_lines(["x" * length]) == [[small.unk_id]]
 
 
 def test_a_word_is_cut_into_its_longest_pieces_or_unknown():
@@ -85,12 +91,6 @@ def test_a_word_is_cut_into_its_longest_pieces_or_unknown():
     starts = vocabulary.word_starts()
     assert starts.shape == (16,) and starts.dtype == bool
     assert np.flatnonzero(~starts).tolist() == [6, 7, 9]
-
-
-def test_long_lines(small):
-    length = 10_000_000
-    assert small.encode_rows(["the " * (length // 4)]).lengths.tolist() == [length // 4]
-    assert small.encode_lines(["x" * length]) == [[small.unk_id]]
 
 
 def test_training_is_exact_and_the_same_again(real_lines, small):
@@ -109,12 +109,6 @@ def test_rare_characters_are_left_out():
     vocabulary = WordPieceVocabulary.train(lines, 10, max_characters=2)
     assert vocabulary.words[5:9] == ("a", "b", "##a", "##b")
     assert vocabulary.encode_lines(["ab☃"]) == [[vocabulary.unk_id]]
-
-
-def test_cased_and_uncased_differ_in_hash_and_ids(small):
-    cased = WordPieceVocabulary(small.words, lower_case=False)
-    assert cased.hash != small.hash
-    assert cased.encode_lines(["THE"]) != small.encode_lines(["THE"]) == small.encode_lines(["the"])
 
 
 def test_a_file_that_is_no_vocabulary(tmp_path):

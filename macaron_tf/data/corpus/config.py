@@ -49,7 +49,6 @@ class CorpusSource(Settings):
 
     @property
     def is_translation(self) -> bool:
-        """Whether it gives translation pairs instead of documents."""
         return len(self.languages) == 2
 
 
@@ -154,7 +153,6 @@ class CorpusConfig(Settings):
 
     @property
     def cuts_sentences(self) -> bool:
-        """Whether rows are made of whole sentences."""
         return self.row_packing not in ("doc_text", "full_text")
 
     @property

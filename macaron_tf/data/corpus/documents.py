@@ -280,7 +280,6 @@ class CorpusDocument:
 
     @property
     def is_translation(self) -> bool:
-        """Whether it is a translation pair."""
         return self.languages[0] != self.languages[1]
 
 

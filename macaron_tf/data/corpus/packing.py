@@ -287,7 +287,6 @@ class RecordFormat:
 
     @property
     def numbers(self) -> int:
-        """Numbers of a record."""
         return self.sequence_length + len(self.columns)
 
     @property

@@ -53,7 +53,6 @@ class Shard:
 
 
 def shards_of(record: dict[str, Any]) -> dict[str, tuple[Shard, ...]]:
-    """The shards of each split, from JSON."""
     return {split: tuple(Shard(**shard) for shard in record[split]) for split in SPLITS}
 
 
@@ -99,7 +98,6 @@ class RowOrder:
 
     @property
     def groups(self) -> int:
-        """Number of groups of an epoch."""
         shards = max(1, self.shuffled_rows // max(self.rows))
         return -(-len(self.paths) // shards)
 
@@ -237,7 +235,6 @@ class PretrainingCorpus:
 
     @property
     def record(self) -> RecordFormat:
-        """The layout of its rows in files."""
         return RecordFormat.of(self.config, self.vocabulary.size)
 
     @property
@@ -348,14 +345,10 @@ class PretrainingCorpus:
                 f"the split {split!r} of {self.folder} has {rows} rows, too few for a batch of "
                 f"{batch_size}: prepare more text or take a smaller batch"
             )
-        start_row = start_step * batch_size
-        if repeat:
-            steps = tf.data.INFINITE_CARDINALITY
-        else:
+        start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
+        if not repeat:
             left = max(rows - start_row, 0)
             steps = left // batch_size if drop_remainder else -(-left // batch_size)
-            if not steps:
-                start_row = 0  # a dataset of this structure, of which none is taken
         shards, paths = self.files(split)
         whole = (self.whole or self.shards)[split]
         counts = itertools.accumulate((shard.rows for shard in whole), initial=0)
@@ -375,8 +368,7 @@ class PretrainingCorpus:
             return {**record.features(table), **numbers}
 
         dataset = tables.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        if not steps:
-            dataset = dataset.take(0)
+        dataset = dataset.take(steps)  # INFINITE_CARDINALITY, -1, takes all
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
         return dataset.prefetch(tf.data.AUTOTUNE)
 

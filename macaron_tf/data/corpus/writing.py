@@ -146,7 +146,6 @@ class PreparationState:
 
     @property
     def rows(self) -> int:
-        """Rows in the shards, training and validation."""
         return sum(shard.rows for shard in self.train + self.validation)
 
 
@@ -249,7 +248,6 @@ class CorpusWriter:
     def _pairs(
         self, documents: Sequence[CorpusDocument], numbers: list[int]
     ) -> tuple[Rows, list[bytes]]:
-        """Rows of pairs and their records."""
         pairs = self.config.pairs
         least = 2 if pairs == "next_sentence" else 1
         if sum(len(document.sentences.ids) > 0 for document in documents) < least:
@@ -359,7 +357,6 @@ def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationSt
 
 
 def write_state(out: str, settings: dict, state: PreparationState) -> None:
-    """Records the shards that are complete."""
     record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_aside(storage.join(out, PROGRESS), (json.dumps(record) + "\n").encode())
 

@@ -73,7 +73,6 @@ class Task(Settings):
 
     @property
     def regression(self) -> bool:
-        """Whether labels are scores."""
         return self.kind == "classification" and not self.labels
 
     @property
@@ -188,7 +187,6 @@ TASKS = {task.name: task for task in _TASKS}
 
 
 def get_task(name: str) -> Task:
-    """The task of this name among `TASKS`."""
     if name not in TASKS:
         raise UserError(f"no task {name!r}: there are {', '.join(sorted(TASKS))}")
     return TASKS[name]

@@ -60,7 +60,6 @@ class Template:
             raise UserError(f"the template {self.text!r} does not say {{first}}")
 
     def query(self, first: str, second: str | None = None) -> str:
-        """The text up to the answer."""
         return self.text.format(first=first, second="" if second is None else second).rstrip()
 
 
@@ -82,7 +81,6 @@ TEMPLATES = {
 
 
 def classification_prompts(task: Task, examples: Examples, template: Template) -> list[Prompt]:
-    """The examples of a classification task as prompts."""
     if task.kind != "classification" or task.regression:
         raise UserError(f"the task {task.name!r} has no classes to name: take another")
     if len(template.words) != task.num_classes:
@@ -100,7 +98,6 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
 
 
 def content_free_queries(template: Template) -> list[str]:
-    """The template's queries about nothing."""
     return [template.query(text, text) for text in CONTENT_FREE]
 
 

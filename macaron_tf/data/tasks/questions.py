@@ -44,7 +44,6 @@ class Questions:
     labels: list[tuple[Answer, ...]] | None
 
     def __len__(self) -> int:
-        """N."""
         return len(self.questions)
 
 

@@ -35,7 +35,6 @@ def parse_task_source(task: Task, source: str | None, file_form: str) -> Source:
 
 
 def decoded(texts: Sequence[bytes]) -> list[str]:
-    """Texts of TFDS's records."""
     return [text.decode("utf-8", "replace") for text in texts]
 
 
@@ -112,7 +111,6 @@ class Examples:
     groups: np.ndarray | None
 
     def __len__(self) -> int:
-        """N."""
         return len(self.first)
 
 
@@ -161,7 +159,6 @@ class _Columns(NamedTuple):
     groups: np.ndarray | None
 
     def joined(self, fields: Sequence[str]) -> list[str]:
-        """The texts of fields, joined by a space."""
         return [" ".join(parts) for parts in zip(*map(self.texts.get, fields), strict=True)]
 
 
@@ -275,7 +272,6 @@ class TextSets:
     labels: np.ndarray | None
 
     def __len__(self) -> int:
-        """N."""
         return len(self.texts[0])
 
 

@@ -36,7 +36,6 @@ class TaggedSentences:
     labels: list[np.ndarray] | None
 
     def __len__(self) -> int:
-        """N."""
         return len(self.words)
 
 

@@ -51,7 +51,6 @@ def in_one_line(texts: tf.Tensor) -> tf.Tensor:
 
 
 def answer_text(task: Task, label: float) -> str:
-    """A label in words."""
     if task.regression:
         return f"{round(float(label) / _STEP) * _STEP:.1f}"
     return task.labels[int(label)]

@@ -51,18 +51,16 @@ def test_weights_are_shares_until_every_source_was_read(seed):
         seen.add(document.text)
 
 
-def test_the_seed_decides():
+def test_one_source_keeps_its_order():
+    for weights in (None, [2.0]):
+        mixed = list(mixed_documents([reader("a", 5)], weights, seed=4))
+        assert [document.text for document in mixed] == ["a0", "a1", "a2", "a3", "a4"]
+
     def order(seed):
         readers = [reader("a", 50), reader("b", 50)]
         return [document.text for document in mixed_documents(readers, [1, 1], seed)]
 
     assert order(3) == order(3) != order(4)
-
-
-def test_one_source_keeps_its_order():
-    for weights in (None, [2.0]):
-        mixed = list(mixed_documents([reader("a", 5)], weights, seed=4))
-        assert [document.text for document in mixed] == ["a0", "a1", "a2", "a3", "a4"]
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 4.0]])

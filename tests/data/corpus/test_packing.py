@@ -199,6 +199,13 @@ def test_every_sentence_of_a_document_is_used():
     found = set(rows.token_ids[rows.token_ids >= 10].tolist())
     assert found == set(np.concatenate([d.ids for d in documents]).tolist())
 
+    def pairs(seed):
+        documents = [book(np.random.default_rng(n), n, 20) for n in range(1, 4)]
+        return paired(documents, seed, 32).token_ids
+
+    assert np.array_equal(pairs(1), pairs(1))
+    assert pairs(1).shape != pairs(2).shape or not np.array_equal(pairs(1), pairs(2))
+
 
 def test_the_longer_half_is_trimmed_at_either_end():
     one = TokenRows(np.arange(10, 1010), np.array([0, 1000]))  # a book without a full stop
@@ -212,15 +219,6 @@ def test_the_longer_half_is_trimmed_at_either_end():
         assert a[0] > 10 and a[-1] < 1009
         fronts.add(int(a[0]))
     assert len(fronts) > 10
-
-
-def test_the_same_seed_gives_the_same_pairs():
-    def pairs(seed):
-        documents = [book(np.random.default_rng(n), n, 20) for n in range(1, 4)]
-        return paired(documents, seed, 32).token_ids
-
-    assert np.array_equal(pairs(1), pairs(1))
-    assert pairs(1).shape != pairs(2).shape or not np.array_equal(pairs(1), pairs(2))
 
 
 @pytest.mark.parametrize("single_sentences", [False, True])

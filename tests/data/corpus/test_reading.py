@@ -75,15 +75,12 @@ def test_a_restart_gives_the_same_batches(corpus, monkeypatch, batch_size, shuff
         assert first_ids(restarted.take(3)) == through[step : step + 3]
 
 
-def test_static_shapes(corpus):
+def test_sizes_of_batches(corpus):
     spec = corpus.dataset("train", 4).element_spec
     expected = tf.TensorSpec([4, 8], tf.int32)
     assert spec == {"token_ids": expected, "segment_ids": expected}
     spec = corpus.dataset("train", 4, drop_remainder=False, repeat=False).element_spec
     assert spec["token_ids"] == tf.TensorSpec([None, 8], tf.int32)
-
-
-def test_one_epoch(corpus):
     for start, drop, sizes in (
         (0, True, [40, 40]),
         (0, False, [40, 40, 10]),
@@ -96,9 +93,16 @@ def test_one_epoch(corpus):
         assert dataset.cardinality() == len(sizes)
         assert [len(batch["token_ids"]) for batch in dataset] == sizes
     assert corpus.dataset("train", 40).cardinality() == tf.data.INFINITE_CARDINALITY
+    for split, size, message in (
+        ("test", 4, "no split 'test': it has train, validation"),
+        ("validation", 11, "has 10 rows, too few for a batch of 11"),
+        ("train", 0, "batch_size=0 must be 1 or more"),
+    ):
+        refuses(message, corpus.dataset, split, size, repeat=False)
+    assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
 
 
-def test_the_files_of_several_processes(corpus):
+def test_the_files_of_several_processes(corpus, monkeypatch):
     """Ten files, seven of 10 rows, the others smaller, for three processes."""
     assert corpus.shard(0, 1).rows("train") == ROWS
     parts = [corpus.shard(index, 3) for index in range(3)]
@@ -113,9 +117,6 @@ def test_the_files_of_several_processes(corpus):
     assert joined(again) == seen[1]
     assert parts[0].shards["validation"] == corpus.shards["validation"]
     refuses("has 10 training files for 11 processes: prepare", corpus.shard, 0, 11)
-
-
-def test_larger_files_are_dealt_first(corpus, monkeypatch):
     shards = tuple(Shard(str(rows), rows, "") for rows in (9, 1, 0, 8, 2))
     monkeypatch.setattr(corpus, "shards", {"train": shards, "validation": ()})
     assert [corpus.shard(index, 2).rows("train") for index in (0, 1)] == [10, 10]
@@ -208,16 +209,6 @@ def test_a_corpus_in_a_bucket(corpus, tmp_path):
     with pytest.raises(tf.errors.OpError) as raised:
         list(part.dataset("train", 9, repeat=False))
     assert str(part.shard_error(raised.value)).startswith(f"{lost} is missing or damaged")
-
-
-def test_what_cannot_be_asked_for(corpus):
-    for split, size, message in (
-        ("test", 4, "no split 'test': it has train, validation"),
-        ("validation", 11, "has 10 rows, too few for a batch of 11"),
-        ("train", 0, "batch_size=0 must be 1 or more"),
-    ):
-        refuses(message, corpus.dataset, split, size, repeat=False)
-    assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
 
 
 def test_the_fingerprint_is_of_the_rows(corpus, tmp_path):

@@ -41,6 +41,9 @@ def test_plain_gzip_and_split_names(files):
     assert read(f"text:{files}/train.en.gz,{files}/train.de") == LINES
     assert read(f"text:{files}/{{split}}.en,{files}/{{split}}.de") == LINES
     assert read(f"tsv:{files}/{{split}}.tsv") == [("one", "eins"), ("two", "zwei")]
+    (files / "bom.en").write_bytes(b"\xef\xbb\xbfone\n")
+    (files / "one.de").write_text("eins\n")
+    assert read(f"text:{files}/bom.en,{files}/one.de") == [("one", "eins")]
 
 
 def test_which_sources_have_splits():
@@ -51,12 +54,6 @@ def test_which_sources_have_splits():
     assert has_splits("text:{split}.en,{split}.de") and has_splits("tsv:{split}.tsv")
     assert not has_splits("text:a.en,a.de") and not has_splits("tsv:a.tsv")
     refuses(r"tfds:NAME\[/CONFIG\]\[:VERSION\], text:", has_splits, "ftp:x")
-
-
-def test_byte_order_mark_is_no_text(files):
-    (files / "bom.en").write_bytes(b"\xef\xbb\xbfone\n")
-    (files / "one.de").write_text("eins\n")
-    assert read(f"text:{files}/bom.en,{files}/one.de") == [("one", "eins")]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ def test_pairs_that_cannot_be_read(files, source, split, message):
     assert "\n" not in str(caught.value)
 
 
-def test_fingerprint_follows_the_content(files):
+def test_fingerprint_follows_the_content(files, tfds_dir):
     def fingerprint(split="train", source=f"text:{files}/train.en,{files}/train.de"):
         return source_fingerprint(source, split, "en", "de")
 
@@ -105,6 +102,11 @@ def test_fingerprint_follows_the_content(files):
     (files / "train.en").write_text("1\n2\n3\n4\n")
     assert fingerprint() != before
     refuses("cannot read", fingerprint, source="tsv:nowhere.tsv")
+
+    def fingerprint(*languages):
+        return source_fingerprint("tfds:multi30k", "train", *languages, data_dir=tfds_dir)
+
+    assert fingerprint("en", "de") == fingerprint("en", "de") != fingerprint("de", "en")
 
 
 def read_set(tfds_dir, source, split="validation", languages=("en", "de"), **options):
@@ -176,13 +178,6 @@ def test_a_damaged_set(tfds_dir, tmp_path):
     refuses("is not prepared: prepare it in that folder", read_set, tmp_path, "tfds:multi30k/de-en")
 
 
-def test_fingerprint_of_a_set(tfds_dir):
-    def fingerprint(*languages):
-        return source_fingerprint("tfds:multi30k", "train", *languages, data_dir=tfds_dir)
-
-    assert fingerprint("en", "de") == fingerprint("en", "de") != fingerprint("de", "en")
-
-
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "b.txt").write_text("\ufeffOne.\nTwo.\n\n\nThree.\n", encoding="utf-8")
@@ -191,7 +186,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_forms_of_text(folder):
+def test_forms_of_text(folder, tmp_path):
     def read(kind, glob="*"):
         return list(documents(f"{kind}:{folder}/{glob}"))
 
@@ -203,9 +198,8 @@ def test_forms_of_text(folder):
     assert count_documents(both) == 2
     assert count_documents(f"text-lines:{folder}/*") is None
     assert [path.name for path in source_files(both, "train")] == ["b.txt", "a.txt.gz"]
-
-
-def test_split_in_a_name(folder):
+    (tmp_path / "a.txt").write_text("word " * 2_000_000)
+    assert [len(text) for text in documents(f"text-lines:{tmp_path}/a.txt")] == [10_000_000]
     (folder / "train.txt").write_text("Learn.")
     source = f"text:{folder}/{{split}}.txt"
     assert list(documents(source, "train")) == ["Learn."]
@@ -262,8 +256,3 @@ def test_files_that_cannot_be_read(tmp_path):
         (tmp_path / "a.gz").write_bytes(damaged)
         with pytest.raises(UserError, match=r"a\.gz is not a whole gzip file"):
             list(documents(f"text:{tmp_path}/a.gz"))
-
-
-def test_a_very_long_line(tmp_path):
-    (tmp_path / "a.txt").write_text("word " * 2_000_000)
-    assert [len(text) for text in documents(f"text-lines:{tmp_path}/a.txt")] == [10_000_000]

@@ -181,9 +181,6 @@ def test_each_choice_is_a_row_of_its_context(vocabulary, tmp_path):
         2: ([[CLS, E, SEP, D, D, D, EXTRACT], [CLS, E, SEP, A, EXTRACT]], 0),
     }
     assert "real" in data.summary()
-
-
-def test_a_wrong_table_of_choices_is_named(tmp_path):
     task = get_task("story_cloze")
     refuses("the task 'story_cloze' has no data of its own", read_choices, task, "train")
     source = write(tmp_path / "all.tsv", ["a b\tc\td e\t3"])

@@ -37,6 +37,10 @@ def test_examples_become_prompts():
     assert (one.answers, one.choices, one.label) == (("positive",), ("negative", "positive"), 1)
     assert two.answers == ("negative",)
     assert content_free_queries(TEMPLATES["sst2"])[0] == "Review: N/A\nSentiment:"
+    questions = Questions(["1"], ["Who?"], ["Ann sleeps."], [(Answer("Ann", 0),)])
+    [prompt] = question_prompts(questions)
+    assert prompt.query == "Ann sleeps.\nQuestion: Who?\nAnswer:"
+    assert prompt.answers == ("Ann",) and not prompt.choices
 
 
 def test_what_cannot_be_asked_is_refused():
@@ -52,13 +56,6 @@ def test_what_cannot_be_asked_is_refused():
         ),
     ):
         refuses(words, call)
-
-
-def test_questions_are_free():
-    questions = Questions(["1"], ["Who?"], ["Ann sleeps."], [(Answer("Ann", 0),)])
-    [prompt] = question_prompts(questions)
-    assert prompt.query == "Ann sleeps.\nQuestion: Who?\nAnswer:"
-    assert prompt.answers == ("Ann",) and not prompt.choices
 
 
 def test_lambadas_last_word(tmp_path):

@@ -36,15 +36,12 @@ def test_real_sets(name, count, second, mean, tfds_dir):
     assert (examples.groups is not None) == (name == "multirc")
 
 
-def test_scores(tfds_dir):
+def test_scores_and_questions_with_several_answers(tfds_dir):
     examples = read_examples(TASKS["stsb"], "validation[:10]", tfds_dir)
     assert examples.labels.dtype == np.float32 and len(examples) == 10
     assert examples.labels[0] == pytest.approx(0.4) and examples.indices[0] == 878
     assert examples.first[0].startswith("For what it's worth, dirt on the lens")
     assert examples.second[0].startswith("Regular dish washing fluid")
-
-
-def test_questions_with_several_answers(tfds_dir):
     examples = read_examples(TASKS["multirc"], "validation", tfds_dir)
     assert examples.groups.shape == (1381, 2)
     assert (examples.indices[0], *examples.groups[0]) == (26740, 448, 5033)
@@ -127,21 +124,26 @@ def table(tmp_path):
     return write
 
 
-def test_a_table(table):
+def test_a_table(table, tmp_path):
     source = table("id\tlabel\ttext", "a\tgood\tso good", 'b\t0\tso "bad', "c\tbad\tgood")
     examples = read_examples(SENTIMENT, "train", source=source)
     assert examples.first == ["so good", 'so "bad', "good"] and examples.second is None
     assert examples.labels.tolist() == [1, 0, 0] and examples.labels.dtype == np.int32
     assert examples.indices.tolist() == [0, 1, 2] and examples.groups is None
-
-
-def test_a_table_of_scores_and_pairs(table, tmp_path):
     lines = ["sentence2\tsentence1\tlabel", "b\ta\t5", "d\tc\t 0.25"]
     (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     source = f"tsv:{tmp_path}/{{split}}.tsv.gz"
     examples = read_examples(TASKS["stsb"], "dev", source=source)
     assert (examples.first, examples.second) == (["a", "c"], ["b", "d"])
     assert examples.labels.tolist() == [5, 0.25] and examples.labels.dtype == np.float32
+    source = table(
+        "paragraph\tquestion\tanswer\tlabel",
+        "p\tq\ta\t1", "p\tr\ta\t0", "s\tq\ta\tTrue", "p\tq\tb\tFalse",
+    )  # fmt: skip
+    examples = read_examples(TASKS["multirc"], "train", source=source)
+    assert examples.second == ["q a", "r a", "q a", "q b"]
+    assert examples.labels.tolist() == [1, 0, 1, 0]
+    assert examples.groups.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
 
 
 def test_a_table_without_labels(table):
@@ -151,17 +153,6 @@ def test_a_table_without_labels(table):
     assert read_examples(SENTIMENT, "all", source=whole).labels is None
     with pytest.raises(UserError, match="line 1: no column named 'label' among 'text', 'labl'; "):
         read_examples(SENTIMENT, "train", source=whole)
-
-
-def test_groups_by_text(table):
-    source = table(
-        "paragraph\tquestion\tanswer\tlabel",
-        "p\tq\ta\t1", "p\tr\ta\t0", "s\tq\ta\tTrue", "p\tq\tb\tFalse",
-    )  # fmt: skip
-    examples = read_examples(TASKS["multirc"], "train", source=source)
-    assert examples.second == ["q a", "r a", "q a", "q b"]
-    assert examples.labels.tolist() == [1, 0, 1, 0]
-    assert examples.groups.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -213,14 +204,11 @@ def test_a_line_of_ten_megabytes(table):
     assert len(str(caught.value)) < 500
 
 
-def test_triplets_are_read_by_their_columns(table):
+def test_triplets_are_read_by_their_columns(table, tmp_path):
     source = table("id\tnegative\tanchor\tpositive", "1\tc\ta a\tb\r", "2\tf\td\te e")
     sets = read_triplets(source.replace("table", "{split}"), "table")
     assert sets.texts == (["a a", "d"], ["b", "e e"], ["c", "f"]) and sets.labels is None
     assert len(sets) == 2
-
-
-def test_triplets_of_another_source_are_refused(table, tmp_path):
     with pytest.raises(UserError, match="table.tsv, line 2: the text in column 'positive' is emp"):
         read_triplets(table("anchor\tpositive\tnegative", "a\t \tc"), "train")
     refuses("of triplets: give tsv:FILE", read_triplets, "tfds:glue/stsb", "train")

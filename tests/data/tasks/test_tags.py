@@ -134,8 +134,5 @@ def test_a_word_without_a_piece_is_outside(vocabulary):
         found[0], np.exp(logits[0, 1]) / np.exp(logits[0, 1]).sum(), rtol=1e-5
     )
     assert found[1:].tolist() == [[1, 0, 0, 0]] * 2
-
-
-def test_bad_settings(vocabulary):
     refuses("max_length=2", lambda: encode_tagged(vocabulary, TaggedSentences([["a"]], None), 2))
     refuses("no example", lambda: encode_tagged(vocabulary, TaggedSentences([], None), 8))
