@@ -29,12 +29,7 @@ def in_sentences(*documents: list[int]) -> list[TokenRows]:
     ]
 
 
-LONG_SENTENCE = [
-    [2, 10, 11, 3, 0, 0],
-    [2, 12, 13, 14, 15, 3],
-    [2, 16, 17, 18, 19, 3],  # its rest, and the next sentence
-    [2, 20, 21, 3, 0, 0],
-]
+SENTENCES = ([2, 3], [1, 4, 1], [3])
 
 
 @pytest.mark.parametrize(
@@ -44,61 +39,33 @@ LONG_SENTENCE = [
             ([7], [0], [2], [6]),
             False,
             False,
-            [
-                [2, 10, 11, 12, 3],
-                [2, 13, 14, 15, 3],
-                [2, 16, 3, 0, 0],
-                [2, 17, 18, 3, 0],
-                [2, 19, 20, 21, 3],
-                [2, 22, 23, 24, 3],
-            ],
+            "^abc| ^def| ^g|.. ^hi|. ^jkl| ^mno|",
             [0, 0, 0, 2, 3, 3],
         ),
         (
             ([4], [1], [3], [1], [1], [9]),
             True,
             False,
-            [
-                [2, 10, 11, 12, 13, 3, 14, 3],
-                [2, 15, 16, 17, 3, 18, 3, 0],
-                [2, 19, 3, 20, 21, 22, 23, 3],
-                [2, 24, 25, 26, 27, 28, 3, 0],
-            ],
+            "^abcd|e| ^fgh|i|. ^j|klmn| ^opqrs|.",
             [0, 2, 4, 5],
         ),
-        (
-            ([2, 3], [1, 4, 1], [3]),
-            True,
-            True,
-            [
-                [2, 10, 11, 12, 13, 14, 3, 15, 3],
-                [2, 16, 17, 18, 19, 20, 3, 0, 0],
-                [2, 21, 22, 23, 3, 0, 0, 0, 0],
-            ],
-            [0, 1, 2],
-        ),
-        (
-            ([2, 3], [1, 4, 1], [3]),
-            False,
-            True,
-            [
-                [2, 10, 11, 12, 13, 14, 3, 0],
-                [2, 15, 16, 17, 18, 19, 20, 3],
-                [2, 21, 22, 23, 3, 0, 0, 0],
-            ],
-            [0, 1, 2],
-        ),
-        (([2, 7, 1, 2],), False, True, LONG_SENTENCE, [0] * 4),
-        (([2, 7, 1, 2],), True, True, LONG_SENTENCE, [0] * 4),
+        (SENTENCES, True, True, "^abcde|f| ^ghijk|.. ^lmn|....", [0, 1, 2]),
+        (SENTENCES, False, True, "^abcde|. ^fghijk| ^lmn|...", [0, 1, 2]),
+        # A sentence longer than a row is cut; its rest goes before the next one.
+        (([2, 7, 1, 2],), False, True, "^ab|.. ^cdef| ^ghij| ^kl|..", [0] * 4),
+        (([2, 7, 1, 2],), True, True, "^ab|.. ^cdef| ^ghij| ^kl|..", [0] * 4),
     ],
     ids=["doc_text", "full_text", "full_sentences", "doc_sentences", "cut", "cut across"],
 )
 def test_rows_of_running_text(documents, across, whole_sentences, expected, owners):
+    """The id 10 is "a", 11 "b", ...; "^" is [CLS], "|" [SEP] and "." padding."""
+    expected = expected.split()
     length = len(expected[0])
     rows = pack_rows(in_sentences(*documents), length, CLS, SEP, across, whole_sentences)
-    assert pack_rows([], length, CLS, SEP, across).token_ids.shape == (0, length)
-    assert rows.token_ids.tolist() == expected and rows.owners.tolist() == owners
+    spelt = [[".?^|"[i] if i < 10 else chr(ord("a") + i - 10) for i in row] for row in rows[0]]
+    assert list(map("".join, spelt)) == expected and rows.owners.tolist() == owners
     assert set(rows.boundaries) == {length} and set(rows.pair_label) == {0}
+    assert pack_rows([], length, CLS, SEP, across).token_ids.shape == (0, length)
 
 
 @pytest.mark.parametrize("cross_documents", [False, True])

@@ -18,7 +18,6 @@ from macaron_tf.data.tasks.encoding import (
 from macaron_tf.data.tasks.reading import Examples, read_choices
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
-from tests.data.word_vocabulary import WordVocabulary
 from tests.harness import refuses
 
 CLS, SEP, EXTRACT = 2, 3, 4
@@ -27,7 +26,7 @@ A, B, C, D, E = range(5, 10)
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    return WordVocabulary("abcde")
+    return WordPieceVocabulary((*SPECIAL_PIECES, *"abcde"))
 
 
 def encoded(vocabulary, first, second, max_length, causal=False):
@@ -88,7 +87,7 @@ def spelt(vocabulary, *arguments, **options):
     ],
 )
 def test_rows(options, first, second, length, rows):
-    vocabulary, options = WordVocabulary("abcde"), dict(options)
+    vocabulary, options = WordPieceVocabulary((*SPECIAL_PIECES, *"abcde")), dict(options)
     causal = options.pop("causal", False)
     vars(vocabulary).update(options)
     assert spelt(vocabulary, first, second, length, causal=causal) == rows
