@@ -21,11 +21,11 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text.normalization import (
+    AlignedText,
     LocatedPieces,
     NormalizationConfig,
     as_strings,
     in_chunks,
-    locate,
     map_lines,
     normalize,
     normalize_lines,
@@ -225,7 +225,9 @@ class PieceVocabulary(Vocabulary):
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
         """`encode` with the position of each piece in the text, see `AlignedText`; some refuse."""
-        return locate(strings, self.normalized, self.tokenizer)
+        aligned = AlignedText(strings, self.normalized)
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(aligned.normalized)
+        return LocatedPieces(ids, *aligned.original(starts, ends))
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
         """`encode` for a corpus: the same ids, packed."""

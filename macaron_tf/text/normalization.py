@@ -246,15 +246,3 @@ class AlignedText:
             starts.with_values(tf.gather(self._starts, first)),
             starts.with_values(tf.gather(self._ends, last)),
         )
-
-
-def locate(
-    texts: tf.Tensor, normalize: Callable[[tf.Tensor], tf.Tensor], tokenizer
-) -> LocatedPieces:
-    """Cuts texts into pieces, in-graph, with the position of each in the original text.
-
-    The tokenizer has tensorflow_text's `tokenize_with_offsets`; see also `AlignedText`.
-    """
-    aligned = AlignedText(texts, normalize)
-    ids, starts, ends = tokenizer.tokenize_with_offsets(aligned.normalized)
-    return LocatedPieces(ids, *aligned.original(starts, ends))

@@ -66,14 +66,13 @@ class SentencePieceVocabulary(PieceVocabulary):
         self.fold_accents = fold_accents
         self.pair_separators = pair_separators
         self.cls_last = cls_last
-        self.processor = sentencepiece.SentencePieceProcessor()
+        self.processor = model = sentencepiece.SentencePieceProcessor()
         try:
-            self.processor.LoadFromSerializedProto(self.proto)
+            model.LoadFromSerializedProto(self.proto)
         except RuntimeError as error:
             raise UserError(
                 "the vocabulary's model is not a SentencePiece model: train the vocabulary again"
             ) from error
-        model = self.processor
         controls = tuple(n for n in model.piece_to_id(list(CONTROL)) if model.is_control(n))
         found = (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id())
         if (*found[:2], *controls) == (PAD, UNK, BOS, EOS, _MASK):
@@ -120,10 +119,9 @@ class SentencePieceVocabulary(PieceVocabulary):
         normalization = normalization or NormalizationConfig()
         if fold_accents:
             lines = map_lines(_folded, lines)
+        special = {"bos_id": BOS, "eos_id": EOS}
         if masks:
             special = {"bos_id": -1, "eos_id": -1, "control_symbols": list(CONTROL)}
-        else:
-            special = {"bos_id": BOS, "eos_id": EOS}
         proto = train_pieces(
             normalized_text(lines, normalization, languages, max_lines),
             size,

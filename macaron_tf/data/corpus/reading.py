@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
 
-FORMAT = 1  # raise it when the files' layout or meaning changes
+FORMAT = 2  # raise it when the files' layout or meaning changes
 INDEX = "corpus.json"  # makes a folder a finished corpus
 PROGRESS = "progress.json"  # the state of an unfinished one
 SPLITS = ("train", "validation")
@@ -52,12 +52,52 @@ class Shard:
             return False
 
 
-def shards_of(record: dict[str, Any]) -> dict[str, tuple[Shard, ...]]:
-    return {split: tuple(Shard(**shard) for shard in record[split]) for split in SPLITS}
+def damaged_shard(
+    folder: str, shards: Iterable[Shard], record: RecordFormat, verify: bool, mend: str
+) -> UserError | None:
+    """The error for the first damaged shard; None where all are whole."""
+    for shard in shards:
+        if not shard.is_whole(folder, record, verify):
+            place = storage.join(folder, shard.name)
+            return UserError(f"{place} is missing or damaged: {mend}")
+    return None
 
 
-def read_index(folder: str) -> tuple[CorpusConfig, dict[str, Any], dict[str, tuple[Shard, ...]]]:
-    """Configuration, settings and shards of a finished corpus; refuses a folder without one."""
+@dataclasses.dataclass(frozen=True)
+class CorpusState:
+    """The state of a corpus after a shard, from which its preparation resumes.
+
+    Attributes:
+        counted: rows that were numbered for the choice of validation rows.
+        tokens: ids without padding.
+        validation: of an unfinished corpus the validation rows of each training shard, in files of
+            their own; of pairs none.
+    """
+
+    documents: int = 0
+    counted: int = 0
+    tokens: int = 0
+    train: tuple[Shard, ...] = ()
+    validation: tuple[Shard, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.train + self.validation)
+
+
+def read_record(path: str, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
+    """Configuration, settings and state of a corpus; a damaged record is refused."""
+    with storage.refuse_damage(path, mend):
+        record = json.loads(storage.read_bytes(path))
+        if record["format"] != FORMAT:
+            raise UserError(f"{path} is of format {record['format']}, not {FORMAT}: {mend}")
+        state, settings = record["state"], record["settings"]
+        shards = {split: tuple(Shard(**shard) for shard in state[split]) for split in SPLITS}
+        return CorpusConfig(**settings["config"]), settings, CorpusState(**{**state, **shards})
+
+
+def read_index(folder: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
+    """The record of a finished corpus; refuses a folder without one."""
     path = storage.join(folder, INDEX)
     if not storage.exists(path):
         if storage.exists(storage.join(folder, PROGRESS)):
@@ -66,14 +106,7 @@ def read_index(folder: str) -> tuple[CorpusConfig, dict[str, Any], dict[str, tup
                 "again, and it goes on"
             )
         raise UserError(f"no corpus in {folder}: there is no {INDEX}; prepare one there")
-    with storage.refuse_damage(path, "remove it and prepare the corpus again"):
-        record = json.loads(storage.read_bytes(path))
-        if record["format"] != FORMAT:
-            raise UserError(
-                f"{path} is of format {record['format']}, not {FORMAT}: prepare the corpus again"
-            )
-        settings = record["settings"]
-        return CorpusConfig(**settings["config"]), settings, shards_of(record["shards"])
+    return read_record(path, "remove it and prepare the corpus again")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,10 +257,11 @@ class PretrainingCorpus:
                 alone; None does so on disk, and not in a bucket.
         """
         folder = os.fspath(folder).rstrip("/") or "/"
-        config, settings, shards = read_index(folder)
+        config, settings, state = read_index(folder)
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
         check_vocabulary(settings["vocabulary"], vocabulary, storage.join(folder, INDEX))
+        shards = {"train": state.train, "validation": state.validation}
         corpus = cls(folder, config, vocabulary, shards)
         if damaged := corpus._damage(verify):
             raise damaged
@@ -383,15 +417,10 @@ class PretrainingCorpus:
         return shards, [storage.join(self._absolute_folder, shard.name) for shard in shards]
 
     def _damage(self, verify: bool) -> UserError | None:
-        """The error for the first damaged shard; None where all are whole."""
-        for shard in self.shards["train"] + self.shards["validation"]:
-            if not shard.is_whole(self.folder, self.record, verify):
-                return UserError(
-                    f"{storage.join(self.folder, shard.name)} is missing or damaged: remove "
-                    f"{storage.join(self.folder, INDEX)} and prepare the corpus again, or put it "
-                    "back"
-                )
-        return None
+        shards = itertools.chain(*self.shards.values())
+        index = storage.join(self.folder, INDEX)
+        mend = f"remove {index} and prepare the corpus again, or put it back"
+        return damaged_shard(self.folder, shards, self.record, verify, mend)
 
 
 def process_seed(seed: int, process: int) -> int:

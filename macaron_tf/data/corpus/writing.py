@@ -26,10 +26,12 @@ from macaron_tf.data.corpus.reading import (
     FORMAT,
     INDEX,
     PROGRESS,
+    CorpusState,
     PretrainingCorpus,
     Shard,
+    damaged_shard,
     read_index,
-    shards_of,
+    read_record,
 )
 from macaron_tf.data.sources.names import Source
 from macaron_tf.errors import UserError
@@ -128,27 +130,6 @@ def _write(config, vocabulary, out: str, settings: dict, data_dir) -> None:
     writer.finish()
 
 
-@dataclasses.dataclass(frozen=True)
-class PreparationState:
-    """The state of a preparation after a shard, from which it resumes.
-
-    Attributes:
-        counted: rows that were numbered for the choice of validation rows.
-        tokens: ids without padding.
-        validation: the validation rows of each of them, in files of their own; of pairs none.
-    """
-
-    documents: int = 0
-    counted: int = 0
-    tokens: int = 0
-    train: tuple[Shard, ...] = ()
-    validation: tuple[Shard, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        return sum(shard.rows for shard in self.train + self.validation)
-
-
 @dataclasses.dataclass(eq=False)
 class CorpusWriter:
     """Packs blocks of documents, writes their shards and records each step.
@@ -163,15 +144,14 @@ class CorpusWriter:
     out: str
     settings: dict
     record: RecordFormat
-    state: PreparationState
+    state: CorpusState
 
     def __post_init__(self):
         self._special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
         self._kept_documents: list[CorpusDocument] = []
         # Only documents that come again can bring a validation row into the training rows.
-        self._kept_rows: set[bytes] | None = None
-        if self.config.repeats:
-            self._kept_rows = set(_records(self.out, self.state.validation))
+        begun = self.state.validation if self.config.repeats else ()
+        self._kept_rows: set[bytes] = set(_records(self.out, begun))
 
     def hold_out(self, documents: Iterable[CorpusDocument]) -> None:
         """Keeps the held-out ones of some documents, each once, for the pairs of the validation."""
@@ -182,21 +162,20 @@ class CorpusWriter:
     def write(self, block: Sequence[CorpusDocument]) -> None:
         """Writes a block's shard; refuses too few documents to pair."""
         state, number = self.state, len(self.state.train)
-        counted, held_out = 0, None
+        counted, validation = state.counted, state.validation
         if self.config.paired:
             self.hold_out(block)
             rows, kept = self._pairs([d for d in block if not d.held_out], [number])
         else:
             rows = running_rows(block, self.config, *self._special)
-            kept, held_out, counted = self._divided(block, rows)
-        train = (*state.train, _write_shard(self.out, f"train-{number:05d}.tfrecord", kept))
-        validation = state.validation
-        if held_out is not None:
+            kept, held_out, count = self._divided(block, rows)
+            counted += count
             part = _write_shard(self.out, f"part-{number:05d}.tfrecord", held_out)
             validation = (*validation, part)
+        train = (*state.train, _write_shard(self.out, f"train-{number:05d}.tfrecord", kept))
         documents, tokens = state.documents + len(block), state.tokens + _tokens(rows)
-        self.state = PreparationState(documents, state.counted + counted, tokens, train, validation)
-        write_state(self.out, self.settings, self.state)
+        self.state = CorpusState(documents, counted, tokens, train, validation)
+        write_state(self.out, PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
         """Writes the validation rows, then the index, which makes the corpus valid."""
@@ -209,20 +188,12 @@ class CorpusWriter:
             records = _records(self.out, self.state.validation)
         else:
             raise UserError("the sources hold no text that the vocabulary can cut: give others")
-        validation = []
+        validation: list[Shard] = []
         while chunk := list(itertools.islice(records, self.config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
             validation.append(_write_shard(self.out, name, chunk))
-        shards = {"train": self.state.train, "validation": validation}
-        record = {
-            "format": FORMAT,
-            "settings": self.settings,
-            "documents": self.state.documents,
-            "tokens": tokens,
-            "shards": {split: [dataclasses.asdict(s) for s in shards[split]] for split in shards},
-        }
-        index = json.dumps(record, indent=1) + "\n"
-        storage.write_aside(storage.join(self.out, INDEX), index.encode())
+        state = dataclasses.replace(self.state, tokens=tokens, validation=tuple(validation))
+        write_state(self.out, INDEX, self.settings, state)
         remove_leftovers(self.out)
 
     def _divided(
@@ -235,13 +206,12 @@ class CorpusWriter:
         runs = numbers // self.config.validation_run
         chosen = ~repeated & (runs % self.config.validation_every == 0)
         held_out = [records[i] for i in np.flatnonzero(chosen)]
-        kept_rows = self._kept_rows
-        if kept_rows is not None:
-            kept_rows.update(held_out)
+        if self.config.repeats:
+            self._kept_rows.update(held_out)
         kept = [
             records[i]
             for i in np.flatnonzero(~chosen)
-            if not (repeated[i] and kept_rows and records[i] in kept_rows)
+            if not (repeated[i] and records[i] in self._kept_rows)
         ]
         return kept, held_out, int((~repeated).sum())
 
@@ -332,33 +302,27 @@ def _contents(sources: list[dict]) -> list[dict]:
     return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 
-def begun_state(out: str, settings: dict, record: RecordFormat) -> PreparationState:
+def begun_state(out: str, settings: dict, record: RecordFormat) -> CorpusState:
     """Reads the state to resume from, a new one where nothing was begun.
 
     An unfinished corpus of other settings, or a damaged one, is refused.
     """
     path = storage.join(out, PROGRESS)
     if not storage.exists(path):
-        return PreparationState()
-    with storage.refuse_damage(path, "remove it, and the corpus begins anew"):
-        found = json.loads(storage.read_bytes(path))
-        state = PreparationState(**{**found["state"], **shards_of(found["state"])})
-        if found["format"] != FORMAT:
-            raise UserError(f"{path} is of another version: take another folder or remove that one")
-        kept = found["settings"]
+        return CorpusState()
+    _, kept, state = read_record(path, "remove it, and the corpus begins anew")
     check_settings(kept, settings, out)
-    for shard in state.train + state.validation:
-        if not shard.is_whole(out, record, verify=True):
-            raise UserError(
-                f"{storage.join(out, shard.name)} is missing or damaged: remove {path}, and the "
-                "corpus begins anew"
-            )
+    shards = state.train + state.validation
+    mend = f"remove {path}, and the corpus begins anew"
+    if damaged := damaged_shard(out, shards, record, verify=True, mend=mend):
+        raise damaged
     return state
 
 
-def write_state(out: str, settings: dict, state: PreparationState) -> None:
+def write_state(out: str, name: str, settings: dict, state: CorpusState) -> None:
+    """Records the shards that are complete; under the name `INDEX` it makes the corpus valid."""
     record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
-    storage.write_aside(storage.join(out, PROGRESS), (json.dumps(record) + "\n").encode())
+    storage.write_aside(storage.join(out, name), (json.dumps(record, indent=1) + "\n").encode())
 
 
 def remove_leftovers(out: str) -> None:

@@ -329,7 +329,7 @@ def test_damage_is_named(make, out):
         ("validation-00000.tfrecord", b"", r"validation-00000\.tfrecord is missing or damaged"),
         ("corpus.json", whole["corpus.json"][:-9], r"corpus\.json is damaged"),
         ("corpus.json", b"{}", r"corpus\.json is damaged"),
-        ("corpus.json", json.dumps({**index, "format": 99}).encode(), "of format 99, not 1"),
+        ("corpus.json", json.dumps({**index, "format": 99}).encode(), "of format 99, not 2"),
         ("corpus.json", json.dumps(index).encode(), "vocabulary mismatch"),
         ("vocabulary.txt", None, r"cannot read .*vocabulary\.txt"),
     ):
