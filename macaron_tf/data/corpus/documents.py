@@ -278,10 +278,6 @@ class CorpusDocument:
     languages: tuple[int, int]
     rows: int
 
-    @property
-    def is_translation(self) -> bool:
-        return self.languages[0] != self.languages[1]
-
 
 def corpus_documents(
     mixture: Iterable[MixedDocument], vocabulary: PieceVocabulary, config: CorpusConfig

@@ -44,9 +44,9 @@ def running_rows(
         groups.setdefault(document.languages, []).append(number)
     ids = (config.sequence_length, cls_id, sep_id)
     packed: list[Rows] = []
-    for members in groups.values():
+    for (first, second), members in groups.items():
         sentences = [block[number].sentences for number in members]
-        if block[members[0]].is_translation:
+        if first != second:  # translation pairs
             rows = pack_translations(sentences, *ids)
         else:
             rows = pack_rows(

@@ -107,32 +107,6 @@ def test_shares_of_lines_in_expectation(alpha):
     assert lines[0] / lines[1] == pytest.approx(6_000 / 3_000)  # within a language as they are
 
 
-def test_the_paper_draws_a_small_language_more_often():
-    # A language of 1% beside one of 99%: alpha 0.5 makes it 9%.
-    sizes = [(990, 990), (10, 10)]
-    english, nepali = language_weights(LANGUAGES[1:3], sizes, 0.5)
-    assert nepali / (english + nepali) == pytest.approx(0.1 / (0.1 + 0.99**0.5))
-
-
-def test_shares_of_a_hundred_thousand_draws():
-    """Documents of one line each: shares of lines are shares of draws."""
-    counts = [80_000, 2_000, 500]
-    sources = [CorpusSource("text:x", language=language) for language in ("en", "de", "ne")]
-    weights = language_weights(sources, [(n, n) for n in counts], 0.5)
-    readers = [lambda n=n: iter(["text"] * n) for n in counts]
-    drawn = collections.Counter(
-        document.source for document in mixed_documents(readers, weights, 1)
-    )
-    total = drawn.total()
-    assert total > 100_000 * 0.9
-    expected = np.sqrt(np.array(counts) / sum(counts))
-    expected /= expected.sum()
-    # The first source is read to its end once: all draws but its own number are random.
-    for source, share in enumerate(expected):
-        deviation = np.sqrt(total * share * (1 - share))
-        assert abs(drawn[source] - total * share) < 3 * deviation
-
-
 def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
     (tmp_path / "en.txt").write_text("\n\n".join(f"one {n}\ntwo\n" for n in range(400)))
     (tmp_path / "ne.txt").write_text("\n\n".join(f"ek {n}" for n in range(20)))

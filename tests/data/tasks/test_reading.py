@@ -59,11 +59,8 @@ def test_scores_and_questions_with_several_answers(tfds_dir):
 
 def test_tfds_errors(tfds_dir, tmp_path):
     cola = TASKS["cola"]
-    refuses("no split 'dev': it has train, validation", read_examples, cola, "dev", tfds_dir)
-    refuses("cannot read split 'train.:x", read_examples, cola, "train[:x]", tfds_dir)
     refuses("corresponds to no data.*: check the split", read_examples, cola, "train[:0]", tfds_dir)
     refuses("no TFDS set 'glue' in .*tfds.load", read_examples, cola, "train", tmp_path)
-    refuses("no configuration 'qqp'", read_examples, TASKS["qqp"], "train", tfds_dir)
     with pytest.raises(UserError, match="no field 'sentence1': its records hold idx, label, sente"):
         read_examples(TASKS["rte"], "train", tfds_dir, source="tfds:glue/cola")
     with pytest.raises(UserError, match="classes entailment, not_entailment, the task 'mrpc' not_"):
@@ -186,22 +183,10 @@ def test_bad_scores(score, table):
         refuses("is not a finite number", read_examples, free, "train", source=source)
 
 
-def test_files_that_cannot_be_read(table, tmp_path):
-    refuses("cannot read", read_examples, SENTIMENT, "train", source=f"tsv:{tmp_path}/absent.tsv")
-    with pytest.raises(UserError, match="has no split 'dev': put {split}"):
-        read_examples(SENTIMENT, "dev", source=table("text\tlabel", "a\tbad"))
-    (tmp_path / "latin.tsv").write_bytes(b"text\tlabel\n\xe9\tbad\n")
-    with pytest.raises(UserError, match="line 2: not UTF-8"):
-        read_examples(SENTIMENT, "train", source=f"tsv:{tmp_path}/latin.tsv")
-
-
-def test_a_line_of_ten_megabytes(table):
+def test_a_header_of_ten_megabytes_is_not_quoted(table):
     long = "word " * 2_000_000
-    examples = read_examples(SENTIMENT, "train", source=table("text\tlabel", f"{long}\tbad"))
-    assert examples.first == [long]
-    with pytest.raises(UserError, match="no column named 'text'") as caught:
-        read_examples(SENTIMENT, "train", source=table(long, long))
-    assert len(str(caught.value)) < 500
+    message = "no column named 'text'"
+    assert len(refuses(message, read_examples, SENTIMENT, "train", source=table(long, long))) < 500
 
 
 def test_triplets_are_read_by_their_columns(table, tmp_path):
