@@ -182,6 +182,26 @@ def test_kinds_are_told_apart(tmp_path):
         load_encoder_vocabulary(tmp_path)
 
 
+def joint(lines, size):
+    return SentencePieceVocabulary.train(lines, size, masks=False)
+
+
+@pytest.mark.parametrize(
+    ("train", "units"),
+    [
+        (WordPieceVocabulary.train, r"the text's characters alone need \d+"),
+        (SentencePieceVocabulary.train, r"the text's characters alone need \d+"),
+        (joint, r"the text's characters alone need \d+"),
+        (BytePairVocabulary.train, "the bytes alone need 261"),
+    ],
+)
+def test_training_errors_are_sentences(train, units):
+    refuses(r"too large for this text: it gives at most \d+", train, LINES, 5000)
+    refuses(f"too small: {units}", train, LINES, 10)
+    for nothing in ([], ["", "  "]):
+        refuses("no text to train a vocabulary on", train, nothing, 300)
+
+
 def test_mismatch_names_both(vocabulary):
     check_vocabulary(vocabulary.hash, vocabulary, "run")
     with pytest.raises(UserError, match=r"RUN/checkpoint was made with vocabulary 0123456789ab"):

@@ -8,7 +8,6 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
 from tests.harness import refuses
 from tests.text.conftest import train_joint
@@ -86,17 +85,6 @@ def test_real_lines_in_the_graph_and_in_sentencepiece(real_pairs, real_vocabular
     lines = [" ".join(pair[0].lower().split()) for pair in real_pairs[:200]]
     lines = [line for line in lines if '"' not in line and "(" not in line]
     assert real_vocabulary.decode_lines(real_vocabulary.encode_lines(lines)) == lines
-
-
-@pytest.mark.parametrize("masks", [False, True])
-def test_training_errors_are_sentences(lines, masks):
-    with pytest.raises(UserError, match=r"too large for this text: it gives at most \d+"):
-        SentencePieceVocabulary.train(lines, 5000, masks=masks)
-    with pytest.raises(UserError, match=r"too small: the text's characters alone need \d+"):
-        SentencePieceVocabulary.train(lines, 10, masks=masks)
-    for nothing in ([], ["", "  "]):
-        with pytest.raises(UserError, match="no text to train a vocabulary on"):
-            SentencePieceVocabulary.train(nothing, 100, masks=masks)
 
 
 @pytest.mark.parametrize("options", [{}, {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}])

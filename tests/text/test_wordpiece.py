@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
 from macaron_tf.text import WordPieceVocabulary
 from macaron_tf.text.wordpiece import SPECIAL_PIECES as SPECIAL
 from tests.harness import refuses
@@ -109,6 +108,7 @@ def test_rare_characters_are_left_out():
     vocabulary = WordPieceVocabulary.train(lines, 10, max_characters=2)
     assert vocabulary.words[5:9] == ("a", "b", "##a", "##b")
     assert vocabulary.encode_lines(["ab☃"]) == [[vocabulary.unk_id]]
+    refuses("no text to train a vocabulary on", WordPieceVocabulary.train, ["", "\x00"], 100)
 
 
 def test_a_file_that_is_no_vocabulary(tmp_path):
@@ -125,13 +125,3 @@ def test_a_file_that_is_no_vocabulary(tmp_path):
     refuses(r"vocab\.txt: line 7 is not UTF-8", WordPieceVocabulary.from_file, path)
     path.write_bytes("\r\n".join([*SPECIAL, "a"]).encode())
     assert WordPieceVocabulary.from_file(path).words[-1] == "a"
-
-
-def test_training_errors_are_sentences():
-    lines = ["some words of text", "and some more words"]
-    with pytest.raises(UserError, match=r"too large for this text: it gives at most \d+"):
-        WordPieceVocabulary.train(lines, 5000)
-    with pytest.raises(UserError, match=r"too small: the text's characters alone need \d+"):
-        WordPieceVocabulary.train(lines, 10)
-    for nothing in ([], ["", "  ", "\x00"]):
-        refuses("no text to train a vocabulary on", WordPieceVocabulary.train, nothing, 100)

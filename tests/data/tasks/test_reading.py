@@ -168,9 +168,8 @@ def test_a_table_without_labels(table):
     ],
 )
 def test_bad_tables(lines, message, table):
-    with pytest.raises(UserError, match=message) as caught:
-        read_examples(SENTIMENT, "train", source=table(*lines))
-    assert "\n" not in str(caught.value) and "table.tsv" in str(caught.value)
+    source = table(*lines)
+    assert "table.tsv" in refuses(message, read_examples, SENTIMENT, "train", source=source)
 
 
 @pytest.mark.parametrize("score", ["nan", "inf", "5.1", "-0.1", "x", ""])
