@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from experiments import registry
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.documents import corpus_mixture, open_source
-from macaron_tf.data.corpus.reading import PretrainingCorpus
+from macaron_tf.data.corpus.reading import FORMAT, PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -80,7 +80,8 @@ def prepare_corpus(
         text: as for `train_vocabulary`.
     """
     if out is None:
-        settings = [repr(recipe.corpus), repr(recipe.vocabulary), vocabulary_dir, text["data_dir"]]
+        settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]
+        settings += [vocabulary_dir, text["data_dir"]]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
         out = cache_directory() / "corpora" / digest
     if vocabulary_dir:
