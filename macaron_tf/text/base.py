@@ -224,7 +224,7 @@ class PieceVocabulary(Vocabulary):
         return self.tokenizer.tokenize(self.normalized(strings, language))
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        """`encode` with the position of each piece in the text, see `AlignedText`; some refuse."""
+        """`encode` with each piece's position in the text, see `AlignedText`; some kinds refuse."""
         aligned = AlignedText(strings, self.normalized)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(aligned.normalized)
         return LocatedPieces(ids, *aligned.original(starts, ends))
