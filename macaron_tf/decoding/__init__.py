@@ -1,10 +1,7 @@
 """Decoding: from a model's scores to its outputs.
 
-Searches take a step function, not a model: `beam_search` and `sample` run any network whose
-`step_fn(tokens, index, context, cache)` gives the next logits. `translate_ids` and `score_ids` join
-them to an encoder-decoder, and `LineTranslator` adds a vocabulary. `generate` continues prompts;
-`TextGenerator` and `SequenceGenerator` continue or answer texts; `TextScorer` gives the
-log-probabilities of texts.
+`beam_search`, `sample` and `generate` take a step function, `translate_ids` and `score_ids` an
+encoder-decoder; `LineTranslator`, `TextGenerator`, `SequenceGenerator` and `TextScorer` take texts.
 """
 
 from macaron_tf.decoding.beam_search import beam_search

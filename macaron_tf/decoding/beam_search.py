@@ -14,12 +14,7 @@ NEVER = float("-inf")
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
-    """The divisor of log P, 1 or more: `length_penalty_name` of `BeamSearchConfig`.
-
-    Args:
-        length: any shape, int or float; tokens including EOS, 1 or more.
-        alpha: 0 or more.
-    """
+    """The divisor of log P, 1 or more, of lengths with EOS; `name` as in `BeamSearchConfig`."""
     length = tf.cast(length, tf.float32)
     if name == "none" or alpha == 0:
         return tf.ones_like(length)
@@ -27,21 +22,14 @@ def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
 
 
 def gather_beams(cache: Any, parents: tf.Tensor) -> Any:
-    """Reorders axis 1 of every tensor of a nested structure: `new[b, k] = old[b, parents[b, k]]`.
-
-    Args:
-        cache: nested structure of tensors (B, K, ...).
-        parents: (B, K) int32.
-    """
+    """Reorders tensors (B, K, ...), nested: `new[b, k] = old[b, parents[b, k]]`."""
     return tf.nest.map_structure(lambda x: tf.gather(x, parents, axis=1, batch_dims=1), cache)
 
 
 def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
-    """Shape invariants of a `tf.while_loop`; an axis that starts at size 0 may grow.
+    """Shape invariants of a `tf.while_loop` from its first values, nested.
 
-    Args:
-        values: nested structure of the loop's first tensors.
-        fixed_rows: whether axis 0 keeps its size.
+    An axis that starts at size 0 may grow; without `fixed_rows` axis 0 may change too.
     """
 
     def shape(x):

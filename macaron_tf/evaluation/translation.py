@@ -64,13 +64,6 @@ class TranslationMetric(Settings):
             f"|smooth:none|sacremoses:{sacremoses.__version__}"
         )
 
-    @property
-    def plain_suffix(self) -> str:
-        """A suffix of sacreBLEU's own signatures: how tokens became plain lines, if at all."""
-        if not self.tokenized:
-            return ""
-        return f"|detok:moses-{self.language}|sacremoses:{sacremoses.__version__}"
-
 
 @dataclasses.dataclass(frozen=True)
 class TranslationScores:
@@ -124,14 +117,17 @@ def evaluate_translations(
     bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True)
     chrf = sacrebleu.CHRF(lowercase=metric.lowercase)
     plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
+    suffix = ""  # of sacreBLEU's own signatures: how tokens became plain lines
+    if metric.tokenized:
+        suffix = f"|detok:moses-{metric.language}|sacremoses:{sacremoses.__version__}"
     tokenized = tokenized_bleu().corpus_score(
         tokenize_lines(hypotheses, metric), [tokenize_lines(references, metric)]
     )
     return TranslationScores(
         bleu=bleu.corpus_score(*plain).score,
-        bleu_signature=f"{bleu.get_signature()}{metric.plain_suffix}",
+        bleu_signature=f"{bleu.get_signature()}{suffix}",
         chrf=chrf.corpus_score(*plain).score,
-        chrf_signature=f"{chrf.get_signature()}{metric.plain_suffix}",
+        chrf_signature=f"{chrf.get_signature()}{suffix}",
         tokenized_bleu=tokenized.score,
         tokenized_signature=metric.signature,
         precisions=tuple(tokenized.precisions),

@@ -170,22 +170,15 @@ class TorchArrays(Arrays):
     """
 
     kernel = ".weight"
-    # Early conversions of BERT name a LayerNorm's arrays as TensorFlow does.
-    _NAMES: typing.ClassVar = {
-        "kernel": ("weight",),
-        "bias": ("bias",),
-        "gamma": ("weight", "gamma"),
-        "beta": ("bias", "beta"),
-        "scale": ("weight",),
-        "table": ("weight",),
-    }
 
     def __init__(self, state: Mapping[str, np.ndarray], prefix: str = "", linear: bool = True):
         super().__init__({name.removeprefix(prefix): value for name, value in state.items()})
         self.linear = linear
 
     def part(self, layer: str, variable: str) -> np.ndarray:
-        array = self.array(*(f"{layer}.{name}" for name in self._NAMES[variable]))
+        name = "bias" if variable in ("bias", "beta") else "weight"
+        # Early conversions of BERT name a LayerNorm's arrays as TensorFlow does.
+        array = self.array(f"{layer}.{name}", f"{layer}.{variable}")
         return array.T if self.linear and variable == "kernel" else array
 
 
