@@ -401,7 +401,8 @@ def read_sentence_transformer(
     transformer, pooling = (directory / module["path"] for module in modules[:2])
     file = transformer / "sentence_bert_config.json"
     config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
-    config.require({"do_lower_case": False})  # only a tokenizer of theirs may say so
+    if config.get("do_lower_case"):
+        config.require({"do_lower_case": False})  # only a tokenizer of theirs may say so
     max_length = encoder.config.max_length
     if config.get("max_seq_length") is not None:
         max_length = min(max_length, config.number("max_seq_length"))
@@ -417,13 +418,9 @@ def _pooling(file: pathlib.Path) -> str:
     if not file.is_file():
         raise UserError(f"the pooling's {file} is missing.")
     config = read_json(file)
-    found = config.get("pooling_mode")  # one name, or several whose vectors stand side by side
-    if found is None:
-        found = [
-            field.removeprefix(_FLAG)
-            for field, value in config.items()
-            if field.startswith(_FLAG) and value
-        ]
+    flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
+    # One name, or several whose vectors stand side by side.
+    found = config.get("pooling_mode") or flags
     found = [found] if isinstance(found, str) else list(found)
     names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}
     if len(found) != 1 or found[0] not in names:

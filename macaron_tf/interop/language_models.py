@@ -153,11 +153,6 @@ _XLNET_SPECIAL = (5, 0, 3, 4, 6)
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
 
 
-def _xlnet_settings(config: ForeignConfig) -> dict:
-    clamp = config.number("clamp_len", -1)
-    return {"clamp_length": clamp if clamp > 0 else None}
-
-
 def _per_head(name: str) -> Raw:
     # (H, d) -> (H, 1, d)
     return Raw(f"layer.{{}}.rel_attn.{name}", transform=lambda bias: bias[:, None])
@@ -207,7 +202,7 @@ _XLNET = Family(
         "activation": ("ff_activation", "gelu", ACTIVATIONS),
     },
     fixed={"positions": "transformer_xl", "embedding_norm": False, "summary": "last"},
-    derived=_xlnet_settings,
+    derived=lambda config: {"clamp_length": max(config.number("clamp_len", -1), 0) or None},
     required={
         "attn_type": "bi",
         "bi_data": False,
