@@ -152,7 +152,6 @@ def electra_tiny() -> PretrainingRecipe:
     return bert_tiny().changed(
         model="electra_tiny",
         objective="replaced_tokens",
-        generator_width=0.25,
         masking=MaskingConfig(mask=1.0, random=0.0, round_up=True),
     )
 
@@ -170,7 +169,6 @@ def electra_small() -> PretrainingRecipe:
     return bert_base().changed(
         model="electra_small",
         objective="replaced_tokens",
-        generator_width=0.25,
         masking=MaskingConfig(mask=1.0, random=0.0, round_up=True),
         corpus=dict(sequence_length=128),
         batch_size=128,
@@ -193,18 +191,12 @@ def electra_base() -> PretrainingRecipe:
 
     Measured: not run at this size.
     """
-    return bert_base().changed(
+    return electra_small().changed(
         model="electra_base",
-        objective="replaced_tokens",
         generator_width=1 / 3,
-        masking=MaskingConfig(mask=1.0, random=0.0, round_up=True),
-        training=dict(
-            max_steps=766_000,
-            learning_rate=2e-4,
-            warmup_steps=10_000,
-            beta_2=0.999,
-            accumulation_steps=8,
-        ),
+        corpus=dict(sequence_length=512),
+        batch_size=32,
+        training=dict(max_steps=766_000, learning_rate=2e-4, accumulation_steps=8),
     )
 
 

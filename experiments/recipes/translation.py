@@ -152,7 +152,7 @@ def multi30k_bart_tiny() -> TranslationRecipe:
         model_options=(("num_source_layers", 3),),
         data=dict(source_language="de", target_language="en", vocabulary_size=6_000),
         training=dict(learning_rate=1e-3, warmup_steps=1_000),
-        metric=TranslationMetric(language="en", lowercase=True, normalize_punctuation=True),
+        metric=dict(language="en"),
         first_stage_steps=2_000,
     )
 
@@ -173,31 +173,25 @@ def iwslt14_macaron_small() -> TranslationRecipe:
 
     Measured: not run to the end here. The full set needs a GPU or TPU.
     """
-    return TranslationRecipe(
+    return multi30k_macaron_tiny().changed(
         model="macaron_small",
-        data=DataConfig(
+        data=dict(
             source="tfds:iwslt14/de-en",
             source_language="de",
             target_language="en",
-            vocabulary_size=10_000,
-            normalization=NormalizationConfig(punctuation=True, lower_case=True),
             cleaning=CleaningConfig(max_length=175, max_ratio=1.5),
         ),
-        training=TrainingConfig(
+        training=dict(
             max_steps=60_000,
             learning_rate=1.5e-3,
             warmup_steps=8_000,
             weight_decay=1e-4,
             validate_every=1_000,
             save_every_steps=1_000,
-            save_every_minutes=None,
             keep_last=10,
         ),
-        decoding=BeamSearchConfig(beam_size=5, length_penalty=1.0, length_penalty_name="fairseq"),
-        metric=TranslationMetric(
-            language="en", lowercase=True, tokenized=True, normalize_punctuation=True
-        ),
-        average_last=10,
+        decoding=dict(max_length_offset=50),
+        metric=dict(language="en", tokenized=True),
     )
 
 
@@ -216,9 +210,9 @@ def wmt14_macaron_base() -> TranslationRecipe:
 
     Measured: not run to the end here. It needs several GPUs or a TPU.
     """
-    return TranslationRecipe(
+    return iwslt14_macaron_small().changed(
         model="macaron_base",
-        data=DataConfig(
+        data=dict(
             source="tfds:wmt14_translate/de-en",
             source_language="en",
             target_language="de",
@@ -227,14 +221,12 @@ def wmt14_macaron_base() -> TranslationRecipe:
             cleaning=CleaningConfig(max_length=80, max_ratio=1.5),
             batching=BatchingConfig(max_tokens=4_096, length_multiple=8),
         ),
-        training=TrainingConfig(
+        training=dict(
             max_steps=100_000,
-            learning_rate=1.5e-3,
-            warmup_steps=8_000,
+            weight_decay=0.0,
             accumulation_steps=8,
             validate_every=2_000,
             save_every_steps=2_000,
-            save_every_minutes=None,
             keep_last=20,
         ),
         decoding=BeamSearchConfig(beam_size=4, length_penalty=0.6, length_penalty_name="gnmt"),
