@@ -30,7 +30,7 @@ _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains what is missing, then writes the table and the figure."""
+    """Trains missing runs, then writes the table and the figure."""
     for setting in options.set:
         if setting.startswith(_OWN):
             raise UserError(f"--set {setting}: give --blocks, --seeds, --steps or --warmup instead")
@@ -56,12 +56,8 @@ def run(options: argparse.Namespace) -> None:
     lines = _report(kept, tests, options.blocks)
     record = {"rows": kept, "bootstrap": tests}
     studies.write(out, options.name, "compare_blocks", options, title, lines, **record)
-    curves = {
-        block: [studies.validations(row["run"]) for row in mine]
-        for block, mine in studies.grouped(rows, "block").items()
-    }
     panels = {
-        label: {block: studies.points(mine, "step", metric) for block, mine in curves.items()}
+        label: studies.curves(rows, "block", "step", metric)
         for metric, label in (("loss", "loss (smoothed, nats a token)"), ("bleu", "greedy BLEU"))
     }
     figures.mean_curves(panels, out / f"{options.name}.png", "updates", "validation")
@@ -119,7 +115,7 @@ def _report(rows: list[dict], tests: list[dict], blocks: list[str]) -> list[str]
         for row in mine:
             scores = [f"{row[metric]:.2f}" for metric in ("tokenized_bleu", "bleu", "chrf")]
             lines.append((block, str(row["seed"]), *scores, f"{row['training_seconds'] / 60:.1f}"))
-        mean = studies.cell(studies.values(mine, "tokenized_bleu"), 2)
+        mean = studies.mean_of(mine, "tokenized_bleu", 2)
         lines.append((block, "mean", f"**{mean}**", "", "", ""))
     head = ("block", "seed", "tokenized BLEU", "sacreBLEU", "chrF", "minutes")
     difference = f"{blocks[1]} - {blocks[0]}"

@@ -12,13 +12,13 @@ import sys
 import threading
 import time
 
+from experiments import command_line as cli
 from experiments import registry
-from experiments.command_line import settings
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
@@ -26,32 +26,21 @@ SHOWN = 10
 SENTENCE = "The device could not be found."
 
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
+def run(options: argparse.Namespace) -> None:
     """Runs every stage."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.demo",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--run", default="runs/demo", help="folder of the run (default %(default)s)"
-    )
-    settings("training.max_minutes=5 or data.target_language=fr")(parser)
-    options = parser.parse_args(arguments)
     began = time.monotonic()
     path, recipe = pathlib.Path(options.run), registry.load("demo", settings=options.set)
 
     _stage(1, "train: a Macaron on the texts of a home-automation program's screens")
     train_recipe(recipe, path)
-    run = TranslationRun.open(path)
+    trained = TranslationRun.open(path)
     # A slow machine may have written fewer checkpoints.
     regular = CheckpointDirectory(path).steps(recipe.training.save_every_steps)
     if regular:
-        average_run(run, min(recipe.average_last, len(regular)))
+        average_run(trained, min(recipe.average_last, len(regular)))
 
     _stage(2, "score: BLEU on held-out text, and some translations")
-    _score(run)
+    _score(trained)
 
     _stage(3, "export: a SavedModel that takes and gives text")
     served = path / "served"
@@ -117,6 +106,15 @@ def _serve(served: pathlib.Path) -> None:
             server.terminate()
             server.wait()
 
+
+main = cli.single_program(
+    "experiments.demo",
+    __doc__,
+    "",
+    "experiments.demo:run",
+    cli.argument("--run DIR", "folder of the run (default %(default)s)", default="runs/demo"),
+    cli.settings("training.max_minutes=5 or data.target_language=fr"),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -50,11 +50,7 @@ def decoded(lines: BinaryIO) -> Iterator[str]:
 
 @contextlib.contextmanager
 def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
-    """The file of a flag; stdin if `name` is None.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The file of a flag; stdin if `name` is None."""
     if name is None:
         yield sys.stdin.buffer
         return
@@ -67,11 +63,7 @@ def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def opened_output(name: str | None) -> Iterator[BinaryIO]:
-    """The file of `--output`, written aside and then renamed; stdout if `name` is None.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """The file of `--output`, written aside and then renamed; stdout if `name` is None."""
     if name is None:
         yield sys.stdout.buffer
         return
@@ -82,11 +74,9 @@ def opened_output(name: str | None) -> Iterator[BinaryIO]:
 def answer_lines(
     given: str | None, output: str | None, answer: Callable[[list[str], int], str]
 ) -> None:
-    """Answers the lines of a file or stdin in order, those that have come by now together.
+    """Answers the lines of `--input` or stdin in order, those that have come by now together.
 
     Args:
-        given: the file of `--input`; None = stdin.
-        output: the file of `--output`; None = stdout.
         answer: lines, and the number of the first one, to the text that answers them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Scores of a run on a split: as a line, and as a JSON file whose name says what was scored."""
+"""Scores of a run on a split: as a line, and as a JSON file named after the source."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def metrics_line(metrics: Mapping[str, float]) -> str:
 
 
 def default_splits(source: str | None, splits: list[str]) -> list[str]:
-    """The splits that a source is scored on; of a file that is not cut into splits all."""
+    """The splits that a source is scored on; "all" for a file that is not cut into splits."""
     return splits if not source or Source.of(source).has_splits else ["all"]
 
 
@@ -24,13 +24,8 @@ def write_scores(folder: epath.Path, subject: str, ending: str, record: dict[str
     """Writes scores and returns the path of their file.
 
     Args:
-        folder: where it goes.
-        subject: the source and splits, of which the name takes the last 100 characters.
-        ending: of the name: what else the scores depend on.
-        record: the scores.
-
-    Raises:
-        UserError: it cannot be written.
+        subject: the source and splits; the file's name takes the last 100 characters.
+        ending: of the name: the other settings that the scores depend on.
     """
     words = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
     path = folder / f"{words}-{ending}.json"

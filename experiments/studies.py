@@ -5,6 +5,7 @@ their means and spread as Markdown, a JSON of every number, and a figure.
 import argparse
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -221,10 +222,18 @@ def values(rows: Iterable[dict], metric: str) -> list[float]:
     return [row[metric] for row in rows if row.get(metric) is not None]
 
 
-def points(curves: Iterable[Iterable[dict]], x: str, y: str) -> dict[float, list[float]]:
-    """Values of several seeds at each x, as figures take them, from the lines of each seed."""
-    lines = grouped((line for curve in curves for line in curve), x)
-    return {place: values(mine, y) for place, mine in lines.items() if values(mine, y)}
+def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = None) -> dict:
+    """The lines of a figure, a value of `key` each: the values of several seeds at each x.
+
+    Args:
+        curve: key of a row's points; None = the validations of its "run".
+    """
+    found = {}
+    for name, mine in grouped(rows, key).items():
+        lines = (row[curve] if curve else validations(row["run"]) for row in mine)
+        points = grouped(itertools.chain.from_iterable(lines), x)
+        found[name] = {at: values(each, y) for at, each in points.items() if values(each, y)}
+    return found
 
 
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
@@ -233,6 +242,11 @@ def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
         return "-"
     text = f"{scale * statistics.mean(values):.{digits}f}"
     return text + (f" ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
+def mean_of(rows: Iterable[dict], metric: str, digits: int, scale: float = 1.0) -> str:
+    """The `cell` of the rows' values of a metric."""
+    return cell(values(rows, metric), digits, scale)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

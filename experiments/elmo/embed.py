@@ -14,6 +14,12 @@ from macaron_tf.models import Elmo
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
 _TOGETHER = 32  # lines
+# The layers of a line's words, `(words, J, D)`, or one vector a word, `(words, D)`.
+_LAYERS = {
+    "all": lambda layers: layers,
+    "mean": lambda layers: layers.mean(axis=1),
+    "top": lambda layers: layers[:, -1],
+}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -27,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
     arrays = {}
     for number, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
         arrays[f"words_{number}"] = np.array(words, dtype=np.str_)
-        arrays[f"line_{number}"] = chosen(vectors, options.layers)
+        arrays[f"line_{number}"] = _LAYERS[options.layers](vectors)
     whole = io.BytesIO()
     np.savez(whole, **arrays)
     with opened_output(options.output) as file:
@@ -42,7 +48,6 @@ def embed(
     """The words of each line, and their layers `(words, 1 + num_layers, 2 P)` float32.
 
     Args:
-        lines: a sentence each.
         tokenized: split at white space only; otherwise see `split_words`.
     """
     layers = tf.function(
@@ -59,10 +64,3 @@ def embed(
             # The first and last positions are the marks of the sentence's ends.
             vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
             yield [word.decode("utf-8", "replace") for word in mine], vectors
-
-
-def chosen(vectors: np.ndarray, layers: str) -> np.ndarray:
-    """All layers `(words, J, D)`, or their mean or the top one `(words, D)`."""
-    if layers == "all":
-        return vectors
-    return vectors.mean(axis=1) if layers == "mean" else vectors[:, -1]

@@ -98,7 +98,7 @@ def read_rows(
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, or resumes, and says what to do next."""
+    """Trains a run, or resumes it, and prints the next commands."""
     recipe = registry.load(options.recipe, ElmoRecipe, options.set)
     path = as_path(options.run)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data

@@ -11,7 +11,7 @@ decoders: GPT, GPT-2, Transformer-XL, XLNet, T5 and BART with Transformer's, Mac
 SwishRNN's blocks of as many weights; GPT and T5 with three seeds. Transformer-XL also with shorter
 and longer memories, GPT-2 asked tasks without training, ELMo and a tagger with and without it.
 
-Writes OUT/NAME.md, .json and .png. What is complete is not trained again: an interrupted command
+Writes OUT/NAME.md, .json and .png. Complete runs are not trained again: an interrupted command
 goes on when it is given again.
 """
 

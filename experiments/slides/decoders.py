@@ -56,7 +56,7 @@ _SHOWN = {
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains what is missing, unless a report is wanted; writes the tables and the figures."""
+    """Trains missing runs, unless only a report is wanted; writes the tables and the figures."""
     out = pathlib.Path(options.out)
     chosen = STUDY.runs(options.systems, options.seeds)
     runs = [one for one in chosen if one.system != ELMO]
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace, runs: list[StudyRun], elmo: bool, out: pathlib.Path):
-    """Pre-trains what is missing; then scores memories, asks GPT-2, and trains ELMo, at once."""
+    """Pre-trains missing runs; then scores memories, asks GPT-2, and trains ELMo, at once."""
     corpora = STUDY.train(runs, options, out)
     data = flag("--data-dir", options.data_dir)
     tasks = {}
@@ -142,12 +142,13 @@ def _report(
     lines = _blocks(systems) if rows else []
     if rows:
         panels = {
-            system: _curves(mine, "curve", "step", "loss") for system, mine in systems.items()
+            system: studies.curves(mine, "block", "step", "loss", "curve")
+            for system, mine in systems.items()
         }
         mean_curves(panels, out / "decoders.png", "updates", "validation loss, nats a token")
     remembering = [row for row in rows if row["memory"]]
     if remembering:
-        curves = _curves(remembering, "memory", "memory", "perplexity")
+        curves = studies.curves(remembering, "block", "memory", "perplexity", "memory")
         lengths = [line["memory"] for line in remembering[0]["memory"]]
         cells = (
             (block, *(studies.cell(found[length], 1) for length in lengths))
@@ -162,7 +163,7 @@ def _report(
         last = elmo["curve"][-1]
         taggers = studies.grouped(elmo["tagged"], "name")
         cells = (
-            (name, str(len(mine)), studies.cell(studies.values(mine, "f1"), 1, 100))
+            (name, str(len(mine)), studies.mean_of(mine, "f1", 1, 100))
             for name, mine in taggers.items()
         )
         text = (
@@ -179,14 +180,6 @@ def _report(
         title += f" after {max(row['curve'][-1]['step'] for row in rows):,} updates"
     record = {"rows": rows, "elmo": elmo}
     studies.write(out, "decoders", "slides", options, title, lines, bool(rows), **record)
-
-
-def _curves(rows: list[dict], curve: str, x: str, y: str) -> dict:
-    """The points of each block's curves."""
-    return {
-        block: studies.points(studies.values(mine, curve), x, y)
-        for block, mine in studies.grouped(rows, "block").items()
-    }
 
 
 def _blocks(systems: dict[str, list[dict]]) -> list[str]:

@@ -70,7 +70,7 @@ _UNTRAINED, _TRAINED = "mean pooling", "Sentence-BERT"
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prepares, trains and fine-tunes what is missing, then writes the table and the figure."""
+    """Prepares, trains and fine-tunes missing runs, then writes the table and the figure."""
     out = pathlib.Path(options.out)
     runs = STUDY.runs(options.systems, options.seeds)
     corpora = STUDY.train(runs, options, out)
@@ -135,7 +135,7 @@ def sentence_scores(
 
     Args:
         run: a pre-training run, whose mean pooling gives the vectors.
-        out: folder of what is made for it.
+        out: folder of its training and its scores.
         train: also train it on STS-B, and score it again.
         data_dir: TensorFlow Datasets' folder.
     """
@@ -167,16 +167,16 @@ def _table(systems: dict[str, list[dict]], tasks: list[str]) -> list[str]:
             for metric, label in _BESIDES.items()
             if (found := studies.values(mine, metric))
         ]
-        cells = [name, str(len(mine)), studies.cell(studies.values(mine, "nll"), 2)]
-        cells += [studies.cell(studies.values(mine, "accuracy"), 1, 100), ", ".join(besides) or "-"]
-        lines.append(cells + [studies.cell(studies.values(mine, one), 1, 100) for one in scores])
+        cells = [name, str(len(mine)), studies.mean_of(mine, "nll", 2)]
+        cells += [studies.mean_of(mine, "accuracy", 1, 100), ", ".join(besides) or "-"]
+        lines.append(cells + [studies.mean_of(mine, one, 1, 100) for one in scores])
     return studies.table(
         ("system", "seeds", "loss of tokens", "right %", "besides", *scores), lines
     )
 
 
 def _crossed(systems: dict[str, list[dict]]) -> list[str]:
-    """How well each model of pairs tells both kinds of pairs, as ALBERT's table has it."""
+    """Accuracies of each model of pairs on both kinds of pairs, as in ALBERT's table."""
     lines = []
     for name, mine in systems.items():
         found = [studies.values(mine, kind) for kind in _CROSSED]

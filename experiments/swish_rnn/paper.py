@@ -1,4 +1,4 @@
-"""The figures and tables of the SwishRNN paper: each trains what is missing, then writes them."""
+"""The figures and tables of the SwishRNN paper: each trains its missing runs, then writes them."""
 
 import argparse
 import pathlib
@@ -26,17 +26,14 @@ def curves(options: argparse.Namespace) -> None:
             (
                 recipe,
                 str(len(mine)),
-                f"**{studies.cell(studies.values(mine, 'loss'), 3)}**",
-                studies.cell(studies.values(mine, "perplexity"), 1),
-                studies.cell(studies.values(mine, "accuracy"), 1, 100),
+                f"**{studies.mean_of(mine, 'loss', 3)}**",
+                studies.mean_of(mine, "perplexity", 1),
+                studies.mean_of(mine, "accuracy", 1, 100),
             )
             for recipe, mine in recipes.items()
         ),
     )
-    losses = {
-        recipe: studies.points(studies.values(mine, "curve"), "step", "loss")
-        for recipe, mine in recipes.items()
-    }
+    losses = studies.curves(rows, "recipe", "step", "loss")
     label = "validation loss, nats a token"
     figures.mean_curves({"": losses}, out / "curves.png", "updates", label)
     title = f"Masked language loss after {max(row['step'] for row in rows):,} updates"
@@ -92,7 +89,7 @@ def step_sizes(options: argparse.Namespace) -> None:
         (
             (
                 name,
-                studies.cell(studies.values(mine, "loss"), 3),
+                studies.mean_of(mine, "loss", 3),
                 *(studies.cell(scores[task][name], 1, 100) for task in tasks),
                 f"{speeds[options.reference] / speeds[name]:.2f}",
             )

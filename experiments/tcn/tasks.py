@@ -1,9 +1,10 @@
 """The slides' tasks and their data: drawn sequences, polyphonic music, the Penn Treebank, MNIST."""
 
+import argparse
 import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import keras
 import numpy as np
@@ -36,20 +37,6 @@ _PIECES, _STREAMS, _IMAGES = 16, 16, 250
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """The place of a task's data.
-
-    Attributes:
-        data: a file or folder, for the tasks that read one.
-        data_dir, download: TensorFlow Datasets', for MNIST.
-    """
-
-    data: str | None = None
-    data_dir: str | None = None
-    download: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class TaskData:
     """A task's batches, dicts as `SequenceObjective` takes them.
 
@@ -76,7 +63,8 @@ class Task:
         title: for people.
         slide: the slide's figures of `MODELS`.
         length: positions of the longest training sequence.
-        open: `open(source, size, seed)` reads or makes the data, in micro-batches of `size`.
+        open: `open(options, size, seed)` reads or makes the data, in micro-batches of `size`, from
+            the command's `data`, or `data_dir` and `download`.
         unit: of the metric, for tables.
         loss: of `SequenceObjective`.
         metric: chooses a validation's best, and is shown in the tables, accuracy in percent.
@@ -85,31 +73,20 @@ class Task:
     title: str
     slide: tuple[float, float, float, float]
     length: int
-    open: Callable[[Source, int, int], TaskData]
+    open: Callable[[argparse.Namespace, int, int], TaskData]
     unit: str
     loss: str = "classes"
     metric: str = "loss"
 
 
-def adding(source: Source, size: int, seed: int) -> TaskData:
-    """Two of 600 uniform numbers are marked; the answer is their sum."""
-    return _drawn(adding_batch, size, seed, f"sequences of {ADDING_LENGTH}")
-
-
-def copy_memory(source: Source, size: int, seed: int) -> TaskData:
-    """Ten symbols, which the model must repeat after 1000 positions without any."""
-    summary = f"sequences of {COPY_LENGTH}, {COPIED} symbols to remember"
-    return _drawn(copy_batch, size, seed, summary)
-
-
 def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dict[str, tf.Tensor]:
-    """B sequences of (number, mark), the marks 1 at two of T positions and 0 elsewhere.
+    """Two of T uniform numbers are marked; the answer is their sum.
 
     Args:
         seed: `(2,)` int64.
 
     Returns:
-        `inputs (B, T, 2)`, `targets (B, 1)`, the sum of the marked numbers, and `weight (B,)`.
+        `inputs (B, T, 2)`, each number and its mark, 1 or 0; `targets (B, 1)`; `weight (B,)`.
     """
     seeds = tf.random.split(seed, 2)
     numbers = tf.random.stateless_uniform((size, length), seeds[0])
@@ -125,7 +102,9 @@ def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dic
 
 
 def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dict[str, tf.Tensor]:
-    """Ten symbols 1 to 8, T - 1 zeros, eleven 9s; the answer is zeros, then the symbols.
+    """Ten symbols 1 to 8, to be repeated after T positions without any.
+
+    The input is the symbols, T - 1 zeros and eleven 9s; the answer is zeros, then the symbols.
 
     Args:
         seed: `(2,)` int64.
@@ -146,7 +125,11 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
     }
 
 
-def _drawn(draw: Callable, size: int, seed: int, summary: str) -> TaskData:
+def drawn(
+    draw: Callable, summary: str, options: argparse.Namespace, size: int, seed: int
+) -> TaskData:
+    """Batches of `draw`, always new ones."""
+
     def batches(part: int, numbers: tf.data.Dataset) -> tf.data.Dataset:
         # Validation and test are the same sequences for all seeds.
         first = tf.constant(3 * (seed if part == _TRAIN else 0) + part, tf.int64)
@@ -161,25 +144,25 @@ def _drawn(draw: Callable, size: int, seed: int, summary: str) -> TaskData:
     )
 
 
-def music(source: Source, size: int, seed: int) -> TaskData:
+def music(options: argparse.Namespace, size: int, seed: int) -> TaskData:
     """The keys pressed in the next frame, in the pieces of a MATLAB file with the usual splits.
 
     Raises:
         UserError: no such file, or it holds no pieces.
     """
-    train, validation, test = _pieces(source.data)
+    train, validation, test = _pieces(options.data)
     frames = ("float32", (None, None, KEYS))
     shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}
 
     def batches(pieces: Sequence[np.ndarray], size: int) -> ArrayBatches:
-        gather = functools.partial(padded, pieces)
+        gather = partial(padded, pieces)
         return ArrayBatches(len(pieces), size, gather, shapes, [len(piece) for piece in pieces])
 
     def once(pieces: list[np.ndarray]) -> tf.data.Dataset:
         return batches(sorted(pieces, key=len), _PIECES).evaluation_dataset()
 
     return TaskData(
-        functools.partial(batches(train, size).dataset, seed),
+        partial(batches(train, size).dataset, seed),
         once(validation),
         once(test) if test else None,
         f"{len(train)} pieces of {sum(map(len, train)):,} frames, {len(validation)} to validate, "
@@ -227,19 +210,17 @@ def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.nd
     }
 
 
-def words(source: Source, size: int, seed: int) -> TaskData:
-    """The Penn Treebank's next word; a line's end is a word."""
-    return _text(source, size, WORDS, str.split, "words")
-
-
-def characters(source: Source, size: int, seed: int) -> TaskData:
-    """The next character of the same lines, with a space between words and an end of each line."""
-    return _text(source, size, CHARACTERS, lambda line: list(" ".join(line.split())), "chars")
-
-
-def _text(source: Source, size: int, window: tuple[int, int], cut, unit: str) -> TaskData:
+def text(
+    cut: Callable,
+    window: tuple[int, int],
+    unit: str,
+    options: argparse.Namespace,
+    size: int,
+    _: int,
+) -> TaskData:
+    """The next word or character of the Penn Treebank; a line's end is one."""
     symbols = {
-        split: [symbol for line in _lines(source.data, split) for symbol in [*cut(line), _END]]
+        split: [symbol for line in _lines(options.data, split) for symbol in [*cut(line), _END]]
         for split in ("train", "valid", "test")
     }
     counts = collections.Counter(symbols["train"])
@@ -249,7 +230,7 @@ def _text(source: Source, size: int, window: tuple[int, int], cut, unit: str) ->
     for split, found in symbols.items():
         if unknown := sorted(set(found) - set(number)):
             raise UserError(
-                f"--data {source.data}: {split}.txt has {unknown[0]!r}, which train.txt has not; "
+                f"--data {options.data}: {split}.txt has {unknown[0]!r}, which train.txt has not; "
                 "give the splits of one corpus"
             )
 
@@ -258,7 +239,7 @@ def _text(source: Source, size: int, window: tuple[int, int], cut, unit: str) ->
         return windows(ids, streams, window)
 
     return TaskData(
-        functools.partial(batches("train", size).dataset, 0),
+        partial(batches("train", size).dataset, 0),
         batches("valid", _STREAMS).evaluation_dataset(),
         batches("test", _STREAMS).evaluation_dataset() if symbols["test"] else None,
         f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate",
@@ -311,23 +292,14 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
     return ArrayBatches(len(ends), 1, gather, shapes, shuffle=False)
 
 
-def in_order(source: Source, size: int, seed: int) -> TaskData:
-    """MNIST's digits, a pixel at a time, row by row."""
-    return _images(source, size, seed, np.arange(PIXELS))
-
-
-def permuted(source: Source, size: int, seed: int) -> TaskData:
-    """MNIST's pixels in one order, drawn once for all runs."""
-    return _images(source, size, seed, np.random.default_rng(0).permutation(PIXELS))
-
-
-def _images(source: Source, size: int, seed: int, permutation: np.ndarray) -> TaskData:
+def images(permutation: np.ndarray, options: argparse.Namespace, size: int, seed: int) -> TaskData:
+    """MNIST's digits, a pixel at a time."""
     shapes = {"inputs": ("float32", (None, PIXELS, 1))}
     shapes |= {"targets": ("int32", (None,)), "weight": ("float32", (None,))}
 
     def read(split: str) -> tuple[np.ndarray, np.ndarray]:
-        names, place = ("image", "label"), (source.data_dir, source.download)
-        values = read_columns("mnist", split, names, *place).values
+        place = options.data_dir, options.download
+        values = read_columns("mnist", split, ("image", "label"), *place).values
         # (N, 28, 28, 1) uint8 -> (N, 784), and the digits (N,)
         return values["image"].reshape(-1, PIXELS), values["label"].astype("int32")
 
@@ -347,7 +319,7 @@ def _images(source: Source, size: int, seed: int, permutation: np.ndarray) -> Ta
     pixels, digits = read("train")
     held, test = np.arange(len(digits)) % _HELD_OUT == 0, read("test")
     return TaskData(
-        functools.partial(batches(pixels[~held], digits[~held], size).dataset, seed),
+        partial(batches(pixels[~held], digits[~held], size).dataset, seed),
         batches(pixels[held], digits[held], _IMAGES).evaluation_dataset(),
         batches(*test, _IMAGES).evaluation_dataset(),
         f"{(~held).sum():,} images, {held.sum():,} to validate, {len(test[1]):,} to test",
@@ -357,13 +329,15 @@ def _images(source: Source, size: int, seed: int, permutation: np.ndarray) -> Ta
 MODELS = ("tcn", "lstm", "gru", "rnn")
 _MUSIC = dict(open=music, unit="negative log-likelihood, nats a frame", loss="bernoulli")
 _DIGITS = dict(length=PIXELS, unit="accuracy, percent", metric="accuracy")
+_ROWS = np.arange(PIXELS)
+_PERMUTED = np.random.default_rng(0).permutation(PIXELS)  # one order for all runs
 
 TASKS = {
     "adding": Task(
         "Adding problem, T = 600",
         (5.8e-5, 0.164, 5.3e-5, 0.177),
         ADDING_LENGTH,
-        adding,
+        partial(drawn, adding_batch, f"sequences of {ADDING_LENGTH}"),
         "mean squared error",
         loss="squared_error",
     ),
@@ -371,7 +345,7 @@ TASKS = {
         "Copy memory, T = 1000",
         (3.5e-5, 0.0204, 0.0197, 0.0202),
         COPY_LENGTH,
-        copy_memory,
+        partial(drawn, copy_batch, f"sequences of {COPY_LENGTH}, {COPIED} symbols to remember"),
         "nats a position",
     ),
     "jsb": Task("JSB Chorales", (8.10, 8.45, 8.43, 8.91), 128, **_MUSIC),
@@ -380,7 +354,7 @@ TASKS = {
         "Penn Treebank, words",
         (88.68, 78.93, 92.48, 114.50),
         WORDS[0],
-        words,
+        partial(text, str.split, WORDS, "words"),
         "perplexity",
         metric="perplexity",
     ),
@@ -388,10 +362,15 @@ TASKS = {
         "Penn Treebank, characters",
         (1.31, 1.36, 1.37, 1.48),
         CHARACTERS[0],
-        characters,
+        # One space between words.
+        partial(text, lambda line: list(" ".join(line.split())), CHARACTERS, "chars"),
         "bits a character",
         metric="bits",
     ),
-    "mnist": Task("Sequential MNIST", (99.0, 87.2, 96.2, 21.5), open=in_order, **_DIGITS),
-    "permuted_mnist": Task("Permuted MNIST", (97.2, 85.7, 87.3, 25.3), open=permuted, **_DIGITS),
+    "mnist": Task(
+        "Sequential MNIST", (99.0, 87.2, 96.2, 21.5), open=partial(images, _ROWS), **_DIGITS
+    ),
+    "permuted_mnist": Task(
+        "Permuted MNIST", (97.2, 85.7, 87.3, 25.3), open=partial(images, _PERMUTED), **_DIGITS
+    ),
 }

@@ -12,7 +12,7 @@ from experiments import registry, studies
 from experiments.figures import mean_curves
 from experiments.run import Run, write_json
 from experiments.tcn.recipe import SequenceRecipe
-from experiments.tcn.tasks import MODELS, TASKS, Source, Task, TaskData
+from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
 from experiments.train_run import RunData, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
@@ -42,33 +42,29 @@ def run(options: argparse.Namespace) -> None:
     base = registry.load(f"tcn_{options.task}", SequenceRecipe)
     task = TASKS[options.task]
     out = pathlib.Path(options.out)
-    source = Source(options.data, options.data_dir, options.download)
     for mixer in options.models:  # refuses wrong settings before minutes are spent
         base.of_mixer(mixer, options.set)
     rows = []
     for seed in options.seeds:
         settings = [*options.set, f"training.seed={seed}"]
         for mixer in options.models:
-            size = base.of_mixer(mixer, settings).batch_size
-            data = task.open(source, size, seed)
+            data = task.open(options, base.of_mixer(mixer, settings).batch_size, seed)
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
-            rows.append(train_one(recipe, task, data, mixer, out / f"{mixer}-{seed}"))
-    write_report(options, out, task, rows)
+            rows.append(_train(recipe, task, data, out / f"{mixer}-{seed}"))
+    lines = [f"{task.unit}; the best checkpoint by the validation.", "", *table(task, rows)]
+    if all(row["test"] is None for row in rows):
+        lines += ["", "The data have no test split: the table shows the best validation."]
+    studies.write(out, options.task, "tcn", options, task.title, lines, rows=rows)
+    curves = studies.curves(rows, "model", "step", task.metric)
+    figure = out / f"{options.task}.png"
+    mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")
 
 
-def train_one(
-    recipe: SequenceRecipe, task: Task, data: TaskData, mixer: str, path: pathlib.Path
-) -> dict:
-    """Trains or resumes one model's run, unless it is complete.
+def _train(recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Path) -> dict:
+    """Trains or resumes a model's run in a folder, unless it is complete; its row of the table.
 
     Args:
-        data: of the recipe's batch size and seed.
-        mixer: the model's name in the table.
-        path: the run's folder.
-
-    Returns:
-        A row of the table: `model`, `seed`, `parameters`, `widths`, `validation`, `test` (None
-        where there is none), `updates`, `minutes`, `reason` it ended, and `run`, its folder.
+        data: of the recipe's batch size and seed; without a test split the row's "test" is None.
 
     Raises:
         UserError: a run of other settings in the folder.
@@ -81,7 +77,7 @@ def train_one(
     keras.backend.clear_session()
     config = recipe.model_config(data.vocab_size)
     print(
-        f"{path}: {mixer} of {config.parameters:,} parameters, widths {config.widths}; "
+        f"{path}: {config.mixer} of {config.parameters:,} parameters, widths {config.widths}; "
         f"{data.summary}",
         flush=True,
     )
@@ -89,7 +85,7 @@ def train_one(
         run,
         RunData(data.train),
         SequenceObjective(task.loss),
-        lambda network: lambda model, step: measured(model, data.validation),
+        lambda network: lambda model, step: _measured(model, data.validation),
         note=None,
     )
     if result.best_checkpoint is None:
@@ -101,9 +97,9 @@ def train_one(
     if data.test is not None:
         network = run.load_network(result.best_checkpoint)
         model = build_fit_model(network, SequenceObjective(task.loss), recipe.training)
-        test = measured(model, data.test)[task.metric]
+        test = _measured(model, data.test)[task.metric]
     row = {
-        "model": mixer,
+        "model": config.mixer,
         "seed": recipe.training.seed,
         "parameters": config.parameters,
         "widths": list(config.widths),
@@ -119,7 +115,7 @@ def train_one(
     return row
 
 
-def measured(model: FitModel, dataset) -> dict[str, float]:
+def _measured(model: FitModel, dataset) -> dict[str, float]:
     """The metrics of an evaluation; for classes also the loss in bits."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
     found = {name: metrics[name] for name in model.objective.metric_names}
@@ -128,30 +124,8 @@ def measured(model: FitModel, dataset) -> dict[str, float]:
     return found
 
 
-def write_report(
-    options: argparse.Namespace, out: pathlib.Path, task: Task, rows: list[dict]
-) -> None:
-    """Writes OUT/TASK.md, .json and .png of rows of `train_one`.
-
-    Args:
-        options: with `task` and `arguments`, the words of the command line.
-    """
-    lines = [f"{task.unit}; the best checkpoint by the validation.", "", *table(task, rows)]
-    if all(row["test"] is None for row in rows):
-        lines += ["", "The data have no test split: the table shows the best validation."]
-    studies.write(out, options.task, "tcn", options, task.title, lines, rows=rows)
-    curves = {
-        model: studies.points(
-            (studies.validations(row["run"]) for row in mine), "step", task.metric
-        )
-        for model, mine in studies.grouped(rows, "model").items()
-    }
-    figure = out / f"{options.task}.png"
-    mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")
-
-
 def table(task: Task, rows: list[dict]) -> list[str]:
-    """Lines of Markdown: a model a row, its mean over the seeds of rows of `train_one`."""
+    """Lines of Markdown: a model a row, its mean over the seeds."""
     slide = dict(zip(MODELS, task.slide, strict=True))
     head = ("model", "parameters", "widths", "validation", "test", "slide", "updates", "minutes")
     lines = []

@@ -19,7 +19,7 @@ from experiments.tpu_check.chips import chip_of
 from experiments.tpu_check.cycles import estimate
 from macaron_tf.errors import UserError
 
-# Rows are tried in multiples of it: what a tile of a TPU has, and 8 replicas can share.
+# Rows are tried in multiples of a tile of a TPU, which 8 replicas can share, too.
 MULTIPLE = 8
 
 

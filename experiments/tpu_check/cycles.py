@@ -147,7 +147,7 @@ def _sum(module: dict[str, _Computation], name: str) -> Estimate:
 
 
 def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruction) -> int | None:
-    """How often a loop runs: as noted, or by its condition `counter < bound`.
+    """The number of times a loop runs: as noted, or by its condition `counter < bound`.
 
     A condition of several such comparisons ends with the first that fails.
     """

@@ -60,18 +60,22 @@ class Step:
 
     Attributes:
         settings: of every such recipe on a TPU, before those that a person gives.
-        run_class: whose network is trained.
-        vocab_size: of the network.
+        run_class: its runs build the network.
         length: tokens L of a row.
+        vocab_size: of the network, if its inputs are ids.
     """
 
     settings: tuple[str, ...] = ("training.dtype_policy=mixed_bfloat16",)
     run_class: type[Run]
-    vocab_size: int | None = None
-    length: int
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
+        self.length, self.vocab_size = self.sizes(recipe)
+
+    @staticmethod
+    def sizes(recipe: Recipe) -> tuple[int, int | None]:
+        """`length` and `vocab_size`."""
+        raise NotImplementedError
 
     def shape(self, batch: int | None = None) -> Shape:
         """The shape of a core's micro-batch.
@@ -135,13 +139,9 @@ class Pretraining(Step):
 
     run_class = PretrainingRun
 
-    @property
-    def vocab_size(self) -> int:
-        return _rounded(self.recipe.vocabulary.size, 8)
-
-    @property
-    def length(self) -> int:
-        return self.recipe.corpus.sequence_length
+    @staticmethod
+    def sizes(recipe: PretrainingRecipe) -> tuple[int, int]:
+        return recipe.corpus.sequence_length, _rounded(recipe.vocabulary.size, 8)
 
     def specs(self, shape: Shape) -> Specs:
         recipe, size = self.recipe, self.vocab_size
@@ -186,15 +186,15 @@ class Translation(Step):
     settings = (*Step.settings, "data.batching.length_multiple=8")
     run_class = TranslationRun
 
-    @property
-    def vocab_size(self) -> int:
-        return _rounded(self.recipe.data.vocabulary_size, 8)
+    @staticmethod
+    def sizes(recipe: TranslationRecipe) -> tuple[int, int]:
+        length = _rounded(recipe.data.cleaning.max_tokens, recipe.data.batching.length_multiple)
+        return length, _rounded(recipe.data.vocabulary_size, 8)
 
     def shape(self, batch: int | None = None) -> Shape:
-        data = self.recipe.data
-        length = _rounded(data.cleaning.max_tokens, data.batching.length_multiple)
-        tokens = batch or data.batching.max_tokens
-        return Shape(*Buckets([length], tokens, data.batching.row_multiple).shapes[0])
+        batching = self.recipe.data.batching
+        tokens = batch or batching.max_tokens
+        return Shape(*Buckets([self.length], tokens, batching.row_multiple).shapes[0])
 
     def specs(self, shape: Shape) -> Specs:
         return dict.fromkeys(("source", "target"), tf.TensorSpec(shape, tf.int32))
@@ -208,13 +208,9 @@ class Words(Step):
 
     run_class = ElmoRun
 
-    @property
-    def vocab_size(self) -> int:
-        return self.recipe.vocabulary_size
-
-    @property
-    def length(self) -> int:
-        return self.recipe.row_length
+    @staticmethod
+    def sizes(recipe: ElmoRecipe) -> tuple[int, int]:
+        return recipe.row_length, recipe.vocabulary_size
 
     def specs(self, shape: Shape) -> Specs:
         characters = self.recipe.model_config(self.vocab_size).max_characters
@@ -232,9 +228,9 @@ class Sequences(Step):
 
     run_class = SequenceRun
 
-    @property
-    def length(self) -> int:
-        return TASKS[self.recipe.task].length
+    @staticmethod
+    def sizes(recipe: SequenceRecipe) -> tuple[int, None]:
+        return TASKS[recipe.task].length, None
 
     def specs(self, shape: Shape) -> Specs:
         config, loss = self.recipe.model_config(), TASKS[self.recipe.task].loss

@@ -1,4 +1,4 @@
-"""The studies of the slides and of the SwishRNN paper: in seconds with commands that only write
+"""The studies: slides, the SwishRNN paper, two blocks. In seconds with commands that only write
 their files, and in earnest, on toy languages, where tests are slow.
 """
 
@@ -12,13 +12,14 @@ import shutil
 import pytest
 
 from experiments import command_line, registry, studies
-from experiments.recipe import override
+from experiments.compare_blocks import main as compare_blocks
 from experiments.slides import decoders, encoders
 from experiments.slides.__main__ import main as slides
 from experiments.slides.frame import Corpus, Study, System
 from experiments.swish_rnn.__main__ import main as swish_rnn
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 from tests.experiments.task_toys import write_toy
 
@@ -34,7 +35,7 @@ def write(path, *lines: dict) -> None:
 
 
 def pretrain(options) -> None:
-    recipe, run = override(registry.load(options.recipe), options.set), pathlib.Path(options.run)
+    recipe, run = registry.load(options.recipe, settings=options.set), pathlib.Path(options.run)
     last = recipe.training.max_steps
     lines = []
     for step in range(last // 2, last + 1, last // 2):
@@ -75,6 +76,27 @@ def ask(options) -> None:
     (out / "few_shot.png").write_bytes(bytes(2000))
 
 
+def train_translator(options) -> None:
+    recipe, run = registry.load(options.recipe, settings=options.set), pathlib.Path(options.run)
+    (run / "checkpoints" / f"step-{recipe.training.max_steps:08d}").mkdir(parents=True)
+    (run / "recipe.json").write_text(recipe.to_json())
+    write(run / "timing.jsonl", {"step": 1, "kind": "train", "seconds": 60.0})
+    write(run / "metrics.jsonl", {"step": 1, "kind": "validation", "loss": 1.0, "bleu": 9.0})
+
+
+def evaluate_translator(options) -> None:
+    [saved] = (pathlib.Path(options.run) / "checkpoints").iterdir()
+    write_scores(pathlib.Path(options.output) / "a.json", "average", [int(saved.name[5:])])
+
+
+def write_scores(path, checkpoint: str, steps: list[int], bleu: float = 30.0) -> None:
+    lines = ["ein hund rennt schnell"]
+    record = {"checkpoint": checkpoint, "steps": steps, "split": "validation"}
+    record |= {"run": str(path.parents[1]), "tokenized_bleu": bleu, "bleu": bleu, "chrf": bleu}
+    record |= {"tokenized_signature": "t", "bleu_signature": "b", "metric": {"language": "de"}}
+    write(path, {**record, "hypotheses": lines, "references": lines})
+
+
 def score_sentences(options) -> None:
     score = 0.3 if "trained" in pathlib.Path(options.output).parts else 0.1
     write(f"{options.output}/stsb.json", {"metrics": {"spearman": score, "pearson": 0.0}})
@@ -96,6 +118,9 @@ PRETENDED = {
     "experiments.pretrain.evaluate:run": evaluate,
     "experiments.finetune.grid:run": grid,
     "experiments.few_shot.evaluate:run": ask,
+    "experiments.translate.train:run": train_translator,
+    "experiments.translate.evaluate:run_average": lambda options: None,
+    "experiments.translate.evaluate:run": evaluate_translator,
 }
 # Commands with tests of their own, too long for these.
 ALWAYS = {
@@ -288,6 +313,67 @@ def test_the_papers_figures_are_means_over_seeds_and_are_not_trained_twice(calls
     assert found == set(itertools.product(("bert", "k"), (1e-3, 1e-2)))
     assert "| sst2 | k | " in (out / "stability.md").read_text()
     assert is_figure(out / "step_sizes.png", out / "stability.png")
+
+
+def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
+    arguments = ["--seeds", "1", "--steps", "40", "--warmup", "10", "--name", "numbers"]
+    arguments += ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    settings = number_settings(number_text) + ["training.validate_every=20"]
+    settings += ["training.save_every_steps=10"]
+    own = ("training.max_steps", "training.warmup_steps")
+    arguments += flags([setting for setting in settings if not setting.startswith(own)])
+    assert compare_blocks(arguments) == 0
+    assert rows_of(tmp_path / "numbers.json", "block") == [("macaron",), ("transformer",)]
+    table = capsys.readouterr().out
+    assert "| macaron | mean |" in table and "| 1 | " in table
+    assert (tmp_path / "numbers.png").stat().st_size > 10_000
+    assert [call[1] for call in calls] == ["train", "average", "evaluate"] * 2
+    assert compare_blocks(arguments) == 0 and len(calls) == 6
+
+
+@pytest.fixture
+def blocks(tmp_path):
+    """Runs the comparison of blocks."""
+    arguments = ["--seeds", "1", "--steps", "500", "--name", "table", "--recipe"]
+    arguments += ["multi30k_macaron_tiny", "--runs", str(tmp_path / "runs"), "--results"]
+    return lambda *more: compare_blocks([*arguments, str(tmp_path), *more])
+
+
+pretended = pytest.mark.parametrize("calls", ["pretended"], indirect=True)
+
+
+@pretended
+def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path, capsys):
+    # A person's evaluations from before the comparison are left out.
+    write_scores(tmp_path / "runs" / "macaron-1" / "scores" / "0.json", "average", [500], 99.0)
+    assert blocks() == 0
+    assert rows_of(tmp_path / "table.json", "bleu") == [(30.0,), (30.0,)]
+    own = tmp_path / "runs" / "macaron-1" / "comparison"
+    write_scores(own / "best.json", "step-00000500", [500])
+    write_scores(own / "older.json", "average", [250])
+    calls.clear()
+    assert blocks() == 0 and not calls
+    write_scores(own / "twice.json", "average", [500])
+    assert blocks() == 2
+    assert "holds 2 evaluations of the run's last average" in capsys.readouterr().err
+    (own / "twice.json").write_text("{}")
+    assert blocks() == 2
+    assert "twice.json cannot be read as scores" in capsys.readouterr().err
+
+
+@pretended
+def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
+    assert blocks() == 0
+    calls.clear()
+    for words, message in (
+        (["--steps", "1000"], "was trained with training.max_steps=500, not 1000"),
+        (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
+        (["--recipe", "demo"], "macaron-1 was trained with"),
+        (["--set", "training.seed=7"], "--set training.seed=7: give --blocks, --seeds"),
+    ):
+        assert blocks(*words) == 2 and not calls
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1 and message in error
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """The slides' tasks of the TCN, from the command on."""
 
+import functools
 import gzip
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from experiments import registry
 from experiments.tcn import tasks
 from experiments.tcn.__main__ import main
 from experiments.tcn.recipe import SequenceRecipe
-from experiments.tcn.tasks import MODELS, TASKS, Source
+from experiments.tcn.tasks import MODELS, TASKS
 from experiments.tcn.train import table
 from tests.experiments.pretraining_toy import flags
 
@@ -91,7 +93,7 @@ def test_every_task_has_a_recipe_and_recurrent_models_of_equal_size(task):
 
 
 def test_music_is_padded_and_answered_by_the_next_frame(tunes):
-    found = tasks.music(Source(tunes), 4, seed=1)
+    found = tasks.music(SimpleNamespace(data=tunes), 4, seed=1)
     batch = next(iter(found.train(0)))
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
     assert inputs.shape == targets.shape == (*weight.shape, 88)
@@ -125,13 +127,13 @@ def test_copy_memory_asks_for_the_symbols_at_the_end():
     np.testing.assert_array_equal(targets[:, 35:], ids[:, :10])
 
 
-@pytest.mark.parametrize("task", [tasks.adding, tasks.copy_memory])
-def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(task):
-    found = task(Source(), 2, seed=1)
+@pytest.mark.parametrize("name", ["adding", "copy_memory"])
+def test_drawn_sequences_go_on_from_any_batch_and_never_repeat(name):
+    found = TASKS[name].open(None, 2, 1)
     whole = [batch["inputs"].numpy() for batch in found.train(0).take(4)]
     np.testing.assert_array_equal(next(iter(found.train(3)))["inputs"], whole[3])
     held = next(iter(found.validation))["inputs"].numpy()
-    other = next(iter(task(Source(), 2, seed=2).train(0)))["inputs"].numpy()
+    other = next(iter(TASKS[name].open(None, 2, 2).train(0)))["inputs"].numpy()
     for one, two in itertools.combinations([*whole, held, other], 2):
         assert not np.array_equal(one, two)
 
@@ -154,13 +156,13 @@ def test_windows_answer_every_symbol_once_with_all_the_history_there_is():
 def test_penn_treebank_cuts_words_and_characters(tmp_path):
     for split, text in (("train", " a bb \n bb <unk> \n" * 60), ("valid", " bb a \n" * 60)):
         (tmp_path / f"{split}.txt.gz").write_bytes(gzip.compress(text.encode()))
-    source = Source(str(tmp_path))
-    found = tasks.words(source, 2, seed=1)
+    options, words = SimpleNamespace(data=str(tmp_path)), TASKS["ptb_words"].open
+    found = words(options, 2, 1)
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
-    assert tasks.characters(source, 2, seed=1).vocab_size == 9
+    assert TASKS["ptb_characters"].open(options, 2, 1).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
     with pytest.raises(Exception, match="valid.txt has 'c', which train.txt has not"):
-        tasks.words(source, 2, seed=1)
+        words(options, 2, 1)
 
 
 def test_the_table_shows_means_and_small_numbers():
@@ -172,10 +174,10 @@ def test_the_table_shows_means_and_small_numbers():
     assert "6.34e-05 ± 7.1e-06" in table(TASKS["adding"], [row, other])[-1]
 
 
-def test_mnist_reads_pixels_in_one_order(tfds_dir):
-    in_order, permuted = (
-        TASKS[name].open(Source(data_dir=tfds_dir), 3, 1) for name in ("mnist", "permuted_mnist")
-    )
+def test_mnist_reads_pixels_in_one_order(tfds_dir, monkeypatch):
+    monkeypatch.setattr(tasks, "read_columns", functools.cache(tasks.read_columns))
+    place = SimpleNamespace(data_dir=tfds_dir, download=False)
+    in_order, permuted = (TASKS[name].open(place, 3, 1) for name in ("mnist", "permuted_mnist"))
     plain = next(iter(in_order.validation))["inputs"].numpy()
     mixed = next(iter(permuted.validation))["inputs"].numpy()
     assert plain.shape == (250, 784, 1)
