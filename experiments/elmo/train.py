@@ -21,25 +21,19 @@ from macaron_tf.text.words import WordText, WordVocabulary, as_word_text, count_
 from macaron_tf.training import FitModel, build_fit_model
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one text.
+    """A text cut into rows of L words; an incomplete last row is dropped.
 
     Attributes:
         ids: `(rows, L)`, words by their index in `text.types`.
         characters: `(types, C)`.
     """
 
-    text: WordText
-    ids: np.ndarray
-    characters: np.ndarray
-
-    @classmethod
-    def of(cls, text: WordText, length: int, max_characters: int) -> "Rows":
-        """A text cut into rows of `length` words; an incomplete last row is dropped."""
+    def __init__(self, text: WordText, length: int, max_characters: int):
         count = len(text.ids) // length
-        rows = text.ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
-        return cls(text, rows, text.characters(max_characters))
+        self.text = text
+        self.ids = text.ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
+        self.characters = text.characters(max_characters)
 
     def batches(self, size: int, seed: int | None = None, start: int = 0) -> tf.data.Dataset:
         """Batches of `characters (B, L, C)` and `words (B, L)`, endless from number `start` on.
@@ -86,7 +80,7 @@ def read_rows(
     vocabulary = vocabulary or count_words([parts[0]], recipe.vocabulary_size)
     max_characters = recipe.model_config(vocabulary.size).max_characters
     train, validation = (
-        Rows.of(as_word_text(part, vocabulary), recipe.row_length, max_characters) for part in parts
+        Rows(as_word_text(part, vocabulary), recipe.row_length, max_characters) for part in parts
     )
     if len(train.ids) < recipe.batch_size or not len(validation.ids):
         raise UserError(

@@ -22,8 +22,8 @@ class Sources:
         for one in found:
             for op in one.get_operations():
                 self._ops.setdefault(op.name, op)
-            inner = [getattr(function, "graph", None) for function in one._functions.values()]
-            found += [each for each in inner if each is not None and each not in found]
+            inner = [function.graph for function in one._functions.values()]
+            found += [each for each in inner if each not in found]
 
     def of(self, name: str) -> str | None:
         """`file:line in function: code` of the op with that name, or None.
