@@ -261,7 +261,7 @@ def paired_bootstrap(
     counts = np.stack(
         [_sentence_counts(lines, references) for lines in (system_a, system_b)]
     )  # (2, N, 10)
-    whole = _bleu(counts.sum(axis=1))  # (2,)
+    bleu_a, bleu_b = _bleu(counts.sum(axis=1)).tolist()
     rng = np.random.default_rng(seed)
     drawn = []
     for start in range(0, resamples, _CHUNK):
@@ -271,12 +271,11 @@ def paired_bootstrap(
         times = np.stack([np.bincount(row, minlength=size[1]) for row in chosen])  # (R, N)
         drawn.append(_bleu(times @ counts))  # (2, R)
     scores = np.concatenate(drawn, axis=1)  # (2, resamples)
-    differences = scores[1] - scores[0]
-    difference = float(whole[1] - whole[0])
+    differences, difference = scores[1] - scores[0], bleu_b - bleu_a
     not_better = np.sum(differences * np.sign(difference) <= 0)
     return PairedBootstrap(
-        bleu_a=float(whole[0]),
-        bleu_b=float(whole[1]),
+        bleu_a=bleu_a,
+        bleu_b=bleu_b,
         interval_a=_interval(scores[0]),
         interval_b=_interval(scores[1]),
         difference=difference,
@@ -292,10 +291,9 @@ def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndar
     the line for n = 1 to 4; their sums decide the BLEU of a test set."""
     # The order only matters to a sentence's own score; its counts are the corpus score's.
     scorer = tokenized_bleu(effective_order=True)
-    rows = []
-    for line, reference in zip(lines, references, strict=True):
-        score = scorer.sentence_score(line, [reference])
-        rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
+    pairs = zip(lines, references, strict=True)
+    scores = [scorer.sentence_score(line, [reference]) for line, reference in pairs]
+    rows = [[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in scores]
     return np.array(rows, np.int64)
 
 
