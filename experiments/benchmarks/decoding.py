@@ -7,101 +7,71 @@ Every output is forced to the same length, so that all take the same number of s
 """
 
 import argparse
-import os
+import functools
 import sys
 from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 
-from experiments.benchmarks.harness import (
-    add_number,
-    benchmark_parser,
-    interleave,
-    machine,
-    publish,
-    set_threads,
-    summary,
-)
-from macaron_tf.errors import exit_on_user_error
+from experiments.benchmarks import peers
+from experiments.benchmarks.harness import Benchmark, Tables, timed
+from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.models import catalog
 
-REFERENCE = "Hugging Face generate"
 PACKAGES = ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy")
+command = Benchmark("decoding", __doc__, "tokens", PACKAGES, rounds=7)
+command.text("--size", "of the model", "small", choices=("tiny", "small", "base", "big"))
+command.number("--vocab-size", 10_000, "V")
+command.number("--batch-sizes", [1, 32], "sentences at once", nargs="+")
+command.number("--beam-size", 4, "K")
+command.number("--source-length", 24, "tokens of a source", least=2)
+command.number("--new-tokens", 32, "tokens of an output", least=2)
+command.number("--inter-op-threads", 1, "of TensorFlow")
+command.flag("--macaron", "also time the Macaron of the size")
+command.flag("--ctranslate2", "also time CTranslate2")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    options = _options(arguments)
-    # Both before the libraries start their pools.
-    os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    from experiments.benchmarks.peers import HuggingFacePeer, require_peers
-    from macaron_tf.models import catalog
-
-    require_peers()
-    set_threads(options.threads, options.inter_op_threads)
-    facts = machine(options.threads, PACKAGES)
-    config = catalog.config(f"transformer_{options.size}", vocab_size=options.vocab_size)
-    peer = HuggingFacePeer(config, options.threads)
-    model = peer.our_model()
-    others = _other_decoders(options, peer)
-    tables = {}
+@command.measures("Beam search, beam {beam_size}, {new_tokens} tokens from {source_length}: {size}")
+def main(options: argparse.Namespace) -> Tables:
+    """Times all searches in each batch size."""
+    peers.begin(options.threads, options.inter_op_threads)
+    sizes = {"vocab_size": options.vocab_size}
+    peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
+    model = peer.ours()
+    beam, count = {"num_beams": options.beam_size, "length_penalty": 0.0}, options.new_tokens
+    searches = {
+        "Hugging Face generate": lambda source: peer.generate(source, count, **beam),
+        "ours": _search(options, model, jit_compile=False),
+        "ours, XLA": _search(options, model, jit_compile=True),
+    }
+    if options.macaron:
+        macaron = catalog.build(f"macaron_{options.size}", **sizes)
+        searches["ours, Macaron"] = _search(options, macaron, jit_compile=False)
+    if options.ctranslate2:
+        other = peers.CTranslate2Peer(peer, options.threads)
+        searches["CTranslate2"] = lambda source: other.generate(source, count, options.beam_size)
     for batch in options.batch_sizes:
-        source = _source(options, batch)
-        agreement = _agreement(options, peer, model, source)
-        print(f"batch {batch}: {agreement:.0%} of the tokens equal Hugging Face's", flush=True)
+        rng = np.random.default_rng(batch)
+        shape = (batch, options.source_length)
+        source = rng.integers(4, options.vocab_size, shape, dtype=np.int32)
+        source[:, -1] = 3
+        # Untimed, for `generate` has to be kept from PAD and BOS.
+        theirs = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
+        equal = (searches["ours"](source) == theirs).mean()
+        print(f"batch {batch}: {equal:.0%} of the tokens equal Hugging Face's", flush=True)
+
+        def run(search: Callable, source: np.ndarray) -> int:
+            return search(source).size
+
         contenders = {
-            REFERENCE: lambda source=source: (
-                peer.decode(source, options.beam_size, options.new_tokens).size
-            ),
-            "ours": _ours(options, model, source, jit_compile=False),
-            "ours, XLA": _ours(options, model, source, jit_compile=True),
+            name: functools.partial(run, search, source) for name, search in searches.items()
         }
-        if options.macaron:
-            macaron = catalog.build(f"macaron_{options.size}", vocab_size=options.vocab_size)
-            contenders["ours, Macaron"] = _ours(options, macaron, source, jit_compile=False)
-        for name, decode in others.items():
-            contenders[name] = lambda decode=decode, source=source: decode(source).size
-        samples = interleave(contenders, options.rounds, options.warm_up)
-        rows = summary(samples, REFERENCE)
-        tables[f"batch {batch}"] = rows
-        for row in rows:
-            print(
-                f"batch {batch}: {row['name']}: {row['rate'][1]:.1f} tokens a second, time / "
-                f"Hugging Face's {row['ratio'][1]:.2f} (CPU time {row['cpu_ratio'][1]:.2f})",
-                flush=True,
-            )
-    title = (
-        f"Beam search, beam {options.beam_size}, {options.new_tokens} tokens from "
-        f"{options.source_length}: {options.size}"
-    )
-    publish(options.out, title, facts, tables, "tokens")
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = benchmark_parser("decoding", __doc__, rounds=7, warm_up=2)
-    parser.add_argument("--size", default="small", choices=("tiny", "small", "base", "big"))
-    add_number(parser, "--vocab-size", 10_000, "V")
-    add_number(parser, "--batch-sizes", [1, 32], "sentences at once", nargs="+")
-    add_number(parser, "--beam-size", 4, "K")
-    add_number(parser, "--source-length", 24, "tokens of a source", least=2)
-    add_number(parser, "--new-tokens", 32, "tokens of an output", least=2)
-    add_number(parser, "--threads", 2, "of every contender")
-    add_number(parser, "--inter-op-threads", 1, "of TensorFlow")
-    parser.add_argument("--macaron", action="store_true", help="also time the Macaron of the size")
-    parser.add_argument("--ctranslate2", action="store_true", help="also time CTranslate2")
-    return parser.parse_args(arguments)
-
-
-def _source(options: argparse.Namespace, batch: int) -> np.ndarray:
-    rng = np.random.default_rng(batch)
-    source = rng.integers(4, options.vocab_size, (batch, options.source_length), dtype=np.int32)
-    source[:, -1] = 3
-    return source
+        yield f"batch {batch}", timed(contenders, options)
 
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
-    import tensorflow as tf
-
-    from macaron_tf.decoding import BeamSearchConfig, translate_ids
-
+    """Our search as a function `(B, S) -> (B, N)` of NumPy arrays."""
     config = BeamSearchConfig(
         beam_size=options.beam_size,
         length_penalty=0.0,
@@ -111,40 +81,13 @@ def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
         min_length=options.new_tokens - 1,
     )
     # XLA needs static shapes; the graph has any, as in a served model.
-    dynamic = None if jit_compile else [tf.TensorSpec((None, None), tf.int32)]
-    return tf.function(
+    search = tf.function(
         lambda source: translate_ids(model, source, config)["ids"][:, 0],
         jit_compile=jit_compile,
-        input_signature=dynamic,
+        input_signature=None if jit_compile else [tf.TensorSpec((None, None), tf.int32)],
     )
-
-
-def _ours(options: argparse.Namespace, model, source: np.ndarray, jit_compile: bool) -> Callable:
-    search = _search(options, model, jit_compile)
-
-    def run() -> int:
-        return int(np.count_nonzero(search(source).numpy()))
-
-    return run
-
-
-def _agreement(options: argparse.Namespace, peer, model, source: np.ndarray) -> float:
-    """Share of equal tokens; untimed, for `generate` has to be kept from PAD and BOS."""
-    ours = _search(options, model, jit_compile=False)(source).numpy()
-    theirs = peer.decode(source, options.beam_size, options.new_tokens, suppress_tokens=[0, 2])
-    return float((ours == theirs).mean())
-
-
-def _other_decoders(options: argparse.Namespace, peer) -> dict[str, Callable]:
-    if not options.ctranslate2:
-        return {}
-    from experiments.benchmarks.peers import CTranslate2Peer
-
-    other = CTranslate2Peer(peer, options.threads)
-    return {
-        "CTranslate2": lambda source: other.decode(source, options.beam_size, options.new_tokens)
-    }
+    return lambda source: search(source).numpy()
 
 
 if __name__ == "__main__":
-    sys.exit(exit_on_user_error(main)())
+    sys.exit(main())

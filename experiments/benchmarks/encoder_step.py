@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class StepSetting:
-    """A BERT and its batch.
+    """A BERT, its batch, and how its step is run.
 
     Attributes:
         num_layers, hidden_dim, feed_forward_dim, num_heads: depth, D, F, H.
@@ -15,6 +15,9 @@ class StepSetting:
         vocab_size: V.
         dropout: everywhere: embeddings, attention weights, sub-layers' outputs.
         bfloat16: matrix products in bfloat16, weights and optimizer in float32.
+        jit: the step is compiled with XLA, where contenders do not say by themselves.
+        implementation: of the kernels, likewise.
+        replicas: of the contender that has several.
         threads: of every contender.
         seed: of weights, tokens and dropout.
     """
@@ -28,6 +31,9 @@ class StepSetting:
     vocab_size: int = 8_000
     dropout: float = 0.1
     bfloat16: bool = False
+    jit: bool = False
+    implementation: str = "auto"
+    replicas: int = 2
     threads: int = 2
     seed: int = 1
 

@@ -5,6 +5,7 @@ within every round, the first turn going round as well, and are compared round b
 """
 
 import argparse
+import contextlib
 import importlib.metadata
 import io
 import json
@@ -14,65 +15,102 @@ import platform
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from macaron_tf.errors import UserError
+from experiments.tables import markdown_table
+from macaron_tf.errors import UserError, exit_on_user_error
+
+# Settings and their rows, from `compare`; measured as they are taken.
+Tables = Iterable[tuple[str, list[dict]]]
 
 
-def benchmark_parser(
-    name: str, description: str, rounds: int, warm_up: int | None = None
-) -> argparse.ArgumentParser:
-    """A parser with the options that benchmarks share.
-
-    Args:
-        name: of the module.
-        description: its docstring.
-        rounds: timed rounds by default.
-        warm_up: untimed turns before them by default; None = no option.
-    """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.benchmarks.{name}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_number(parser, "--rounds", rounds, "timed rounds")
-    if warm_up is not None:
-        add_number(parser, "--warm-up", warm_up, "untimed turns before them")
-    add_number(parser, "--seed", 1, "of weights and inputs", least=0)
-    parser.add_argument(
-        "--out", metavar="DIR", help="write README.md, results.json and results.png there"
-    )
-    return parser
-
-
-def add_number(
-    parser: argparse.ArgumentParser, flag: str, default, text: str, least=1, kind=int, **more
-) -> None:
-    """Adds an option for a number, or with `nargs` several; others get one sentence.
+class Benchmark(argparse.ArgumentParser):
+    """The command of a benchmark: the options that all share, with their defaults, and its own.
 
     Args:
-        default: value, list of values, or None.
-        text: help; the default is added.
-        least: the smallest value.
-        kind: int or float.
+        name: of the module, whose docstring is `description`.
+        unit: counted by contenders, such as "tokens".
+        packages: see `machine`.
+        threads: None = no option, everything runs in one thread.
     """
 
-    def converted(given: str):
-        try:
-            value = kind(given)
-        except ValueError:
-            value = None
-        if value is None or not value >= least:
-            what = "a whole number of " if kind is int else ""
-            raise UserError(f"{flag} {given}: give {what}{least} or more.")
-        return value
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        unit: str = "",
+        packages: Sequence[str] = (),
+        rounds: int = 5,
+        warm_up: int = 2,
+        threads: int | None = 2,
+    ):
+        super().__init__(
+            prog=f"python -m experiments.benchmarks.{name}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self.unit, self.packages = unit, packages
+        self.number("--rounds", rounds, "timed rounds")
+        self.number("--warm-up", warm_up, "untimed turns before them")
+        self.number("--seed", 1, "of weights and inputs", least=0)
+        self.set_defaults(threads=1)
+        if threads:
+            self.number("--threads", threads, "of every contender")
+        self.text("--out", "write README.md, results.json and results.png there", metavar="DIR")
 
-    shown = " ".join(map(str, default)) if isinstance(default, list) else default
-    text += "" if default is None else f" (default {shown})"
-    parser.add_argument(flag, type=converted, default=default, help=text, **more)
+    def number(self, flag: str, default, text: str, least=1, below=np.inf, **more) -> None:
+        """Adds an option for a number, or with `nargs` several; others get one sentence.
+
+        Args:
+            default: value, list of values, or None.
+            text: help; the default is added.
+            least, below: the range. A float for `least` takes any number, an int whole ones.
+        """
+        kind = type(least)
+
+        def converted(given: str):
+            with contextlib.suppress(ValueError):
+                if least <= (value := kind(given)) < below:
+                    return value
+            span = f"{least:g} or more" if below == np.inf else f"{least:g} to below {below}"
+            raise UserError(f"{flag} {given}: give a {'whole ' * (kind is int)}number of {span}.")
+
+        self._add(flag, default, text, type=converted, **more)
+
+    def text(self, flag: str, text: str, default=None, **more) -> None:
+        """Adds an option for text, or with `choices` for a name, or with `nargs` for several."""
+        self._add(flag, default, text, **more)
+
+    def flag(self, flag: str, text: str) -> None:
+        """Adds an option that is given or not."""
+        self.add_argument(flag, action="store_true", help=text)
+
+    def _add(self, flag: str, default, text: str, **more) -> None:
+        if default is not None:
+            shown = " ".join(map(str, default)) if isinstance(default, list) else default
+            text += f" (default {shown})"
+        self.add_argument(flag, default=default, help=text, **more)
+
+    def measures(self, title: str) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
+        """Makes a `main` of a function from options to `Tables`, which are printed and written.
+
+        Args:
+            title: of the report, with `{option}`s.
+        """
+
+        def wrap(measured: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
+            @exit_on_user_error
+            def main(arguments: list[str] | None = None) -> None:
+                options = self.parse_args(arguments)
+                facts = machine(options.threads, self.packages)
+                shown = title.format(**vars(options))
+                publish(options.out, shown, facts, measured(options), self.unit)
+
+            return main
+
+        return wrap
 
 
 def say(line: str) -> None:
@@ -80,27 +118,12 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-@dataclass
-class Samples:
-    """What one contender took, a number a round.
-
-    Attributes:
-        units: work of one run, such as tokens.
-        seconds: by the clock.
-        cpu_seconds: of the process, all threads: what load from elsewhere changes less.
-    """
-
-    units: int
-    seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
-
-
 def interleave(
     contenders: Mapping[str, Callable[[], int]],
     rounds: int,
     warm_up: int,
     cpu_clock: Callable[[], float] = time.process_time,
-) -> dict[str, Samples]:
+) -> list[dict]:
     """Runs every contender once a round.
 
     Args:
@@ -109,67 +132,68 @@ def interleave(
         warm_up: untimed runs of each before (traces, compilations, caches), 1 or more.
         cpu_clock: seconds of CPU so far; this process's, where contenders work in it.
 
+    Returns:
+        A row a contender: "name", "units" of one run, and of each round "seconds" by the clock and
+        "cpu_seconds" of all threads, which load from elsewhere changes less.
+
     Raises:
         UserError: a contender's units vary.
     """
-    samples = {}
+    rows = []
     for name, run in contenders.items():
         say(f"warming up {name}")
-        samples[name] = Samples([run() for _ in range(warm_up)][-1])
-    names = list(contenders)
+        units = [run() for _ in range(warm_up)][-1]
+        rows.append({"name": name, "units": units, "seconds": [], "cpu_seconds": []})
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        first = number % len(rows)
+        for row in rows[first:] + rows[:first]:
             start, cpu_start = time.perf_counter(), cpu_clock()
-            units = contenders[name]()
-            samples[name].seconds.append(time.perf_counter() - start)
-            samples[name].cpu_seconds.append(cpu_clock() - cpu_start)
-            if units != samples[name].units:
+            units = contenders[row["name"]]()
+            row["seconds"].append(time.perf_counter() - start)
+            row["cpu_seconds"].append(cpu_clock() - cpu_start)
+            if units != row["units"]:
                 raise UserError(
-                    f"{name} did {units} units of work after {samples[name].units} in its "
-                    "warm-up: its times cannot be compared."
+                    f"{row['name']} did {units} units of work after {row['units']} in its warm-up: "
+                    "its times cannot be compared."
                 )
-    return samples
+    return rows
 
 
 def quartiles(values) -> list[float]:
     """Lower quartile, median and upper quartile."""
-    return [float(value) for value in np.percentile(values, [25, 50, 75])]
+    return np.percentile(values, [25, 50, 75]).tolist()
 
 
-def summary(samples: Mapping[str, Samples], reference: str) -> list[dict]:
-    """A row a contender: rates and, round by round, its time over the reference's.
+def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
+    """Adds to each row quartiles of its rate and, round by round, of its time over the reference's.
+
+    Args:
+        rows: from `interleave`.
+        reference: name of a row; the first one's by default.
 
     Returns:
-        For each contender "name", "units", "rate" (units a second, by the clock), "ratio" and
-        "cpu_ratio" (of the time for a unit, its own / the reference's): quartiles all three; and
-        the raw "seconds" and "cpu_seconds".
+        The rows with "rate" (units a second), "ratio" and "cpu_ratio" (of the times for a unit).
     """
-    base = samples[reference]
+    base = next(row for row in rows if reference in (None, row["name"]))
 
-    def ratio(mine: list[float], theirs: list[float], units: int) -> list[float]:
-        return quartiles(np.divide(mine, units) / np.divide(theirs, base.units))
+    def ratio(row: dict, key: str) -> list[float]:
+        return quartiles(np.divide(row[key], row["units"]) / np.divide(base[key], base["units"]))
 
     return [
         {
-            "name": name,
-            "units": one.units,
-            "rate": quartiles(one.units / np.array(one.seconds)),
-            "ratio": ratio(one.seconds, base.seconds, one.units),
-            "cpu_ratio": ratio(one.cpu_seconds, base.cpu_seconds, one.units),
-            "seconds": one.seconds,
-            "cpu_seconds": one.cpu_seconds,
+            **row,
+            "rate": quartiles(row["units"] / np.array(row["seconds"])),
+            "ratio": ratio(row, "seconds"),
+            "cpu_ratio": ratio(row, "cpu_seconds"),
         }
-        for name, one in samples.items()
+        for row in rows
     ]
 
 
-def percentiles(seconds) -> dict[str, float]:
-    """What half, 95% and 99% of the answers stay below: milliseconds by "p50", "p95", "p99"."""
-    shares = (50, 95, 99)
-    values = 1e3 * np.percentile(seconds, shares)
-    return {f"p{share}": float(value) for share, value in zip(shares, values, strict=True)}
+def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
+    """The rows of `compare` against the first contender, in the options' rounds."""
+    return compare(interleave(contenders, options.rounds, options.warm_up))
 
 
 def set_threads(within: int, between: int | None = None) -> None:
@@ -185,19 +209,17 @@ def set_threads(within: int, between: int | None = None) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(within if between is None else between)
 
 
-def machine(threads: int, packages: tuple[str, ...]) -> dict:
+def machine(threads: int, packages: Iterable[str]) -> dict:
     """The facts that a figure is worth nothing without.
 
     Args:
-        threads: what every contender was told to use.
+        threads: of every contender.
         packages: whose versions count; those not installed are left out.
     """
     versions = {"python": platform.python_version()}
     for package in packages:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "cpu": _cpu_model(),
         "cpus": os.cpu_count(),
@@ -209,58 +231,45 @@ def machine(threads: int, packages: tuple[str, ...]) -> dict:
 
 
 def _cpu_model() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
-def heading(title: str, facts: Mapping) -> list[str]:
+def heading(title: str, facts: Mapping) -> str:
     """The first lines of a report: its title, and the facts of `machine`."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    return [
-        f"# {title}",
-        "",
-        f"{facts['cpu']}, {facts['cpus']} CPUs, {facts['threads']} threads each; load average "
-        f"{facts['load_at_start']:.1f} at the start. {versions}.",
-        "",
-    ]
+    return (
+        f"# {title}\n\n{facts['cpu']}, {facts['cpus']} CPUs, {facts['threads']} threads each; load "
+        f"average {facts['load_at_start']:.1f} at the start. {versions}.\n\n"
+    )
 
 
 def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit: str) -> str:
     """The report as text: facts, then a table for each setting.
 
     Args:
-        title: heading.
         facts: from `machine`.
-        tables: `summary`'s rows by the name of a setting; where they also have "latency_ms", from
-            `percentiles`, so has the table.
-        unit: what was counted, "tokens".
+        tables: `compare`'s rows by the name of a setting; rows may also have "latency_ms", by name.
+        unit: a name such as "tokens".
     """
-    lines = [
-        *heading(title, facts),
+    text = heading(title, facts) + (
         "Medians of interleaved rounds, quartiles in brackets. A ratio is time over the "
-        "reference's in the same round: below 1 is faster.",
-    ]
+        "reference's in the same round: below 1 is faster.\n"
+    )
     for setting, rows in tables.items():
+        latency = rows[0].get("latency_ms", {})
         names = ["contender", f"{unit} a second", "time ratio", "CPU time ratio"]
-        timed = "latency_ms" in rows[0]
-        if timed:
-            names.append(f"{' / '.join(rows[0]['latency_ms'])}, ms")
-        lines += ["", f"## {setting}", "", _line(names), _line(["---"] * len(names))]
-        for row in rows:
-            cells = [row["name"], _cell(row["rate"], 1)]
-            cells += [_cell(row[ratio], 2) for ratio in ("ratio", "cpu_ratio")]
-            if timed:
-                cells.append(" / ".join(f"{value:.1f}" for value in row["latency_ms"].values()))
-            lines.append(_line(cells))
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        names += [f"{' / '.join(latency)}, ms"] if latency else []
+        cells = [
+            [row["name"], _cell(row["rate"], 1), _cell(row["ratio"], 2), _cell(row["cpu_ratio"], 2)]
+            + ([" / ".join(f"{x:.1f}" for x in row["latency_ms"].values())] if latency else [])
+            for row in rows
+        ]
+        text += f"\n## {setting}\n\n{markdown_table(names, cells)}"
+    return text
 
 
 def _cell(values: list[float], digits: int) -> str:
@@ -268,36 +277,42 @@ def _cell(values: list[float], digits: int) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def publish(
-    directory: str | None, title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit: str
-) -> None:
-    """Prints the report and, given a directory, writes its three files there."""
-    print(markdown(title, facts, tables, unit))
-    if not directory:
-        return
-    content = {"title": title, "unit": unit, "machine": facts, "settings": tables}
-    text = markdown(title, facts, tables, unit) + "\n![rates](results.png)\n"
-    save(directory, content, text, _plot(title, tables, unit))
-    print(f"written to {directory}")
+def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:
+    """Prints each table as it is measured, then the report; writes its files in a directory."""
+    measured = {}
+    for setting, rows in tables:
+        measured[setting] = rows
+        reference = next(row["name"] for row in rows if row["ratio"] == [1.0, 1.0, 1.0])
+        for row in rows:
+            print(
+                f"{setting}: {row['name']}: {row['rate'][1]:.1f} {unit} a second, "
+                f"{1 / row['ratio'][1]:.2f} times {reference}'s rate, CPU time ratio "
+                f"{row['cpu_ratio'][1]:.2f}",
+                flush=True,
+            )
+    text = markdown(title, facts, measured, unit)
+    print(text)
+    if directory:
+        content = {"title": title, "unit": unit, "machine": facts, "settings": measured}
+        save(directory, content, text + "\n![rates](results.png)\n", _plot(title, measured, unit))
 
 
 def save(directory: str | os.PathLike, content: Mapping, text: str, figure) -> None:
     """Writes a report's three files, each whole.
 
     Args:
-        directory: where.
         content: for `results.json`.
         text: for `README.md`.
         figure: a matplotlib Figure, for `results.png`.
     """
     from macaron_tf.io.paths import write_aside
 
-    directory = pathlib.Path(directory)
-    image = io.BytesIO()
+    directory, image = pathlib.Path(directory), io.BytesIO()
     figure.savefig(image, format="png", dpi=120)
     write_aside(directory / "results.json", (json.dumps(content, indent=1) + "\n").encode())
     write_aside(directory / "README.md", text.encode())
     write_aside(directory / "results.png", image.getvalue())
+    print(f"written to {directory}")
 
 
 def _plot(title: str, tables: Mapping[str, list[dict]], unit: str):

@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.benchmarks.harness import set_threads
 from macaron_tf.errors import UserError
-from macaron_tf.interop import (
-    Pretrained,
-    import_encoder_decoder,
-    read_language_model,
-)
+from macaron_tf.interop import Pretrained, import_encoder_decoder, read_language_model
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
@@ -22,36 +19,65 @@ from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.byte_pairs import byte_alphabet
 
 
-def require_peers() -> None:
-    """Raises a UserError where PyTorch or transformers is missing."""
+def begin(threads: int, inter_op_threads: int | None = None) -> None:
+    """Sets the threads of PyTorch and TensorFlow, before either computes anything.
+
+    Raises:
+        UserError: PyTorch or transformers is missing.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    # No reaching out for files: the models are made here.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        import torch  # noqa: F401
+        import torch
         import transformers  # noqa: F401
     except ImportError as error:
         raise UserError(
             f"the peers are not installed ({error.name} is missing): run `make bench`, or "
             "`pip install -r experiments/benchmarks/requirements.txt` beside requirements.txt."
         ) from None
+    torch.set_num_threads(threads)
+    set_threads(threads, inter_op_threads)
 
 
 class HuggingFacePeer:
-    """A MarianMTModel of random weights, decoded by `generate`.
+    """One of transformers' models that generate, of random weights.
 
     Args:
-        config: the shape; its block and norm are Marian's own, a post-norm Transformer.
-        threads: PyTorch's, within an operation.
+        kind: its class.
+        settings: of its configuration.
     """
 
-    def __init__(self, config: EncoderDecoderConfig, threads: int):
+    def __init__(self, kind: type, **settings: Any):
         import torch
-        import transformers
 
-        # No reaching out for files: the model is made here.
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        torch.set_num_threads(threads)
         torch.manual_seed(0)
         self._torch = torch
-        settings = transformers.MarianConfig(
+        self.model = kind(kind.config_class(**settings)).eval()
+
+    def generate(self, rows: np.ndarray, count: int, **options: Any) -> np.ndarray:
+        """Exactly `count` tokens of an output, or behind a prompt: `(B, P) -> (B, count)`."""
+        ids = self._torch.from_numpy(rows.astype(np.int64))
+        with self._torch.inference_mode():
+            found = self.model.generate(
+                input_ids=ids,
+                attention_mask=self._torch.ones_like(ids),
+                do_sample=False,
+                min_new_tokens=count,
+                max_new_tokens=count,
+                **options,
+            )
+        return found[:, -count:].numpy()
+
+
+class MarianPeer(HuggingFacePeer):
+    """A MarianMTModel; `config`'s block and norm are Marian's own, a post-norm Transformer."""
+
+    def __init__(self, config: EncoderDecoderConfig):
+        import transformers
+
+        super().__init__(
+            transformers.MarianMTModel,
             vocab_size=config.vocab_size,
             d_model=config.hidden_dim,
             encoder_layers=config.num_encoder_layers,
@@ -67,39 +93,17 @@ class HuggingFacePeer:
             eos_token_id=EOS,
             forced_eos_token_id=EOS,
         )
-        self.model = transformers.MarianMTModel(settings).eval()
 
-    def our_model(self) -> EncoderDecoder:
+    def ours(self) -> EncoderDecoder:
         """Our encoder-decoder with the same weights."""
         state = {name: value.numpy() for name, value in self.model.state_dict().items()}
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
-    def decode(self, source: np.ndarray, beam_size: int, length: int, **options: Any) -> np.ndarray:
-        """The best output of exactly `length` tokens, the last an EOS: `(B, S) -> (B, length)`."""
-        ids = self._torch.from_numpy(source.astype(np.int64))
-        with self._torch.inference_mode():
-            found = self.model.generate(
-                input_ids=ids,
-                attention_mask=self._torch.ones_like(ids),
-                num_beams=beam_size,
-                do_sample=False,
-                length_penalty=0.0,
-                min_new_tokens=length,
-                max_new_tokens=length,
-                **options,
-            )
-        return found[:, 1:].numpy()
-
 
 class CTranslate2Peer:
-    """The same model in CTranslate2, in float32.
+    """The same model in CTranslate2, in float32."""
 
-    Args:
-        peer: whose weights to convert.
-        threads: within an operation.
-    """
-
-    def __init__(self, peer: HuggingFacePeer, threads: int):
+    def __init__(self, peer: MarianPeer, threads: int):
         import ctranslate2
         from ctranslate2.converters.transformers import BartLoader
 
@@ -121,39 +125,26 @@ class CTranslate2Peer:
                 directory, compute_type="float32", inter_threads=1, intra_threads=threads
             )
 
-    def decode(self, source: np.ndarray, beam_size: int, length: int) -> np.ndarray:
-        """As `HuggingFacePeer.decode`, but its EOS is not returned."""
+    def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
+        """The best outputs, without their EOS: `(B, S) -> (B, count)`."""
         found = self._translator.translate_batch(
             [[str(i) for i in row] for row in source],
             beam_size=beam_size,
             length_penalty=0.0,
-            min_decoding_length=length,
-            max_decoding_length=length,
+            min_decoding_length=count,
+            max_decoding_length=count,
         )
         return np.array([[int(token) for token in one.hypotheses[0]] for one in found])
 
 
-_END = "<|endoftext|>"
+class GPT2Peer(HuggingFacePeer):
+    """A GPT2LMHeadModel; the last id is the end of a text."""
 
-
-class HuggingFaceGPT2:
-    """A `GPT2LMHeadModel` of random weights, gone on from by greedy `generate`.
-
-    Args:
-        config: the shape, of GPT-2's own kind.
-        threads: PyTorch's, within an operation.
-    """
-
-    def __init__(self, config: EncoderConfig, threads: int):
-        import torch
+    def __init__(self, config: EncoderConfig):
         import transformers
 
-        # No reaching out for files: the model is made here.
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        torch.set_num_threads(threads)
-        torch.manual_seed(0)
-        self._torch = torch
-        settings = transformers.GPT2Config(
+        super().__init__(
+            transformers.GPT2LMHeadModel,
             vocab_size=config.vocab_size,
             n_embd=config.hidden_dim,
             n_layer=config.num_layers,
@@ -163,7 +154,6 @@ class HuggingFaceGPT2:
             eos_token_id=config.vocab_size - 1,
             bos_token_id=config.vocab_size - 1,
         )
-        self.model = transformers.GPT2LMHeadModel(settings).eval()
 
     def ours(self, directory: pathlib.Path) -> Pretrained:
         """Our language model with the same weights, read from what `save_pretrained` writes.
@@ -175,25 +165,10 @@ class HuggingFaceGPT2:
         self.model.save_pretrained(directory)
         letters = sorted(byte_alphabet())
         count = self.model.config.vocab_size - len(letters) - 1
-        merges = [" ".join(pair) for pair in itertools.product(letters, repeat=2)][:count]
-        names = [*letters, *(merge.replace(" ", "") for merge in merges), _END]
+        pairs = list(itertools.islice(itertools.product(letters, repeat=2), count))
+        names = [*letters, *map("".join, pairs), "<|endoftext|>"]
         numbers = {name: number for number, name in enumerate(names)}
         (directory / "vocab.json").write_text(json.dumps(numbers), encoding="utf-8")
-        (directory / "merges.txt").write_text(
-            "\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8"
-        )
+        merges = "\n".join(["#version: 0.2", *map(" ".join, pairs)])
+        (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
         return read_language_model(directory)
-
-    def go_on(self, rows: np.ndarray, new_tokens: int) -> np.ndarray:
-        """The likeliest tokens behind rows of its ids, none of them the end: `(B, P) -> (B, N)`."""
-        ids = self._torch.from_numpy(rows.astype(np.int64))
-        with self._torch.inference_mode():
-            found = self.model.generate(
-                input_ids=ids,
-                attention_mask=self._torch.ones_like(ids),
-                do_sample=False,
-                min_new_tokens=new_tokens,
-                max_new_tokens=new_tokens,
-                pad_token_id=self.model.config.eos_token_id,
-            )
-        return found[:, rows.shape[1] :].numpy()

@@ -6,23 +6,17 @@ Ratios are to `tf.scan` differentiated by TensorFlow, the reference. The impleme
 are compared first: a fast wrong one is refused.
 """
 
+import argparse
+import functools
 import sys
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import (
-    add_number,
-    benchmark_parser,
-    interleave,
-    machine,
-    publish,
-    set_threads,
-    summary,
-)
-from macaron_tf.errors import UserError, exit_on_user_error
-from macaron_tf.kernels import swish_gate
+from experiments.benchmarks.harness import Benchmark, Tables, set_threads, timed
+from macaron_tf.errors import UserError
+from macaron_tf.kernels import native, swish_gate
 
 REFERENCE = "scan"
 # Of each contender: the implementation, and whether XLA compiles it.
@@ -34,11 +28,24 @@ CONTENDERS = {
     "xla": ("xla", True),
     "native": ("native", False),
 }
-# What the paper's widths are here: (rows, positions, inner width).
+# The paper's widths in small: (rows, positions, inner width).
 SETTINGS = {"small": (32, 128, 344), "base": (4, 512, 2048)}
 
+command = Benchmark("recurrence", __doc__, "positions", ("tensorflow", "keras"), rounds=9)
+command.text(
+    "--settings",
+    "small: 32 x 128 positions, width 344; base: 4 x 512, width 2048",
+    list(SETTINGS),
+    choices=SETTINGS,
+    nargs="+",
+    metavar="NAME",
+)
+command.number("--step-size", 1, "k")
+command.text("--gate", "gelu, gelu_tanh or sigmoid", "gelu")
+command.text("--dtype", "or bfloat16", "float32")
 
-def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate: str):
+
+def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate: str) -> Callable:
     """A function that computes outputs and gradients of `arrays`."""
 
     @tf.function(jit_compile=jit, autograph=False)
@@ -71,56 +78,27 @@ def _check_agreement(runs: dict[str, Callable], dtype: str) -> None:
                 raise UserError(f"{name} differs from {REFERENCE} by {error:.1e}: not timed")
 
 
-def _timed(run: Callable, units: int) -> Callable[[], int]:
-    def work() -> int:
-        run()[0].numpy()  # the work is done when its result is there
-        return units
-
-    return work
-
-
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Times all contenders and prints the tables."""
-    parser = benchmark_parser("recurrence", __doc__, rounds=9)
-    parser.add_argument(
-        "--settings",
-        nargs="+",
-        default=list(SETTINGS),
-        choices=SETTINGS,
-        metavar="NAME",
-        help="small: 32 x 128 positions, width 344; base: 4 x 512, width 2048 (default both)",
-    )
-    add_number(parser, "--step-size", 1, "k")
-    parser.add_argument("--gate", default="gelu", help="gelu, gelu_tanh or sigmoid")
-    parser.add_argument("--dtype", default="float32", help="or bfloat16 (default %(default)s)")
-    add_number(parser, "--threads", 2, "threads")
-    options = parser.parse_args(arguments)
+@command.measures("SwishRNN's recurrence and gate, forward and backward")
+def main(options: argparse.Namespace) -> Tables:
+    """Times all implementations in each setting."""
     set_threads(options.threads)
-    contenders = dict(CONTENDERS)
-    from macaron_tf.kernels import native
-
-    if not native.available():
-        del contenders["native"]
-    tables = {}
     for setting in options.settings:
         rows, length, width = SETTINGS[setting]
         arrays = _inputs(SETTINGS[setting], options.dtype, options.seed)
         runs = {
             name: contender(*how, arrays, options.step_size, options.gate)
-            for name, how in contenders.items()
+            for name, how in CONTENDERS.items()
+            if name != "native" or native.available()
         }
         _check_agreement(runs, options.dtype)
-        samples = interleave(
-            {name: _timed(run, rows * length) for name, run in runs.items()},
-            options.rounds,
-            2,
-        )
-        title = f"{setting}: {rows} x {length} positions, width {width}, k {options.step_size}"
-        tables[f"{title}, {options.dtype}"] = summary(samples, REFERENCE)
-    facts = machine(options.threads, ("tensorflow", "keras"))
-    title = "SwishRNN's recurrence and gate, forward and backward"
-    publish(options.out, title, facts, tables, "positions")
+
+        def turn(run: Callable, units: int) -> int:
+            run()[0].numpy()  # the work is done when its result is there
+            return units
+
+        turns = {name: functools.partial(turn, run, rows * length) for name, run in runs.items()}
+        shape = f"{rows} x {length} positions, width {width}, k {options.step_size}"
+        yield f"{setting}: {shape}, {options.dtype}", timed(turns, options)
 
 
 if __name__ == "__main__":

@@ -14,68 +14,242 @@ over all sizes, where what does not grow bends it, and over the upper half.
 
 import argparse
 import dataclasses
+import functools
+import gc
+import itertools
+import os
+import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.harness import (
-    add_number,
-    benchmark_parser,
+    Benchmark,
     heading,
-    interleave,
     machine,
+    quartiles,
     save,
     say,
     set_threads,
-    summary,
+    timed,
 )
-from experiments.benchmarks.scaling_steps import (
-    BERT_RAB,
-    HEAD_DIM,
-    MIXERS,
-    Point,
-    StepConfig,
-    make_step,
-    peaks,
-)
+from experiments.benchmarks.workers import Contender, Worker, thread_variables
+from experiments.tables import markdown_table
 from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.layers.block import Block
+from macaron_tf.layers.blocks import SwishRNNBlock
+from macaron_tf.layers.scheme import Mix
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.stack import Stack
 
 TITLE = "The cost of a training step against its size"
-# What the axes are called, and the fields of a point that they vary.
-AXES = {"L": "length", "B": "batch", "D": "width", "layers": "layers"}
+# Whole blocks, with T5's bias as in the paper's comparison, then their mixers alone.
+BERT_RAB, SWISH_RNN = "BERT-rab", "SwishRNN"
+ATTENTION, RECURRENCE = "attention alone", "recurrence alone"
+MIXERS = (BERT_RAB, SWISH_RNN, ATTENTION, RECURRENCE)
+HEAD_DIM = 64
+TURN_TOKENS = 2048  # short steps are repeated, or the clock and the call would be measured
 COSTS = {"milliseconds": "time, ms", "mebibytes": "peak memory, MiB"}
+# Of each axis its field of a point, and the option and default of its values.
+AXES = {
+    "L": ("length", "lengths", [64, 128, 256, 512, 1024]),
+    "B": ("batch", "batches", [1, 2, 4, 8]),
+    "D": ("width", "widths", [64, 128, 256]),
+    "layers": ("layers", "depths", [1, 2, 4]),
+}
+
+command = Benchmark("scaling", __doc__, rounds=3, warm_up=1)
+command.text("--axes", "what varies", list(AXES), nargs="+", choices=AXES)
+for axis, (_, flag, values) in AXES.items():
+    text = f"values of {axis} where it varies"
+    command.number(f"--{flag}", values, text, nargs="+", metavar="N")
+command.number("--length", 128, "L elsewhere")
+command.number("--batch", 2, "B elsewhere")
+command.number("--width", 128, f"D elsewhere; a multiple of {HEAD_DIM}")
+command.number("--layers", 2, "layers elsewhere")
+command.number("--tokens", None, "where L varies, B = N / L instead of --batch", metavar="N")
+command.number("--dropout", 0.1, "everywhere", least=0.0, below=1)
+POLICIES = ("float32", "mixed_bfloat16")
+command.text("--dtype-policy", "of all", "float32", choices=POLICIES)
+command.flag("--jit", "compile the step with XLA")
+command.flag("--no-memory", "measure time only")
 
 
-@dataclasses.dataclass(frozen=True)
-class PowerLaw:
-    """`cost = factor * size ** exponent`, the straight line of least squares between logarithms.
+@dataclass(frozen=True)
+class Point:
+    """A step.
 
     Attributes:
-        exponent, factor: of the law.
-        r_squared: share of the logarithms' variance that it explains; None of two points, which
-            any law explains.
-        sizes: how many points there were.
+        length, batch, width, layers: L, B, D (a multiple of the heads' 64) and depth.
+        dropout: on sub-layer outputs and attention weights.
+        dtype_policy: `"float32"` or `"mixed_bfloat16"`.
+        jit: compile with XLA.
+        seed: of weights and inputs.
     """
 
-    exponent: float
-    factor: float
-    r_squared: float | None
-    sizes: int
+    length: int
+    batch: int
+    width: int
+    layers: int
+    dropout: float = 0.1
+    dtype_policy: str = "float32"
+    jit: bool = False
+    seed: int = 1
 
-    def __str__(self) -> str:
-        if self.r_squared is None:
-            return f"{self.exponent:.2f} (two points)"
-        return f"{self.exponent:.2f} (R² {self.r_squared:.3f})"
+    @property
+    def tokens(self) -> int:
+        """Of one step, B L."""
+        return self.batch * self.length
 
 
-def power_law(sizes: Sequence[float], costs: Sequence[float]) -> PowerLaw:
-    """Fits a law.
+class _AttentionBlock(Block):
+    scheme = (Mix("tokens"),)
+
+
+class _RecurrenceBlock(SwishRNNBlock):
+    scheme = (Mix("channels"),)
+
+
+def make_stack(mixer: str, point: Point) -> keras.layers.Layer:
+    """The layers, built: `(B, L, D) -> (B, L, D)`.
+
+    Args:
+        mixer: one of `MIXERS`. The feed-forward has 3 D inner units and the recurrence 2 D: equal
+            parameters.
+    """
+    keras.utils.set_random_seed(point.seed)
+    options = {
+        "num_heads": point.width // HEAD_DIM,
+        "feed_forward_dim": 3 * point.width,
+        "dropout": point.dropout,
+        "attention_dropout": point.dropout,
+    }
+    if mixer in (BERT_RAB, SWISH_RNN):
+        encoder = EncoderConfig(
+            vocab_size=1,
+            hidden_dim=point.width,
+            num_layers=point.layers,
+            block="transformer" if mixer == BERT_RAB else "swish_rnn",
+            relative_bias="per_layer",
+            epsilon=1e-5,
+            **options,
+        )
+        stack = Stack(encoder, point.layers, dtype=point.dtype_policy)
+    else:
+        block = _AttentionBlock if mixer == ATTENTION else _RecurrenceBlock
+        options |= {"activation": "gelu", "norm": "post", "dtype": point.dtype_policy}
+        stack = keras.Sequential([block(**options) for _ in range(point.layers)])
+    stack.build((point.batch, point.length, point.width))
+    return stack
+
+
+def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
+    """A function that goes forward and backward through the layers, whole rows, no padding.
+
+    Returns:
+        A function that returns the output's mean and the gradients of the input and the weights,
+        when all are there.
+    """
+    stack = make_stack(mixer, point)
+    rng = np.random.default_rng(point.seed)
+    shape = (point.batch, point.length, point.width)
+    dtype = keras.DTypePolicy(point.dtype_policy).compute_dtype
+    x, output_gradient = (tf.constant(rng.normal(size=shape), dtype) for _ in range(2))
+
+    @tf.function(jit_compile=point.jit, autograph=False)
+    def step(x, output_gradient):
+        weights = [weight.value for weight in stack.trainable_variables]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = stack(x, training=True)
+        gradients = tape.gradient(y, [x, *weights], output_gradients=output_gradient)
+        # Returned, so that none is left out of the graph.
+        return tf.reduce_mean(tf.cast(y, tf.float32)), gradients
+
+    def run() -> tuple:
+        mean, gradients = step(x, output_gradient)
+        return mean.numpy(), gradients
+
+    return run
+
+
+# Memory is measured on Linux, beyond what is there before a step. A process's resident set counts
+# only living tensors where freed memory is given back: here in a child process without oneDNN's
+# pool, in which malloc maps every tensor of 16 KiB or more by itself and unmaps it when it dies.
+# Weights and inputs are there before; activations, gradients and scratch are counted, to a quarter
+# of a MiB or so. TensorFlow's own statistics of oneDNN's pool leave out tensors below 256 KiB: at
+# L = 64 all there are.
+_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 14), "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
+_CLEAR = pathlib.Path("/proc/self/clear_refs")
+
+
+def peak_of(run: Callable[[], object]) -> int:
+    """Bytes by which a call raises the resident set at most, above what it was before the call.
+
+    Args:
+        run: the work, done once before, for its traces and thread pools.
+    """
+    gc.collect()
+    # proc(5), of clear_refs: 5 sets the peak, which importing may have made, to the present size.
+    _CLEAR.write_text("5")
+    before = _resident("VmRSS")
+    run()
+    return max(_resident("VmHWM") - before, 0)
+
+
+def _resident(field: str) -> int:
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    sizes = dict(line.split(":", 1) for line in lines)
+    return int(sizes[field].split()[0]) * 1024
+
+
+def peaks(works: Sequence[tuple[str, Point]], threads: int) -> Iterator[int]:
+    """The peak bytes of each mixer's step at a point, measured in a child process.
+
+    Raises:
+        UserError: this system's peaks cannot be set back, or the child ended early, such as for
+            want of memory.
+    """
+    if not os.access(_CLEAR, os.W_OK):
+        raise UserError(f"memory is measured by {_CLEAR}, not to be had here: give --no-memory.")
+    given = {"works": [(mixer, dataclasses.asdict(point)) for mixer, point in works]}
+    environment = {**thread_variables(threads), **_ENVIRONMENT}
+    work = works[0]
+    try:
+        with Worker("experiments.benchmarks.scaling:peak_contenders", given, environment) as child:
+            for name, work in zip(child.parameters, works, strict=True):
+                say(f"memory: {work}")
+                yield int(child.run(name, 1))
+    except UserError as error:
+        raise UserError(f"memory of {work}: {error} Give smaller sizes, or --no-memory.") from None
+
+
+def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
+    """In the child: of each mixer and point one whose figure is the peak of a step."""
+
+    def peak(mixer: str, point: Mapping, steps: int) -> float:
+        step = make_step(mixer, Point(**point))
+        step()
+        step()
+        return peak_of(step)
+
+    return {str(i): Contender(functools.partial(peak, *work)) for i, work in enumerate(works)}
+
+
+def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float | None]:
+    """The law `cost = factor * size ** exponent`, a straight line between logarithms.
 
     Args:
         sizes: two or more, different, above 0.
         costs: one of each size, above 0.
+
+    Returns:
+        "exponent", "factor", how many "sizes" there were, and "r_squared": the share of the
+        logarithms' variance that the law explains; None of two points, which any law explains.
     """
     x, y = np.log(sizes), np.log(costs)
     exponent, offset = np.polyfit(x, y, 1)
@@ -84,18 +258,20 @@ def power_law(sizes: Sequence[float], costs: Sequence[float]) -> PowerLaw:
     r_squared = None
     if len(sizes) > 2:
         r_squared = float(1 - left / spread) if spread > 0 else 1.0
-    return PowerLaw(float(exponent), float(np.exp(offset)), r_squared, len(sizes))
+    law = {"exponent": float(exponent), "factor": float(np.exp(offset))}
+    return {**law, "r_squared": r_squared, "sizes": len(sizes)}
 
 
-def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, PowerLaw]:
+def _shown(law: Mapping) -> str:
+    fit = "two points" if law["r_squared"] is None else f"R² {law['r_squared']:.3f}"
+    return f"{law['exponent']:.2f} ({fit})"
+
+
+def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict]:
     """The law of all points, and that of the upper half, which constant costs bend less.
 
     Args:
-        sizes: two or more, rising.
-        costs: one of each size.
-
-    Returns:
-        By "all" and "upper half"; of two or three points the latter is that of the last two.
+        sizes: two or more, rising; of two or three the upper half is the last two.
     """
     first = min(len(sizes) // 2, len(sizes) - 2)
     return {
@@ -104,241 +280,164 @@ def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, Powe
     }
 
 
-def laws(of_axis: list[dict], mixer: str, cost: str) -> dict[str, PowerLaw] | None:
-    """The laws of one mixer's cost over an axis; None without two sizes that cost anything."""
-    sizes, costs = [], []
-    for one in of_axis:
-        (row,) = (row for row in one["rows"] if row["name"] == mixer)
-        value = _middle(row.get(cost))
-        if value:
-            sizes.append(one["at"])
-            costs.append(value)
-    return power_laws(sizes, costs) if len(sizes) > 1 else None
+def costs_of(rows: list[dict], mixer: str, cost: str) -> tuple[list[int], list[float]]:
+    """The sizes at which a mixer's cost was measured, above 0, and its medians."""
+    found = [(row["at"], row.get(cost, 0)) for row in rows if row["name"] == mixer]
+    pairs = [(at, float(np.median(value))) for at, value in found if np.median(value)]
+    return [at for at, _ in pairs], [value for _, value in pairs]
 
 
-def exponents(results: Mapping) -> dict:
-    """All laws as JSON takes them: by axis, mixer, cost, and "all" or "upper half"."""
-    return {
-        axis: {
-            mixer: {
-                cost: {name: dataclasses.asdict(law) for name, law in found.items()}
-                for cost in COSTS
-                if (found := laws(of_axis, mixer, cost))
-            }
-            for mixer in MIXERS
-        }
-        for axis, of_axis in results.items()
-    }
+def exponents(results: Mapping[str, list[dict]]) -> dict:
+    """All laws: by axis, mixer, cost, and "all" or "upper half"; none where costs are missing."""
+    laws = {axis: {mixer: {} for mixer in MIXERS} for axis in results}
+    for (axis, rows), mixer, cost in itertools.product(results.items(), MIXERS, COSTS):
+        sizes, costs = costs_of(rows, mixer, cost)
+        if len(sizes) > 1:
+            laws[axis][mixer][cost] = power_laws(sizes, costs)
+    return laws
 
 
-def _middle(value: list[float] | float | None) -> float | None:
-    return value[1] if isinstance(value, list) else value
-
-
-def report(results: Mapping, facts: Mapping, about: str) -> str:
+def report(results: Mapping[str, list[dict]], facts: Mapping, about: str) -> str:
     """The report as text: the exponents of all axes, then a table of points for each.
 
     Args:
-        results: of each axis its points, rising: the size "at", the "point", the mixers' "rows".
+        results: of each axis the mixers' rows at its points, rising, from `measured`.
         facts: from `machine`.
         about: of all steps.
     """
-    lines = [
-        *heading(TITLE, facts),
+    text = heading(TITLE, facts) + (
         f"Forward and backward, {about}. Times are medians of interleaved rounds, quartiles in "
         "brackets; memory is what a step's peak adds to weights and inputs. Exponents are of "
-        "cost = a size^p, least squares of the logarithms.",
-        "",
-        "## Exponents",
-        "",
-        "| against | mixer | time, all | time, upper half | memory, all | memory, upper half |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+        "cost = a size^p, least squares of the logarithms.\n\n## Exponents\n\n"
+    )
+    names = ["against", "mixer"]
+    names += [f"{cost}, {kind}" for cost in ("time", "memory") for kind in ("all", "upper half")]
+    rows = []
+    for axis, mixers in exponents(results).items():
+        span = f"{axis} {results[axis][0]['at']} to {results[axis][-1]['at']}"
+        for mixer, laws in mixers.items():
+            cells = [map(_shown, laws[cost].values()) if cost in laws else "--" for cost in COSTS]
+            rows.append([span, mixer, *itertools.chain(*cells)])
+    text += markdown_table(names, rows)
     for axis, of_axis in results.items():
-        span = f"{axis} {of_axis[0]['at']} to {of_axis[-1]['at']}"
-        for mixer in MIXERS:
-            cells = [span, mixer]
-            for cost in COSTS:
-                found = laws(of_axis, mixer, cost)
-                cells += [str(law) for law in found.values()] if found else ["-", "-"]
-            lines.append(f"| {' | '.join(cells)} |")
-    for axis, of_axis in results.items():
-        lines += [
-            "",
-            f"## {axis}: {_others(of_axis)}",
-            "",
-            f"| {axis} | mixer | ms a step | time ratio to {BERT_RAB} | peak MiB |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        for one in of_axis:
-            for row in one["rows"]:
-                low, middle, high = row["milliseconds"]
-                memory = f"{row['mebibytes']:.1f}" if "mebibytes" in row else "-"
-                lines.append(
-                    f"| {one['at']} | {row['name']} | {middle:.1f} ({low:.1f} to {high:.1f}) | "
-                    f"{row['ratio'][1]:.2f} | {memory} |"
-                )
-    return "\n".join(lines) + "\n"
+        rows = []
+        for row in of_axis:
+            low, middle, high = row["milliseconds"]
+            memory = f"{row['mebibytes']:.1f}" if "mebibytes" in row else "-"
+            time = f"{middle:.1f} ({low:.1f} to {high:.1f})"
+            rows.append([row["at"], row["name"], time, f"{row['ratio'][1]:.2f}", memory])
+        names = [axis, "mixer", "ms a step", f"time ratio to {BERT_RAB}", "peak MiB"]
+        text += f"\n## {axis}: {_others(of_axis)}\n\n{markdown_table(names, rows)}"
+    return text
 
 
-def _others(of_axis: list[dict]) -> str:
-    """What the other sizes are: those that all points share, and B L where it is the same."""
-    points = [Point(**one["point"]) for one in of_axis]
-    shared = [
-        f"{name} {getattr(points[0], field)}"
-        for name, field in AXES.items()
-        if len({getattr(point, field) for point in points}) == 1
-    ]
-    if len({point.batch for point in points}) > 1 and len({p.tokens for p in points}) == 1:
-        shared.append(f"B L {points[0].tokens}")
-    return ", ".join(shared)
+def _others(rows: list[dict]) -> str:
+    """The other sizes: those that all points share, and B L where it is the same."""
+    points = [Point(**row["point"]) for row in rows]
+    values = {
+        **{axis: {getattr(point, field) for point in points} for axis, (field, *_) in AXES.items()},
+        "B L": {point.tokens for point in points},
+    }
+    if len(values["B"]) == 1:
+        del values["B L"]
+    return ", ".join(f"{name} {min(of)}" for name, of in values.items() if len(of) == 1)
 
 
-def figure(results: Mapping):
+def figure(results: Mapping[str, list[dict]]):
     """Time and memory against each axis, log-log, exponents of the upper half in the legends."""
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(10, 3.6 * len(results)), layout="constrained")
     grid = drawing.subplots(len(results), len(COSTS), squeeze=False)
-    for (axis, of_axis), places in zip(results.items(), grid, strict=True):
+    laws = exponents(results)
+    for (axis, rows), places in zip(results.items(), grid, strict=True):
         for (cost, label), axes in zip(COSTS.items(), places, strict=True):
-            for mixer in MIXERS:
-                values = [
-                    _middle(row.get(cost))
-                    for one in of_axis
-                    for row in one["rows"]
-                    if row["name"] == mixer
-                ]
-                found = laws(of_axis, mixer, cost)
-                if found:
-                    name = f"{mixer}: {axis}^{found['upper half'].exponent:.2f}"
-                    axes.plot([one["at"] for one in of_axis], values, marker="o", label=name)
+            for mixer, of_mixer in laws[axis].items():
+                if cost in of_mixer:
+                    exponent = of_mixer[cost]["upper half"]["exponent"]
+                    name = f"{mixer}: {axis}^{exponent:.2f}"
+                    axes.plot(*costs_of(rows, mixer, cost), marker="o", label=name)
+            sizes = sorted({row["at"] for row in rows})
             axes.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
-            axes.set_xticks([one["at"] for one in of_axis], [str(one["at"]) for one in of_axis])
+            axes.set_xticks(sizes, map(str, sizes))
             axes.minorticks_off()
-            axes.set_title(_others(of_axis), fontsize="medium")
+            axes.set_title(_others(rows), fontsize="medium")
             axes.grid(alpha=0.3)
             if axes.lines:
                 axes.legend(fontsize="small")
     return drawing
 
 
-# Of a turn: short steps are repeated, or the clock and the call would be measured.
-TURN_TOKENS = 2048
-
-
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
-    """The points of each axis that is asked for, rising."""
-    fixed = Point(options.length, options.batch, options.width, options.layers)
-    values = {
-        "L": options.lengths,
-        "B": options.batches,
-        "D": options.widths,
-        "layers": options.depths,
-    }
-    points = {}
-    for axis in options.axes:
-        name = AXES[axis]
-        points[axis] = [
-            dataclasses.replace(fixed, **{name: value}) for value in sorted(set(values[axis]))
-        ]
-        if axis == "L" and options.tokens:
-            points[axis] = [
-                dataclasses.replace(point, batch=options.tokens // point.length)
-                for point in points[axis]
-            ]
-    return points
+    """The points of each axis that is asked for, rising.
 
-
-def timed(point: Point, config: StepConfig, rounds: int) -> list[dict]:
-    """`summary`'s rows of all mixers at a point, with "milliseconds" of a step: quartiles."""
-    steps = max(1, TURN_TOKENS // point.tokens)
-
-    def contender(mixer: str) -> Callable[[], int]:
-        step = make_step(mixer, point, config)
-
-        def turn() -> int:
-            for _ in range(steps):
-                step()
-            return steps * point.tokens
-
-        return turn
-
-    samples = interleave({mixer: contender(mixer) for mixer in MIXERS}, rounds, 1)
-    rows = summary(samples, BERT_RAB)
-    for row in rows:
-        quartiles = np.percentile(row["seconds"], [25, 50, 75])
-        row["milliseconds"] = [float(1e3 * value / steps) for value in quartiles]
-    return rows
-
-
-def measured(options: argparse.Namespace, points: Mapping, config: StepConfig) -> dict:
-    """All rows: of each axis, of each of its points the size "at" and the mixers' "rows"."""
-    results = {}
-    for axis, of_axis in points.items():
-        results[axis] = []
-        for point in of_axis:
-            say(f"{axis}: {point}")
-            rows = timed(point, config, options.rounds)
-            at = getattr(point, AXES[axis])
-            results[axis].append({"at": at, "point": dataclasses.asdict(point), "rows": rows})
-    if options.memory:
-        rows = [row for each in results.values() for one in each for row in one["rows"]]
-        works = [(mixer, point) for each in points.values() for point in each for mixer in MIXERS]
-        found = peaks(works, config, options.threads)
-        for (mixer, point), row, peak in zip(works, rows, found, strict=True):
-            say(f"memory: {mixer}: {point}")
-            row["mebibytes"] = peak / 2**20
-    return results
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = benchmark_parser("scaling", __doc__, rounds=3)
-    add = parser.add_argument
-    add("--axes", nargs="+", default=list(AXES), choices=AXES, help="what varies (default all)")
-    lists = {
-        "lengths": ([64, 128, 256, 512, 1024], "L"),
-        "batches": ([1, 2, 4, 8], "B"),
-        "widths": ([64, 128, 256], f"D, multiples of {HEAD_DIM}"),
-        "depths": ([1, 2, 4], "layers"),
-    }
-    for name, (default, what) in lists.items():
-        text = f"values of {what} where it varies"
-        add_number(parser, f"--{name}", default, text, nargs="+", metavar="N")
-    elsewhere = {"length": (128, "L"), "batch": (2, "B"), "width": (128, "D"), "layers": (2, "")}
-    for name, (default, what) in elsewhere.items():
-        add_number(parser, f"--{name}", default, f"{what or name} elsewhere")
-    add("--tokens", type=int, metavar="N", help="where L varies, B = N / L instead of --batch")
-    add("--dropout", type=float, default=0.1, help="0 to below 1 (default %(default)s)")
-    add("--dtype-policy", default="float32", choices=("float32", "mixed_bfloat16"))
-    add("--jit", action="store_true", help="compile the step with XLA")
-    add("--no-memory", dest="memory", action="store_false", help="measure time only")
-    add_number(parser, "--threads", 2, "threads")
-    options = parser.parse_args(arguments)
+    Raises:
+        UserError: a width that the heads do not divide, too few values, or too few tokens.
+    """
+    given = vars(options)
     for value in (*options.widths, options.width):
         if value % HEAD_DIM:
             raise UserError(f"a width of {value} is no multiple of {HEAD_DIM}, the heads' own.")
-    for name in lists:
-        if len(set(getattr(options, name))) < 2:
-            raise UserError(f"--{name}: give two or more different ones, for an exponent.")
     if options.tokens is not None and options.tokens < max(options.lengths):
         raise UserError(f"--tokens {options.tokens}: give at least the longest of --lengths.")
-    if not 0 <= options.dropout < 1:
-        raise UserError(f"--dropout {options.dropout}: give a number from 0 to below 1.")
-    return options
+    fixed = Point(**{field.name: given[field.name] for field in dataclasses.fields(Point)})
+    points = {}
+    for axis, (field, flag, _) in AXES.items():
+        values = sorted(set(given[flag]))
+        if len(values) < 2:
+            raise UserError(f"--{flag}: give two or more different ones, for an exponent.")
+        if axis in options.axes:
+            points[axis] = [dataclasses.replace(fixed, **{field: value}) for value in values]
+    if options.tokens and "L" in points:
+        points["L"] = [
+            dataclasses.replace(point, batch=options.tokens // point.length)
+            for point in points["L"]
+        ]
+    return points
+
+
+def measured(options: argparse.Namespace, points: Mapping[str, list[Point]]) -> dict:
+    """Of each axis the rows of `timed` at all points, with their size "at" and "point".
+
+    A row also has "milliseconds" of a step, quartiles, and "mebibytes".
+    """
+
+    def turn(step: Callable, steps: int, tokens: int) -> int:
+        for _ in range(steps):
+            step()
+        return steps * tokens
+
+    results = {axis: [] for axis in points}
+    for axis, point in ((axis, point) for axis, found in points.items() for point in found):
+        say(f"{axis}: {point}")
+        steps = max(1, TURN_TOKENS // point.tokens)
+        turns = {
+            mixer: functools.partial(turn, make_step(mixer, point), steps, point.tokens)
+            for mixer in MIXERS
+        }
+        for row in timed(turns, options):
+            row["milliseconds"] = quartiles(1e3 * np.array(row["seconds"]) / steps)
+            row |= {"at": getattr(point, AXES[axis][0]), "point": dataclasses.asdict(point)}
+            results[axis].append(row)
+    if not options.no_memory:
+        rows = [row for of_axis in results.values() for row in of_axis]
+        works = [(row["name"], Point(**row["point"])) for row in rows]
+        for row, peak in zip(rows, peaks(works, options.threads), strict=True):
+            row["mebibytes"] = peak / 2**20
+    return results
 
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Measures all points and prints the report."""
-    options = _options(arguments)
+    options = command.parse_args(arguments)
+    points = axis_points(options)
     set_threads(options.threads)
     # Every point is a function of its own, traced once; TensorFlow would warn of so many.
     tf.get_logger().setLevel("ERROR")
     facts = machine(options.threads, ("tensorflow", "keras"))
-    config = StepConfig(options.dropout, options.dtype_policy, options.jit, options.seed)
-    results = measured(options, axis_points(options), config)
-    about = f"{config.dtype_policy}, dropout {config.dropout}{', XLA' if config.jit else ''}"
+    results = measured(options, points)
+    about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' if options.jit else ''}"
     text = report(results, facts, about)
     print(text)
     if options.out:
@@ -349,8 +448,7 @@ def main(arguments: list[str] | None = None) -> None:
             "exponents": exponents(results),
             "points": results,
         }
-        text += "\n![time and memory](results.png)\n"
-        save(options.out, content, text, figure(results))
+        save(options.out, content, text + "\n![time and memory](results.png)\n", figure(results))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,13 @@ its batching come on top. A translator's SavedModel is timed beside its own grap
 """
 
 import argparse
+import dataclasses
+import functools
+import itertools
+import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,72 +26,236 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import tensorflow as tf
 
-from experiments.benchmarks.harness import (
-    add_number,
-    benchmark_parser,
-    interleave,
-    machine,
-    percentiles,
-    publish,
-    set_threads,
-    summary,
-)
-from macaron_tf.errors import UserError, exit_on_user_error
+from experiments.benchmarks import peers
+from experiments.benchmarks.harness import Benchmark, Tables, timed
+from experiments.benchmarks.made_up_text import made_up_texts
+from macaron_tf.data.tasks.encoding import encode_pairs
+from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.errors import UserError
+from macaron_tf.interop import read_encoder
+from macaron_tf.models import EncoderConfig, catalog
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.text import SentencePieceVocabulary
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 
-REFERENCE, SAVED_MODEL = "Hugging Face", "SavedModel"
+REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
 PACKAGES = ("tensorflow", "tensorflow-text", "keras", "torch", "transformers", "tokenizers")
-TITLE = "Serving: text to answers"
 LONGEST, MAX_LENGTH = 60, 128  # words of a line, ids of a row
+LABELS = ("negative", "positive")
+# Lines of text to their answers, an array's rows.
+Answer = Callable[[Sequence[str]], np.ndarray]
+
+command = Benchmark("serving", __doc__, "rows", PACKAGES)
+command.text("--size", "of the classifier", "mini", choices=("tiny", "mini", "base", "large"))
+command.number("--layers", None, "of the classifier, instead of its size's")
+command.number("--batch-sizes", [1, 32], "lines of a request", nargs="+")
+command.number("--rows", 32, "lines of a turn, or more")
+command.number("--clients", 4, "threads that ask a line each; 0 leaves it out", least=0)
+command.flag("--bfloat16", "also both classifiers in bfloat16")
+sizes = ("none", "tiny", "small", "base", "big")
+command.text("--translator", "size of the translator that is exported", "tiny", choices=sizes)
+command.number("--new-tokens", 24, "of a translation", least=2)
 
 
-class Turn:
-    """One pass over all requests, each of them timed.
+def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
+    """Lines of 2 to `longest` made-up words, their logarithm uniform."""
+    rng = np.random.default_rng(seed)
+    lengths = np.exp(rng.uniform(np.log(2), np.log(longest + 1), count)).astype(int)
+    words = itertools.chain.from_iterable(text.split() for text in made_up_texts(seed))
+    return [" ".join(itertools.islice(words, length)) for length in lengths]
+
+
+class HuggingFaceClassifier:
+    """A `BertForSequenceClassification` of random weights with its fast tokenizer.
 
     Args:
-        answer: a request's lines to an array.
-        requests: lists of lines.
-        clients: threads that take the next request as soon as they have an answer.
+        config: the shape; its vocabulary is the given one's.
+        vocabulary: whose words the tokenizer takes.
+        max_length: longest row.
+        seed: of the weights. They are drawn five times as wide as BERT's: answers then differ
+            from text to text, so that agreement means something.
+        dtype: name of PyTorch's type of weights and arithmetic.
     """
 
-    def __init__(self, answer: Callable, requests: Sequence[Sequence[str]], clients: int = 1):
-        self.seconds: list[float] = []
-        self._answer = answer
-        self._requests = requests
-        self._clients = clients
+    def __init__(
+        self,
+        config: EncoderConfig,
+        vocabulary: WordPieceVocabulary,
+        max_length: int,
+        seed: int,
+        dtype: str = "float32",
+    ):
+        import torch
+        import transformers
 
-    def __call__(self) -> int:
-        """Runs it; returns the number of rows."""
-        if self._clients == 1:
-            self.seconds += [self._timed(lines) for lines in self._requests]
-        else:
-            with ThreadPoolExecutor(self._clients) as clients:
-                self.seconds += clients.map(self._timed, self._requests)
-        return sum(len(lines) for lines in self._requests)
+        torch.manual_seed(seed)
+        self._torch, self._max_length, self._vocabulary = torch, max_length, vocabulary
+        self._tokenizer = transformers.BertTokenizerFast(
+            vocab={word: number for number, word in enumerate(vocabulary.words)},
+            do_lower_case=vocabulary.lower_case,
+        )
+        settings = transformers.BertConfig(
+            vocab_size=vocabulary.size,
+            hidden_size=config.hidden_dim,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            intermediate_size=config.feed_forward_dim,
+            max_position_embeddings=config.max_length,
+            initializer_range=0.1,
+            num_labels=len(LABELS),
+            attn_implementation="sdpa",
+        )
+        model = transformers.BertForSequenceClassification(settings).eval()
+        self._model = model.bfloat16() if dtype == "bfloat16" else model
 
-    def _timed(self, lines: Sequence[str]) -> float:
-        start = time.perf_counter()
-        self._answer(lines)
-        return time.perf_counter() - start
+    def __call__(self, lines: Sequence[str]) -> np.ndarray:
+        """Lines `(B,)` to probabilities `(B, C)`."""
+        inputs = self._tokenizer(
+            list(lines),
+            padding=True,
+            truncation=True,
+            max_length=self._max_length,
+            return_tensors="pt",
+        )
+        with self._torch.inference_mode():
+            return self._model(**inputs).logits.float().softmax(-1).numpy()
+
+    def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
+        """Our classifier of a dtype policy with the same weights.
+
+        Args:
+            directory: for the files of `save_pretrained`, which are read.
+        """
+        self._model.save_pretrained(directory)
+        self._vocabulary.save(directory)
+        # Hugging Face's name of the same lines.
+        (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
+        read = read_encoder(directory, lower_case=self._vocabulary.lower_case)
+        copied = read.classifier(len(LABELS))
+        network = EncoderClassifier(copied.config, len(LABELS), dtype=dtype)
+        network.build()
+        network.set_weights(copied.get_weights())
+        head = self._model.classifier
+        kernel, bias = (value.detach().numpy() for value in (head.weight, head.bias))
+        network.head.dense.set_weights([kernel.T, bias])
+        return network
 
 
-def timed(
-    answers: Mapping[str, Callable],
-    requests: Sequence[Sequence[str]],
-    options: argparse.Namespace,
-    clients: int = 1,
-) -> list[dict]:
-    """`summary`'s rows against the first contender, with "latency_ms" of the timed requests."""
-    turns = {name: Turn(answer, requests, clients) for name, answer in answers.items()}
-    samples = interleave(turns, options.rounds, options.warm_up)
-    rows = summary(samples, next(iter(answers)))
-    for row in rows:
-        seconds = turns[row["name"]].seconds[options.warm_up * len(requests) :]
-        row["latency_ms"] = percentiles(seconds)
-    return rows
+def saved_classifier(
+    network: EncoderClassifier,
+    vocabulary: WordPieceVocabulary,
+    max_length: int,
+    folder: pathlib.Path,
+) -> Answer:
+    """Our classifier exported into a folder by `export.keras_model`, loaded by TensorFlow alone."""
+    words = ("--labels", *LABELS, "--max-length", str(max_length))
+    return _exported(network, vocabulary, folder, "probabilities", *words)
 
 
-def check_agreement(answers: Mapping[str, Callable], requests: Sequence[Sequence[str]]) -> None:
+def _exported(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
+    """Runs `export.keras_model` in a process of its own: experiments do not import export."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network.save(folder / "model.keras")
+    vocabulary.save(folder)
+    places = [str(folder / "model.keras"), str(folder), str(folder / "served")]
+    command = [sys.executable, "-m", "export.keras_model", *places, *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise UserError("`python -m export.keras_model` failed: its message is above")
+    model = tf.saved_model.load(done.stdout.strip().splitlines()[-1])
+
+    def answer(lines: Sequence[str]) -> np.ndarray:
+        # The signature is looked up anew, for it does not keep the model alive.
+        return model.signatures["serving_default"](text=tf.constant(lines))[output].numpy()
+
+    return answer
+
+
+def keras_classifier(
+    network: EncoderClassifier, vocabulary: WordPieceVocabulary, max_length: int, predict: bool
+) -> Answer:
+    """The model in memory.
+
+    Args:
+        predict: by Keras's `predict_on_batch`, a graph; else op by op, as a call does it.
+    """
+
+    def answer(lines: Sequence[str]) -> np.ndarray:
+        inputs = encode_pairs(vocabulary, tf.constant(lines), None, max_length)
+        logits = network.predict_on_batch(inputs) if predict else network(inputs, training=False)
+        return tf.nn.softmax(tf.cast(logits, tf.float32)).numpy()
+
+    return answer
+
+
+def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
+    """The classifier in all hands, by name, the reference first; exported into `folder`."""
+    lines = made_up_lines(2000, LONGEST, options.seed)
+    vocabulary = WordPieceVocabulary.train(lines, 4000)
+    changes = {"num_layers": options.layers} if options.layers else {}
+    config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
+    peer = functools.partial(HuggingFaceClassifier, config, vocabulary, MAX_LENGTH, options.seed)
+    theirs = peer()
+    network = theirs.ours(folder / "peer")
+    answers = {
+        REFERENCE: theirs,
+        SAVED_MODEL: saved_classifier(network, vocabulary, MAX_LENGTH, folder / "float32"),
+        "Keras, predict_on_batch": keras_classifier(network, vocabulary, MAX_LENGTH, True),
+        "Keras, called": keras_classifier(network, vocabulary, MAX_LENGTH, False),
+    }
+    if options.bfloat16:
+        network = theirs.ours(folder / "peer", dtype="mixed_bfloat16")
+        saved = saved_classifier(network, vocabulary, MAX_LENGTH, folder / "bfloat16")
+        answers[f"{REFERENCE}, bfloat16"] = peer(dtype="bfloat16")
+        answers[f"{SAVED_MODEL}, bfloat16"] = saved
+    return answers
+
+
+def translators(
+    size: str, lines: Sequence[str], new_tokens: int, folder: pathlib.Path
+) -> dict[str, Answer]:
+    """A random translator with beam search, text to text: its graph in memory, its SavedModel.
+
+    Args:
+        size: of the catalog's translators.
+        lines: its vocabulary is trained on.
+        new_tokens: of every translation, so that all take as many steps.
+        folder: for the SavedModel.
+
+    Returns:
+        By name, functions of lines that give their translations as strings `(B, 1)`.
+    """
+    vocabulary = SentencePieceVocabulary.train(
+        lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
+    )
+    network = catalog.build(f"transformer_{size}", vocab_size=vocabulary.size)
+    config = BeamSearchConfig(
+        length_penalty=0.0,
+        max_length=new_tokens,
+        min_length=new_tokens - 1,
+        max_length_ratio=0.0,
+        max_length_offset=new_tokens,
+    )
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,), tf.string)])
+    def graph(lines):
+        rows = vocabulary.encode(lines, "en")
+        end = tf.fill([tf.shape(lines)[0], 1], EOS)
+        source = tf.concat([rows, end], axis=1).to_tensor(PAD)
+        found = translate_ids(network, source, config, vocabulary.pieces)["ids"][:, 0]
+        return vocabulary.decode(found)
+
+    decoding = json.dumps(dataclasses.asdict(config))
+    return {
+        IN_MEMORY: lambda lines: graph(tf.constant(lines)).numpy()[:, None],
+        SAVED_MODEL: _exported(network, vocabulary, folder, "translations", "--decoding", decoding),
+    }
+
+
+def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
     """Refuses contenders whose answers are not the first one's.
 
     Raises:
@@ -106,129 +275,86 @@ def check_agreement(answers: Mapping[str, Callable], requests: Sequence[Sequence
                 raise UserError(f"{name} differs from {reference} by {error:.1e}: not timed.")
 
 
-def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Callable]:
-    """The classifier in all hands, by name, the reference first.
+def turn(
+    answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
+) -> int:
+    """One pass over all requests, each of them timed; returns the number of rows.
 
     Args:
-        options: of the command.
-        folder: for what is exported.
+        clients: threads that take the next request as soon as they have an answer.
+        latencies: gets the seconds of each request.
     """
-    from experiments.benchmarks.served_models import (
-        HuggingFaceClassifier,
-        keras_classifier,
-        made_up_lines,
-        saved_classifier,
-    )
-    from macaron_tf.models import catalog
-    from macaron_tf.text.wordpiece import WordPieceVocabulary
 
-    lines = made_up_lines(2000, LONGEST, options.seed)
-    vocabulary = WordPieceVocabulary.train(lines, 4000)
-    changes = {"num_layers": options.layers} if options.layers else {}
-    config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
+    def one(lines: Sequence[str]) -> float:
+        start = time.perf_counter()
+        answer(lines)
+        return time.perf_counter() - start
 
-    def peer() -> HuggingFaceClassifier:
-        return HuggingFaceClassifier(config, vocabulary, MAX_LENGTH, options.seed)
+    if clients == 1:
+        latencies += map(one, requests)
+    else:
+        with ThreadPoolExecutor(clients) as pool:
+            latencies += pool.map(one, requests)
+    return sum(map(len, requests))
 
-    theirs = peer()
-    network = theirs.ours(folder / "peer")
-    answers = {
-        REFERENCE: theirs.answer,
-        SAVED_MODEL: saved_classifier(network, vocabulary, MAX_LENGTH, folder / "float32"),
-        "Keras, predict_on_batch": keras_classifier(network, vocabulary, MAX_LENGTH, True),
-        "Keras, called": keras_classifier(network, vocabulary, MAX_LENGTH, False),
+
+def with_latencies(
+    answers: Mapping[str, Answer],
+    requests: Sequence[Sequence[str]],
+    options: argparse.Namespace,
+    clients: int = 1,
+) -> list[dict]:
+    """The rows of `timed`, with "latency_ms": percentiles of the timed rounds' requests."""
+    seconds = {name: [] for name in answers}
+    turns = {
+        name: functools.partial(turn, answer, requests, clients, seconds[name])
+        for name, answer in answers.items()
     }
-    if options.bfloat16:
-        network = theirs.ours(folder / "peer", dtype="mixed_bfloat16")
-        answers |= {
-            f"{REFERENCE}, bfloat16": peer().to_bfloat16().answer,
-            f"{SAVED_MODEL}, bfloat16": saved_classifier(
-                network, vocabulary, MAX_LENGTH, folder / "bfloat16"
-            ),
-        }
-    return answers
+    rows = timed(turns, options)
+    for row in rows:
+        times = 1e3 * np.array(seconds[row["name"]][options.warm_up * len(requests) :])
+        row["latency_ms"] = {f"p{n}": float(np.percentile(times, n)) for n in (50, 95, 99)}
+    return rows
 
 
 def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
     """At least `--rows` lines in requests of `batch`."""
-    from experiments.benchmarks.served_models import made_up_lines
-
     count = -(-options.rows // batch)
     lines = made_up_lines(count * batch, LONGEST, options.seed + 1)
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
-def measured(options: argparse.Namespace) -> dict[str, list[dict]]:
-    """All tables, by their settings."""
-    from experiments.benchmarks.served_models import made_up_lines, translators
-
-    tables = {}
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        answers = classifiers(options, folder)
-        what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
-        for batch in options.batch_sizes:
-            requests = requests_of(batch, options)
-            check_agreement(answers, requests)
-            tables[f"{what}, batch {batch}"] = timed(answers, requests, options)
-        if options.clients:
-            called = {name: one for name, one in answers.items() if "Keras" not in name}
-            title = f"{what}, batch 1, {options.clients} clients"
-            tables[title] = timed(called, requests_of(1, options), options, options.clients)
-        if options.translator != "none":
-            lines = made_up_lines(2000, LONGEST, options.seed)
-            answers = translators(options.translator, lines, options.new_tokens, folder / "text")
-            for batch in options.batch_sizes:
-                requests = requests_of(batch, options)[: max(1, 8 // batch)]
-                check_agreement(answers, requests)
-                title = f"translator {options.translator}, {options.new_tokens} tokens"
-                tables[f"{title}, batch {batch}"] = timed(answers, requests, options)
-    return tables
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Times all contenders and prints the tables."""
-    options = _options(arguments)
-    # Both before the libraries start their pools.
-    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+@command.measures("Serving: text to answers")
+def main(options: argparse.Namespace) -> Tables:
+    """Times the classifiers in each batch size and with several clients, then the translator."""
     # PyTorch's waiting threads spin by default, for which any other load on the machine punishes it
     # (ten times its time, seen); OMP_WAIT_POLICY=active in the environment has them spin.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # No reaching out for files: the models are made here.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from experiments.benchmarks.peers import require_peers
-
-    require_peers()
-    import torch
-
-    torch.set_num_threads(options.threads)
-    set_threads(options.threads)
-    facts = machine(options.threads, PACKAGES)
-    tables = measured(options)
-    publish(options.out, TITLE, facts, tables, "rows")
+    peers.begin(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _tables(options, pathlib.Path(folder))
 
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = benchmark_parser("serving", __doc__, rounds=5, warm_up=2)
-    sizes = ("tiny", "mini", "base", "large")
-    parser.add_argument("--size", default="mini", choices=sizes, help="of the classifier")
-    add_number(parser, "--layers", None, "of the classifier, instead of its size's")
-    add_number(parser, "--batch-sizes", [1, 32], "lines of a request", nargs="+")
-    add_number(parser, "--rows", 32, "lines of a turn, or more")
-    add_number(
-        parser, "--clients", 4, "threads that ask at once, a line each; 0 leaves it out", least=0
-    )
-    parser.add_argument("--bfloat16", action="store_true", help="also both classifiers in bfloat16")
-    parser.add_argument(
-        "--translator",
-        default="tiny",
-        choices=("none", "tiny", "small", "base", "big"),
-        help="size of the translator that is exported (default %(default)s)",
-    )
-    add_number(parser, "--new-tokens", 24, "of a translation", least=2)
-    add_number(parser, "--threads", 2, "of every contender")
-    return parser.parse_args(arguments)
+def _tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
+    answers = classifiers(options, folder)
+    what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
+    for batch in options.batch_sizes:
+        requests = requests_of(batch, options)
+        check_agreement(answers, requests)
+        yield f"{what}, batch {batch}", with_latencies(answers, requests, options)
+    if options.clients:
+        called = {name: one for name, one in answers.items() if "Keras" not in name}
+        rows = with_latencies(called, requests_of(1, options), options, options.clients)
+        yield f"{what}, batch 1, {options.clients} clients", rows
+    if options.translator != "none":
+        lines = made_up_lines(2000, LONGEST, options.seed)
+        answers = translators(options.translator, lines, options.new_tokens, folder / "text")
+        what = f"translator {options.translator}, {options.new_tokens} tokens"
+        for batch in options.batch_sizes:
+            requests = requests_of(batch, options)[: max(1, 8 // batch)]
+            check_agreement(answers, requests)
+            yield f"{what}, batch {batch}", with_latencies(answers, requests, options)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_on_user_error(main)())
+    sys.exit(main())

@@ -6,6 +6,7 @@ policy `mixed_bfloat16`. There is no padding, hence no mask. They have no segmen
 numbers.
 """
 
+import types
 from collections.abc import Callable
 
 import keras
@@ -20,9 +21,9 @@ from experiments.benchmarks.encoder_step import (
     StepSetting,
     random_batch,
 )
-from experiments.benchmarks.harness import set_threads
 from experiments.benchmarks.workers import Contender
-from macaron_tf.distribution import distributed
+from macaron_tf.distribution import distributed, make_strategy
+from macaron_tf.kernels import implementation_scope
 from macaron_tf.models import EncoderConfig, PretrainingEncoder, catalog
 from macaron_tf.objectives import MaskedLanguageObjective
 from macaron_tf.training import build_fit_model
@@ -45,23 +46,23 @@ def bert_config(setting: StepSetting, family: str = "bert", **changes) -> Encode
 
 
 def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
-    """What `train_step` compares by blocks, by the papers' names.
+    """The blocks that `train_step` compares, by the papers' names.
 
     F is rounded down to a multiple of 96: two thirds of it are then a multiple of 64, and all have
     as many matrix parameters.
     """
     width = max(96, setting.feed_forward_dim // 96 * 96)
-
-    def config(family: str, **changes) -> EncoderConfig:
-        return bert_config(setting, family, feed_forward_dim=width, **changes)
-
+    blocks = {
+        "BERT-rab": ("bert_rab", {}),
+        "BERT-orig": ("bert", {}),
+        "Macaron-BERT": ("macaron_bert", {}),
+        "SwishRNN k=1": ("swish_rnn", {"rnn_step_sizes": (1,)}),
+        "SwishRNN k=2": ("swish_rnn", {"rnn_step_sizes": (2,)}),
+        "SwishRNN k={1,2,4}": ("swish_rnn", {"rnn_step_sizes": (1, 2, 4)}),
+    }
     return {
-        "BERT-rab": config("bert_rab"),
-        "BERT-orig": config("bert"),
-        "Macaron-BERT": config("macaron_bert"),
-        "SwishRNN k=1": config("swish_rnn", rnn_step_sizes=(1,)),
-        "SwishRNN k=2": config("swish_rnn", rnn_step_sizes=(2,)),
-        "SwishRNN k={1,2,4}": config("swish_rnn", rnn_step_sizes=(1, 2, 4)),
+        name: bert_config(setting, family, feed_forward_dim=width, **changes)
+        for name, (family, changes) in blocks.items()
     }
 
 
@@ -70,14 +71,15 @@ def training_step(
     config: EncoderConfig,
     jit: bool,
     strategy: tf.distribute.Strategy | None = None,
+    implementation: str = "auto",
     network: PretrainingEncoder | None = None,
 ) -> Contender:
     """AdamW updates of a `FitModel` on the setting's batch, repeated without end.
 
     Args:
-        config: of the encoder.
         jit: compile the step with XLA.
         strategy: whose devices share the batch; TensorFlow's default one is one device.
+        implementation: of the kernels.
         network: of that config, with weights of its own; otherwise one is made.
     """
     keras.utils.set_random_seed(setting.seed)
@@ -106,9 +108,10 @@ def training_step(
         last = model.step + steps
         model.returns_logs = lambda step: step == last
         model.reset_metrics()
-        for _ in range(steps):
-            logs = update(iterator)
-        return logs["loss"]
+        with implementation_scope(implementation):  # of the first run, which traces
+            for _ in range(steps):
+                logs = update(iterator)
+        return float(logs["loss"])
 
     return Contender(run, network.count_params())
 
@@ -116,11 +119,39 @@ def training_step(
 def contenders(**options) -> dict[str, Contender]:
     """Our BERT's, of a `StepSetting(**options)`."""
     setting = StepSetting(**options)
-    set_threads(setting.threads)
     config = bert_config(setting)
     return {
         "ours": training_step(setting, config, jit=False),
         "ours, XLA": training_step(setting, config, jit=True),
+    }
+
+
+def block_contenders(**options) -> dict[str, Contender]:
+    """All blocks', and the first one's without any native operation."""
+    setting = StepSetting(**options)
+    plans = {
+        name: (config, setting.implementation) for name, config in block_configs(setting).items()
+    }
+    if setting.implementation == "auto" and not setting.jit:
+        first, (config, _) = next(iter(plans.items()))
+        plans[f"{first}, no native ops"] = config, "loop"
+    return {
+        name: training_step(setting, config, setting.jit, implementation=implementation)
+        for name, (config, implementation) in plans.items()
+    }
+
+
+def replica_contenders(**options) -> dict[str, Contender]:
+    """The same step on one device and on several."""
+    setting = StepSetting(**options)
+    name, config = next(iter(block_configs(setting).items()))
+    strategies = {
+        "one device": None,
+        f"{setting.replicas} replicas": make_strategy("mirrored", replicas=setting.replicas),
+    }
+    return {
+        f"{name}, {devices}": training_step(setting, config, setting.jit, strategy)
+        for devices, strategy in strategies.items()
     }
 
 
@@ -159,7 +190,6 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
 
 def keras_hub_model(setting: StepSetting):
     """A stack of KerasHub's `TransformerEncoder` in a Keras model."""
-    import keras
     import keras_hub
 
     def initializer():
@@ -220,34 +250,28 @@ def model_garden_model(setting: StepSetting):
 
 def keras_hub_contenders(**options) -> dict[str, Contender]:
     """KerasHub's, of a `StepSetting(**options)`."""
-    import keras
-
-    setting = StepSetting(**options)
-    set_threads(setting.threads)
-    keras.utils.set_random_seed(setting.seed)
-    keras.config.set_dtype_policy("mixed_bfloat16" if setting.bfloat16 else "float32")
-    return both(setting, "KerasHub", keras, keras_hub_model)
+    return peer_contenders(StepSetting(**options), "KerasHub", keras, keras_hub_model)
 
 
 def model_garden_contenders(**options) -> dict[str, Contender]:
     """Model Garden's, of a `StepSetting(**options)`."""
     import tf_keras
 
-    setting = StepSetting(**options)
-    set_threads(setting.threads)
-    tf_keras.utils.set_random_seed(setting.seed)
-    tf_keras.mixed_precision.set_global_policy("mixed_bfloat16" if setting.bfloat16 else "float32")
-    return both(setting, "Model Garden", tf_keras, model_garden_model)
+    return peer_contenders(StepSetting(**options), "Model Garden", tf_keras, model_garden_model)
 
 
-def both(setting: StepSetting, name: str, keras, make: Callable) -> dict[str, Contender]:
-    """Without and with XLA.
+def peer_contenders(
+    setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
+) -> dict[str, Contender]:
+    """A library's steps without and with XLA.
 
     Args:
-        name: of the library.
-        keras: the module of the Keras that its layers are made for.
+        keras: the Keras that its layers are made for.
         make: `setting -> model`.
     """
+    keras.utils.set_random_seed(setting.seed)
+    policy = "mixed_bfloat16" if setting.bfloat16 else "float32"
+    keras.mixed_precision.set_global_policy(policy)
 
     def contender(jit: bool) -> Contender:
         optimizer = keras.optimizers.AdamW(**ADAMW, beta_1=BETAS[0], beta_2=BETAS[1])

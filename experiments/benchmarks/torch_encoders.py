@@ -153,7 +153,6 @@ def training_step(
 def contenders(**options) -> dict[str, Contender]:
     """All of PyTorch's, of a `StepSetting(**options)`."""
     setting = StepSetting(**options)
-    torch.set_num_threads(setting.threads)
     torch.manual_seed(setting.seed)
     eager, compiled, theirs = SdpaEncoder(setting), SdpaEncoder(setting), hugging_face(setting)
     return {

@@ -1,4 +1,4 @@
-"""What the translation training benchmark races: one model, one text, two systems' commands."""
+"""The translation training benchmark's race: one model, one text, two systems' commands."""
 
 import abc
 import argparse
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from experiments import registry
+from experiments.benchmarks.workers import thread_variables
 from experiments.recipe import override
 from experiments.translate.init import Start
 from experiments.translate.recipe import TranslationRecipe
@@ -28,6 +29,10 @@ from macaron_tf.special_ids import EOS
 from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.training.progress import TRAIN, VALIDATION, read_lines
 
+RECIPE = "multi30k_transformer_tiny"
+REFERENCE = "Joey NMT, float32"
+OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
+
 
 def write_pieces(
     path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
@@ -35,9 +40,7 @@ def write_pieces(
     """Writes lines of pieces with blanks between them, as Joey NMT's level "word" splits them.
 
     Args:
-        path: the file.
         rows: the ids of each line; an EOS at the end is left out.
-        vocabulary: whose pieces they are.
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(vocabulary.pieces)]
     lines = (" ".join(names[i] for i in row if i != EOS) for row in rows)
@@ -83,22 +86,21 @@ def joey_config(
             "Joey NMT has no equal model: give a Transformer, one dropout for all its places and "
             "training.schedule=inverse_sqrt"
         )
+    source, target = (
+        {"lang": language, "level": "word", "voc_file": str(folder / "vocabulary.txt")}
+        for language in recipe.data.languages
+    )
+    width = model.hidden_dim
     stack = {
         "type": "transformer",
-        "hidden_size": model.hidden_dim,
+        "hidden_size": width,
         "ff_size": model.feed_forward_dim,
         "num_heads": model.num_heads,
         "dropout": model.dropout,
         "activation": model.activation,
         "layer_norm": model.norm,
-        "embeddings": {
-            "embedding_dim": model.hidden_dim, "scale": True, "dropout": model.dropout,
-        },
-    }  # fmt: skip
-
-    def side(language: str) -> dict:
-        return {"lang": language, "level": "word", "voc_file": str(folder / "vocabulary.txt")}
-
+        "embeddings": {"embedding_dim": width, "scale": True, "dropout": model.dropout},
+    }
     return {
         "name": recipe.model,
         "joeynmt_version": "2.3.0",
@@ -109,8 +111,8 @@ def joey_config(
             "train": str(folder / "train"),
             "dev": str(folder / "validation"),
             "dataset_type": "plain",
-            "src": side(recipe.data.source_language),
-            "trg": side(recipe.data.target_language),
+            "src": source,
+            "trg": target,
         },
         # Greedy for at most half as many pieces again as the source has, its default.
         "testing": {"batch_size": 64, "batch_type": "sentence", "eval_metrics": []},
@@ -147,7 +149,7 @@ def joey_config(
 
 
 def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int, epochs: int = 5) -> float:
-    """How many batches its sampler makes of an epoch.
+    """How many batches Joey NMT's sampler makes of an epoch.
 
     It takes rows in random order, whatever their lengths, until rows times the longest of them
     reach `tokens`: so a batch of 4,096 tokens of short sentences is half padding.
@@ -170,41 +172,29 @@ def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int, epochs: int =
     return batches / epochs
 
 
-def logged_update(line: str) -> int | None:
-    """The number of updates that a line of its log tells of; None = it tells of none."""
-    _, found, rest = line.partition("Step:")
-    number = rest.partition(",")[0].strip()
-    return int(number) if found and "Batch Loss" in rest and number.isdecimal() else None
-
-
-_POLL_SECONDS = 0.01
-
-
+@dataclasses.dataclass(kw_only=True)
 class Trainer(abc.ABC):
     """A training command that logs after every so many updates.
 
-    Args:
-        command: what to run.
-        output: file for what it prints.
-        log: file to which it writes a line after some updates.
-        environment: of the process.
-
     Attributes:
+        command: runs when it is first needed.
+        run: its folder.
+        environment: of the process.
+        target_tokens: of an update, the mean over an epoch.
+        padded_tokens: the size of its batches, padding included.
         updates: as logged so far.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        output: pathlib.Path,
-        log: pathlib.Path,
-        environment: Mapping[str, str],
-    ):
-        self.updates = 0
-        self._command, self._output, self._log = list(command), output, log
-        self._environment = dict(environment)
-        self._process: subprocess.Popen | None = None
-        self._read = 0
+    command: Sequence[str]
+    run: pathlib.Path
+    environment: Mapping[str, str]
+    target_tokens: float = 0.0
+    padded_tokens: int = 0
+    updates: int = dataclasses.field(default=0, init=False)
+    _process: subprocess.Popen | None = dataclasses.field(default=None, init=False)
+    _read: int = dataclasses.field(default=0, init=False)
+
+    log = ""  # the file of `run` to which it writes a line after some updates
 
     def turn(self, updates: int) -> float:
         """Lets the command run until it has logged so many more updates, then halts it.
@@ -221,7 +211,7 @@ class Trainer(abc.ABC):
         self.go()
         begun, wanted = self._cpu_seconds(), self.updates + updates
         while self.updates < wanted:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(0.01)
             self.look()
         self._process.send_signal(signal.SIGSTOP)
         return self._cpu_seconds() - begun
@@ -231,7 +221,7 @@ class Trainer(abc.ABC):
         if self._process is None:
             with self._output.open("wb") as output:
                 self._process = subprocess.Popen(
-                    self._command, stdout=output, stderr=output, env=self._environment
+                    self.command, stdout=output, stderr=output, env=self.environment
                 )
         self._process.send_signal(signal.SIGCONT)
 
@@ -241,8 +231,8 @@ class Trainer(abc.ABC):
         Raises:
             UserError: the command ended.
         """
-        if self._log.exists():
-            with self._log.open("rb") as log:
+        if (self.run / self.log).exists():
+            with (self.run / self.log).open("rb") as log:
                 log.seek(self._read)
                 text = log.read()
             whole = text[: text.rfind(b"\n") + 1]
@@ -252,7 +242,7 @@ class Trainer(abc.ABC):
         if self._process.poll() is not None:
             said = self._output.read_text(errors="replace").strip().splitlines() or ["nothing"]
             raise UserError(
-                f"`{' '.join(self._command[:4])} ...` ended with exit status "
+                f"`{' '.join(self.command[:4])} ...` ended with exit status "
                 f"{self._process.returncode} after update {self.updates}; it said: {said[-1]}"
             )
 
@@ -264,7 +254,7 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def logged_update(self, line: str) -> int | None:
-        """The number of updates that a line of the log tells of; None = it tells of none."""
+        """The number of updates in a line of the log; None = there is none."""
 
     @abc.abstractmethod
     def validated(self) -> list[int]:
@@ -274,6 +264,10 @@ class Trainer(abc.ABC):
     def bleu(self, step: int) -> float:
         """The tokenized BLEU of that translation."""
 
+    @property
+    def _output(self) -> pathlib.Path:
+        return self.run.with_suffix(".txt")
+
     def _cpu_seconds(self) -> float:
         """Of all threads so far, from proc(5): utime and stime are fields 14 and 15."""
         stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
@@ -282,15 +276,9 @@ class Trainer(abc.ABC):
 
 
 class OurTrainer(Trainer):
-    """`python -m experiments.translate train`.
+    """`python -m experiments.translate train`."""
 
-    Args:
-        command, environment: as for `Trainer`.
-        run: the run's folder.
-    """
-
-    def __init__(self, command: Sequence[str], run: pathlib.Path, environment: Mapping[str, str]):
-        super().__init__(command, run.with_suffix(".txt"), run / "metrics.jsonl", environment)
+    log = "metrics.jsonl"
 
     def logged_update(self, line: str) -> int | None:
         logged = json.loads(line)
@@ -303,77 +291,43 @@ class OurTrainer(Trainer):
         return self._scores()[step]
 
     def _scores(self) -> dict[int, float]:
-        lines = read_lines(self._log)
+        lines = read_lines(self.run / self.log)
         return {line["step"]: line["bleu"] for line in lines if line["kind"] == VALIDATION}
 
 
+@dataclasses.dataclass(kw_only=True)
 class JoeyTrainer(Trainer):
-    """`python -m joeynmt train`.
+    """`python -m joeynmt train`; its translations are pieces of `vocabulary`."""
 
-    Args:
-        command, environment: as for `Trainer`.
-        run: its `model_dir`.
-        vocabulary: whose pieces its translations are made of.
-        references: of the validation text.
-        metric: of the recipe.
-    """
+    vocabulary: SentencePieceVocabulary
+    references: Sequence[str]
+    metric: TranslationMetric
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        run: pathlib.Path,
-        environment: Mapping[str, str],
-        vocabulary: SentencePieceVocabulary,
-        references: Sequence[str],
-        metric: TranslationMetric,
-    ):
-        super().__init__(command, run.with_suffix(".txt"), run / "train.log", environment)
-        self._run, self._vocabulary = run, vocabulary
-        self._references, self._metric = references, metric
+    log = "train.log"
 
     def logged_update(self, line: str) -> int | None:
-        return logged_update(line)
+        _, found, rest = line.partition("Step:")
+        number = rest.partition(",")[0].strip()
+        return int(number) if found and "Batch Loss" in rest and number.isdecimal() else None
 
     def validated(self) -> list[int]:
-        lines = {
-            int(path.stem): path.read_bytes().count(b"\n") for path in self._run.glob("*.hyps")
-        }
-        return sorted(step for step, count in lines.items() if count == len(self._references))
+        found = ((int(path.stem), path.read_bytes()) for path in self.run.glob("*.hyps"))
+        return sorted(step for step, text in found if text.count(b"\n") == len(self.references))
 
     def bleu(self, step: int) -> float:
-        hypotheses = read_pieces(self._run / f"{step}.hyps", self._vocabulary)
-        return evaluate_translations(hypotheses, self._references, self._metric).tokenized_bleu
-
-
-RECIPE = "multi30k_transformer_tiny"
-REFERENCE = "Joey NMT, float32"
-OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Race:
-    """What runs.
-
-    Attributes:
-        trainers: by name.
-        target_tokens: of an update, the mean over an epoch, by name.
-        padded_tokens: what a batch of each was told to hold, padding included, by name.
-    """
-
-    trainers: dict[str, Trainer]
-    target_tokens: dict[str, float]
-    padded_tokens: dict[str, int]
+        hypotheses = read_pieces(self.run / f"{step}.hyps", self.vocabulary)
+        return evaluate_translations(hypotheses, self.references, self.metric).tokenized_bleu
 
 
 def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
-    """The benchmark's recipe with what Joey NMT cannot do otherwise.
+    """The benchmark's recipe, changed where Joey NMT has no choice.
 
     Args:
         settings: `PATH=VALUE`, to replace more.
         dropout: of embeddings, sub-layers, attention weights and inner activations.
 
     Raises:
-        UserError: a setting is none.
+        UserError: a bad setting.
     """
     places = ("dropout", "attention_dropout", "activation_dropout")
     equal = [f"model.{place}={dropout}" for place in places]
@@ -384,12 +338,7 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
 
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
-    """The padded tokens of a batch whose updates hold so many real target tokens on average.
-
-    Args:
-        data: the training text.
-        target_tokens: of an update.
-    """
+    """The padded tokens of a batch whose updates hold so many real target tokens on average."""
 
     def distance(budget: int) -> float:
         return abs(mean_target_tokens(data, budget) - target_tokens)
@@ -404,19 +353,15 @@ def mean_target_tokens(data: TranslationData, budget: int) -> float:
     return data.target_tokens / buckets.steps(data.row_lengths)
 
 
-def prepare(options: argparse.Namespace, work: pathlib.Path) -> Race:
-    """Writes both systems' input and says how they are started.
-
-    Args:
-        options: of the command line.
-        work: a folder for text, vocabulary and runs.
+def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
+    """Writes both systems' input into a folder; returns their trainers by name.
 
     Raises:
         UserError: bad settings, or the text cannot be read.
     """
     recipe = equal_recipe(options.set, options.dropout)
-    languages = (recipe.data.source_language, recipe.data.target_language)
-    vocabulary = Start("").vocabulary(recipe, data_dir=options.data_dir)
+    languages, data_dir = recipe.data.languages, options.data_dir
+    vocabulary = Start("").vocabulary(recipe, data_dir=data_dir)
     vocabulary.save(work / "vocabulary")
     data = TranslationData.build(
         recipe.data.source,
@@ -424,11 +369,9 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> Race:
         vocabulary,
         cleaning=recipe.data.cleaning,
         batching=dataclasses.replace(recipe.data.batching, max_tokens=options.tokens),
-        data_dir=options.data_dir,
+        data_dir=data_dir,
     )
-    pairs = read_pairs(
-        recipe.data.source, recipe.data.validation_split, *languages, options.data_dir
-    )
+    pairs = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, data_dir)
     joey = work / "joeynmt"
     write_vocabulary(joey / "vocabulary.txt", vocabulary)
     sides = (data.tokens.source, data.tokens.target)
@@ -443,44 +386,43 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> Race:
     write_aside(joey / "config.yaml", (json.dumps(config, indent=1) + "\n").encode())
 
     updates = updates_per_epoch(data.row_lengths, options.tokens, recipe.training.seed)
-    target_tokens = {REFERENCE: data.target_tokens / updates}
-    budget = options.our_tokens or equal_budget(data, target_tokens[REFERENCE])
-    target_tokens |= dict.fromkeys(OURS, mean_target_tokens(data, budget))
+    theirs = data.target_tokens / updates
+    budget = options.our_tokens or equal_budget(data, theirs)
     environment = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        **dict.fromkeys(
-            ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
-            str(options.threads),
-        ),
+        **thread_variables(options.threads),
     }
     trainers: dict[str, Trainer] = {
         name: OurTrainer(
-            our_command(options, work, policy, budget, validate_every), work / policy, environment
+            command=our_command(options, work, policy, budget, validate_every),
+            run=work / policy,
+            environment=environment,
+            target_tokens=mean_target_tokens(data, budget),
+            padded_tokens=budget,
         )
         for name, policy in OURS.items()
     }
     trainers[REFERENCE] = JoeyTrainer(
-        [options.joey, "-m", "joeynmt", "train", str(joey / "config.yaml"), "--skip-test"],
-        joey / "run",
-        environment,
-        vocabulary,
-        [target for _, target in pairs],
-        recipe.metric,
+        command=[options.joey, "-m", "joeynmt", "train", str(joey / "config.yaml"), "--skip-test"],
+        run=joey / "run",
+        environment=environment,
+        target_tokens=theirs,
+        padded_tokens=options.tokens,
+        vocabulary=vocabulary,
+        references=[target for _, target in pairs],
+        metric=recipe.metric,
     )
-    return Race(trainers, target_tokens, {**dict.fromkeys(OURS, budget), REFERENCE: options.tokens})
+    return trainers
 
 
 def our_command(
     options: argparse.Namespace, work: pathlib.Path, policy: str, budget: int, validate_every: int
 ) -> list[str]:
-    """Our training command in one dtype policy.
+    """Our training command in one dtype policy, which also names the run's folder in `work`.
 
     Args:
-        options: of the command line.
-        work: as for `prepare`.
-        policy: the dtype policy, also the name of the run's folder.
         budget: padded tokens of a batch.
         validate_every: in updates.
     """
@@ -501,10 +443,10 @@ def our_command(
     return command + [word for setting in given for word in ("--set", setting)]
 
 
-def equality(race: Race) -> str:
-    """A sentence: what an update of each holds."""
+def equality(trainers: Mapping[str, Trainer]) -> str:
+    """A sentence: the target tokens in an update of each."""
     held = "; ".join(
-        f"{name}: {tokens:,.0f} real target tokens of {race.padded_tokens[name]:,}"
-        for name, tokens in race.target_tokens.items()
+        f"{name}: {one.target_tokens:,.0f} real target tokens of {one.padded_tokens:,}"
+        for name, one in trainers.items()
     )
     return f"An update holds on average, {held}."

@@ -18,6 +18,7 @@ in OUT already are not run again.
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -26,55 +27,63 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
 from experiments.benchmarks.harness import (
-    add_number,
-    benchmark_parser,
+    Benchmark,
+    compare,
     heading,
     interleave,
     machine,
     publish,
     save,
     say,
-    summary,
 )
-from experiments.benchmarks.translation_race import REFERENCE, Race, equality, prepare
+from experiments.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
 from experiments.command_line import settings
+from experiments.tables import markdown_table
 from macaron_tf.errors import UserError, exit_on_user_error
 
+command = Benchmark("translation_training", __doc__)
+command.text("--data-dir", "TensorFlow Datasets' folder", metavar="DIR", required=True)
+joey = ".venv-joeynmt/bin/python"
+command.text("--joey", "the interpreter of Joey NMT's environment", joey, metavar="PYTHON")
+command.number("--tokens", 4096, "padded, of Joey NMT's batches")
+command.number("--our-tokens", None, "padded, of ours (as many real ones as Joey NMT's)")
+command.number("--dropout", 0.3, "everywhere", least=0.0, below=1)
+command.number("--updates", 5, "of a turn")
+minutes = "train each for N minutes instead"
+command.number("--bleu-minutes", None, minutes, least=0.01, metavar="N")
+command.number("--validate-every", 500, "updates, for BLEU")
+settings("training.learning_rate=3e-3")(command)
 
-def rates(race: Race, options: argparse.Namespace) -> list[dict]:
-    """The rows of `summary`: target tokens a second, in turns."""
-    cpu_seconds = {name: [] for name in race.trainers}
 
-    def contender(name: str) -> Callable[[], int]:
-        def run() -> int:
-            cpu_seconds[name].append(race.trainers[name].turn(options.updates))
-            return round(options.updates * race.target_tokens[name])
+def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
+    """The rows of `compare`: target tokens a second, in turns."""
+    cpu_seconds = {name: [] for name in trainers}
 
-        return run
+    def turn(name: str) -> int:
+        cpu_seconds[name].append(trainers[name].turn(options.updates))
+        return round(options.updates * trainers[name].target_tokens)
 
-    samples = interleave(
-        {name: contender(name) for name in race.trainers}, options.rounds, options.warm_up
-    )
-    for name, one in samples.items():
+    turns = {name: functools.partial(turn, name) for name in trainers}
+    rows = interleave(turns, options.rounds, options.warm_up)
+    for row in rows:
         # What this process used itself, which only waited, is no contender's.
-        one.cpu_seconds = cpu_seconds[name][options.warm_up :]
-    return summary(samples, REFERENCE)
+        row["cpu_seconds"] = cpu_seconds[row["name"]][options.warm_up :]
+    return compare(rows, REFERENCE)
 
 
-def bleu_curve(race: Race, name: str, minutes: float) -> list[dict]:
+def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
     """One contender trains alone for so many minutes.
 
     Returns:
         For each validation "updates", "minutes" since the command was given, "bleu" and the
         "target_tokens" of the mean update times updates.
     """
-    say(f"{name} trains for {minutes:g} minutes")
-    trainer, began, seen = race.trainers[name], time.monotonic(), {}
+    began, seen = time.monotonic(), {}
     while time.monotonic() - began < 60 * minutes:
         trainer.go()
         time.sleep(0.5)
@@ -87,57 +96,61 @@ def bleu_curve(race: Race, name: str, minutes: float) -> list[dict]:
             "updates": step,
             "minutes": passed,
             "bleu": trainer.bleu(step),
-            "target_tokens": step * race.target_tokens[name],
+            "target_tokens": step * trainer.target_tokens,
         }
         for step, passed in seen.items()
     ]
 
 
-def bleu_curves(race: Race, options: argparse.Namespace, facts: Mapping) -> str:
+def bleu_curves(
+    trainers: Mapping[str, Trainer], options: argparse.Namespace, facts: Mapping
+) -> str:
     """All contenders' curves, written after each; those that `--out` holds already are kept.
 
     Returns:
         The report.
     """
-    what = {"minutes": options.bleu_minutes, "padded_tokens": race.padded_tokens}
+    padded = {name: trainer.padded_tokens for name, trainer in trainers.items()}
+    what = {"minutes": options.bleu_minutes, "padded_tokens": padded}
     path, curves = pathlib.Path(options.out or "", "results.json"), {}
     if options.out and path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))
         if {key: kept.get(key) for key in what} == what:
             curves = kept["curves"]
-    for name in race.trainers:
+    about = heading("Translation training: greedy validation BLEU against minutes", facts)
+    about += f"{equality(trainers)}\n\n"
+    for name, trainer in trainers.items():
         if name in curves:
             say(f"{name}: kept from {path}")
             continue
-        curves[name] = bleu_curve(race, name, options.bleu_minutes)
-        text, figure = bleu_report(facts, race, curves)
+        say(f"{name} trains for {options.bleu_minutes:g} minutes")
+        curves[name] = bleu_curve(trainer, options.bleu_minutes)
         if options.out:
-            content = {**what, "machine": facts, "curves": curves}
-            save(options.out, content, text + "\n![BLEU](results.png)\n", figure)
-    return bleu_report(facts, race, curves)[0]
+            text = about + bleu_table(curves) + "\n![BLEU](results.png)\n"
+            save(options.out, {**what, "machine": facts, "curves": curves}, text, plot(curves))
+    return about + bleu_table(curves)
 
 
-def bleu_report(facts: Mapping, race: Race, curves: Mapping[str, list[dict]]) -> tuple[str, Figure]:
-    """The long form as text and as a plot."""
-    lines = [
-        *heading("Translation training: greedy validation BLEU against minutes", facts),
-        equality(race),
-        "",
-        "| contender | updates | target tokens | minutes | BLEU |",
-        "| --- | --- | --- | --- | --- |",
+def bleu_table(curves: Mapping[str, list[dict]]) -> str:
+    """All points in Markdown."""
+    formats = {"updates": ",", "target_tokens": ",.0f", "minutes": ".1f", "bleu": ".1f"}
+    rows = [
+        [name, *(format(point[key], how) for key, how in formats.items())]
+        for name, points in curves.items()
+        for point in points
     ]
+    return markdown_table(["contender", "updates", "target tokens", "minutes", "BLEU"], rows)
+
+
+def plot(curves: Mapping[str, list[dict]]) -> Figure:
+    """BLEU against minutes."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="minutes, start-up and validations included", ylabel="BLEU")
     for name, points in curves.items():
-        lines += [
-            f"| {name} | {point['updates']:,} | {point['target_tokens']:,.0f} "
-            f"| {point['minutes']:.1f} | {point['bleu']:.1f} |"
-            for point in points
-        ]
-        minutes, bleus = ([point[key] for point in points] for key in ("minutes", "bleu"))
-        axes.plot(minutes, bleus, marker="o", label=name)
+        places = ([point[key] for point in points] for key in ("minutes", "bleu"))
+        axes.plot(*places, marker="o", label=name)
     axes.legend()
-    return "\n".join(lines) + "\n", figure
+    return figure
 
 
 def peer_versions(python: str) -> dict[str, str]:
@@ -164,7 +177,12 @@ def peer_versions(python: str) -> dict[str, str]:
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
     """Runs the race and prints its table."""
-    options = _options(arguments)
+    options = command.parse_args(arguments)
+    if options.validate_every % options.updates:
+        raise UserError(
+            f"--validate-every {options.validate_every}: give a multiple of --updates "
+            f"{options.updates}"
+        )
     versions = peer_versions(options.joey)
     cpus = sorted(os.sched_getaffinity(0))
     if options.threads > len(cpus):
@@ -176,52 +194,20 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="translation_training-") as folder:
         say("preparing text and vocabulary")
-        race = prepare(options, pathlib.Path(folder))
-        say(equality(race))
+        trainers = prepare(options, pathlib.Path(folder))
+        say(equality(trainers))
         try:
             if options.bleu_minutes:
-                print(bleu_curves(race, options, facts))
+                print(bleu_curves(trainers, options, facts))
                 return
-            rows = rates(race, options)
+            rows = rates(trainers, options)
         finally:
-            for trainer in race.trainers.values():
+            for trainer in trainers.values():
                 trainer.end()
-    held = {name: round(tokens) for name, tokens in race.target_tokens.items()}
-    setting = f"Multi30k, {min(held.values()):,} to {max(held.values()):,} target tokens an update"
-    tables = {setting: rows}
+    held = [round(trainer.target_tokens) for trainer in trainers.values()]
+    setting = f"Multi30k, {min(held):,} to {max(held):,} target tokens an update"
     title = "Translation training, end to end"
-    publish(options.out, title, facts, tables, "target tokens")
-    for row in rows:
-        print(f"{row['name']}: {1 / row['ratio'][1]:.2f} times {REFERENCE}'s rate")
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = benchmark_parser("translation_training", __doc__, rounds=5, warm_up=2)
-    add = parser.add_argument
-    add("--data-dir", metavar="DIR", required=True, help="TensorFlow Datasets' folder")
-    add(
-        "--joey",
-        metavar="PYTHON",
-        default=".venv-joeynmt/bin/python",
-        help="the interpreter of Joey NMT's environment (default %(default)s)",
-    )
-    add_number(parser, "--tokens", 4096, "padded, of Joey NMT's batches")
-    add_number(parser, "--our-tokens", None, "padded, of ours (as many real ones as Joey NMT's)")
-    add("--dropout", type=float, default=0.3, help="everywhere (default %(default)s)")
-    add_number(parser, "--updates", 5, "of a turn")
-    add_number(parser, "--threads", 2, "CPUs of all processes")
-    add_number(
-        parser, "--bleu-minutes", None, "train each for N minutes instead", 0.01, float, metavar="N"
-    )
-    add_number(parser, "--validate-every", 500, "updates, for BLEU")
-    settings("training.learning_rate=3e-3")(parser)
-    options = parser.parse_args(arguments)
-    if options.validate_every % options.updates:
-        raise UserError(
-            f"--validate-every {options.validate_every}: give a multiple of --updates "
-            f"{options.updates}"
-        )
-    return options
+    publish(options.out, title, facts, [(setting, rows)], "target tokens")
 
 
 if __name__ == "__main__":

@@ -11,27 +11,33 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from macaron_tf.errors import UserError
 
 
+def thread_variables(threads: int) -> dict[str, str]:
+    """Environment variables by which TensorFlow, PyTorch and its compiled kernels count threads."""
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    return dict.fromkeys(names, str(threads))
+
+
 @dataclass(frozen=True)
 class Contender:
-    """What a child makes: work to time.
+    """Work of a child.
 
     Attributes:
-        run: does so many steps and returns a figure of theirs, such as a loss.
+        run: does so many steps and returns a figure, such as a loss.
         parameters: how many numbers are trained.
     """
 
     run: Callable[[int], float]
-    parameters: int
+    parameters: int = 0
 
 
-class Worker:
-    """A child process with some contenders, those of one framework.
+class Worker(contextlib.AbstractContextManager):
+    """A child process with some contenders, those of one framework; ended with the context.
 
     Args:
         factory: `"package.module:function"`; called in the child with `arguments`, it returns a
@@ -47,14 +53,12 @@ class Worker:
         UserError: the child ended before it was ready.
     """
 
-    def __init__(
-        self, factory: str, arguments: Mapping, environment: Mapping[str, str] | None = None
-    ):
+    def __init__(self, factory: str, arguments: Mapping, environment: Mapping[str, str]):
         self.factory = factory
         self.cpu_seconds = 0.0
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, factory, json.dumps(arguments)],
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -70,12 +74,10 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):  # then it has ended, and the reply tells
             self._process.stdin.write(json.dumps([name, steps]) + "\n")
             self._process.stdin.flush()
-        reply = self._reply()
-        self.cpu_seconds = reply["cpu_seconds"]
-        return reply["figure"]
+        figure, self.cpu_seconds = self._reply()
+        return figure
 
-    def close(self) -> None:
-        """Ends the child."""
+    def __exit__(self, *_) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
@@ -84,28 +86,12 @@ class Worker:
     def _reply(self):
         line = self._process.stdout.readline()
         if not line:
-            self.close()
+            self.__exit__()
             raise UserError(
                 f"the child process with {self.factory} ended with status "
                 f"{self._process.returncode}: its error is above."
             )
         return json.loads(line)
-
-
-@contextlib.contextmanager
-def worker_processes(
-    factories: Sequence[str], arguments: Mapping, environment: Mapping[str, str] | None = None
-) -> Iterator[list[Worker]]:
-    """A `Worker` for each factory, all ended with the context; `arguments` and the rest as there.
-
-    They start one after the other: what is compiled then is compiled with all cores.
-    """
-    with contextlib.ExitStack() as stack:
-        workers = []
-        for factory in factories:
-            workers.append(Worker(factory, arguments, environment))
-            stack.callback(workers[-1].close)
-        yield workers
 
 
 def main() -> None:
@@ -115,16 +101,15 @@ def main() -> None:
     os.dup2(2, 1)
     module, _, function = sys.argv[1].partition(":")
     contenders = getattr(importlib.import_module(module), function)(**json.loads(sys.argv[2]))
-
-    def reply(content) -> None:
-        replies.write(json.dumps(content) + "\n")
-        replies.flush()
-
-    reply({name: contender.parameters for name, contender in contenders.items()})
+    print(
+        json.dumps({name: one.parameters for name, one in contenders.items()}),
+        file=replies,
+        flush=True,
+    )
     for line in sys.stdin:
         name, steps = json.loads(line)
         figure = contenders[name].run(steps)
-        reply({"figure": figure, "cpu_seconds": time.process_time()})
+        print(json.dumps([figure, time.process_time()]), file=replies, flush=True)
 
 
 if __name__ == "__main__":

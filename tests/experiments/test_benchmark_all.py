@@ -1,10 +1,12 @@
-import importlib.util
+import importlib
 import json
 import subprocess
 
 import pytest
 
 from experiments.benchmarks import __main__ as benchmarks
+from experiments.benchmarks import translation_training
+from experiments.benchmarks.harness import Benchmark
 
 
 def row(name: str, *ratio: float) -> dict:
@@ -19,29 +21,65 @@ def test_the_fastest_of_ours_is_set_beside_the_peer():
         row("another", 0.1, 0.1, 0.1),
     ]
     others = [row("peer", 1.0, 1.0, 1.0), row("another", 0.1, 0.1, 0.1)]
-    lines = benchmarks.ratios("ours")({"settings": {"batch 1": rows, "no ours": others}})
+    lines = benchmarks.ratios({"settings": {"batch 1": rows, "no ours": others}}, "ours")
     assert lines == [("batch 1", "ours, XLA", "peer", "0.50 of its time (0.40 to 0.60)")]
 
 
 def test_exponents_are_of_time_and_of_memory_where_measured():
-    def law(value: float) -> dict:
-        return {"upper half": {"exponent": value}}
-
     laws = {
-        "attention alone": {"milliseconds": law(1.9)},
-        "recurrence alone": {"milliseconds": law(1.0)},
+        mixer: {"milliseconds": {"upper half": {"exponent": exponent}}}
+        for mixer, exponent in (("attention alone", 1.9), ("recurrence alone", 1.0))
     }
     (line,) = benchmarks.exponents({"exponents": {"L": laws}})
     assert line == ("time against L", "recurrence alone", "attention alone", "L^1.00 and L^1.90")
 
 
-def test_every_subject_is_a_module_and_takes_its_options():
-    for subject in benchmarks.SUBJECTS.values():
-        module = f"experiments.benchmarks.{subject.module}"
-        assert importlib.util.find_spec(module), module
-        _options = __import__(module, fromlist=["_options"]).__dict__.get("_options")
-        if _options:
-            _options(list(subject.options))
+def command_of(name: str) -> Benchmark:
+    return importlib.import_module(f"experiments.benchmarks.{name}").command
+
+
+def test_every_subject_takes_its_options():
+    for _, words in benchmarks.SUBJECTS.values():
+        name, *given = words.split()
+        command_of(name).parse_args(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        ("recurrence", "--rounds 0", "--rounds 0: give a whole number of 1 or more"),
+        ("recurrence", "--warm-up 0", "--warm-up 0: give a whole number of 1 or more"),
+        ("decoding", "--new-tokens 1", "--new-tokens 1: give a whole number of 2 or more"),
+        ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number of 1 to below 33"),
+        ("prompts", "--prompt-tokens 993", "--prompt-tokens and --new-tokens come to 1025"),
+        ("train_step", "--steps 0", "--steps 0: give a whole number"),
+        ("train_step", "--dropout 1", "--dropout 1: give a number of 0 to below 1"),
+        ("input_pipeline", "--megabytes 0.5", "--megabytes 0.5: give a number of 1 or more"),
+        ("input_pipeline", "--batch-size 0", "--batch-size 0: give a whole number of 1 or more"),
+        ("input_pipeline", "--lengths 128 4", "--lengths 4: give a whole number of 8 or more"),
+        ("serving", "--rows 0", "--rows 0"),
+        ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
+        ("serving", "--layers 0", "--layers 0"),
+        ("scaling", "--widths 64 100", "a width of 100"),
+        ("scaling", "--lengths 64", "--lengths: give two or more"),
+        ("scaling", "--depths 0 1", "--depths 0"),
+        ("scaling", "--tokens 512", "--tokens 512"),
+        ("scaling", "--dropout nan", "--dropout nan"),
+        ("translation_training", "--updates 0", "--updates 0: give a whole number of 1 or more"),
+        ("translation_training", "--our-tokens -1", "--our-tokens -1: give"),
+        (
+            "translation_training",
+            "--validate-every 501",
+            "--validate-every 501: give a multiple of --updates 5",
+        ),
+        ("translation_training", "--joey no/python", "--joey no/python: no Python that can import"),
+    ],
+)
+def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
+    module = importlib.import_module(f"experiments.benchmarks.{name}")
+    data = ["--data-dir", "none"] if module is translation_training else []
+    assert module.main([*data, *arguments.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sentence}")
 
 
 @pytest.fixture

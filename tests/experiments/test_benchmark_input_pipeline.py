@@ -49,9 +49,12 @@ def test_text_that_the_tokenizers_cut_otherwise_is_not_timed(texts, vocabulary, 
 def test_all_ask_for_as_many_tokens_and_hide_as_many(work, vocabulary):
     rows = np.concatenate(list(work.our_rows()))
     ordinary = (~np.isin(rows, vocabulary.special_ids)).sum()
-    ours = [work.text_dataset().as_numpy_iterator(), work.shard_dataset(1).as_numpy_iterator()]
+    ours = [
+        work.text_dataset().as_numpy_iterator(),
+        work.masked(work.shard_rows(1)).as_numpy_iterator(),
+    ]
     shares = [_shares(*_asked(batch)) for batch in (_stacked(batches) for batches in ours)]
-    theirs = _stacked(work.peer.batches(work._texts, BATCH))
+    theirs = _stacked(work.their_batches())
     asked = theirs["labels"] != NOT_ASKED
     shares.append(_shares(theirs["labels"][asked], theirs["token_ids"][asked]))
     for count, hidden, kept in shares:
@@ -106,19 +109,6 @@ def test_blocks_of_any_size_become_batches():
 def test_made_up_text_is_the_same_each_time(texts):
     assert next(made_up_texts()) == texts[0] != texts[1]
     assert all(3_000 < len(text) < 9_000 and text.count("\n") == 9 for text in texts)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--megabytes", "0.5"], "--megabytes 0.5: give 1 or more"),
-        (["--batch-size", "0"], "--batch-size 0: give a whole number of 1 or more"),
-        (["--lengths", "128", "4"], "--lengths 4: give a whole number of 8 or more"),
-    ],
-)
-def test_bad_options_are_one_sentence(arguments, message):
-    with pytest.raises(UserError, match=message):
-        input_pipeline._options(arguments)
 
 
 def test_text_is_read_up_to_a_size(tmp_path):

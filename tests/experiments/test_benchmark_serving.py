@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import serving
-from experiments.benchmarks.harness import machine, markdown, percentiles
+from experiments.benchmarks.harness import machine, markdown
+from experiments.benchmarks.serving import (
+    keras_classifier,
+    made_up_lines,
+    saved_classifier,
+    translators,
+)
 from macaron_tf.errors import UserError
-
-
-def test_percentiles_are_milliseconds():
-    found = percentiles(np.arange(1, 102) / 1000)
-    assert found == pytest.approx({"p50": 51, "p95": 96, "p99": 100})
 
 
 @pytest.mark.parametrize("clients", [1, 3])
@@ -21,18 +22,26 @@ def test_a_turn_times_every_request_once(clients):
         at_once.wait(timeout=30)  # passes only where so many ask at once
         asked.append(tuple(lines))
 
-    requests = [[str(i)] * 2 for i in range(6)]
-    turn = serving.Turn(answer, requests, clients)
-    assert turn() == 12
+    requests, seconds = [[str(i)] * 2 for i in range(6)], []
+    assert serving.turn(answer, requests, clients, seconds) == 12
     assert sorted(asked) == sorted(map(tuple, requests))
-    assert len(turn.seconds) == 6 and all(second > 0 for second in turn.seconds)
+    assert len(seconds) == 6 and all(second > 0 for second in seconds)
 
 
-def test_latencies_are_those_of_the_timed_rounds():
+def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypatch):
     calls = []
-    options = serving._options(["--rounds", "3", "--warm-up", "2"])
-    rows = serving.timed({"one": lambda lines: calls.append(lines)}, [["a"], ["b"]], options)
-    assert len(calls) == 10 and set(rows[0]["latency_ms"]) == {"p50", "p95", "p99"}
+    options = serving.command.parse_args(["--rounds", "3", "--warm-up", "2"])
+
+    def turn(answer, requests, clients, latencies):
+        calls.append(answer)
+        # The warm-up's are longer: 100 requests each, from 1 to 100 ms in the rounds.
+        latencies += [(9.0 if len(calls) <= 2 else (i + 1) / 1000) for i in range(100)]
+        return 100
+
+    monkeypatch.setattr(serving, "turn", turn)
+    (row,) = rows = serving.with_latencies({"one": "answer"}, [["a"]] * 100, options)
+    assert len(calls) == 5
+    assert row["latency_ms"] == pytest.approx({"p50": 50.5, "p95": 95.1, "p99": 100}, abs=1)
     assert "| p50 / p95 / p99, ms |" in markdown("T", machine(1, ()), {"s": rows}, "rows")
 
 
@@ -47,36 +56,20 @@ def test_answers_that_differ_are_not_timed():
         serving.check_agreement(texts, [["a"]])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [(["--rows", "0"], "--rows 0"), (["--batch-sizes", "4", "0"], "--batch-sizes 0"),
-     (["--layers", "0"], "--layers 0"), (["--warm-up", "0"], "--warm-up 0")],
-)  # fmt: skip
-def test_bad_options_are_one_sentence(arguments, words):
-    with pytest.raises(UserError, match=words):
-        serving._options(arguments)
-
-
 def test_lines_are_of_all_lengths_and_the_same_each_time():
-    from experiments.benchmarks.served_models import made_up_lines
 
     lines = made_up_lines(400, 60, seed=3)
     assert lines == made_up_lines(400, 60, seed=3) != made_up_lines(400, 60, seed=4)
     counts = [len(line.split()) for line in lines]
     assert min(counts) == 2 and 55 <= max(counts) <= 60
     assert 5 < np.median(counts) < 20  # the middle between 2 and 60 by the logarithm is 11
-    options = serving._options(["--rows", "10"])
+    options = serving.command.parse_args(["--rows", "10"])
     assert [len(lines) for lines in serving.requests_of(4, options)] == [4, 4, 4]
 
 
 def test_the_saved_model_answers_as_the_model_in_memory(tmp_path):
     import keras
 
-    from experiments.benchmarks.served_models import (
-        keras_classifier,
-        made_up_lines,
-        saved_classifier,
-    )
     from macaron_tf.models.config import EncoderConfig
     from macaron_tf.models.tasks import EncoderClassifier
     from macaron_tf.text.wordpiece import WordPieceVocabulary
@@ -98,7 +91,6 @@ def test_the_saved_model_answers_as_the_model_in_memory(tmp_path):
 
 @pytest.mark.slow
 def test_the_saved_translator_says_what_its_graph_says(tmp_path):
-    from experiments.benchmarks.served_models import made_up_lines, translators
 
     answers = translators("tiny", made_up_lines(2000, 60, seed=1), 6, tmp_path)
     lines = made_up_lines(3, 10, seed=2)
@@ -109,7 +101,7 @@ def test_the_saved_translator_says_what_its_graph_says(tmp_path):
 def test_hugging_faces_classifier_answers_as_ours(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    options = serving._options(["--size", "tiny", "--layers", "1", "--bfloat16"])
+    options = serving.command.parse_args(["--size", "tiny", "--layers", "1", "--bfloat16"])
     answers = serving.classifiers(options, tmp_path)
     assert list(answers)[:2] == [serving.REFERENCE, serving.SAVED_MODEL] and len(answers) == 6
     requests = serving.requests_of(16, options)[:2]

@@ -14,8 +14,7 @@ from experiments.benchmarks.encoder_step import (
     flat_positions,
     random_batch,
 )
-from experiments.benchmarks.harness import Samples
-from experiments.benchmarks.workers import Worker, worker_processes
+from experiments.benchmarks.workers import Worker
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import Raw, TorchArrays, assign_weights
 
@@ -27,21 +26,20 @@ OTHERS = "tests.experiments.step_toy:others"
 
 
 def test_a_worker_runs_its_contenders_and_counts_their_cpu_time():
-    with worker_processes([TOY, TOY], {"hidden_dim": 7}) as workers:
-        for worker in workers:
-            assert worker.parameters == {"toy": 7}
-            assert worker.run("toy", 3) == 1.5
-            assert 0 < worker.cpu_seconds < 60
+    with Worker(TOY, {"hidden_dim": 7}, {}) as worker:
+        assert worker.parameters == {"toy": 7}
+        assert worker.run("toy", 3) == 1.5
+        assert 0 < worker.cpu_seconds < 60
 
 
 def test_a_worker_that_fails_is_one_sentence(capfd):
-    worker = Worker(OTHERS, {"hidden_dim": 7})
+    worker = Worker(OTHERS, {"hidden_dim": 7}, {})
     assert worker.run("other", 3) == 0.0
     with pytest.raises(UserError, match="step_toy:others ended with status 1"):
         worker.run("other", 4)
     assert "RuntimeError: it fails" in capfd.readouterr().err
     with pytest.raises(UserError, match="no_such_module.* ended with status 1"):
-        Worker("no_such_module:contenders", {})
+        Worker("no_such_module:contenders", {}, {})
 
 
 def test_the_batch_is_the_same_for_all_and_15_percent_masked():
@@ -79,20 +77,9 @@ def test_sizes_that_differ_are_refused():
 
 
 def test_the_reference_is_the_fastest_peer():
-    samples = {
-        name: Samples(1, seconds, seconds)
-        for name, seconds in {"ours": [1, 1, 1], "a": [3, 9, 3], "b": [2, 4, 4]}.items()
-    }
-    assert train_step.fastest(samples, {"ours"}) == "a"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [(["--steps", "0"], "--steps 0: give a whole number"), (["--dropout", "1"], "--dropout 1.0")],
-)
-def test_bad_options_are_one_sentence(arguments, sentence, capsys):
-    assert train_step.main(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"error: {sentence}")
+    times = {"ours": [1, 1, 1], "a": [3, 9, 3], "b": [2, 4, 4]}
+    rows = [{"name": name, "seconds": seconds} for name, seconds in times.items()]
+    assert train_step.fastest(rows, {"ours"}) == "a"
 
 
 def test_our_step_learns_and_keras_peers_have_as_many_parameters():
@@ -116,29 +103,28 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
         (keras, tensorflow_encoders.keras_hub_model),
         (tf_keras, tensorflow_encoders.model_garden_model),
     ):
-        plain, xla = tensorflow_encoders.both(setting, "peer", library, make).values()
+        plain, xla = tensorflow_encoders.peer_contenders(setting, "peer", library, make).values()
         check_learns(plain)
         # No segments.
         assert plain.parameters == xla.parameters == ours.parameters - 2 * TINY.hidden_dim
 
 
-def test_blocks_take_turns_in_the_named_implementation(monkeypatch, capsys):
+def test_blocks_are_compared_in_the_named_implementation(monkeypatch):
     from experiments.benchmarks import tensorflow_encoders
 
     swish = importlib.import_module("macaron_tf.kernels.swish")
     configs = tensorflow_encoders.block_configs(TINY)
     configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
     monkeypatch.setattr(tensorflow_encoders, "block_configs", lambda setting: configs)
-    monkeypatch.setattr(train_step, "set_threads", lambda threads: None)  # TensorFlow has begun
-    monkeypatch.setitem(SETTINGS, "small", TINY)
     asked, chosen = set(), swish.chosen
     monkeypatch.setattr(swish, "chosen", lambda *given: asked.add(chosen(*given)) or chosen(*given))
-    rounds = ["--rounds", "1", "--steps", "1"]
-    assert train_step.main(["--implementation", "scan", *rounds]) == 0
+    options = dataclasses.asdict(TINY)
+    contenders = tensorflow_encoders.block_contenders(**options | {"implementation": "scan"})
+    assert list(contenders) == list(configs)
+    contenders["SwishRNN k=1"].run(1)
     assert asked == {"scan"}
-    printed = capsys.readouterr().out
-    assert "| BERT-rab |" in printed and "| SwishRNN k=1 |" in printed
-    assert "float32, scan" in printed
+    names = [*configs, "BERT-rab, no native ops"]
+    assert list(tensorflow_encoders.block_contenders(**options)) == names
 
 
 # The names of an `SdpaEncoder`'s parts.
@@ -199,7 +185,7 @@ def test_hugging_faces_step_does_the_same_work():
 
 def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
     monkeypatch.setitem(SETTINGS, "small", TINY)
-    monkeypatch.setattr(train_step, "OURS", TOY)
+    monkeypatch.setitem(train_step.AGAINST, "peers", TOY)
     monkeypatch.setitem(train_step.PEERS, "torch", OTHERS)
     rounds = ["--rounds", "2", "--steps", "2", "--out", str(tmp_path)]
     assert train_step.main(["--against", "peers", "--peers", "torch", *rounds]) == 0

@@ -103,12 +103,11 @@ def test_logs_are_read(tmp_path):
         "2026-01-01 00:00:00,000 - INFO - joeynmt.training - Epoch   1, Step:     1240, Batch "
         "Loss:     6.120, Batch Acc: 0.1, Tokens per Sec:     1360, Lr: 0.000312"
     )
-    assert translation_race.logged_update(line) == 1240
-    assert (
-        translation_race.logged_update("... - Best validation result (greedy) at step 20: 1.0")
-        is None
-    )
-    ours = OurTrainer([], tmp_path / "run", {})
+    given = {"command": [], "run": tmp_path, "environment": {}}
+    joey = JoeyTrainer(**given, vocabulary=None, references=[], metric=TranslationMetric())
+    assert joey.logged_update(line) == 1240
+    assert joey.logged_update("... - Best validation result (greedy) at step 20: 1.0") is None
+    ours = OurTrainer(**given)
     assert ours.logged_update('{"step": 15, "kind": "train", "loss": 2.0}') == 15
     assert ours.logged_update('{"step": 15, "kind": "validation", "bleu": 2.0}') is None
 
@@ -127,7 +126,7 @@ def test_a_trainer_runs_in_its_turns_only(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     command = [sys.executable, "-c", TICKER, str(run / "metrics.jsonl")]
-    trainer = OurTrainer(command, run, {})
+    trainer = OurTrainer(command=command, run=run, environment={})
     try:
         assert trainer.turn(10) >= 0.0
         halted = trainer.updates
@@ -142,14 +141,22 @@ def test_a_trainer_runs_in_its_turns_only(tmp_path):
 
 
 def test_a_command_that_ends_is_one_sentence(tmp_path):
-    trainer = OurTrainer([sys.executable, "-c", "print('no such thing')"], tmp_path / "run", {})
+    command = [sys.executable, "-c", "print('no such thing')"]
+    trainer = OurTrainer(command=command, run=tmp_path / "run", environment={})
     with pytest.raises(UserError, match="ended with exit status 0 .*: no such thing"):
         trainer.turn(1)
 
 
 def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
     references = ["eins zwei drei vier", "neun acht sieben sechs"]
-    trainer = JoeyTrainer([], tmp_path, {}, vocabulary, references, TranslationMetric())
+    trainer = JoeyTrainer(
+        command=[],
+        run=tmp_path,
+        environment={},
+        vocabulary=vocabulary,
+        references=references,
+        metric=TranslationMetric(),
+    )
     rows = vocabulary.encode_lines(references)
     translation_race.write_pieces(tmp_path / "20.hyps", rows, vocabulary)
     translation_race.write_pieces(tmp_path / "10.hyps", rows[:1], vocabulary)
@@ -159,18 +166,23 @@ def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
 
 def test_curves_are_reported_and_kept(tmp_path, monkeypatch):
     names = [*translation_race.OURS, translation_race.REFERENCE]
-    trainers, tokens = dict.fromkeys(names), dict.fromkeys(names, 1800.0)
-    race = translation_race.Race(trainers, tokens, dict.fromkeys(names, 4096))
+    about = {"target_tokens": 1800.0, "padded_tokens": 4096}
+    given = {"command": [], "environment": {}, **about}
+    trainers = {name: OurTrainer(run=tmp_path / name, **given) for name in names}
     point = {"updates": 500, "minutes": 2.5, "bleu": 7.0, "target_tokens": 900_000.0}
     ran = []
     monkeypatch.setattr(
-        translation_training, "bleu_curve", lambda race, name, minutes: ran.append(name) or [point]
+        translation_training,
+        "bleu_curve",
+        lambda trainer, minutes: ran.append(trainer.run.name) or [point],
     )
     facts = {"cpu": "c", "cpus": 2, "threads": 2, "load_at_start": 0.0, "versions": {}}
 
     def report(minutes: str) -> str:
         given = ["--data-dir", "none", "--out", str(tmp_path), "--bleu-minutes", minutes]
-        return translation_training.bleu_curves(race, translation_training._options(given), facts)
+        return translation_training.bleu_curves(
+            trainers, translation_training.command.parse_args(given), facts
+        )
 
     text = report("5")
     for name in names:
@@ -179,24 +191,6 @@ def test_curves_are_reported_and_kept(tmp_path, monkeypatch):
     assert report("5") == text and ran == names
     report("6")
     assert ran == 2 * names
-
-
-@pytest.mark.parametrize(
-    "given, sentence",
-    [
-        (["--updates", "0"], "--updates 0: give a whole number of 1 or more"),
-        (["--our-tokens", "-1"], "--our-tokens -1: give"),
-        (["--validate-every", "501"], "give a multiple of --updates 5"),
-    ],
-)
-def test_bad_options_are_one_sentence(given, sentence):
-    with pytest.raises(UserError, match=sentence):
-        translation_training._options(["--data-dir", "none", *given])
-
-
-def test_a_missing_peer_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="no Python that can import joeynmt; run `make"):
-        translation_training.peer_versions(str(tmp_path / "python"))
 
 
 PARAMETERS = """
