@@ -5,6 +5,8 @@ imported: `--help` answers without TensorFlow.
 """
 
 import argparse
+import contextlib
+import math
 import pkgutil
 import re
 import sys
@@ -104,14 +106,20 @@ def number(form: str, text: str, default: float | None = None, kind: type = int,
     return argument(form, text, type=kind, default=default, **options)
 
 
-def count(form: str, text: str, default: int | None = None, least: int = 1, **options) -> Part:
-    """A flag that takes a whole number of at least `least`; others are refused in a sentence."""
+def count(form: str, text: str, default=None, least=1, below=math.inf, **options) -> Part:
+    """A flag that takes a number within a range; others are refused in a sentence.
 
-    def checked(given: str) -> int:
-        if not re.fullmatch("-?[0-9]+", given) or int(given) < least:
-            name = form.partition(" ")[0]
-            raise UserError(f"{name} {given}: give a whole number of {least} or more")
-        return int(given)
+    Args:
+        least, below: the range. An int for `least` takes whole numbers only.
+    """
+    kind, name = type(least), form.partition(" ")[0]
+    span = f"{least:g} or more" if below == math.inf else f"{least:g} to below {below:g}"
+
+    def checked(given: str) -> float:
+        with contextlib.suppress(ValueError):
+            if (kind is float or re.fullmatch("-?[0-9]+", given)) and least <= kind(given) < below:
+                return kind(given)
+        raise UserError(f"{name} {given}: give a {'whole ' * (kind is int)}number of {span}")
 
     return argument(form, text, type=checked, default=default, **options)
 

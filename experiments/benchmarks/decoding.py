@@ -16,20 +16,27 @@ import tensorflow as tf
 
 from experiments.benchmarks import peers
 from experiments.benchmarks.harness import Benchmark, Tables, timed
+from experiments.command_line import argument, count, switch
 from macaron_tf.decoding import BeamSearchConfig, translate_ids
 from macaron_tf.models import catalog
 
 PACKAGES = ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy")
-command = Benchmark("decoding", __doc__, "tokens", PACKAGES, rounds=7)
-command.text("--size", "of the model", "small", choices=("tiny", "small", "base", "big"))
-command.number("--vocab-size", 10_000, "V")
-command.number("--batch-sizes", [1, 32], "sentences at once", nargs="+")
-command.number("--beam-size", 4, "K")
-command.number("--source-length", 24, "tokens of a source", least=2)
-command.number("--new-tokens", 32, "tokens of an output", least=2)
-command.number("--inter-op-threads", 1, "of TensorFlow")
-command.flag("--macaron", "also time the Macaron of the size")
-command.flag("--ctranslate2", "also time CTranslate2")
+command = Benchmark(
+    "decoding",
+    __doc__,
+    "tokens",
+    PACKAGES,
+    argument("--size", "of the model", default="small", choices=("tiny", "small", "base", "big")),
+    count("--vocab-size", "V", 10_000),
+    count("--batch-sizes", "sentences at once", [1, 32], nargs="+"),
+    count("--beam-size", "K", 4),
+    count("--source-length", "tokens of a source", 24, least=2),
+    count("--new-tokens", "tokens of an output", 32, least=2),
+    count("--inter-op-threads", "of TensorFlow", 1),
+    switch("--macaron", "also time the Macaron of the size"),
+    switch("--ctranslate2", "also time CTranslate2"),
+    rounds=7,
+)
 
 
 @command.measures("Beam search, beam {beam_size}, {new_tokens} tokens from {source_length}: {size}")

@@ -19,29 +19,43 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from experiments.command_line import Part, argument, count, together
 from experiments.tables import markdown_table
 from macaron_tf.errors import UserError, exit_on_user_error
 
 # Settings and their rows, from `compare`; measured as they are taken.
 Tables = Iterable[tuple[str, list[dict]]]
 
+DROPOUT = count("--dropout", "everywhere", 0.1, least=0.0, below=1)
+DTYPE_POLICY = argument(
+    "--dtype-policy", "of all", default="float32", choices=("float32", "mixed_bfloat16")
+)
+
+
+def several(name: str, choices: Iterable[str], text: str, default: list[str] | None = None) -> Part:
+    """A flag that takes one of some names or more, all of them by default."""
+    options = {"nargs": "+", "metavar": "NAME", "choices": tuple(choices)}
+    return argument(name, text, default=default or list(choices), **options)
+
 
 class Benchmark(argparse.ArgumentParser):
-    """The command of a benchmark: the options that all share, with their defaults, and its own.
+    """The command of a benchmark.
 
     Args:
         name: of the module, whose docstring is `description`.
         unit: counted by contenders, such as "tokens".
         packages: see `machine`.
-        threads: None = no option, everything runs in one thread.
+        parts: its own options, beside those that all share.
+        rounds, warm_up, threads: defaults; threads = None: everything runs in one.
     """
 
     def __init__(
         self,
         name: str,
         description: str,
-        unit: str = "",
-        packages: Sequence[str] = (),
+        unit: str,
+        packages: Sequence[str],
+        *parts: Part,
         rounds: int = 5,
         warm_up: int = 2,
         threads: int | None = 2,
@@ -52,46 +66,18 @@ class Benchmark(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.unit, self.packages = unit, packages
-        self.number("--rounds", rounds, "timed rounds")
-        self.number("--warm-up", warm_up, "untimed turns before them")
-        self.number("--seed", 1, "of weights and inputs", least=0)
         self.set_defaults(threads=1)
-        if threads:
-            self.number("--threads", threads, "of every contender")
-        self.text("--out", "write README.md, results.json and results.png there", metavar="DIR")
-
-    def number(self, flag: str, default, text: str, least=1, below=np.inf, **more) -> None:
-        """Adds an option for a number, or with `nargs` several; others get one sentence.
-
-        Args:
-            default: value, list of values, or None.
-            text: help; the default is added.
-            least, below: the range. A float for `least` takes any number, an int whole ones.
-        """
-        kind = type(least)
-
-        def converted(given: str):
-            with contextlib.suppress(ValueError):
-                if least <= (value := kind(given)) < below:
-                    return value
-            span = f"{least:g} or more" if below == np.inf else f"{least:g} to below {below}"
-            raise UserError(f"{flag} {given}: give a {'whole ' * (kind is int)}number of {span}.")
-
-        self._add(flag, default, text, type=converted, **more)
-
-    def text(self, flag: str, text: str, default=None, **more) -> None:
-        """Adds an option for text, or with `choices` for a name, or with `nargs` for several."""
-        self._add(flag, default, text, **more)
-
-    def flag(self, flag: str, text: str) -> None:
-        """Adds an option that is given or not."""
-        self.add_argument(flag, action="store_true", help=text)
-
-    def _add(self, flag: str, default, text: str, **more) -> None:
-        if default is not None:
-            shown = " ".join(map(str, default)) if isinstance(default, list) else default
-            text += f" (default {shown})"
-        self.add_argument(flag, default=default, help=text, **more)
+        together(
+            count("--rounds", "timed rounds", rounds),
+            count("--warm-up", "untimed turns before them", warm_up),
+            count("--seed", "of weights and inputs", 1, least=0),
+            *([count("--threads", "of every contender", threads)] if threads else []),
+            argument("--out DIR", "write README.md, results.json and results.png there"),
+            *parts,
+        )(self)
+        for action in self._actions:
+            if action.default not in (None, False, [], argparse.SUPPRESS):
+                action.help += " (default %(default)s)"
 
     def measures(self, title: str) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
         """Makes a `main` of a function from options to `Tables`, which are printed and written.

@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from experiments.benchmarks.harness import Benchmark, Tables, set_threads, timed
 from experiments.benchmarks.made_up_text import made_up_texts
+from experiments.command_line import argument, count
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
 from macaron_tf.data.corpus.packing import pack_rows
@@ -40,18 +41,23 @@ NOT_ASKED = -100  # the label that PyTorch's cross entropy leaves out
 REFERENCE = "Hugging Face tokenizers, NumPy"
 FROM_TEXT = "ours, from text"
 FROM_SHARDS = "ours, from prepared shards"
-PACKAGES = ("tensorflow", "tensorflow-text", "tokenizers", "numpy")
 _PIECES = 8000
 
 command = Benchmark(
-    "input_pipeline", __doc__, "tokens", PACKAGES, rounds=7, warm_up=1, threads=None
+    "input_pipeline",
+    __doc__,
+    "tokens",
+    ("tensorflow", "tensorflow-text", "tokenizers", "numpy"),
+    argument("--text GLOB", "documents, a file each, plain or .gz (default: made up)"),
+    argument("--vocabulary FILE", "BERT's uncased vocab.txt (default: trained)"),
+    count("--megabytes", "text to take", 4.0, least=1.0),
+    count("--lengths", "L of the rows", [128], least=8, nargs="+"),
+    count("--batch-size", "rows of a batch", 256),
+    count("--passes", "over the shards a round", 10),
+    rounds=7,
+    warm_up=1,
+    threads=None,
 )
-command.text("--text", "documents, a file each, plain or .gz (default: made up)", metavar="GLOB")
-command.text("--vocabulary", "BERT's uncased vocab.txt (default: trained)", metavar="FILE")
-command.number("--megabytes", 4.0, "text to take", least=1.0)
-command.number("--lengths", [128], "L of the rows", least=8, nargs="+")
-command.number("--batch-size", 256, "rows of a batch")
-command.number("--passes", 10, "over the shards a round")
 
 
 def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:

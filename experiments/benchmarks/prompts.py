@@ -17,19 +17,26 @@ import numpy as np
 
 from experiments.benchmarks import peers
 from experiments.benchmarks.harness import Benchmark, Tables, timed
+from experiments.command_line import argument, count
 from macaron_tf.decoding import GenerationConfig, TextGenerator
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.text.byte_pairs import CLS, SEP, SPECIAL
 
 PACKAGES = ("tensorflow", "keras", "torch", "transformers", "numpy")
-command = Benchmark("prompts", __doc__, "new tokens", PACKAGES, warm_up=1)
-command.text("--size", "of the model", "mini", choices=("tiny", "mini", "base", "medium"))
-# More than 32 are continued in several batches.
-command.number("--batch-sizes", [1, 8], "prompts at once", below=33, nargs="+")
-command.number("--prompt-tokens", 256, "tokens of a prompt, the first one included")
-command.number("--new-tokens", 32, "tokens behind it")
-command.number("--inter-op-threads", 1, "of TensorFlow")
+command = Benchmark(
+    "prompts",
+    __doc__,
+    "new tokens",
+    PACKAGES,
+    argument("--size", "of the model", default="mini", choices=("tiny", "mini", "base", "medium")),
+    # More than 32 are continued in several batches.
+    count("--batch-sizes", "prompts at once", [1, 8], below=33, nargs="+"),
+    count("--prompt-tokens", "tokens of a prompt, the first one included", 256),
+    count("--new-tokens", "tokens behind it", 32),
+    count("--inter-op-threads", "of TensorFlow", 1),
+    warm_up=1,
+)
 
 
 @command.measures("{new_tokens} tokens behind prompts of {prompt_tokens}: GPT-2 {size}")

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import Benchmark, Tables, set_threads, timed
+from experiments.benchmarks.harness import Benchmark, Tables, set_threads, several, timed
+from experiments.command_line import argument, count
 from macaron_tf.errors import UserError
 from macaron_tf.kernels import native, swish_gate
 
@@ -31,18 +32,17 @@ CONTENDERS = {
 # The paper's widths in small: (rows, positions, inner width).
 SETTINGS = {"small": (32, 128, 344), "base": (4, 512, 2048)}
 
-command = Benchmark("recurrence", __doc__, "positions", ("tensorflow", "keras"), rounds=9)
-command.text(
-    "--settings",
-    "small: 32 x 128 positions, width 344; base: 4 x 512, width 2048",
-    list(SETTINGS),
-    choices=SETTINGS,
-    nargs="+",
-    metavar="NAME",
+command = Benchmark(
+    "recurrence",
+    __doc__,
+    "positions",
+    ("tensorflow", "keras"),
+    several("--settings", SETTINGS, "small: 32 x 128, width 344; base: 4 x 512, width 2048"),
+    count("--step-size", "k", 1),
+    argument("--gate", "gelu, gelu_tanh or sigmoid", default="gelu"),
+    argument("--dtype", "or bfloat16", default="float32"),
+    rounds=9,
 )
-command.number("--step-size", 1, "k")
-command.text("--gate", "gelu, gelu_tanh or sigmoid", "gelu")
-command.text("--dtype", "or bfloat16", "float32")
 
 
 def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate: str) -> Callable:

@@ -28,6 +28,8 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.harness import (
+    DROPOUT,
+    DTYPE_POLICY,
     Benchmark,
     heading,
     machine,
@@ -35,9 +37,11 @@ from experiments.benchmarks.harness import (
     save,
     say,
     set_threads,
+    several,
     timed,
 )
 from experiments.benchmarks.workers import Contender, Worker, thread_variables
+from experiments.command_line import count, switch
 from experiments.tables import markdown_table
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.layers.block import Block
@@ -62,21 +66,28 @@ AXES = {
     "layers": ("layers", "depths", [1, 2, 4]),
 }
 
-command = Benchmark("scaling", __doc__, rounds=3, warm_up=1)
-command.text("--axes", "what varies", list(AXES), nargs="+", choices=AXES)
-for axis, (_, flag, values) in AXES.items():
-    text = f"values of {axis} where it varies"
-    command.number(f"--{flag}", values, text, nargs="+", metavar="N")
-command.number("--length", 128, "L elsewhere")
-command.number("--batch", 2, "B elsewhere")
-command.number("--width", 128, f"D elsewhere; a multiple of {HEAD_DIM}")
-command.number("--layers", 2, "layers elsewhere")
-command.number("--tokens", None, "where L varies, B = N / L instead of --batch", metavar="N")
-command.number("--dropout", 0.1, "everywhere", least=0.0, below=1)
-POLICIES = ("float32", "mixed_bfloat16")
-command.text("--dtype-policy", "of all", "float32", choices=POLICIES)
-command.flag("--jit", "compile the step with XLA")
-command.flag("--no-memory", "measure time only")
+command = Benchmark(
+    "scaling",
+    __doc__,
+    "tokens",
+    ("tensorflow", "keras"),
+    several("--axes", AXES, "what varies"),
+    *(
+        count(f"--{flag}", f"values of {axis} where it varies", values, nargs="+")
+        for axis, (_, flag, values) in AXES.items()
+    ),
+    count("--length", "L elsewhere", 128),
+    count("--batch", "B elsewhere", 2),
+    count("--width", f"D elsewhere; a multiple of {HEAD_DIM}", 128),
+    count("--layers", "layers elsewhere", 2),
+    count("--tokens N", "where L varies, B = N / L instead of --batch"),
+    DTYPE_POLICY,
+    DROPOUT,
+    switch("--jit", "compile the step with XLA"),
+    switch("--no-memory", "measure time only"),
+    rounds=3,
+    warm_up=1,
+)
 
 
 @dataclass(frozen=True)
@@ -435,7 +446,7 @@ def main(arguments: list[str] | None = None) -> None:
     set_threads(options.threads)
     # Every point is a function of its own, traced once; TensorFlow would warn of so many.
     tf.get_logger().setLevel("ERROR")
-    facts = machine(options.threads, ("tensorflow", "keras"))
+    facts = machine(options.threads, command.packages)
     results = measured(options, points)
     about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' if options.jit else ''}"
     text = report(results, facts, about)

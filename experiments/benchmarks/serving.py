@@ -31,6 +31,7 @@ import tensorflow as tf
 from experiments.benchmarks import peers
 from experiments.benchmarks.harness import Benchmark, Tables, timed
 from experiments.benchmarks.made_up_text import made_up_texts
+from experiments.command_line import argument, count, switch
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import BeamSearchConfig, translate_ids
 from macaron_tf.errors import UserError
@@ -42,22 +43,32 @@ from macaron_tf.text import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
-PACKAGES = ("tensorflow", "tensorflow-text", "keras", "torch", "transformers", "tokenizers")
 LONGEST, MAX_LENGTH = 60, 128  # words of a line, ids of a row
 LABELS = ("negative", "positive")
 # Lines of text to their answers, an array's rows.
 Answer = Callable[[Sequence[str]], np.ndarray]
 
-command = Benchmark("serving", __doc__, "rows", PACKAGES)
-command.text("--size", "of the classifier", "mini", choices=("tiny", "mini", "base", "large"))
-command.number("--layers", None, "of the classifier, instead of its size's")
-command.number("--batch-sizes", [1, 32], "lines of a request", nargs="+")
-command.number("--rows", 32, "lines of a turn, or more")
-command.number("--clients", 4, "threads that ask a line each; 0 leaves it out", least=0)
-command.flag("--bfloat16", "also both classifiers in bfloat16")
-sizes = ("none", "tiny", "small", "base", "big")
-command.text("--translator", "size of the translator that is exported", "tiny", choices=sizes)
-command.number("--new-tokens", 24, "of a translation", least=2)
+command = Benchmark(
+    "serving",
+    __doc__,
+    "rows",
+    ("tensorflow", "tensorflow-text", "keras", "torch", "transformers", "tokenizers"),
+    argument(
+        "--size", "of the classifier", default="mini", choices=("tiny", "mini", "base", "large")
+    ),
+    count("--layers", "of the classifier, instead of its size's"),
+    count("--batch-sizes", "lines of a request", [1, 32], nargs="+"),
+    count("--rows", "lines of a turn, or more", 32),
+    count("--clients", "threads that ask a line each; 0 leaves it out", 4, least=0),
+    switch("--bfloat16", "also both classifiers in bfloat16"),
+    argument(
+        "--translator",
+        "size of the translator that is exported",
+        default="tiny",
+        choices=("none", "tiny", "small", "base", "big"),
+    ),
+    count("--new-tokens", "of a translation", 24, least=2),
+)
 
 
 def made_up_lines(count: int, longest: int, seed: int) -> list[str]:

@@ -20,8 +20,17 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from experiments.benchmarks.encoder_step import SETTINGS, StepSetting
-from experiments.benchmarks.harness import Benchmark, Tables, compare, interleave
+from experiments.benchmarks.harness import (
+    DROPOUT,
+    DTYPE_POLICY,
+    Benchmark,
+    Tables,
+    compare,
+    interleave,
+    several,
+)
 from experiments.benchmarks.workers import Worker, thread_variables
+from experiments.command_line import argument, count, switch
 from macaron_tf.errors import UserError
 from macaron_tf.kernels.choice import NAMES
 
@@ -43,26 +52,33 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-PACKAGES = ("tensorflow", "keras", "torch", "transformers", "keras-hub", "tf-models-official")
 
-command = Benchmark("train_step", __doc__, "tokens", PACKAGES, rounds=7)
-command.text("--against", "see above", "blocks", choices=AGAINST)
-SHAPES = "small: 4 layers, D 256, 32 x 128 tokens; base: 2 layers, D 768, 4 x 512 tokens"
-several = {"nargs": "+", "metavar": "NAME"}
-command.text("--settings", SHAPES, ["small"], choices=SETTINGS, **several)
-POLICIES = ("float32", "mixed_bfloat16")
-command.text("--dtype-policy", "of all", "float32", choices=POLICIES)
-command.number("--dropout", 0.1, "everywhere", least=0.0, below=1)
-command.flag("--jit", "blocks and replicas: compile the step with XLA")
-command.text(
-    "--implementation",
-    "blocks: of the kernels; loop is what runs without a C++ compiler",
-    "auto",
-    choices=("auto", *NAMES),
+command = Benchmark(
+    "train_step",
+    __doc__,
+    "tokens",
+    ("tensorflow", "keras", "torch", "transformers", "keras-hub", "tf-models-official"),
+    argument("--against", "see above", default="blocks", choices=AGAINST),
+    several(
+        "--settings",
+        SETTINGS,
+        "small: 4 layers, D 256, 32 x 128 tokens; base: 2 layers, D 768, 4 x 512 tokens",
+        ["small"],
+    ),
+    DTYPE_POLICY,
+    DROPOUT,
+    switch("--jit", "blocks and replicas: compile the step with XLA"),
+    argument(
+        "--implementation",
+        "blocks: of the kernels; loop is what runs without a C++ compiler",
+        default="auto",
+        choices=("auto", *NAMES),
+    ),
+    several("--peers", PEERS, "the others"),
+    count("--replicas", "of --against replicas", 2),
+    count("--steps", "updates a turn", 3),
+    rounds=7,
 )
-command.text("--peers", "the others", list(PEERS), choices=PEERS, **several)
-command.number("--replicas", 2, "of --against replicas", metavar="N")
-command.number("--steps", 3, "updates a turn")
 
 
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
@@ -106,10 +122,10 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
 def check_sizes(parameters: Mapping[str, int]) -> None:
     """Raises a UserError unless all have as many parameters as the first, to 1%."""
     (first, expected), *others = parameters.items()
-    for name, count in others:
-        if abs(count - expected) > 0.01 * expected:
+    for name, found in others:
+        if abs(found - expected) > 0.01 * expected:
             raise UserError(
-                f"{name} has {count} parameters and {first} {expected}: their steps cannot be "
+                f"{name} has {found} parameters and {first} {expected}: their steps cannot be "
                 "compared."
             )
 

@@ -42,22 +42,29 @@ from experiments.benchmarks.harness import (
     say,
 )
 from experiments.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
-from experiments.command_line import settings
+from experiments.command_line import argument, count, settings
 from experiments.tables import markdown_table
 from macaron_tf.errors import UserError, exit_on_user_error
 
-command = Benchmark("translation_training", __doc__)
-command.text("--data-dir", "TensorFlow Datasets' folder", metavar="DIR", required=True)
-joey = ".venv-joeynmt/bin/python"
-command.text("--joey", "the interpreter of Joey NMT's environment", joey, metavar="PYTHON")
-command.number("--tokens", 4096, "padded, of Joey NMT's batches")
-command.number("--our-tokens", None, "padded, of ours (as many real ones as Joey NMT's)")
-command.number("--dropout", 0.3, "everywhere", least=0.0, below=1)
-command.number("--updates", 5, "of a turn")
-minutes = "train each for N minutes instead"
-command.number("--bleu-minutes", None, minutes, least=0.01, metavar="N")
-command.number("--validate-every", 500, "updates, for BLEU")
-settings("training.learning_rate=3e-3")(command)
+command = Benchmark(
+    "translation_training",
+    __doc__,
+    "target tokens",
+    ("tensorflow", "keras"),
+    argument("--data-dir DIR", "TensorFlow Datasets' folder", required=True),
+    argument(
+        "--joey PYTHON",
+        "the interpreter of Joey NMT's environment",
+        default=".venv-joeynmt/bin/python",
+    ),
+    count("--tokens", "padded, of Joey NMT's batches", 4096),
+    count("--our-tokens", "padded, of ours (as many real ones as Joey NMT's)"),
+    count("--dropout", "everywhere", 0.3, least=0.0, below=1),
+    count("--updates", "of a turn", 5),
+    count("--bleu-minutes N", "train each for N minutes instead", least=0.01),
+    count("--validate-every", "updates, for BLEU", 500),
+    settings("training.learning_rate=3e-3"),
+)
 
 
 def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
@@ -187,7 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     if options.threads > len(cpus):
         raise UserError(f"--threads {options.threads}: this process may use {len(cpus)} CPUs")
-    facts = machine(options.threads, ("tensorflow", "keras"))
+    facts = machine(options.threads, command.packages)
     facts["versions"] |= versions
     os.sched_setaffinity(0, cpus[: options.threads])  # the children's too
     # Or a halted child would outlive this process.
@@ -207,7 +214,7 @@ def main(arguments: list[str] | None = None) -> None:
     held = [round(trainer.target_tokens) for trainer in trainers.values()]
     setting = f"Multi30k, {min(held):,} to {max(held):,} target tokens an update"
     title = "Translation training, end to end"
-    publish(options.out, title, facts, [(setting, rows)], "target tokens")
+    publish(options.out, title, facts, [(setting, rows)], command.unit)
 
 
 if __name__ == "__main__":
