@@ -37,11 +37,7 @@ SUBJECTS = {
 
 
 def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
-    """In each setting of `publish`'s results the fastest of ours over the peer.
-
-    Args:
-        ours: the beginning of their names. The peer is the contender that all ratios are to.
-    """
+    """In each setting the fastest contender whose name begins so, over the one of all ratios."""
     lines = []
     for setting, rows in results["settings"].items():
         peer = next(row["name"] for row in rows if row["ratio"] == [1.0, 1.0, 1.0])
@@ -66,7 +62,7 @@ def exponents(results: Mapping) -> Lines:
 
 
 def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
-    """Runs one of `SUBJECTS` in a child process, its output into `log.txt` of its folder.
+    """Runs a subject in a child process that writes `log.txt`.
 
     Returns:
         The child's exit status, and the lines of its results, or one that says why there are none.

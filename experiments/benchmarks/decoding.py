@@ -17,7 +17,7 @@ import tensorflow as tf
 from experiments.benchmarks import peers
 from experiments.benchmarks.harness import Benchmark, Tables, timed
 from experiments.command_line import argument, count, switch
-from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.decoding import translate_ids
 from macaron_tf.models import catalog
 
 PACKAGES = ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy")
@@ -79,14 +79,7 @@ def main(options: argparse.Namespace) -> Tables:
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
     """Our search as a function `(B, S) -> (B, N)` of NumPy arrays."""
-    config = BeamSearchConfig(
-        beam_size=options.beam_size,
-        length_penalty=0.0,
-        max_length_ratio=0.0,
-        max_length_offset=options.new_tokens,
-        max_length=options.new_tokens,
-        min_length=options.new_tokens - 1,
-    )
+    config = peers.exact_search(options.new_tokens, options.beam_size)
     # XLA needs static shapes; the graph has any, as in a served model.
     search = tf.function(
         lambda source: translate_ids(model, source, config)["ids"][:, 0],

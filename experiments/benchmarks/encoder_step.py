@@ -7,18 +7,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class StepSetting:
-    """A BERT, its batch, and how its step is run.
+    """A BERT with D, F and H, its batch of B rows of L tokens, and how its step is run.
 
     Attributes:
-        num_layers, hidden_dim, feed_forward_dim, num_heads: depth, D, F, H.
-        batch, length: B and L.
-        vocab_size: V.
         dropout: everywhere: embeddings, attention weights, sub-layers' outputs.
         bfloat16: matrix products in bfloat16, weights and optimizer in float32.
-        jit: the step is compiled with XLA, where contenders do not say by themselves.
-        implementation: of the kernels, likewise.
+        jit, implementation: compiled with XLA, and of the kernels, where contenders do not say.
         replicas: of the contender that has several.
-        threads: of every contender.
         seed: of weights, tokens and dropout.
     """
 

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import sys
 import textwrap
 import time
@@ -113,9 +114,8 @@ def interleave(
     """Runs every contender once a round.
 
     Args:
-        contenders: by name, functions that do the work and return its units, always the same.
-        rounds: timed rounds, 1 or more.
-        warm_up: untimed runs of each before (traces, compilations, caches), 1 or more.
+        contenders: do the work and return its units, always the same.
+        warm_up: untimed runs of each before the rounds, for traces, compilations, caches.
         cpu_clock: seconds of CPU so far; this process's, where contenders work in it.
 
     Returns:
@@ -152,14 +152,10 @@ def quartiles(values) -> list[float]:
 
 
 def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
-    """Adds to each row quartiles of its rate and, round by round, of its time over the reference's.
+    """Adds to rows of `interleave` quartiles of "rate", units a second, and of two ratios.
 
-    Args:
-        rows: from `interleave`.
-        reference: name of a row; the first one's by default.
-
-    Returns:
-        The rows with "rate" (units a second), "ratio" and "cpu_ratio" (of the times for a unit).
+    Round by round, "ratio" and "cpu_ratio" are of the time for a unit, a row's own over that of the
+    `reference`, a name; the first row's by default.
     """
     base = next(row for row in rows if reference in (None, row["name"]))
 
@@ -183,45 +179,29 @@ def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespa
 
 
 def set_threads(within: int, between: int | None = None) -> None:
-    """TensorFlow's threads, before its first operation.
-
-    Args:
-        within: an operation.
-        between: operations that run at once; as many where it is None.
-    """
+    """TensorFlow's threads within and between operations, before the first operation."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(within)
-    tf.config.threading.set_inter_op_parallelism_threads(within if between is None else between)
+    tf.config.threading.set_inter_op_parallelism_threads(between or within)
 
 
 def machine(threads: int, packages: Iterable[str]) -> dict:
-    """The facts that a figure is worth nothing without.
-
-    Args:
-        threads: of every contender.
-        packages: whose versions count; those not installed are left out.
-    """
+    """The facts that a figure is worth nothing without; packages that are missing are left out."""
     versions = {"python": platform.python_version()}
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
+    info = pathlib.Path("/proc/cpuinfo")
+    cpu = re.search(r"model name\s*: (.+)", info.read_text() if info.exists() else "")
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu[1] if cpu else platform.processor(),
         "cpus": os.cpu_count(),
         "threads": threads,
         "load_at_start": os.getloadavg()[0],
         "platform": platform.platform(),
         "versions": versions,
     }
-
-
-def _cpu_model() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def heading(title: str, facts: Mapping) -> str:
@@ -237,30 +217,25 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
     """The report as text: facts, then a table for each setting.
 
     Args:
-        facts: from `machine`.
-        tables: `compare`'s rows by the name of a setting; rows may also have "latency_ms", by name.
-        unit: a name such as "tokens".
+        tables: rows by setting, from `compare`; they may have "more" cells by their columns' names.
     """
     text = heading(title, facts) + (
         "Medians of interleaved rounds, quartiles in brackets. A ratio is time over the "
         "reference's in the same round: below 1 is faster.\n"
     )
+    columns = {"rate": f"{unit} a second", "ratio": "time ratio", "cpu_ratio": "CPU time ratio"}
     for setting, rows in tables.items():
-        latency = rows[0].get("latency_ms", {})
-        names = ["contender", f"{unit} a second", "time ratio", "CPU time ratio"]
-        names += [f"{' / '.join(latency)}, ms"] if latency else []
+        names = ["contender", *columns.values(), *rows[0].get("more", {})]
         cells = [
-            [row["name"], _cell(row["rate"], 1), _cell(row["ratio"], 2), _cell(row["cpu_ratio"], 2)]
-            + ([" / ".join(f"{x:.1f}" for x in row["latency_ms"].values())] if latency else [])
+            [row["name"], *(_cell(row[key]) for key in columns), *row.get("more", {}).values()]
             for row in rows
         ]
         text += f"\n## {setting}\n\n{markdown_table(names, cells)}"
     return text
 
 
-def _cell(values: list[float], digits: int) -> str:
-    low, middle, high = (f"{value:.{digits}f}" for value in values)
-    return f"{middle} ({low} to {high})"
+def _cell(values: list[float]) -> str:
+    return "{1:.2f} ({0:.2f} to {2:.2f})".format(*values)
 
 
 def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:
@@ -284,13 +259,7 @@ def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, u
 
 
 def save(directory: str | os.PathLike, content: Mapping, text: str, figure) -> None:
-    """Writes a report's three files, each whole.
-
-    Args:
-        content: for `results.json`.
-        text: for `README.md`.
-        figure: a matplotlib Figure, for `results.png`.
-    """
+    """Writes `results.json`, `README.md` and `results.png`, each whole."""
     from macaron_tf.io.paths import write_aside
 
     directory, image = pathlib.Path(directory), io.BytesIO()

@@ -15,6 +15,7 @@ syllables as frequent as Zipf's law has them, and a vocabulary trained on them.
 
 import argparse
 import functools
+import itertools
 import os
 import pathlib
 import sys
@@ -62,18 +63,9 @@ command = Benchmark(
 
 def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
     """Rows of any blocks `(N, L)` as batches `(B, L)`; the last one may be smaller."""
-    held: list[np.ndarray] = []
-    count = 0
-    for block in blocks:
-        held.append(block)
-        count += len(block)
-        if count >= batch_size:
-            rows = np.concatenate(held)
-            whole = count - count % batch_size
-            yield from np.split(rows[:whole], whole // batch_size)
-            held, count = [rows[whole:]], count - whole
-    if count:
-        yield np.concatenate(held)
+    rows = itertools.chain.from_iterable(blocks)
+    while batch := list(itertools.islice(rows, batch_size)):
+        yield np.stack(batch)
 
 
 def mask_rows(
@@ -81,9 +73,7 @@ def mask_rows(
 ) -> dict[str, np.ndarray]:
     """Masks a batch with NumPy as Hugging Face's collator does: each token for itself.
 
-    Args:
-        token_ids: (B, L) int32; special ids are left alone.
-        rng: one draw a token says whether it is asked for and what becomes of it.
+    One draw a token says whether it is asked for and what becomes of it; special ids stay.
 
     Returns:
         {"token_ids": (B, L), "labels": (B, L), -100 where nothing is asked}.
@@ -103,14 +93,12 @@ class Work:
     """The same text for all contenders.
 
     Args:
-        texts: documents.
-        vocabulary: cuts them; Hugging Face's BERT tokenizer takes its pieces.
+        vocabulary: cuts the documents; Hugging Face's BERT tokenizer takes its pieces.
         length: L.
-        batch_size: B.
-        folder: for what a contender reads from disk.
+        folder: for the files that a contender reads.
 
     Attributes:
-        tokens: of all rows, [CLS] and [SEP] included.
+        tokens: of all rows, [CLS] and [SEP] included; known after `check`.
     """
 
     def __init__(
@@ -172,11 +160,7 @@ class Work:
             yield rows.token_ids
 
     def check(self) -> None:
-        """Compares the contenders' rows and counts their tokens.
-
-        Raises:
-            UserError: their rows differ.
-        """
+        """Counts the tokens of the contenders' rows; a UserError where rows differ."""
         theirs, ours = (np.concatenate([*rows]) for rows in (self.their_rows(), self.our_rows()))
         if not np.array_equal(theirs, ours):
             raise UserError(
@@ -210,11 +194,7 @@ class Work:
         return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self._vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
-        """For `interleave`: each makes all batches and returns the number of tokens.
-
-        Args:
-            passes: over the shards; of the text there is one.
-        """
+        """Functions that make all batches, of some passes over the shards; of the text one."""
         in_shards = sum(
             int(np.count_nonzero(batch["token_ids"]))
             for batch in self.shard_rows(passes).as_numpy_iterator()
@@ -251,14 +231,7 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Documents of a million characters a megabyte in all; the last one is cut.
-
-    Args:
-        pattern: files, plain or .gz; a made-up language when None.
-
-    Raises:
-        UserError: no file, or one that cannot be read.
-    """
+    """Documents of files, or made up, a million characters a megabyte; the last one is cut."""
     left = round(megabytes * 1e6)
     texts = []
     for text in documents(f"text:{pattern}") if pattern else made_up_texts():

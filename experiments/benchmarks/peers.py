@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmarks.harness import set_threads
+from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
 from macaron_tf.interop import Pretrained, import_encoder_decoder, read_language_model
 from macaron_tf.models import EncoderConfig
@@ -20,11 +21,7 @@ from macaron_tf.text.byte_pairs import byte_alphabet
 
 
 def begin(threads: int, inter_op_threads: int | None = None) -> None:
-    """Sets the threads of PyTorch and TensorFlow, before either computes anything.
-
-    Raises:
-        UserError: PyTorch or transformers is missing.
-    """
+    """Sets the threads of PyTorch and TensorFlow; a UserError where a peer is missing."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     # No reaching out for files: the models are made here.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -40,13 +37,20 @@ def begin(threads: int, inter_op_threads: int | None = None) -> None:
     set_threads(threads, inter_op_threads)
 
 
-class HuggingFacePeer:
-    """One of transformers' models that generate, of random weights.
+def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -> BeamSearchConfig:
+    """Beam search for outputs of exactly so many tokens."""
+    return BeamSearchConfig(
+        beam_size=beam_size,
+        length_penalty=0.0,
+        max_length_ratio=0.0,
+        max_length_offset=new_tokens,
+        max_length=new_tokens,
+        min_length=new_tokens - 1,
+    )
 
-    Args:
-        kind: its class.
-        settings: of its configuration.
-    """
+
+class HuggingFacePeer:
+    """One of transformers' classes that generate, of random weights."""
 
     def __init__(self, kind: type, **settings: Any):
         import torch
@@ -156,11 +160,10 @@ class GPT2Peer(HuggingFacePeer):
         )
 
     def ours(self, directory: pathlib.Path) -> Pretrained:
-        """Our language model with the same weights, read from what `save_pretrained` writes.
+        """Our language model with the same weights, read from files that are written here.
 
-        Args:
-            directory: for those files, and for a vocabulary of as many pieces: bytes, pairs of
-                bytes and the end of a text.
+        Beside those of `save_pretrained` these are a vocabulary of as many pieces: bytes, pairs of
+        bytes and the end of a text.
         """
         self.model.save_pretrained(directory)
         letters = sorted(byte_alphabet())

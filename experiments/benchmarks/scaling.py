@@ -15,10 +15,8 @@ over all sizes, where what does not grow bends it, and over the upper half.
 import argparse
 import dataclasses
 import functools
-import gc
 import itertools
 import os
-import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,20 +25,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import (
-    DROPOUT,
-    DTYPE_POLICY,
-    Benchmark,
-    heading,
-    machine,
-    quartiles,
-    save,
-    say,
-    set_threads,
-    several,
-    timed,
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Benchmark, say
+from experiments.benchmarks.workers import (
+    CLEAR,
+    GIVE_BACK_MEMORY,
+    Contender,
+    Worker,
+    peak_of,
+    thread_variables,
 )
-from experiments.benchmarks.workers import Contender, Worker, thread_variables
 from experiments.command_line import count, switch
 from experiments.tables import markdown_table
 from macaron_tf.errors import UserError, exit_on_user_error
@@ -71,7 +65,7 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras"),
-    several("--axes", AXES, "what varies"),
+    harness.several("--axes", AXES, "what varies"),
     *(
         count(f"--{flag}", f"values of {axis} where it varies", values, nargs="+")
         for axis, (_, flag, values) in AXES.items()
@@ -81,8 +75,8 @@ command = Benchmark(
     count("--width", f"D elsewhere; a multiple of {HEAD_DIM}", 128),
     count("--layers", "layers elsewhere", 2),
     count("--tokens N", "where L varies, B = N / L instead of --batch"),
-    DTYPE_POLICY,
-    DROPOUT,
+    harness.DTYPE_POLICY,
+    harness.DROPOUT,
     switch("--jit", "compile the step with XLA"),
     switch("--no-memory", "measure time only"),
     rounds=3,
@@ -92,15 +86,7 @@ command = Benchmark(
 
 @dataclass(frozen=True)
 class Point:
-    """A step.
-
-    Attributes:
-        length, batch, width, layers: L, B, D (a multiple of the heads' 64) and depth.
-        dropout: on sub-layer outputs and attention weights.
-        dtype_policy: `"float32"` or `"mixed_bfloat16"`.
-        jit: compile with XLA.
-        seed: of weights and inputs.
-    """
+    """A step: L, B, D and depth; the others are options of the command."""
 
     length: int
     batch: int
@@ -126,11 +112,9 @@ class _RecurrenceBlock(SwishRNNBlock):
 
 
 def make_stack(mixer: str, point: Point) -> keras.layers.Layer:
-    """The layers, built: `(B, L, D) -> (B, L, D)`.
+    """The layers of one of `MIXERS`, built: `(B, L, D) -> (B, L, D)`.
 
-    Args:
-        mixer: one of `MIXERS`. The feed-forward has 3 D inner units and the recurrence 2 D: equal
-            parameters.
+    The feed-forward has 3 D inner units and the recurrence 2 D: equal parameters.
     """
     keras.utils.set_random_seed(point.seed)
     options = {
@@ -161,9 +145,7 @@ def make_stack(mixer: str, point: Point) -> keras.layers.Layer:
 def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
     """A function that goes forward and backward through the layers, whole rows, no padding.
 
-    Returns:
-        A function that returns the output's mean and the gradients of the input and the weights,
-        when all are there.
+    It returns the output's mean and the gradients of the input and the weights.
     """
     stack = make_stack(mixer, point)
     rng = np.random.default_rng(point.seed)
@@ -188,47 +170,12 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
     return run
 
 
-# Memory is measured on Linux, beyond what is there before a step. A process's resident set counts
-# only living tensors where freed memory is given back: here in a child process without oneDNN's
-# pool, in which malloc maps every tensor of 16 KiB or more by itself and unmaps it when it dies.
-# Weights and inputs are there before; activations, gradients and scratch are counted, to a quarter
-# of a MiB or so. TensorFlow's own statistics of oneDNN's pool leave out tensors below 256 KiB: at
-# L = 64 all there are.
-_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 14), "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
-_CLEAR = pathlib.Path("/proc/self/clear_refs")
-
-
-def peak_of(run: Callable[[], object]) -> int:
-    """Bytes by which a call raises the resident set at most, above what it was before the call.
-
-    Args:
-        run: the work, done once before, for its traces and thread pools.
-    """
-    gc.collect()
-    # proc(5), of clear_refs: 5 sets the peak, which importing may have made, to the present size.
-    _CLEAR.write_text("5")
-    before = _resident("VmRSS")
-    run()
-    return max(_resident("VmHWM") - before, 0)
-
-
-def _resident(field: str) -> int:
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    sizes = dict(line.split(":", 1) for line in lines)
-    return int(sizes[field].split()[0]) * 1024
-
-
 def peaks(works: Sequence[tuple[str, Point]], threads: int) -> Iterator[int]:
-    """The peak bytes of each mixer's step at a point, measured in a child process.
-
-    Raises:
-        UserError: this system's peaks cannot be set back, or the child ended early, such as for
-            want of memory.
-    """
-    if not os.access(_CLEAR, os.W_OK):
-        raise UserError(f"memory is measured by {_CLEAR}, not to be had here: give --no-memory.")
+    """The peak bytes of each mixer's step at a point, measured in a child process."""
+    if not os.access(CLEAR, os.W_OK):
+        raise UserError(f"memory is measured by {CLEAR}, not to be had here: give --no-memory.")
     given = {"works": [(mixer, dataclasses.asdict(point)) for mixer, point in works]}
-    environment = {**thread_variables(threads), **_ENVIRONMENT}
+    environment = {**thread_variables(threads), **GIVE_BACK_MEMORY}
     work = works[0]
     try:
         with Worker("experiments.benchmarks.scaling:peak_contenders", given, environment) as child:
@@ -254,10 +201,6 @@ def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender
 def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float | None]:
     """The law `cost = factor * size ** exponent`, a straight line between logarithms.
 
-    Args:
-        sizes: two or more, different, above 0.
-        costs: one of each size, above 0.
-
     Returns:
         "exponent", "factor", how many "sizes" there were, and "r_squared": the share of the
         logarithms' variance that the law explains; None of two points, which any law explains.
@@ -279,11 +222,7 @@ def _shown(law: Mapping) -> str:
 
 
 def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict]:
-    """The law of all points, and that of the upper half, which constant costs bend less.
-
-    Args:
-        sizes: two or more, rising; of two or three the upper half is the last two.
-    """
+    """The law of all points, and that of the upper half (two or more), which bends less."""
     first = min(len(sizes) // 2, len(sizes) - 2)
     return {
         "all": power_law(sizes, costs),
@@ -309,14 +248,8 @@ def exponents(results: Mapping[str, list[dict]]) -> dict:
 
 
 def report(results: Mapping[str, list[dict]], facts: Mapping, about: str) -> str:
-    """The report as text: the exponents of all axes, then a table of points for each.
-
-    Args:
-        results: of each axis the mixers' rows at its points, rising, from `measured`.
-        facts: from `machine`.
-        about: of all steps.
-    """
-    text = heading(TITLE, facts) + (
+    """The report of `measured`'s rows: exponents of all axes, then a table of points for each."""
+    text = harness.heading(TITLE, facts) + (
         f"Forward and backward, {about}. Times are medians of interleaved rounds, quartiles in "
         "brackets; memory is what a step's peak adds to weights and inputs. Exponents are of "
         "cost = a size^p, least squares of the logarithms.\n\n## Exponents\n\n"
@@ -380,11 +313,7 @@ def figure(results: Mapping[str, list[dict]]):
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
-    """The points of each axis that is asked for, rising.
-
-    Raises:
-        UserError: a width that the heads do not divide, too few values, or too few tokens.
-    """
+    """The points of each axis that is asked for, rising; a UserError where options disagree."""
     given = vars(options)
     for value in (*options.widths, options.width):
         if value % HEAD_DIM:
@@ -408,9 +337,9 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
 
 
 def measured(options: argparse.Namespace, points: Mapping[str, list[Point]]) -> dict:
-    """Of each axis the rows of `timed` at all points, with their size "at" and "point".
+    """Of each axis the rows of `timed` at all points.
 
-    A row also has "milliseconds" of a step, quartiles, and "mebibytes".
+    A row also has its size "at", its "point", "milliseconds" of a step, quartiles, and "mebibytes".
     """
 
     def turn(step: Callable, steps: int, tokens: int) -> int:
@@ -426,8 +355,8 @@ def measured(options: argparse.Namespace, points: Mapping[str, list[Point]]) -> 
             mixer: functools.partial(turn, make_step(mixer, point), steps, point.tokens)
             for mixer in MIXERS
         }
-        for row in timed(turns, options):
-            row["milliseconds"] = quartiles(1e3 * np.array(row["seconds"]) / steps)
+        for row in harness.timed(turns, options):
+            row["milliseconds"] = harness.quartiles(1e3 * np.array(row["seconds"]) / steps)
             row |= {"at": getattr(point, AXES[axis][0]), "point": dataclasses.asdict(point)}
             results[axis].append(row)
     if not options.no_memory:
@@ -443,10 +372,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Measures all points and prints the report."""
     options = command.parse_args(arguments)
     points = axis_points(options)
-    set_threads(options.threads)
+    harness.set_threads(options.threads)
     # Every point is a function of its own, traced once; TensorFlow would warn of so many.
     tf.get_logger().setLevel("ERROR")
-    facts = machine(options.threads, command.packages)
+    facts = harness.machine(options.threads, command.packages)
     results = measured(options, points)
     about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' if options.jit else ''}"
     text = report(results, facts, about)
@@ -459,7 +388,9 @@ def main(arguments: list[str] | None = None) -> None:
             "exponents": exponents(results),
             "points": results,
         }
-        save(options.out, content, text + "\n![time and memory](results.png)\n", figure(results))
+        harness.save(
+            options.out, content, text + "\n![time and memory](results.png)\n", figure(results)
+        )
 
 
 if __name__ == "__main__":

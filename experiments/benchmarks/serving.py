@@ -33,7 +33,7 @@ from experiments.benchmarks.harness import Benchmark, Tables, timed
 from experiments.benchmarks.made_up_text import made_up_texts
 from experiments.command_line import argument, count, switch
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.decoding import translate_ids
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
@@ -84,26 +84,23 @@ class HuggingFaceClassifier:
 
     Args:
         config: the shape; its vocabulary is the given one's.
-        vocabulary: whose words the tokenizer takes.
-        max_length: longest row.
         seed: of the weights. They are drawn five times as wide as BERT's: answers then differ
             from text to text, so that agreement means something.
-        dtype: name of PyTorch's type of weights and arithmetic.
+        bfloat16: weights and arithmetic.
     """
 
     def __init__(
         self,
         config: EncoderConfig,
         vocabulary: WordPieceVocabulary,
-        max_length: int,
         seed: int,
-        dtype: str = "float32",
+        bfloat16: bool = False,
     ):
         import torch
         import transformers
 
         torch.manual_seed(seed)
-        self._torch, self._max_length, self._vocabulary = torch, max_length, vocabulary
+        self._torch, self._vocabulary = torch, vocabulary
         self._tokenizer = transformers.BertTokenizerFast(
             vocab={word: number for number, word in enumerate(vocabulary.words)},
             do_lower_case=vocabulary.lower_case,
@@ -120,26 +117,17 @@ class HuggingFaceClassifier:
             attn_implementation="sdpa",
         )
         model = transformers.BertForSequenceClassification(settings).eval()
-        self._model = model.bfloat16() if dtype == "bfloat16" else model
+        self._model = model.bfloat16() if bfloat16 else model
 
     def __call__(self, lines: Sequence[str]) -> np.ndarray:
         """Lines `(B,)` to probabilities `(B, C)`."""
-        inputs = self._tokenizer(
-            list(lines),
-            padding=True,
-            truncation=True,
-            max_length=self._max_length,
-            return_tensors="pt",
-        )
+        cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
+        inputs = self._tokenizer(list(lines), return_tensors="pt", **cut)
         with self._torch.inference_mode():
             return self._model(**inputs).logits.float().softmax(-1).numpy()
 
     def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
-        """Our classifier of a dtype policy with the same weights.
-
-        Args:
-            directory: for the files of `save_pretrained`, which are read.
-        """
+        """Our classifier with the same weights, read from `save_pretrained`'s files."""
         self._model.save_pretrained(directory)
         self._vocabulary.save(directory)
         # Hugging Face's name of the same lines.
@@ -153,17 +141,6 @@ class HuggingFaceClassifier:
         kernel, bias = (value.detach().numpy() for value in (head.weight, head.bias))
         network.head.dense.set_weights([kernel.T, bias])
         return network
-
-
-def saved_classifier(
-    network: EncoderClassifier,
-    vocabulary: WordPieceVocabulary,
-    max_length: int,
-    folder: pathlib.Path,
-) -> Answer:
-    """Our classifier exported into a folder by `export.keras_model`, loaded by TensorFlow alone."""
-    words = ("--labels", *LABELS, "--max-length", str(max_length))
-    return _exported(network, vocabulary, folder, "probabilities", *words)
 
 
 def _exported(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
@@ -185,43 +162,40 @@ def _exported(network, vocabulary, folder: pathlib.Path, output: str, *words: st
     return answer
 
 
-def keras_classifier(
-    network: EncoderClassifier, vocabulary: WordPieceVocabulary, max_length: int, predict: bool
-) -> Answer:
-    """The model in memory.
+def our_answers(
+    network: EncoderClassifier, vocabulary: WordPieceVocabulary, folder: pathlib.Path
+) -> dict[str, Answer]:
+    """Our classifier's: its SavedModel loaded by TensorFlow alone; in memory a graph; op by op."""
 
-    Args:
-        predict: by Keras's `predict_on_batch`, a graph; else op by op, as a call does it.
-    """
-
-    def answer(lines: Sequence[str]) -> np.ndarray:
-        inputs = encode_pairs(vocabulary, tf.constant(lines), None, max_length)
-        logits = network.predict_on_batch(inputs) if predict else network(inputs, training=False)
+    def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
+        logits = call(encode_pairs(vocabulary, tf.constant(lines), None, MAX_LENGTH))
         return tf.nn.softmax(tf.cast(logits, tf.float32)).numpy()
 
-    return answer
+    words = ("--labels", *LABELS, "--max-length", str(MAX_LENGTH))
+    calls = {
+        "Keras, predict_on_batch": network.predict_on_batch,
+        "Keras, called": functools.partial(network, training=False),
+    }
+    return {
+        SAVED_MODEL: _exported(network, vocabulary, folder, "probabilities", *words),
+        **{name: functools.partial(answer, call) for name, call in calls.items()},
+    }
 
 
 def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
     """The classifier in all hands, by name, the reference first; exported into `folder`."""
-    lines = made_up_lines(2000, LONGEST, options.seed)
-    vocabulary = WordPieceVocabulary.train(lines, 4000)
+    vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
     changes = {"num_layers": options.layers} if options.layers else {}
     config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
-    peer = functools.partial(HuggingFaceClassifier, config, vocabulary, MAX_LENGTH, options.seed)
-    theirs = peer()
+    theirs = HuggingFaceClassifier(config, vocabulary, options.seed)
     network = theirs.ours(folder / "peer")
-    answers = {
-        REFERENCE: theirs,
-        SAVED_MODEL: saved_classifier(network, vocabulary, MAX_LENGTH, folder / "float32"),
-        "Keras, predict_on_batch": keras_classifier(network, vocabulary, MAX_LENGTH, True),
-        "Keras, called": keras_classifier(network, vocabulary, MAX_LENGTH, False),
-    }
+    answers = {REFERENCE: theirs, **our_answers(network, vocabulary, folder / "float32")}
     if options.bfloat16:
         network = theirs.ours(folder / "peer", dtype="mixed_bfloat16")
-        saved = saved_classifier(network, vocabulary, MAX_LENGTH, folder / "bfloat16")
-        answers[f"{REFERENCE}, bfloat16"] = peer(dtype="bfloat16")
-        answers[f"{SAVED_MODEL}, bfloat16"] = saved
+        ours = our_answers(network, vocabulary, folder / "bfloat16")
+        peer = HuggingFaceClassifier(config, vocabulary, options.seed, bfloat16=True)
+        answers[f"{REFERENCE}, bfloat16"] = peer
+        answers[f"{SAVED_MODEL}, bfloat16"] = ours[SAVED_MODEL]
     return answers
 
 
@@ -230,11 +204,7 @@ def translators(
 ) -> dict[str, Answer]:
     """A random translator with beam search, text to text: its graph in memory, its SavedModel.
 
-    Args:
-        size: of the catalog's translators.
-        lines: its vocabulary is trained on.
-        new_tokens: of every translation, so that all take as many steps.
-        folder: for the SavedModel.
+    All translations have `new_tokens`, so that all take as many steps.
 
     Returns:
         By name, functions of lines that give their translations as strings `(B, 1)`.
@@ -243,13 +213,7 @@ def translators(
         lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
     )
     network = catalog.build(f"transformer_{size}", vocab_size=vocabulary.size)
-    config = BeamSearchConfig(
-        length_penalty=0.0,
-        max_length=new_tokens,
-        min_length=new_tokens - 1,
-        max_length_ratio=0.0,
-        max_length_offset=new_tokens,
-    )
+    config = peers.exact_search(new_tokens)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec((None,), tf.string)])
     def graph(lines):
@@ -267,11 +231,7 @@ def translators(
 
 
 def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
-    """Refuses contenders whose answers are not the first one's.
-
-    Raises:
-        UserError: probabilities differ by more than 1e-4 (5e-2 in bfloat16), or text at all.
-    """
+    """Refuses answers unlike the first contender's: by 1e-4 (5e-2 in bfloat16), text at all."""
     reference = next(iter(answers))
     for lines in requests:
         expected = answers[reference](lines)
@@ -289,11 +249,10 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
 def turn(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
-    """One pass over all requests, each of them timed; returns the number of rows.
+    """Clients, threads, take the next request as soon as they have an answer, and time it.
 
-    Args:
-        clients: threads that take the next request as soon as they have an answer.
-        latencies: gets the seconds of each request.
+    Returns:
+        The number of rows.
     """
 
     def one(lines: Sequence[str]) -> float:
@@ -325,6 +284,8 @@ def with_latencies(
     for row in rows:
         times = 1e3 * np.array(seconds[row["name"]][options.warm_up * len(requests) :])
         row["latency_ms"] = {f"p{n}": float(np.percentile(times, n)) for n in (50, 95, 99)}
+        shown = (f"{value:.1f}" for value in row["latency_ms"].values())
+        row["more"] = {f"{' / '.join(row['latency_ms'])}, ms": " / ".join(shown)}
     return rows
 
 

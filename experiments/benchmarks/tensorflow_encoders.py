@@ -77,7 +77,6 @@ def training_step(
     """AdamW updates of a `FitModel` on the setting's batch, repeated without end.
 
     Args:
-        jit: compile the step with XLA.
         strategy: whose devices share the batch; TensorFlow's default one is one device.
         implementation: of the kernels.
         network: of that config, with weights of its own; otherwise one is made.
@@ -156,14 +155,7 @@ def replica_contenders(**options) -> dict[str, Contender]:
 
 
 def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
-    """AdamW steps on the setting's batch.
-
-    Args:
-        model: a Keras 3 or tf_keras model from token ids `(B, L)` and masked positions `(B, P)` to
-            logits `(B, P, V)`.
-        optimizer: of the same Keras.
-        jit: compile the step with XLA.
-    """
+    """AdamW steps of a Keras 3 or tf_keras model: token ids, positions -> logits `(B, P, V)`."""
     batch = {name: tf.constant(array) for name, array in random_batch(setting).items()}
     weights = model.trainable_variables
     # Keras 3 keeps TensorFlow's variables in its own.
@@ -263,12 +255,7 @@ def model_garden_contenders(**options) -> dict[str, Contender]:
 def peer_contenders(
     setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
 ) -> dict[str, Contender]:
-    """A library's steps without and with XLA.
-
-    Args:
-        keras: the Keras that its layers are made for.
-        make: `setting -> model`.
-    """
+    """A library's steps without and with XLA, in the Keras that its layers are made for."""
     keras.utils.set_random_seed(setting.seed)
     policy = "mixed_bfloat16" if setting.bfloat16 else "float32"
     keras.mixed_precision.set_global_policy(policy)

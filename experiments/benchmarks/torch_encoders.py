@@ -23,11 +23,7 @@ from experiments.benchmarks.workers import Contender
 
 
 class SdpaLayer(nn.Module):
-    """A Transformer layer with one fused projection and one fused attention call.
-
-    Args:
-        setting: its D, F, H and dropout.
-    """
+    """A Transformer layer with one fused projection and one fused attention call."""
 
     def __init__(self, setting: StepSetting):
         super().__init__()
@@ -55,11 +51,7 @@ class SdpaLayer(nn.Module):
 
 
 class SdpaEncoder(nn.Module):
-    """BERT with the head over masked tokens, by hand.
-
-    Args:
-        setting: shapes and dropout.
-    """
+    """BERT with the head over masked tokens, by hand."""
 
     def __init__(self, setting: StepSetting):
         super().__init__()
@@ -118,12 +110,7 @@ def hugging_face_logits(
 def training_step(
     setting: StepSetting, model: nn.Module, logits: Callable[..., torch.Tensor]
 ) -> Contender:
-    """AdamW steps on the setting's batch.
-
-    Args:
-        model: what is trained.
-        logits: of `ids (B, L)` and positions `(N,)`, `(N, V)`.
-    """
+    """AdamW steps of a model; `logits` are `(N, V)` of `ids (B, L)` and positions `(N,)`."""
     batch = random_batch(setting)
     ids = torch.from_numpy(batch["token_ids"]).long()
     positions = torch.from_numpy(flat_positions(batch))

@@ -19,16 +19,9 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
+from experiments.benchmarks import harness
 from experiments.benchmarks.encoder_step import SETTINGS, StepSetting
-from experiments.benchmarks.harness import (
-    DROPOUT,
-    DTYPE_POLICY,
-    Benchmark,
-    Tables,
-    compare,
-    interleave,
-    several,
-)
+from experiments.benchmarks.harness import Benchmark, Tables
 from experiments.benchmarks.workers import Worker, thread_variables
 from experiments.command_line import argument, count, switch
 from macaron_tf.errors import UserError
@@ -59,14 +52,14 @@ command = Benchmark(
     "tokens",
     ("tensorflow", "keras", "torch", "transformers", "keras-hub", "tf-models-official"),
     argument("--against", "see above", default="blocks", choices=AGAINST),
-    several(
+    harness.several(
         "--settings",
         SETTINGS,
         "small: 4 layers, D 256, 32 x 128 tokens; base: 2 layers, D 768, 4 x 512 tokens",
         ["small"],
     ),
-    DTYPE_POLICY,
-    DROPOUT,
+    harness.DTYPE_POLICY,
+    harness.DROPOUT,
     switch("--jit", "blocks and replicas: compile the step with XLA"),
     argument(
         "--implementation",
@@ -74,7 +67,7 @@ command = Benchmark(
         default="auto",
         choices=("auto", *NAMES),
     ),
-    several("--peers", PEERS, "the others"),
+    harness.several("--peers", PEERS, "the others"),
     count("--replicas", "of --against replicas", 2),
     count("--steps", "updates a turn", 3),
     rounds=7,
@@ -109,14 +102,14 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
         }
         if options.against == "peers":
             check_sizes({name: n for worker in workers for name, n in worker.parameters.items()})
-        rows = interleave(
+        rows = harness.interleave(
             turns,
             options.rounds,
             options.warm_up,
             lambda: sum(worker.cpu_seconds for worker in workers),
         )
     ours = workers[0].parameters
-    return compare(rows, fastest(rows, ours) if options.against == "peers" else None)
+    return harness.compare(rows, fastest(rows, ours) if options.against == "peers" else None)
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:

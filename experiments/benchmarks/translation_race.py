@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import string
 import subprocess
 import sys
 import time
@@ -37,11 +38,7 @@ OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
 def write_pieces(
     path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
 ) -> None:
-    """Writes lines of pieces with blanks between them, as Joey NMT's level "word" splits them.
-
-    Args:
-        rows: the ids of each line; an EOS at the end is left out.
-    """
+    """Writes rows of ids as pieces between blanks, Joey NMT's level "word", without EOS."""
     names = [vocabulary.processor.id_to_piece(i) for i in range(vocabulary.pieces)]
     lines = (" ".join(names[i] for i in row if i != EOS) for row in rows)
     write_aside(path, "".join(line + "\n" for line in lines).encode())
@@ -66,11 +63,10 @@ def joey_config(
     tokens: int,
     log_every: int,
     validate_every: int,
-) -> dict:
+) -> str:
     """The configuration of the model and the optimizer that a recipe describes.
 
     Args:
-        recipe: ours.
         folder: with `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`; Joey NMT makes
             its `run` there.
         tokens: rows times padded length of a batch, on the longer side.
@@ -86,66 +82,19 @@ def joey_config(
             "Joey NMT has no equal model: give a Transformer, one dropout for all its places and "
             "training.schedule=inverse_sqrt"
         )
-    source, target = (
-        {"lang": language, "level": "word", "voc_file": str(folder / "vocabulary.txt")}
-        for language in recipe.data.languages
+    source, target = recipe.data.languages
+    template = string.Template(pathlib.Path(__file__).with_name("joeynmt.yaml").read_text())
+    return template.substitute(
+        {**dataclasses.asdict(model), **dataclasses.asdict(training)},
+        name=recipe.model,
+        folder=folder,
+        source=source,
+        target=target,
+        tokens=tokens,
+        label_smoothing=recipe.label_smoothing,
+        log_every=log_every,
+        validate_every=validate_every,
     )
-    width = model.hidden_dim
-    stack = {
-        "type": "transformer",
-        "hidden_size": width,
-        "ff_size": model.feed_forward_dim,
-        "num_heads": model.num_heads,
-        "dropout": model.dropout,
-        "activation": model.activation,
-        "layer_norm": model.norm,
-        "embeddings": {"embedding_dim": width, "scale": True, "dropout": model.dropout},
-    }
-    return {
-        "name": recipe.model,
-        "joeynmt_version": "2.3.0",
-        "model_dir": str(folder / "run"),
-        "use_cuda": False,
-        "random_seed": training.seed,
-        "data": {
-            "train": str(folder / "train"),
-            "dev": str(folder / "validation"),
-            "dataset_type": "plain",
-            "src": source,
-            "trg": target,
-        },
-        # Greedy for at most half as many pieces again as the source has, its default.
-        "testing": {"batch_size": 64, "batch_type": "sentence", "eval_metrics": []},
-        "training": {
-            "batch_size": tokens,
-            "batch_type": "token",
-            "normalization": "tokens",
-            "label_smoothing": recipe.label_smoothing,
-            "optimizer": "adam",
-            "adam_betas": [training.beta_1, training.beta_2],
-            "learning_rate": training.learning_rate,
-            # Below it Joey NMT stops, and the warm-up starts there.
-            "learning_rate_min": 0.0,
-            "learning_rate_warmup": training.warmup_steps,
-            "scheduling": "warmupinversesquareroot",
-            "epochs": 1_000_000,
-            "updates": training.max_steps,
-            "logging_freq": log_every,
-            "validation_freq": validate_every,
-            "early_stopping_metric": "loss",
-            "keep_best_ckpts": 1,
-            "print_valid_sents": [],
-        },
-        "model": {
-            # DeepNet's factors come with "xavier_normal" only.
-            "initializer": "xavier_uniform",
-            "embed_initializer": "xavier_uniform",
-            "tied_embeddings": True,
-            "tied_softmax": True,
-            "encoder": {**stack, "num_layers": model.num_encoder_layers},
-            "decoder": {**stack, "num_layers": model.num_decoder_layers},
-        },
-    }
 
 
 def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int, epochs: int = 5) -> float:
@@ -156,8 +105,6 @@ def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int, epochs: int =
 
     Args:
         lengths: (rows,) the longer side of each pair, EOS included.
-        tokens: of a batch.
-        seed: of the shuffling.
         epochs: to take the mean of; they differ by a percent.
     """
     rng = np.random.default_rng(seed)
@@ -199,9 +146,6 @@ class Trainer(abc.ABC):
     def turn(self, updates: int) -> float:
         """Lets the command run until it has logged so many more updates, then halts it.
 
-        Args:
-            updates: a multiple of those between two lines of the log.
-
         Returns:
             Seconds of CPU that the process used for them.
 
@@ -226,11 +170,7 @@ class Trainer(abc.ABC):
         self._process.send_signal(signal.SIGCONT)
 
     def look(self) -> None:
-        """Reads what was logged since the last look.
-
-        Raises:
-            UserError: the command ended.
-        """
+        """Reads the log's new lines; a UserError where the command has ended."""
         if (self.run / self.log).exists():
             with (self.run / self.log).open("rb") as log:
                 log.seek(self._read)
@@ -325,26 +265,22 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
     Args:
         settings: `PATH=VALUE`, to replace more.
         dropout: of embeddings, sub-layers, attention weights and inner activations.
-
-    Raises:
-        UserError: a bad setting.
     """
     places = ("dropout", "attention_dropout", "activation_dropout")
     equal = [f"model.{place}={dropout}" for place in places]
-    recipe = registry.load(RECIPE, TranslationRecipe)
     # Neither ends before it is told to.
-    endless = "training.max_steps=1_000_000"
-    return override(recipe, [*equal, "model.epsilon=1e-6", endless, *settings])
+    equal += ["model.epsilon=1e-6", "training.max_steps=1_000_000"]
+    return override(registry.load(RECIPE, TranslationRecipe), [*equal, *settings])
 
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
     """The padded tokens of a batch whose updates hold so many real target tokens on average."""
 
-    def distance(budget: int) -> float:
-        return abs(mean_target_tokens(data, budget) - target_tokens)
-
     longest = data.lengths[-1]
-    return min(range(longest, max(longest, round(4 * target_tokens)) + 1, 8), key=distance)
+    return min(
+        range(longest, max(longest, round(4 * target_tokens)) + 1, 8),
+        key=lambda budget: abs(mean_target_tokens(data, budget) - target_tokens),
+    )
 
 
 def mean_target_tokens(data: TranslationData, budget: int) -> float:
@@ -354,11 +290,7 @@ def mean_target_tokens(data: TranslationData, budget: int) -> float:
 
 
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
-    """Writes both systems' input into a folder; returns their trainers by name.
-
-    Raises:
-        UserError: bad settings, or the text cannot be read.
-    """
+    """Writes both systems' input into a folder; returns their trainers by name."""
     recipe = equal_recipe(options.set, options.dropout)
     languages, data_dir = recipe.data.languages, options.data_dir
     vocabulary = Start("").vocabulary(recipe, data_dir=data_dir)
@@ -382,21 +314,16 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
         write_pieces(joey / f"validation.{language}", held_out, vocabulary)
     validate_every = options.validate_every if options.bleu_minutes else 100_000 * options.updates
     config = joey_config(recipe, joey, options.tokens, options.updates, validate_every)
-    # JSON is YAML; PyYAML wants a dot in 1.0e-8, which no number here needs.
-    write_aside(joey / "config.yaml", (json.dumps(config, indent=1) + "\n").encode())
+    write_aside(joey / "config.yaml", config.encode())
 
-    updates = updates_per_epoch(data.row_lengths, options.tokens, recipe.training.seed)
-    theirs = data.target_tokens / updates
+    epoch = updates_per_epoch(data.row_lengths, options.tokens, recipe.training.seed)
+    theirs = data.target_tokens / epoch
     budget = options.our_tokens or equal_budget(data, theirs)
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        **thread_variables(options.threads),
-    }
+    environment = {**os.environ, **thread_variables(options.threads)}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     trainers: dict[str, Trainer] = {
         name: OurTrainer(
-            command=our_command(options, work, policy, budget, validate_every),
+            command=our_command(options, recipe, work, policy, budget, validate_every),
             run=work / policy,
             environment=environment,
             target_tokens=mean_target_tokens(data, budget),
@@ -418,15 +345,14 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
 
 
 def our_command(
-    options: argparse.Namespace, work: pathlib.Path, policy: str, budget: int, validate_every: int
+    options: argparse.Namespace,
+    recipe: TranslationRecipe,
+    work: pathlib.Path,
+    policy: str,
+    budget: int,
+    validate_every: int,
 ) -> list[str]:
-    """Our training command in one dtype policy, which also names the run's folder in `work`.
-
-    Args:
-        budget: padded tokens of a batch.
-        validate_every: in updates.
-    """
-    recipe = equal_recipe(options.set, options.dropout)
+    """Our training command in one dtype policy, which also names the run's folder in `work`."""
     settings = {
         **{f"model.{name}": value for name, value in recipe.model_options},
         "training.max_steps": recipe.training.max_steps,

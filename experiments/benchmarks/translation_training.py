@@ -31,16 +31,8 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from experiments.benchmarks.harness import (
-    Benchmark,
-    compare,
-    heading,
-    interleave,
-    machine,
-    publish,
-    save,
-    say,
-)
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Benchmark, say
 from experiments.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
 from experiments.command_line import argument, count, settings
 from experiments.tables import markdown_table
@@ -76,19 +68,19 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
         return round(options.updates * trainers[name].target_tokens)
 
     turns = {name: functools.partial(turn, name) for name in trainers}
-    rows = interleave(turns, options.rounds, options.warm_up)
+    rows = harness.interleave(turns, options.rounds, options.warm_up)
     for row in rows:
         # What this process used itself, which only waited, is no contender's.
         row["cpu_seconds"] = cpu_seconds[row["name"]][options.warm_up :]
-    return compare(rows, REFERENCE)
+    return harness.compare(rows, REFERENCE)
 
 
 def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
     """One contender trains alone for so many minutes.
 
     Returns:
-        For each validation "updates", "minutes" since the command was given, "bleu" and the
-        "target_tokens" of the mean update times updates.
+        For each validation "updates", "target_tokens" (of the mean update times updates),
+        "minutes" since the command was given, and "bleu".
     """
     began, seen = time.monotonic(), {}
     while time.monotonic() - began < 60 * minutes:
@@ -101,9 +93,9 @@ def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
     return [
         {
             "updates": step,
+            "target_tokens": step * trainer.target_tokens,
             "minutes": passed,
             "bleu": trainer.bleu(step),
-            "target_tokens": step * trainer.target_tokens,
         }
         for step, passed in seen.items()
     ]
@@ -112,11 +104,7 @@ def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
 def bleu_curves(
     trainers: Mapping[str, Trainer], options: argparse.Namespace, facts: Mapping
 ) -> str:
-    """All contenders' curves, written after each; those that `--out` holds already are kept.
-
-    Returns:
-        The report.
-    """
+    """The report of all curves, written after each; those that `--out` holds already are kept."""
     padded = {name: trainer.padded_tokens for name, trainer in trainers.items()}
     what = {"minutes": options.bleu_minutes, "padded_tokens": padded}
     path, curves = pathlib.Path(options.out or "", "results.json"), {}
@@ -124,7 +112,7 @@ def bleu_curves(
         kept = json.loads(path.read_text(encoding="utf-8"))
         if {key: kept.get(key) for key in what} == what:
             curves = kept["curves"]
-    about = heading("Translation training: greedy validation BLEU against minutes", facts)
+    about = harness.heading("Translation training: greedy validation BLEU against minutes", facts)
     about += f"{equality(trainers)}\n\n"
     for name, trainer in trainers.items():
         if name in curves:
@@ -134,15 +122,17 @@ def bleu_curves(
         curves[name] = bleu_curve(trainer, options.bleu_minutes)
         if options.out:
             text = about + bleu_table(curves) + "\n![BLEU](results.png)\n"
-            save(options.out, {**what, "machine": facts, "curves": curves}, text, plot(curves))
+            harness.save(
+                options.out, {**what, "machine": facts, "curves": curves}, text, plot(curves)
+            )
     return about + bleu_table(curves)
 
 
 def bleu_table(curves: Mapping[str, list[dict]]) -> str:
     """All points in Markdown."""
-    formats = {"updates": ",", "target_tokens": ",.0f", "minutes": ".1f", "bleu": ".1f"}
+    cells = "{updates:,} {target_tokens:,.0f} {minutes:.1f} {bleu:.1f}"
     rows = [
-        [name, *(format(point[key], how) for key, how in formats.items())]
+        [name, *cells.format(**point).split()]
         for name, points in curves.items()
         for point in points
     ]
@@ -161,11 +151,7 @@ def plot(curves: Mapping[str, list[dict]]) -> Figure:
 
 
 def peer_versions(python: str) -> dict[str, str]:
-    """The versions of Joey NMT and its PyTorch, asked of its interpreter.
-
-    Raises:
-        UserError: there is no such interpreter, or no Joey NMT that it can import.
-    """
+    """The versions of Joey NMT and its PyTorch; a UserError where an interpreter lacks them."""
     code = (
         "import importlib.metadata as m, joeynmt.training\n"
         "print(m.version('joeynmt'), m.version('torch'))"
@@ -194,7 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     if options.threads > len(cpus):
         raise UserError(f"--threads {options.threads}: this process may use {len(cpus)} CPUs")
-    facts = machine(options.threads, command.packages)
+    facts = harness.machine(options.threads, command.packages)
     facts["versions"] |= versions
     os.sched_setaffinity(0, cpus[: options.threads])  # the children's too
     # Or a halted child would outlive this process.
@@ -214,7 +200,7 @@ def main(arguments: list[str] | None = None) -> None:
     held = [round(trainer.target_tokens) for trainer in trainers.values()]
     setting = f"Multi30k, {min(held):,} to {max(held):,} target tokens an update"
     title = "Translation training, end to end"
-    publish(options.out, title, facts, [(setting, rows)], command.unit)
+    harness.publish(options.out, title, facts, [(setting, rows)], command.unit)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,15 @@ import pathlib
 import sys
 
 from experiments import registry
+from experiments.command_line import argument, single_program
 from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.recipe import Recipe
+from experiments.tables import markdown_table
 from experiments.tpu_check.chips import chip_of
-from macaron_tf.errors import UserError, exit_on_user_error
-from macaron_tf.io.paths import write_aside
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import read_bytes, write_aside
 
 MARKS = ("<!-- costs: written by experiments.cloud.cost -->", "<!-- end of costs -->")
-_COLUMNS = (
-    "recipe", "chip", "updates", "tokens an update", "tokens a core and step", "ms a step",
-    "chips", "hours", "chip-hours",
-)  # fmt: skip
 
 
 def tokens_of_update(recipe: Recipe) -> int:
@@ -37,11 +35,9 @@ def tokens_of_update(recipe: Recipe) -> int:
 
 def table(rows: list[dict]) -> str:
     """Costs in Markdown, a line for each of `tpu_check`'s rows that passes."""
-    lines = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
-    for row in rows:
-        if row["ok"]:
-            lines.append(f"| {' | '.join(_cells(row))} |")
-    return "\n".join(lines) + "\n"
+    lines = [_cells(row) for row in rows if row["ok"]]
+    names = ["recipe", "chip", "updates", "tokens an update", "tokens a core and step"]
+    return markdown_table([*names, "ms a step", "chips", "hours", "chip-hours"], lines)
 
 
 def _cells(row: dict) -> list[str]:
@@ -50,25 +46,13 @@ def _cells(row: dict) -> list[str]:
     a_core = row["rows"] * row["length"]
     chips = tokens / (a_core * chip.cores)
     hours = updates * row["milliseconds"] / 3.6e6
-    return [
-        row["recipe"],
-        row["topology"].partition(":")[0],
-        f"{updates:,}",
-        f"{tokens:,}",
-        f"{a_core:,}",
-        f"{row['milliseconds']:.1f}",
-        f"{chips:g}",
-        f"{hours:,.1f}",
-        f"{chips * hours:,.0f}",
-    ]
+    kind = row["topology"].partition(":")[0]
+    numbers = f"{updates:,} {tokens:,} {a_core:,} {row['milliseconds']:.1f} {chips:g} {hours:,.1f}"
+    return [row["recipe"], kind, *numbers.split(), f"{chips * hours:,.0f}"]
 
 
 def with_table(guide: str, costs: str, where: str) -> str:
-    """The guide with the table between its marks.
-
-    Raises:
-        UserError: it has no such marks.
-    """
+    """The guide with the table between its marks; a UserError where it has none."""
     first, last = MARKS
     before, begun, rest = guide.partition(first)
     _, ended, after = rest.partition(last)
@@ -77,17 +61,8 @@ def with_table(guide: str, costs: str, where: str) -> str:
     return f"{before}{first}\n{costs}{last}{after}"
 
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
+def run(options: argparse.Namespace) -> None:
     """Prints the table, or writes it into the guide."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.cloud.cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("results", help="what `tpu_check --json` wrote")
-    parser.add_argument("--readme", metavar="FILE", help="the guide to write into")
-    options = parser.parse_args(arguments)
     try:
         rows = json.loads(pathlib.Path(options.results).read_text(encoding="utf-8"))["rows"]
         costs = table(rows)
@@ -96,12 +71,18 @@ def main(arguments: list[str] | None = None) -> None:
     if not options.readme:
         print(costs, end="")
         return
-    try:
-        guide = pathlib.Path(options.readme).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--readme {options.readme} cannot be read: {error.strerror}") from error
+    guide = read_bytes(options.readme).decode()
     write_aside(options.readme, with_table(guide, costs, options.readme).encode())
 
+
+main = single_program(
+    "experiments.cloud.cost",
+    __doc__,
+    "",
+    "experiments.cloud.cost:run",
+    argument("results", "what `tpu_check --json` wrote"),
+    argument("--readme FILE", "the guide to write into"),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

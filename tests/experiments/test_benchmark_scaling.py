@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.benchmarks import harness, scaling
+from experiments.benchmarks import harness, scaling, workers
 from experiments.benchmarks.scaling import power_law, power_laws
 
 POINT = scaling.Point(length=8, batch=2, width=64, layers=2, dropout=0.0)
@@ -43,7 +43,7 @@ def test_the_blocks_have_equal_matrices_and_the_mixers_are_theirs():
     assert attention == 2 * 4 * 64 * 64
 
 
-@pytest.mark.parametrize("mixer", [scaling.BERT_RAB, scaling.RECURRENCE])
+@pytest.mark.parametrize("mixer", scaling.MIXERS)
 def test_a_step_gives_the_gradient_of_every_weight(mixer):
     y, gradients = scaling.make_step(mixer, POINT)()
     weights = scaling.make_stack(mixer, POINT).trainable_variables
@@ -54,7 +54,7 @@ def test_a_step_gives_the_gradient_of_every_weight(mixer):
 
 _PEAK = """
 import numpy as np
-from experiments.benchmarks import scaling
+from experiments.benchmarks.workers import peak_of
 
 def work():
     for _ in range(3):
@@ -62,15 +62,15 @@ def work():
         del a, b
 
 work()
-print(scaling.peak_of(work))
+print(peak_of(work))
 """
 
 
 def test_a_peak_is_what_lived_at_once():
     """In a process of its own, as the benchmark's: here others' threads live beside it."""
-    if not scaling._CLEAR.exists():
+    if not workers.CLEAR.exists():
         pytest.skip("no /proc/self/clear_refs")
-    environment = {**os.environ, **scaling._ENVIRONMENT}
+    environment = {**os.environ, **workers.GIVE_BACK_MEMORY}
     found = subprocess.run(
         [sys.executable, "-c", _PEAK], env=environment, check=True, capture_output=True, text=True
     )
@@ -93,7 +93,8 @@ def test_points_of_an_axis_are_rising_and_keep_the_rest():
     assert [p.width for p in points["D"]] == [64, 128, 256] and len(points) == 2
 
 
-def test_the_report_has_every_point_and_exponent(tmp_path):
+def test_the_report_has_every_point_and_exponent(tmp_path, monkeypatch):
+    monkeypatch.setattr(scaling, "make_step", lambda mixer, point: lambda: sum(range(point.tokens)))
     points = {"L": [scaling.Point(length, 1, 64, 1) for length in (4, 8)]}
     options = scaling.command.parse_args(["--rounds", "1", "--no-memory"])
     results = scaling.measured(options, points)

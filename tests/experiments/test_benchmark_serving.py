@@ -1,17 +1,20 @@
+import contextlib
+import io
+import subprocess
 import threading
 
+import keras
 import numpy as np
 import pytest
 
 from experiments.benchmarks import serving
 from experiments.benchmarks.harness import machine, markdown
-from experiments.benchmarks.serving import (
-    keras_classifier,
-    made_up_lines,
-    saved_classifier,
-    translators,
-)
+from experiments.benchmarks.serving import made_up_lines, translators
+from export import keras_model
 from macaron_tf.errors import UserError
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 
 @pytest.mark.parametrize("clients", [1, 3])
@@ -67,23 +70,28 @@ def test_lines_are_of_all_lengths_and_the_same_each_time():
     assert [len(lines) for lines in serving.requests_of(4, options)] == [4, 4, 4]
 
 
-def test_the_saved_model_answers_as_the_model_in_memory(tmp_path):
-    import keras
+@pytest.fixture
+def exported_here(monkeypatch):
+    """`export.keras_model` runs in this process, not in a child."""
 
-    from macaron_tf.models.config import EncoderConfig
-    from macaron_tf.models.tasks import EncoderClassifier
-    from macaron_tf.text.wordpiece import WordPieceVocabulary
+    def run(command, stdout, text, check):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            status = keras_model.main(command[3:])
+        return subprocess.CompletedProcess(command, status, said.getvalue())
 
+    monkeypatch.setattr(serving.subprocess, "run", run)
+
+
+def test_the_saved_model_answers_as_the_model_in_memory(tmp_path, monkeypatch, exported_here):
     keras.utils.set_random_seed(1)
     vocabulary = WordPieceVocabulary.train(made_up_lines(50, 8, seed=1), 100)
     config = EncoderConfig(vocabulary.size, 16, 48, 2, 1, initializer_range=0.3)
     network = EncoderClassifier(config, 2)
     network.build()
-    answers = {
-        "predict": keras_classifier(network, vocabulary, 12, predict=True),
-        "called": keras_classifier(network, vocabulary, 12, predict=False),
-        "SavedModel": saved_classifier(network, vocabulary, 12, tmp_path),
-    }
+    monkeypatch.setattr(serving, "MAX_LENGTH", 12)
+    answers = serving.our_answers(network, vocabulary, tmp_path)
+    assert len(answers) == 3
     lines = made_up_lines(6, 20, seed=2)
     serving.check_agreement(answers, [lines[:1], lines])
     assert np.ptp(answers["SavedModel"](lines)[:, 0]) > 1e-2
