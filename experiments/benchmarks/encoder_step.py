@@ -50,8 +50,8 @@ SETTINGS = {
 }
 
 # Of every contender's AdamW. What each adds to the square root differs in ways that take no time.
-ADAMW = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-8}
-BETAS = (0.9, 0.98)
+ADAMW = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98}
+ADAMW |= {"weight_decay": 0.01, "epsilon": 1e-8}
 # BERT's, of every LayerNorm, and the deviation that all matrices start with.
 EPSILON, INITIALIZER_RANGE = 1e-12, 0.02
 

@@ -227,15 +227,20 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
     for setting, rows in tables.items():
         names = ["contender", *columns.values(), *rows[0].get("more", {})]
         cells = [
-            [row["name"], *(_cell(row[key]) for key in columns), *row.get("more", {}).values()]
+            [
+                row["name"],
+                *(_cell(row[key], 1 if key == "rate" else 2) for key in columns),
+                *row.get("more", {}).values(),
+            ]
             for row in rows
         ]
         text += f"\n## {setting}\n\n{markdown_table(names, cells)}"
     return text
 
 
-def _cell(values: list[float]) -> str:
-    return "{1:.2f} ({0:.2f} to {2:.2f})".format(*values)
+def _cell(values: list[float], digits: int) -> str:
+    low, middle, high = (f"{value:.{digits}f}" for value in values)
+    return f"{middle} ({low} to {high})"
 
 
 def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:

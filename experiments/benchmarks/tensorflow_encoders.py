@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from experiments.benchmarks.encoder_step import (
     ADAMW,
-    BETAS,
     EPSILON,
     INITIALIZER_RANGE,
     StepSetting,
@@ -84,8 +83,6 @@ def training_step(
     keras.utils.set_random_seed(setting.seed)
     training = TrainingConfig(
         **ADAMW,
-        beta_1=BETAS[0],
-        beta_2=BETAS[1],
         schedule="constant",
         warmup_steps=0,
         dtype_policy="mixed_bfloat16" if setting.bfloat16 else "float32",
@@ -261,7 +258,6 @@ def peer_contenders(
     keras.mixed_precision.set_global_policy(policy)
 
     def contender(jit: bool) -> Contender:
-        optimizer = keras.optimizers.AdamW(**ADAMW, beta_1=BETAS[0], beta_2=BETAS[1])
-        return peer_step(setting, make(setting), optimizer, jit)
+        return peer_step(setting, make(setting), keras.optimizers.AdamW(**ADAMW), jit)
 
     return {name: contender(jit=False), f"{name}, XLA": contender(jit=True)}

@@ -12,7 +12,6 @@ from torch import nn
 
 from experiments.benchmarks.encoder_step import (
     ADAMW,
-    BETAS,
     EPSILON,
     INITIALIZER_RANGE,
     StepSetting,
@@ -118,7 +117,7 @@ def training_step(
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=ADAMW["learning_rate"],
-        betas=BETAS,
+        betas=(ADAMW["beta_1"], ADAMW["beta_2"]),
         eps=ADAMW["epsilon"],
         weight_decay=ADAMW["weight_decay"],
         fused=True,

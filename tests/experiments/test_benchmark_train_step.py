@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
+import tf_keras
 
-from experiments.benchmarks import train_step
+from experiments.benchmarks import tensorflow_encoders, train_step
 from experiments.benchmarks.encoder_step import (
     SETTINGS,
     StepSetting,
@@ -17,6 +19,7 @@ from experiments.benchmarks.encoder_step import (
 from experiments.benchmarks.workers import Worker
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import Raw, TorchArrays, assign_weights
+from macaron_tf.models import PretrainingEncoder
 
 TINY = StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
 
@@ -58,16 +61,11 @@ def test_the_batch_is_the_same_for_all_and_15_percent_masked():
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_blocks_have_equal_matrices(name):
-    from experiments.benchmarks.tensorflow_encoders import block_configs
-
-    configs = block_configs(SETTINGS[name])
-    for config in configs.values():
+    for config in tensorflow_encoders.block_configs(SETTINGS[name]).values():
         assert 2 * config.feed_forward_dim % (3 * 64) == 0  # SwishRNN's width is not rounded up
         assert config.num_layers == SETTINGS[name].num_layers
         assert config.dropout == config.attention_dropout == 0.1
-    assert {config.feed_forward_dim for config in configs.values()} == {
-        {"small": 960, "base": 3072}[name]
-    }
+        assert config.feed_forward_dim == {"small": 960, "base": 3072}[name]
 
 
 def test_sizes_that_differ_are_refused():
@@ -83,11 +81,6 @@ def test_the_reference_is_the_fastest_peer():
 
 
 def test_our_step_learns_and_keras_peers_have_as_many_parameters():
-    import keras
-    import tf_keras
-
-    from experiments.benchmarks import tensorflow_encoders
-
     setting = dataclasses.replace(TINY, num_layers=1)
 
     def check_learns(contender) -> None:
@@ -95,14 +88,10 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
         assert first == pytest.approx(np.log(TINY.vocab_size), abs=0.1)
         assert later < first - 0.01
 
-    ours = tensorflow_encoders.training_step(
-        setting, tensorflow_encoders.bert_config(setting), jit=False
-    )
-    check_learns(ours)
-    for library, make in (
-        (keras, tensorflow_encoders.keras_hub_model),
-        (tf_keras, tensorflow_encoders.model_garden_model),
-    ):
+    config = tensorflow_encoders.bert_config(setting)
+    check_learns(ours := tensorflow_encoders.training_step(setting, config, jit=False))
+    models = tensorflow_encoders.keras_hub_model, tensorflow_encoders.model_garden_model
+    for library, make in zip((keras, tf_keras), models, strict=True):
         plain, xla = tensorflow_encoders.peer_contenders(setting, "peer", library, make).values()
         check_learns(plain)
         # No segments.
@@ -110,8 +99,6 @@ def test_our_step_learns_and_keras_peers_have_as_many_parameters():
 
 
 def test_blocks_are_compared_in_the_named_implementation(monkeypatch):
-    from experiments.benchmarks import tensorflow_encoders
-
     swish = importlib.import_module("macaron_tf.kernels.swish")
     configs = tensorflow_encoders.block_configs(TINY)
     configs = {name: configs[name] for name in ("BERT-rab", "SwishRNN k=1")}
@@ -148,8 +135,7 @@ SDPA_ENCODER = {
 def test_losses_equal_pytorchs_on_the_same_weights():
     torch = pytest.importorskip("torch")
 
-    from experiments.benchmarks import tensorflow_encoders, torch_encoders
-    from macaron_tf.models import PretrainingEncoder
+    from experiments.benchmarks import torch_encoders
 
     torch.manual_seed(0)
     model = torch_encoders.SdpaEncoder(TINY)

@@ -42,15 +42,14 @@ def test_the_configuration_is_the_recipes(recipe, tmp_path):
     assert training["learning_rate_warmup"] == recipe.training.warmup_steps
     assert training["label_smoothing"] == recipe.label_smoothing
     assert config["model"]["tied_embeddings"] and config["model"]["tied_softmax"]
-    for side, layers in (
-        ("encoder", model.num_encoder_layers),
-        ("decoder", model.num_decoder_layers),
-    ):
-        stack = config["model"][side]
-        assert (stack["num_layers"], stack["hidden_size"]) == (layers, model.hidden_dim)
-        assert (stack["ff_size"], stack["num_heads"]) == (model.feed_forward_dim, model.num_heads)
-        assert stack["dropout"] == stack["embeddings"]["dropout"] == 0.2
-        assert stack["layer_norm"] == "pre" and stack["embeddings"]["scale"]
+    encoder, decoder = (config["model"][side] for side in ("encoder", "decoder"))
+    layers = encoder.pop("num_layers"), decoder.pop("num_layers")
+    assert layers == (model.num_encoder_layers, model.num_decoder_layers)
+    assert encoder == decoder
+    assert (encoder["ff_size"], encoder["num_heads"]) == (model.feed_forward_dim, model.num_heads)
+    embeddings = {"embedding_dim": model.hidden_dim, "scale": True, "dropout": 0.2}
+    assert encoder["embeddings"] == embeddings and encoder["dropout"] == 0.2
+    assert encoder["layer_norm"] == "pre" and encoder["hidden_size"] == model.hidden_dim
 
 
 @pytest.mark.parametrize(
@@ -96,18 +95,38 @@ def test_updates_hold_equally_many_target_tokens(number_text, vocabulary):
     assert ours == data.target_tokens / again.steps_per_epoch
 
 
+def joey_trainer(run, vocabulary, references) -> JoeyTrainer:
+    about = {"vocabulary": vocabulary, "references": references, "metric": TranslationMetric()}
+    return JoeyTrainer(command=[], run=run, environment={}, **about)
+
+
 def test_logs_are_read(tmp_path):
     line = (
         "2026-01-01 00:00:00,000 - INFO - joeynmt.training - Epoch   1, Step:     1240, Batch "
         "Loss:     6.120, Batch Acc: 0.1, Tokens per Sec:     1360, Lr: 0.000312"
     )
-    given = {"command": [], "run": tmp_path, "environment": {}}
-    joey = JoeyTrainer(**given, vocabulary=None, references=[], metric=TranslationMetric())
+    joey = joey_trainer(tmp_path, None, [])
     assert joey.logged_update(line) == 1240
     assert joey.logged_update("... - Best validation result (greedy) at step 20: 1.0") is None
-    ours = OurTrainer(**given)
+    ours = OurTrainer(command=[], run=tmp_path, environment={})
     assert ours.logged_update('{"step": 15, "kind": "train", "loss": 2.0}') == 15
     assert ours.logged_update('{"step": 15, "kind": "validation", "bleu": 2.0}') is None
+
+
+def test_both_systems_get_the_same_text_and_as_many_real_tokens(number_text, tmp_path):
+    given = ["--data-dir", str(tmp_path), "--joey", "python", "--tokens", "512", "--dropout", "0.2"]
+    settings = [*number_settings(number_text), "model.dropout=0.2"]
+    given += [word for setting in settings for word in ("--set", setting)]
+    trainers = translation_race.prepare(translation_training.command.parse_args(given), tmp_path)
+    assert list(trainers) == [*translation_race.OURS, translation_race.REFERENCE]
+    ours, _, theirs = trainers.values()
+    assert ours.target_tokens == pytest.approx(theirs.target_tokens, rel=0.05)
+    assert ours.padded_tokens < theirs.padded_tokens == 512
+    assert "training.dtype_policy=float32" in ours.command and "model.dropout=0.2" in ours.command
+    assert f"data.batching.max_tokens={ours.padded_tokens}" in ours.command
+    assert (tmp_path / "joeynmt" / "config.yaml").is_file()
+    held_out = tmp_path / "joeynmt" / "validation.de"
+    assert translation_race.read_pieces(held_out, theirs.vocabulary) == theirs.references
 
 
 # Stands for a training command: a line of log every 20 ms.
@@ -147,14 +166,7 @@ def test_a_command_that_ends_is_one_sentence(tmp_path):
 
 def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
     references = ["eins zwei drei vier", "neun acht sieben sechs"]
-    trainer = JoeyTrainer(
-        command=[],
-        run=tmp_path,
-        environment={},
-        vocabulary=vocabulary,
-        references=references,
-        metric=TranslationMetric(),
-    )
+    trainer = joey_trainer(tmp_path, vocabulary, references)
     rows = vocabulary.encode_lines(references)
     translation_race.write_pieces(tmp_path / "20.hyps", rows, vocabulary)
     translation_race.write_pieces(tmp_path / "10.hyps", rows[:1], vocabulary)
@@ -164,23 +176,21 @@ def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
 
 def test_curves_are_reported_and_kept(tmp_path, monkeypatch):
     names = [*translation_race.OURS, translation_race.REFERENCE]
-    about = {"target_tokens": 1800.0, "padded_tokens": 4096}
-    given = {"command": [], "environment": {}, **about}
+    given = {"command": [], "environment": {}, "target_tokens": 1800.0, "padded_tokens": 4096}
     trainers = {name: OurTrainer(run=tmp_path / name, **given) for name in names}
     point = {"updates": 500, "minutes": 2.5, "bleu": 7.0, "target_tokens": 900_000.0}
     ran = []
-    monkeypatch.setattr(
-        translation_training,
-        "bleu_curve",
-        lambda trainer, minutes: ran.append(trainer.run.name) or [point],
-    )
+
+    def curve(trainer, minutes):
+        return ran.append(trainer.run.name) or [point]
+
+    monkeypatch.setattr(translation_training, "bleu_curve", curve)
     facts = {"cpu": "c", "cpus": 2, "threads": 2, "load_at_start": 0.0, "versions": {}}
 
     def report(minutes: str) -> str:
         given = ["--data-dir", "none", "--out", str(tmp_path), "--bleu-minutes", minutes]
-        return translation_training.bleu_curves(
-            trainers, translation_training.command.parse_args(given), facts
-        )
+        options = translation_training.command.parse_args(given)
+        return translation_training.bleu_curves(trainers, options, facts)
 
     text = report("5")
     for name in names:
