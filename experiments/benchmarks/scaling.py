@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 import tensorflow as tf
+from scipy import stats
 
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Benchmark, say
@@ -205,15 +206,9 @@ def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float
         "exponent", "factor", how many "sizes" there were, and "r_squared": the share of the
         logarithms' variance that the law explains; None of two points, which any law explains.
     """
-    x, y = np.log(sizes), np.log(costs)
-    exponent, offset = np.polyfit(x, y, 1)
-    spread = np.sum((y - y.mean()) ** 2)
-    left = np.sum((y - exponent * x - offset) ** 2)
-    r_squared = None
-    if len(sizes) > 2:
-        r_squared = float(1 - left / spread) if spread > 0 else 1.0
-    law = {"exponent": float(exponent), "factor": float(np.exp(offset))}
-    return {**law, "r_squared": r_squared, "sizes": len(sizes)}
+    fit = stats.linregress(np.log(sizes), np.log(costs))
+    law = {"exponent": float(fit.slope), "factor": float(np.exp(fit.intercept))}
+    return {**law, "r_squared": fit.rvalue**2 if len(sizes) > 2 else None, "sizes": len(sizes)}
 
 
 def _shown(law: Mapping) -> str:
@@ -224,10 +219,8 @@ def _shown(law: Mapping) -> str:
 def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict]:
     """The law of all points, and that of the upper half (two or more), which bends less."""
     first = min(len(sizes) // 2, len(sizes) - 2)
-    return {
-        "all": power_law(sizes, costs),
-        "upper half": power_law(sizes[first:], costs[first:]),
-    }
+    upper = power_law(sizes[first:], costs[first:])
+    return {"all": power_law(sizes, costs), "upper half": upper}
 
 
 def costs_of(rows: list[dict], mixer: str, cost: str) -> tuple[list[int], list[float]]:
@@ -328,11 +321,8 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
             raise UserError(f"--{flag}: give two or more different ones, for an exponent.")
         if axis in options.axes:
             points[axis] = [dataclasses.replace(fixed, **{field: value}) for value in values]
-    if options.tokens and "L" in points:
-        points["L"] = [
-            dataclasses.replace(point, batch=options.tokens // point.length)
-            for point in points["L"]
-        ]
+    for i, point in enumerate(points.get("L", []) if options.tokens else []):
+        points["L"][i] = dataclasses.replace(point, batch=options.tokens // point.length)
     return points
 
 

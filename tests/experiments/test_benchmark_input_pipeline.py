@@ -32,12 +32,15 @@ def work(texts, vocabulary, tmp_path_factory):
     return input_pipeline.Work(texts, vocabulary, LENGTH, BATCH, folder)
 
 
-def test_the_contenders_read_equal_tokens(work):
+def test_the_contenders_read_equal_tokens_and_count_them(work):
     work.check()
     rows = np.concatenate(list(work.our_rows()))
     assert work.tokens == (rows != 0).sum() > 10_000
     # A word of several pieces, a comma and a full stop are among them.
     assert len(np.unique(rows)) > 300
+    units = {name: run() for name, run in work.contenders(passes=3).items()}
+    assert units[input_pipeline.REFERENCE] == units[input_pipeline.FROM_TEXT] == work.tokens
+    assert units[input_pipeline.FROM_SHARDS] == pytest.approx(3 * work.tokens, rel=0.05)
 
 
 def test_text_that_the_tokenizers_cut_otherwise_is_not_timed(texts, vocabulary, tmp_path):
@@ -49,11 +52,8 @@ def test_text_that_the_tokenizers_cut_otherwise_is_not_timed(texts, vocabulary, 
 def test_all_ask_for_as_many_tokens_and_hide_as_many(work, vocabulary):
     rows = np.concatenate(list(work.our_rows()))
     ordinary = (~np.isin(rows, vocabulary.special_ids)).sum()
-    ours = [
-        work.text_dataset().as_numpy_iterator(),
-        work.masked(work.shard_rows(1)).as_numpy_iterator(),
-    ]
-    shares = [_shares(*_asked(batch)) for batch in (_stacked(batches) for batches in ours)]
+    ours = work.text_dataset(), work.masked(work.shard_rows(1))
+    shares = [_shares(*_asked(_stacked(dataset.as_numpy_iterator()))) for dataset in ours]
     theirs = _stacked(work.their_batches())
     asked = theirs["labels"] != NOT_ASKED
     shares.append(_shares(theirs["labels"][asked], theirs["token_ids"][asked]))
@@ -77,13 +77,6 @@ def _asked(batch) -> tuple[np.ndarray, np.ndarray]:
 
 def _shares(labels, found) -> tuple[int, float, float]:
     return len(labels), (found == 4).mean(), (found == labels).mean()
-
-
-def test_what_a_run_counts(work):
-    work.check()
-    units = {name: run() for name, run in work.contenders(passes=3).items()}
-    assert units[input_pipeline.REFERENCE] == units[input_pipeline.FROM_TEXT] == work.tokens
-    assert units[input_pipeline.FROM_SHARDS] == pytest.approx(3 * work.tokens, rel=0.05)
 
 
 def test_the_peer_masks_no_special_token_and_draws_none(vocabulary):
