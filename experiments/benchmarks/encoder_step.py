@@ -49,7 +49,7 @@ SETTINGS = {
     "base": StepSetting(2, 768, 3072, 12, 4, 512),
 }
 
-# Of every contender's AdamW. What each adds to the square root differs in ways that take no time.
+# Of every contender's AdamW. They place epsilon differently, which takes no time.
 ADAMW = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98}
 ADAMW |= {"weight_decay": 0.01, "epsilon": 1e-8}
 # BERT's, of every LayerNorm, and the deviation that all matrices start with.

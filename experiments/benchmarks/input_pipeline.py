@@ -14,6 +14,7 @@ syllables as frequent as Zipf's law has them, and a vocabulary trained on them.
 """
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import os
@@ -73,7 +74,7 @@ def mask_rows(
 ) -> dict[str, np.ndarray]:
     """Masks a batch with NumPy as Hugging Face's collator does: each token for itself.
 
-    One draw a token says whether it is asked for and what becomes of it; special ids stay.
+    One draw a token decides whether it is asked for, and hidden or exchanged; special ids stay.
 
     Returns:
         {"token_ids": (B, L), "labels": (B, L), -100 where nothing is asked}.
@@ -89,74 +90,68 @@ def mask_rows(
     return {"token_ids": masked, "labels": np.where(asked, token_ids, NOT_ASKED)}
 
 
+@dataclasses.dataclass
 class Work:
     """The same text for all contenders.
 
-    Args:
+    Attributes:
         vocabulary: cuts the documents; Hugging Face's BERT tokenizer takes its pieces.
         length: L.
         folder: for the files that a contender reads.
-
-    Attributes:
         tokens: of all rows, [CLS] and [SEP] included; known after `check`.
     """
 
-    def __init__(
-        self,
-        texts: Sequence[str],
-        vocabulary: WordPieceVocabulary,
-        length: int,
-        batch_size: int,
-        folder: pathlib.Path,
-    ):
+    texts: Sequence[str]
+    vocabulary: WordPieceVocabulary
+    length: int
+    batch_size: int
+    folder: pathlib.Path
+    tokens: int = 0
+
+    def __post_init__(self):
         import tokenizers
 
-        self._texts, self._vocabulary = texts, vocabulary
-        self._length, self._batch_size = length, batch_size
-        path = folder / "vocabulary.txt"
-        path.write_bytes(vocabulary.contents())
-        self._tokenizer = tokenizers.BertWordPieceTokenizer(
-            str(path), lowercase=vocabulary.lower_case
-        )
-        place = folder / "documents"
+        path = self.folder / "vocabulary.txt"
+        path.write_bytes(self.vocabulary.contents())
+        lower_case = self.vocabulary.lower_case
+        self._tokenizer = tokenizers.BertWordPieceTokenizer(str(path), lowercase=lower_case)
+        place = self.folder / "documents"
         place.mkdir()
-        for number, text in enumerate(texts):
+        for number, text in enumerate(self.texts):
             (place / f"{number:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
         # One row in so many is held out of the shards: the first.
-        config = CorpusConfig(
-            f"text:{place}/*.txt", sequence_length=length, validation_every=1 << 30
-        )
-        self._corpus = prepare(config, vocabulary, folder / "corpus")
-        self.tokens = 0
+        options = {"sequence_length": self.length, "validation_every": 1 << 30}
+        config = CorpusConfig(f"text:{place}/*.txt", **options)
+        self._corpus = prepare(config, self.vocabulary, self.folder / "corpus")
 
     def their_rows(self) -> Iterator[np.ndarray]:
         """`[CLS] ids [SEP]` of each document, `(N, L)`, as one would write it around theirs."""
-        room = self._length - 2
-        for text in self._texts:
+        room = self.length - 2
+        for text in self.texts:
             lines = [line for line in text.split("\n") if line]
             encoded = self._tokenizer.encode_batch(lines, add_special_tokens=False)
             ids = np.concatenate([np.array(one.ids, np.int32) for one in encoded])
             count = -(-len(ids) // room)
-            rows = np.zeros((count, self._length), np.int32)
-            rows[:, 0] = self._vocabulary.cls_id
-            rows[:, -1] = self._vocabulary.sep_id
+            rows = np.zeros((count, self.length), np.int32)
+            rows[:, 0] = self.vocabulary.cls_id
+            rows[:, -1] = self.vocabulary.sep_id
             rows[:, 1:-1] = np.pad(ids, (0, count * room - len(ids))).reshape(count, room)
             if len(ids) % room:
                 rows[-1, -1] = 0
-                rows[-1, len(ids) % room + 1] = self._vocabulary.sep_id
+                rows[-1, len(ids) % room + 1] = self.vocabulary.sep_id
             yield rows
 
     def their_batches(self) -> Iterator[dict[str, np.ndarray]]:
         """Masked batches of their rows, made with NumPy."""
         rng = np.random.default_rng(0)
-        for rows in batched(self.their_rows(), self._batch_size):
-            yield mask_rows(rows, self._vocabulary, rng)
+        for rows in batched(self.their_rows(), self.batch_size):
+            yield mask_rows(rows, self.vocabulary, rng)
 
     def our_rows(self) -> Iterator[np.ndarray]:
         """The same rows, as a corpus is prepared."""
-        special = (self._vocabulary.cls_id, self._vocabulary.sep_id)
-        for document in tokenized_documents(self._texts, self._vocabulary, None):
-            rows = pack_rows([document], self._length, *special, cross_documents=False)
+        special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
+        for document in tokenized_documents(self.texts, self.vocabulary, None):
+            rows = pack_rows([document], self.length, *special, cross_documents=False)
             yield rows.token_ids
 
     def check(self) -> None:
@@ -168,7 +163,7 @@ class Work:
                 'piece, such as "[MASK]", is one to its tokenizer: give other text.'
             )
         dataset = self._corpus.dataset(
-            "train", self._batch_size, None, repeat=False, drop_remainder=False
+            "train", self.batch_size, None, repeat=False, drop_remainder=False
         )
         shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
         if not np.array_equal(shards, ours[1:]):
@@ -179,19 +174,19 @@ class Work:
         """Our masked batches from the text."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
-            return ({"token_ids": rows} for rows in batched(self.our_rows(), self._batch_size))
+            return ({"token_ids": rows} for rows in batched(self.our_rows(), self.batch_size))
 
-        spec = {"token_ids": tf.TensorSpec((None, self._length), tf.int32)}
+        spec = {"token_ids": tf.TensorSpec((None, self.length), tf.int32)}
         return self.masked(tf.data.Dataset.from_generator(batches, output_signature=spec))
 
     def shard_rows(self, passes: int) -> tf.data.Dataset:
         """Shuffled rows of the shards, without end in a training: here for some epochs."""
-        steps = max(1, passes * self._corpus.rows("train") // self._batch_size)
-        return self._corpus.dataset("train", self._batch_size, seed=0).take(steps)
+        steps = max(1, passes * self._corpus.rows("train") // self.batch_size)
+        return self._corpus.dataset("train", self.batch_size, seed=0).take(steps)
 
     def masked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Our masked batches of rows."""
-        return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self._vocabulary, seed=0)
+        return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self.vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
         """Functions that make all batches, of some passes over the shards; of the text one."""

@@ -1,4 +1,4 @@
-"""How long SwishRNN's recurrence and gate take, forward and backward, by each implementation.
+"""The time of SwishRNN's recurrence and gate, forward and backward, by each implementation.
 
     python -m experiments.benchmarks.recurrence --out DIR
 

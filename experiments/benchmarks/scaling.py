@@ -1,4 +1,4 @@
-"""What a training step costs against L, B, D and layers: time, memory, and their exponents.
+"""The cost of a training step against L, B, D and layers: time, memory, and their exponents.
 
     python -m experiments.benchmarks.scaling                                    # short: a minute
     python -m experiments.benchmarks.scaling --lengths 64 128 256 512 1024 2048 --batch 4 \\

@@ -1,4 +1,4 @@
-"""How fast an exported model answers, text in and answers out, beside Hugging Face's.
+"""The speed of an exported model, text in and answers out, beside Hugging Face's.
 
     python -m experiments.benchmarks.serving                       # short: a minute
     python -m experiments.benchmarks.serving --size base --bfloat16 --translator small --out DIR
@@ -6,9 +6,9 @@
 One BERT classifier of random weights, equal in all hands, is given lines of varied length:
 Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), our SavedModel loaded by
 TensorFlow alone, and our Keras model in memory. Answers are compared before they are timed.
-TensorFlow Serving's container needs Docker's engine and is not part of this: what is timed is the
-signature that its server calls, in this process, also by several clients at once; its network and
-its batching come on top. A translator's SavedModel is timed beside its own graph in memory.
+TensorFlow Serving's container needs Docker's engine and is not part of this: the signature that its
+server calls is timed, in this process, also by several clients at once; its network and its
+batching come on top. A translator's SavedModel is timed beside its own graph in memory.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How long a training step of an encoder takes: forward, backward and AdamW on random tokens.
+"""The time of an encoder's training step: forward, backward and AdamW on random tokens.
 
     python -m experiments.benchmarks.train_step --out DIR
     python -m experiments.benchmarks.train_step --against peers --dtype-policy mixed_bfloat16

@@ -98,7 +98,7 @@ def joey_config(
 
 
 def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int, epochs: int = 5) -> float:
-    """How many batches Joey NMT's sampler makes of an epoch.
+    """The number of batches that Joey NMT's sampler makes of an epoch.
 
     It takes rows in random order, whatever their lengths, until rows times the longest of them
     reach `tokens`: so a batch of 4,096 tokens of short sentences is half padding.

@@ -70,7 +70,7 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
     turns = {name: functools.partial(turn, name) for name in trainers}
     rows = harness.interleave(turns, options.rounds, options.warm_up)
     for row in rows:
-        # What this process used itself, which only waited, is no contender's.
+        # Not this process's own, which only waited.
         row["cpu_seconds"] = cpu_seconds[row["name"]][options.warm_up :]
     return harness.compare(rows, REFERENCE)
 

@@ -112,7 +112,7 @@ class Worker(contextlib.AbstractContextManager):
 
 def main() -> None:
     """The child: a line in, a line out, until the parent closes the pipe."""
-    # Libraries print; what they print belongs on stderr, not among the replies.
+    # Libraries print: that belongs on stderr, not among the replies.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     contenders = pkgutil.resolve_name(sys.argv[1])(**json.loads(sys.argv[2]))

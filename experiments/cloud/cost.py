@@ -1,4 +1,4 @@
-"""What the papers' runs cost in chip-hours, from what `tpu_check` found.
+"""The papers' runs in chip-hours, from the results of `tpu_check`.
 
     python -m experiments.cloud.cost experiments/results/tpu_check.json
     python -m experiments.cloud.cost experiments/results/tpu_check.json \\

@@ -1,10 +1,13 @@
+import importlib
 import itertools
 import json
+import subprocess
 import sys
 
 import pytest
 
-from experiments.benchmarks import decoding, recurrence
+from experiments.benchmarks import __main__ as benchmarks
+from experiments.benchmarks import decoding, recurrence, translation_training
 from experiments.benchmarks.harness import compare, interleave, machine, publish
 from macaron_tf.errors import UserError
 
@@ -68,3 +71,105 @@ def test_a_recurrence_that_errs_is_not_timed():
     runs["xla"] = lambda: [1.01 * array for array in runs["loop"]()]
     with pytest.raises(UserError, match="xla differs from scan by 1.0e-02"):
         recurrence._check_agreement(runs, "float32")
+
+
+def row(name: str, *ratio: float) -> dict:
+    return {"name": name, "ratio": list(ratio)}
+
+
+def test_the_fastest_of_ours_is_set_beside_the_peer():
+    rows = [
+        row("peer", 1.0, 1.0, 1.0),
+        row("ours", 0.8, 0.9, 1.0),
+        row("ours, XLA", 0.4, 0.5, 0.6),
+        row("another", 0.1, 0.1, 0.1),
+    ]
+    others = [row("peer", 1.0, 1.0, 1.0), row("another", 0.1, 0.1, 0.1)]
+    lines = benchmarks.ratios({"settings": {"batch 1": rows, "no ours": others}}, "ours")
+    assert lines == [("batch 1", "ours, XLA", "peer", "0.50 of its time (0.40 to 0.60)")]
+
+
+def test_exponents_are_of_time_and_of_memory_where_measured():
+    laws = {
+        mixer: {"milliseconds": {"upper half": {"exponent": exponent}}}
+        for mixer, exponent in (("attention alone", 1.9), ("recurrence alone", 1.0))
+    }
+    (line,) = benchmarks.exponents({"exponents": {"L": laws}})
+    assert line == ("time against L", "recurrence alone", "attention alone", "L^1.00 and L^1.90")
+
+
+def test_every_subject_takes_its_options():
+    for _, words in benchmarks.SUBJECTS.values():
+        name, *given = words.split()
+        importlib.import_module(f"experiments.benchmarks.{name}").command.parse_args(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        ("recurrence", "--rounds 0", "--rounds 0: give a whole number of 1 or more"),
+        ("recurrence", "--warm-up 0", "--warm-up 0: give a whole number of 1 or more"),
+        ("decoding", "--new-tokens 1", "--new-tokens 1: give a whole number of 2 or more"),
+        ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number of 1 to below 33"),
+        ("prompts", "--prompt-tokens 993", "--prompt-tokens and --new-tokens come to 1025"),
+        ("train_step", "--steps 0", "--steps 0: give a whole number"),
+        ("train_step", "--dropout 1", "--dropout 1: give a number of 0 to below 1"),
+        ("input_pipeline", "--megabytes 0.5", "--megabytes 0.5: give a number of 1 or more"),
+        ("input_pipeline", "--batch-size 0", "--batch-size 0: give a whole number of 1 or more"),
+        ("input_pipeline", "--lengths 128 4", "--lengths 4: give a whole number of 8 or more"),
+        ("serving", "--rows 0", "--rows 0"),
+        ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
+        ("serving", "--layers 0", "--layers 0"),
+        ("scaling", "--widths 64 100", "a width of 100"),
+        ("scaling", "--lengths 64", "--lengths: give two or more"),
+        ("scaling", "--depths 0 1", "--depths 0"),
+        ("scaling", "--tokens 512", "--tokens 512"),
+        ("scaling", "--dropout nan", "--dropout nan"),
+        ("translation_training", "--updates 0", "--updates 0: give a whole number of 1 or more"),
+        ("translation_training", "--our-tokens -1", "--our-tokens -1: give"),
+        (
+            "translation_training",
+            "--validate-every 501",
+            "--validate-every 501: give a multiple of --updates 5",
+        ),
+        ("translation_training", "--joey no/python", "--joey no/python: no Python that can import"),
+    ],
+)
+def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
+    module = importlib.import_module(f"experiments.benchmarks.{name}")
+    data = ["--data-dir", "none"] if module is translation_training else []
+    assert module.main([*data, *arguments.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sentence}")
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Children that do nothing but end; by module, their exit status and last line."""
+    ends = {"decoding": (2, "error: the peers are not installed"), "scaling": (1, "Boom")}
+
+    def run(command, stdout, stderr, check):
+        status, words = ends.get(command[2].rpartition(".")[2], (0, "done"))
+        stdout.write(f"a line\n{words}\n")
+        if status == 0:
+            rows = [row("peer", 1.0, 1.0, 1.0), row("SavedModel", 0.5, 0.5, 0.5)]
+            with open(f"{command[-1]}/results.json", "w", encoding="utf-8") as file:
+                json.dump({"settings": {"batch 1": rows}}, file)
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(benchmarks.subprocess, "run", run)
+
+
+def test_a_missing_peer_is_a_line_and_a_failure_a_status(children, tmp_path, capsys):
+    out = str(tmp_path)
+    assert benchmarks.main(["--only", "serving", "decoding", "--out", out]) == 0
+    printed = capsys.readouterr().out
+    assert "| serving | batch 1 | SavedModel | peer | 0.50 of its time (0.50 to 0.50) |" in printed
+    assert "| decoding | not run | - | - | the peers are not installed |" in printed
+    assert "| serving |" in (tmp_path / "README.md").read_text()
+    assert benchmarks.main(["--only", "scaling", "--out", out]) == 1
+    assert f"failed: see {tmp_path / 'scaling' / 'log.txt'}" in capsys.readouterr().out
+
+
+def test_an_unknown_subject_is_one_sentence(capsys):
+    assert benchmarks.main(["--only", "speed"]) == 2
+    assert capsys.readouterr().err.startswith("error: --only speed: there are recurrence,")
