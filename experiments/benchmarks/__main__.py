@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from experiments.tables import markdown_table
+from experiments.studies import table
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.io.paths import write_aside
 
@@ -107,7 +107,8 @@ def main(arguments: list[str] | None = None) -> int:
         rows += [(name, *line) for line in lines]
         failed |= status not in (0, 2)
         print(f"{time.monotonic() - start:.0f} s", flush=True)
-    text = markdown_table(["benchmark", "setting", "ours", "peer", "ours beside the peer"], rows)
+    names = ["benchmark", "setting", "ours", "peer", "ours beside the peer"]
+    text = "\n".join([*table(names, rows), ""])
     print(f"\n{text}\nreports: {out}/NAME/README.md")
     write_aside(out / "README.md", f"# Benchmarks in short\n\n{text}".encode())
     return int(failed)

@@ -19,10 +19,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
+from matplotlib.figure import Figure
 
 from experiments.command_line import Part, argument, count, together
-from experiments.tables import markdown_table
+from experiments.studies import table
 from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.io.paths import write_aside
 
 # Settings and their rows, from `compare`; measured as they are taken.
 Tables = Iterable[tuple[str, list[dict]]]
@@ -180,8 +183,6 @@ def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespa
 
 def set_threads(within: int, between: int | None = None) -> None:
     """TensorFlow's threads within and between operations, before the first operation."""
-    import tensorflow as tf
-
     tf.config.threading.set_intra_op_parallelism_threads(within)
     tf.config.threading.set_inter_op_parallelism_threads(between or within)
 
@@ -234,7 +235,7 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
             ]
             for row in rows
         ]
-        text += f"\n## {setting}\n\n{markdown_table(names, cells)}"
+        text += "\n".join(["", f"## {setting}", "", *table(names, cells), ""])
     return text
 
 
@@ -263,21 +264,20 @@ def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, u
         save(directory, content, text + "\n![rates](results.png)\n", _plot(title, measured, unit))
 
 
-def save(directory: str | os.PathLike, content: Mapping, text: str, figure) -> None:
+def save(
+    directory: str | os.PathLike, content: Mapping, text: str, figure: Figure | None = None
+) -> None:
     """Writes `results.json`, `README.md` and `results.png`, each whole."""
-    from macaron_tf.io.paths import write_aside
-
     directory, image = pathlib.Path(directory), io.BytesIO()
-    figure.savefig(image, format="png", dpi=120)
     write_aside(directory / "results.json", (json.dumps(content, indent=1) + "\n").encode())
     write_aside(directory / "README.md", text.encode())
-    write_aside(directory / "results.png", image.getvalue())
+    if figure:
+        figure.savefig(image, format="png", dpi=120)
+        write_aside(directory / "results.png", image.getvalue())
     print(f"written to {directory}")
 
 
-def _plot(title: str, tables: Mapping[str, list[dict]], unit: str):
-    from matplotlib.figure import Figure
-
+def _plot(title: str, tables: Mapping[str, list[dict]], unit: str) -> Figure:
     bars = max(len(rows) for rows in tables.values())
     figure = Figure(figsize=(6 * len(tables), 1.6 + 0.3 * bars), layout="constrained")
     for place, (setting, rows) in enumerate(tables.items(), 1):

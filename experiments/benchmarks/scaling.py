@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 import tensorflow as tf
+from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments.benchmarks import harness
@@ -37,7 +38,7 @@ from experiments.benchmarks.workers import (
     thread_variables,
 )
 from experiments.command_line import count, switch
-from experiments.tables import markdown_table
+from experiments.studies import table
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import SwishRNNBlock
@@ -255,16 +256,16 @@ def report(results: Mapping[str, list[dict]], facts: Mapping, about: str) -> str
         for mixer, laws in mixers.items():
             cells = [map(_shown, laws[cost].values()) if cost in laws else "--" for cost in COSTS]
             rows.append([span, mixer, *itertools.chain(*cells)])
-    text += markdown_table(names, rows)
+    text += "\n".join([*table(names, rows), ""])
     for axis, of_axis in results.items():
         rows = []
         for row in of_axis:
             low, middle, high = row["milliseconds"]
             memory = f"{row['mebibytes']:.1f}" if "mebibytes" in row else "-"
             time = f"{middle:.1f} ({low:.1f} to {high:.1f})"
-            rows.append([row["at"], row["name"], time, f"{row['ratio'][1]:.2f}", memory])
+            rows.append([str(row["at"]), row["name"], time, f"{row['ratio'][1]:.2f}", memory])
         names = [axis, "mixer", "ms a step", f"time ratio to {BERT_RAB}", "peak MiB"]
-        text += f"\n## {axis}: {_others(of_axis)}\n\n{markdown_table(names, rows)}"
+        text += "\n".join(["", f"## {axis}: {_others(of_axis)}", "", *table(names, rows), ""])
     return text
 
 
@@ -280,10 +281,8 @@ def _others(rows: list[dict]) -> str:
     return ", ".join(f"{name} {min(of)}" for name, of in values.items() if len(of) == 1)
 
 
-def figure(results: Mapping[str, list[dict]]):
+def figure(results: Mapping[str, list[dict]]) -> Figure:
     """Time and memory against each axis, log-log, exponents of the upper half in the legends."""
-    from matplotlib.figure import Figure
-
     drawing = Figure(figsize=(10, 3.6 * len(results)), layout="constrained")
     grid = drawing.subplots(len(results), len(COSTS), squeeze=False)
     laws = exponents(results)

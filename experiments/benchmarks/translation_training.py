@@ -29,13 +29,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
-
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Benchmark, say
 from experiments.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
 from experiments.command_line import argument, count, settings
-from experiments.tables import markdown_table
+from experiments.figures import mean_curves
+from experiments.studies import table
 from macaron_tf.errors import UserError, exit_on_user_error
 
 command = Benchmark(
@@ -122,9 +121,13 @@ def bleu_curves(
         curves[name] = bleu_curve(trainer, options.bleu_minutes)
         if options.out:
             text = about + bleu_table(curves) + "\n![BLEU](results.png)\n"
-            harness.save(
-                options.out, {**what, "machine": facts, "curves": curves}, text, plot(curves)
-            )
+            harness.save(options.out, {**what, "machine": facts, "curves": curves}, text)
+            lines = {
+                name: {point["minutes"]: [point["bleu"]] for point in points}
+                for name, points in curves.items()
+            }
+            minutes = "minutes, start-up and validations included"
+            mean_curves({"": lines}, path.with_name("results.png"), minutes, "BLEU")
     return about + bleu_table(curves)
 
 
@@ -136,18 +139,8 @@ def bleu_table(curves: Mapping[str, list[dict]]) -> str:
         for name, points in curves.items()
         for point in points
     ]
-    return markdown_table(["contender", "updates", "target tokens", "minutes", "BLEU"], rows)
-
-
-def plot(curves: Mapping[str, list[dict]]) -> Figure:
-    """BLEU against minutes."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot(xlabel="minutes, start-up and validations included", ylabel="BLEU")
-    for name, points in curves.items():
-        places = ([point[key] for point in points] for key in ("minutes", "bleu"))
-        axes.plot(*places, marker="o", label=name)
-    axes.legend()
-    return figure
+    names = ["contender", "updates", "target tokens", "minutes", "BLEU"]
+    return "\n".join([*table(names, rows), ""])
 
 
 def peer_versions(python: str) -> dict[str, str]:

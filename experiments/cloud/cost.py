@@ -12,11 +12,10 @@ import json
 import pathlib
 import sys
 
-from experiments import registry
+from experiments import registry, studies
 from experiments.command_line import argument, single_program
 from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.recipe import Recipe
-from experiments.tables import markdown_table
 from experiments.tpu_check.chips import chip_of
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_bytes, write_aside
@@ -37,7 +36,8 @@ def table(rows: list[dict]) -> str:
     """Costs in Markdown, a line for each of `tpu_check`'s rows that passes."""
     lines = [_cells(row) for row in rows if row["ok"]]
     names = ["recipe", "chip", "updates", "tokens an update", "tokens a core and step"]
-    return markdown_table([*names, "ms a step", "chips", "hours", "chip-hours"], lines)
+    names += ["ms a step", "chips", "hours", "chip-hours"]
+    return "\n".join([*studies.table(names, lines), ""])
 
 
 def _cells(row: dict) -> list[str]:
