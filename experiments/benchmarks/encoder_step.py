@@ -29,7 +29,6 @@ class StepSetting:
     jit: bool = False
     implementation: str = "auto"
     replicas: int = 2
-    threads: int = 2
     seed: int = 1
 
     @property

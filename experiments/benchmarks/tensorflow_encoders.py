@@ -115,26 +115,23 @@ def training_step(
 def contenders(**options) -> dict[str, Contender]:
     """Our BERT's, of a `StepSetting(**options)`."""
     setting = StepSetting(**options)
-    config = bert_config(setting)
-    return {
-        "ours": training_step(setting, config, jit=False),
-        "ours, XLA": training_step(setting, config, jit=True),
-    }
+    names = {"ours": False, "ours, XLA": True}
+    return {name: training_step(setting, bert_config(setting), jit) for name, jit in names.items()}
 
 
 def block_contenders(**options) -> dict[str, Contender]:
     """All blocks', and the first one's without any native operation."""
     setting = StepSetting(**options)
-    plans = {
-        name: (config, setting.implementation) for name, config in block_configs(setting).items()
+    found = {
+        name: training_step(setting, config, setting.jit, implementation=setting.implementation)
+        for name, config in block_configs(setting).items()
     }
     if setting.implementation == "auto" and not setting.jit:
-        first, (config, _) = next(iter(plans.items()))
-        plans[f"{first}, no native ops"] = config, "loop"
-    return {
-        name: training_step(setting, config, setting.jit, implementation=implementation)
-        for name, (config, implementation) in plans.items()
-    }
+        name, config = next(iter(block_configs(setting).items()))
+        found[f"{name}, no native ops"] = training_step(
+            setting, config, False, implementation="loop"
+        )
+    return found
 
 
 def replica_contenders(**options) -> dict[str, Contender]:

@@ -83,7 +83,7 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     factories = [AGAINST[options.against]]
     if options.against == "peers":
         factories += [PEERS[name] for name in options.peers]
-    environment = {**thread_variables(setting.threads), **KEEP_MEMORY}
+    environment = {**thread_variables(options.threads), **KEEP_MEMORY}
     with contextlib.ExitStack() as stack:
         # They start one after the other: what is compiled then is compiled with all cores.
         workers = [
@@ -140,7 +140,6 @@ def main(options: argparse.Namespace) -> Tables:
             jit=options.jit,
             implementation=options.implementation,
             replicas=options.replicas,
-            threads=options.threads,
             seed=options.seed,
         )
         about = (
