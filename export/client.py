@@ -7,21 +7,180 @@ One line in, one line out, in order. It works with `export.serve` and with Tenso
 In Python: `TranslationClient(url, name).translate(lines)`.
 """
 
+import abc
 import argparse
+import dataclasses
+import http.client
 import itertools
+import json
 import sys
-from collections.abc import Iterable, Iterator
+import time
+import urllib.parse
+from collections.abc import Iterable, Iterator, Sequence
 
-from export.clients import Candidate, TranslationClient, TranslationError
 from macaron_tf.errors import UserError, exit_on_user_error
 
-__all__ = ["Candidate", "TranslationClient", "TranslationError", "main"]
+_BUSY = (429, 503)
 
 
-def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    iterator = iter(lines)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk
+class TranslationError(Exception):
+    """The server refused a request or gave no answer; `status` is its HTTP status or gRPC code."""
+
+    def __init__(self, message: str, status: int | str | None = None):
+        super().__init__(message)
+        self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One translation and the model's score for it (higher is better)."""
+
+    text: str
+    score: float
+
+
+class Client(abc.ABC):
+    """Base of the REST and gRPC clients: sends lines in batches; a subclass runs one request."""
+
+    def __init__(self, batch_size: int):
+        self._batch_size = batch_size
+
+    def translate(self, lines: Sequence[str]) -> list[str]:
+        """The best translation of each line, in order; raises as `n_best`."""
+        return [candidates[0].text for candidates in self.n_best(lines)]
+
+    def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
+        """All translations of each line, best first.
+
+        Raises:
+            TranslationError: the server refused, or could not be reached.
+        """
+        outputs = self._run_in_batches("serving_default", text=lines)
+        return [
+            list(map(Candidate, texts, scores))
+            for part in outputs
+            for texts, scores in zip(part["translations"], part["scores"], strict=True)
+        ]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """Log-probabilities (natural logarithm, summed over tokens) of given translations.
+
+        Raises:
+            ValueError: unequal numbers of lines.
+            TranslationError: the server refused, or could not be reached.
+        """
+        if len(sources) != len(targets):
+            raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
+        outputs = self._run_in_batches("score", source=sources, target=targets)
+        return [score for part in outputs for score in part["log_probs"]]
+
+    def _run_in_batches(self, signature: str, **columns: Sequence[str]) -> Iterator[dict]:
+        for start in range(0, len(next(iter(columns.values()))), self._batch_size):
+            end = start + self._batch_size
+            yield self._run(signature, {name: list(c[start:end]) for name, c in columns.items()})
+
+    @abc.abstractmethod
+    def _run(self, signature: str, inputs: dict[str, list[str]]) -> dict[str, list]:
+        """Runs one request of a signature; outputs by name."""
+
+
+class TranslationClient(Client):
+    """Translates over REST. Not thread-safe: make one per thread.
+
+    Args:
+        url: the server, such as http://127.0.0.1:8501.
+        version: None = the newest.
+        timeout: seconds to wait for an answer.
+        retries: times a request is repeated when the server cannot be reached or is busy (503,
+            429). A prediction changes nothing on the server, so repeating it is safe.
+        backoff: seconds before the first repetition; doubled each time.
+        batch_size: lines sent in one request.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        version: int | None = None,
+        timeout: float = 60.0,
+        retries: int = 5,
+        backoff: float = 0.2,
+        batch_size: int = 32,
+    ):
+        super().__init__(batch_size)
+        parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        if parts.scheme not in kinds or not parts.hostname:
+            raise UserError(f"{url!r} is no server's address; write http://HOST:PORT")
+        self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=timeout)
+        self._address = f"{parts.scheme}://{parts.netloc}"
+        self._path = f"/v1/models/{urllib.parse.quote(name, safe='')}"
+        if version is not None:
+            self._path += f"/versions/{version}"
+        self._retries = retries
+        self._backoff = backoff
+
+    def wait_until_ready(self, seconds: float = 60.0) -> None:
+        """Waits until the model is available; a TranslationError where it is not in time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                states = self._request("GET", self._path, None, retries=0)["model_version_status"]
+                if any(state["state"] == "AVAILABLE" for state in states):
+                    return
+                message = "the model is still loading"
+            except TranslationError as error:
+                message = str(error)
+            if time.monotonic() > deadline:
+                raise TranslationError(f"not ready after {seconds:g} s: {message}")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens it again."""
+        self._connection.close()
+
+    def _run(self, signature: str, inputs: dict[str, list[str]]) -> dict[str, list]:
+        body = json.dumps({"signature_name": signature, "inputs": inputs}).encode("utf-8")
+        answer = self._request("POST", f"{self._path}:predict", body, self._retries)["outputs"]
+        # A signature with one output answers with its bare value.
+        return answer if isinstance(answer, dict) else {"log_probs": answer}
+
+    def _request(self, method: str, path: str, body: bytes | None, retries: int) -> dict:
+        headers = {"Content-Type": "application/json"} if body else {}
+        for attempt in itertools.count():
+            try:
+                self._connection.request(method, path, body, headers)
+                response = self._connection.getresponse()
+                raw = response.read()
+            except TimeoutError:
+                self.close()
+                raise TranslationError(f"no answer from {self._address} in time") from None
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                reason = str(error) or type(error).__name__
+                failure = TranslationError(f"no answer from {self._address}: {reason}")
+            else:
+                answer = _parse(raw, response.status)
+                if response.status == 200:
+                    return answer
+                said = str(answer.get("error", f"HTTP {response.status}"))
+                failure = TranslationError(said, response.status)
+                if response.status not in _BUSY:
+                    raise failure
+            if attempt >= retries:
+                raise failure
+            time.sleep(self._backoff * 2.0**attempt)
+
+
+def _parse(raw: bytes, status: int) -> dict:
+    try:
+        answer = json.loads(raw)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        said = f"the answer is no JSON object (HTTP {status}): {raw[:80]!r}"
+        raise TranslationError(said, status)
+    return answer
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
@@ -58,20 +217,24 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 @exit_on_user_error
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command."""
     parsed = parse_arguments(arguments)
-    settings = {"timeout": parsed.timeout, "batch_size": parsed.batch_size}
     if parsed.grpc:
         # Imported late: it brings TensorFlow, which takes seconds and REST does not need.
-        from export.grpc_client import GrpcTranslationClient
-
-        client = GrpcTranslationClient(parsed.grpc, parsed.name, parsed.version, **settings)
+        from export.grpc_client import GrpcTranslationClient as client_class
     else:
-        client = TranslationClient(parsed.url, parsed.name, parsed.version, **settings)
-    number = 0
+        client_class = TranslationClient
+    client = client_class(
+        parsed.grpc or parsed.url,
+        parsed.name,
+        parsed.version,
+        timeout=parsed.timeout,
+        batch_size=parsed.batch_size,
+    )
+    lines, number = iter(parsed.text or _decoded(sys.stdin.buffer)), 0
     try:
-        for chunk in _chunks(parsed.text or _decoded(sys.stdin.buffer), parsed.batch_size):
+        while chunk := list(itertools.islice(lines, parsed.batch_size)):
             for candidates in client.n_best(chunk):
                 if parsed.n_best:
                     for each in candidates:
@@ -84,8 +247,9 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError(f"{error} (the model is named by --name, now {parsed.name!r})") from None
     finally:
         client.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from export import client  # the module whose TranslationError grpc_client raises
+
+    sys.exit(client.main())

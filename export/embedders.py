@@ -4,14 +4,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from experiments.elmo.run import ElmoRun
 from experiments.embed.run import SentenceEncoder, open_encoder
 from export.module import ExportedModule, checked_text
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.io.paths import as_path
-from macaron_tf.models import Elmo
 from macaron_tf.models.siamese import unit_length
-from macaron_tf.text.words import WordVocabulary, character_ids, split_words, with_ends
+from macaron_tf.text.words import character_ids, split_words, with_ends
 
 
 class SentenceModule(ExportedModule):
@@ -25,32 +23,21 @@ class SentenceModule(ExportedModule):
         super().__init__(encoder.network, encoder.vocabulary)
         self.max_length = encoder.max_length
 
-    def functions(self):
-        return {"serving_default": (self.embed, {"text": tf.string})}
-
-    def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The `serving_default` signature."""
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         inputs = encode_pairs(self.vocabulary, checked_text(text), None, self.max_length)
         vectors = self.network({"token_ids": inputs["token_ids"]}, training=False)  # (B, D)
         return {"vector": unit_length(vectors)}
 
 
 class WordModule(ExportedModule):
-    """ELMo, an encoder of words in context.
+    """ELMo, an encoder of words in context, and its `WordVocabulary`.
 
     Signature `serving_default`: `text (B,)` strings to `words (B, L)` strings, padded with "",
     `vectors (B, L, J, 2 P)` float32, the J layers of each word, padded with 0, and `lengths (B,)`
     int32.
     """
 
-    def __init__(self, network: Elmo, vocabulary: WordVocabulary):
-        super().__init__(network, vocabulary)
-
-    def functions(self):
-        return {"serving_default": (self.embed, {"text": tf.string})}
-
-    def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The `serving_default` signature."""
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         words = split_words(checked_text(text))
         lengths = tf.cast(words.row_lengths(), tf.int32)
         padded = with_ends(words).to_tensor("")  # (B, L + 2)
@@ -63,14 +50,10 @@ class WordModule(ExportedModule):
 
 
 def sentence_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
-    """An encoder of sentences and the record of its export.
+    """An encoder of sentences and the record of its export; see `export.saved_model.open_module`.
 
     Args:
         place: a run's folder, or `hugging-face:DIR` of a sentence-transformers directory.
-        checkpoint: the weights of a run.
-
-    Raises:
-        UserError: there is no such run, directory or checkpoint.
     """
     encoder, run = open_encoder(f"{place}@{checkpoint}" if checkpoint else place)
     record = {
@@ -80,15 +63,3 @@ def sentence_module(place: str, checkpoint: str | None) -> tuple[ExportedModule,
         "max_length": encoder.max_length,
     }
     return SentenceModule(encoder), record
-
-
-def word_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
-    """ELMo and the record of its export.
-
-    Raises:
-        UserError: the run has no such checkpoint.
-    """
-    run = ElmoRun.open(place)
-    weights = run.checkpoint(checkpoint)
-    record = {"run": run.path.name, "checkpoint": weights.name}
-    return WordModule(run.load_network(weights), run.vocabulary), record

@@ -1,10 +1,9 @@
 """A fine-tuned run as a SavedModel, whatever the kind of its task."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import ClassVar
 
-import keras
 import tensorflow as tf
+from etils import epath
 
 from experiments.finetune.kinds import Limits
 from experiments.finetune.kinds.spans import THRESHOLD
@@ -39,8 +38,11 @@ class ClassifierModule(ExportedModule):
         self.task = task
         self.max_length = max_length
 
-    def classify(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Texts `(B,)` to the outputs of `serving_default`."""
+    def functions(self):
+        names = ("first", "second") if self.task.second else ("text",)
+        return {"serving_default": (self.serve, dict.fromkeys(names, tf.string))}
+
+    def serve(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         first = checked_text(first)
         second = None if second is None else checked_text(second)
         causal = self.network.config.causal
@@ -55,12 +57,6 @@ class ClassifierModule(ExportedModule):
             "label": tf.gather(tf.constant(self.task.labels), tf.argmax(logits, axis=1)),
             "probabilities": tf.nn.softmax(logits),
         }
-
-    def functions(self):
-        if self.task.second:
-            function = lambda first, second: self.classify(first, second)  # noqa: E731
-            return {"serving_default": (function, {"first": tf.string, "second": tf.string})}
-        return {"serving_default": (lambda text: self.classify(text), {"text": tf.string})}
 
 
 class SpanReaderModule(ExportedModule):
@@ -78,20 +74,16 @@ class SpanReaderModule(ExportedModule):
         threshold: see `macaron_tf.decoding.spans.decided`.
     """
 
+    inputs: ClassVar = {"question": tf.string, "context": tf.string}
+
     def __init__(
-        self,
-        network,
-        vocabulary: PieceVocabulary,
-        task: Task,
-        limits: Limits,
-        threshold: float = 0.0,
+        self, network, vocabulary: PieceVocabulary, task: Task, limits: Limits, threshold: float
     ):
         super().__init__(network, vocabulary)
         self.limits = limits
         self.threshold = threshold if task.unanswerable else None
 
-    def answer(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Texts `(B,)` to the outputs of `serving_default`."""
+    def serve(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         question, context = checked_text(question), checked_text(context)
         spans = self.limits.spans
         inputs, places = encode_questions(
@@ -110,15 +102,8 @@ class SpanReaderModule(ExportedModule):
             for name in ("start", "end")
         )
         answer = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
-        return {
-            "answer": answer,
-            "start": start,
-            "end": end,
-            "probability": judged["probability"],
-        }
-
-    def functions(self):
-        return {"serving_default": (self.answer, {"question": tf.string, "context": tf.string})}
+        probability = judged["probability"]
+        return {"answer": answer, "start": start, "end": end, "probability": probability}
 
 
 class TaggerModule(ExportedModule):
@@ -140,8 +125,7 @@ class TaggerModule(ExportedModule):
         self.task = task
         self.max_length = max_length
 
-    def tag(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Texts `(B,)` to the outputs of `serving_default`."""
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         words = tf.strings.split(checked_text(text))  # (B, None)
         inputs, places = encode_words(self.vocabulary, words, self.max_length)
         found = word_probabilities(self.network(inputs, training=False), places)  # (N, C), N words
@@ -152,42 +136,25 @@ class TaggerModule(ExportedModule):
             "probabilities": words.with_values(tf.reduce_max(found, axis=1)).to_tensor(),
         }
 
-    def functions(self):
-        return {"serving_default": (self.tag, {"text": tf.string})}
 
-
-_MODULES: dict[str, Callable[[FinetuningRun, keras.Model, Mapping], ExportedModule]] = {
-    "classification": lambda run, network, tuned: ClassifierModule(
-        network, run.vocabulary, run.task, run.recipe.max_length
-    ),
-    "spans": lambda run, network, tuned: SpanReaderModule(
-        network, run.vocabulary, run.task, run.recipe.limits, tuned.get(THRESHOLD, 0.0)
-    ),
-    "tags": lambda run, network, tuned: TaggerModule(
-        network, run.vocabulary, run.task, run.recipe.max_length
-    ),
-}
-
-
-def fine_tuned_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
-    """A fine-tuned run's model and the record of its export.
+def fine_tuned_module(run: FinetuningRun, weights: epath.Path) -> tuple[ExportedModule, dict]:
+    """A fine-tuned run's model with a checkpoint's weights, and facts for the record.
 
     Raises:
-        UserError: the run has no such checkpoint, or its task is a choice between texts.
+        UserError: its task is a choice between texts.
     """
-    run = FinetuningRun.open(place)
-    weights = run.checkpoint(checkpoint)
-    make = _MODULES.get(run.task.kind)
-    if make is None:
+    task, max_length = run.task, run.recipe.max_length
+    given = (run.load_network(weights), run.vocabulary, task)
+    if task.kind == "classification":
+        module = ClassifierModule(*given, max_length)
+    elif task.kind == "spans":
+        threshold = run.tuned(weights).get(THRESHOLD, 0.0)
+        module = SpanReaderModule(*given, run.recipe.limits, threshold)
+    elif task.kind == "tags":
+        module = TaggerModule(*given, max_length)
+    else:
         raise UserError(
-            f"{run.path} answers {run.task.name}, whose choices no signature takes: "
+            f"{run.path} answers {task.name}, whose choices no signature takes: "
             "`python -m experiments.finetune predict` answers it"
         )
-    record = {
-        "run": run.path.name,
-        "checkpoint": weights.name,
-        "task": run.task.name,
-        "labels": list(run.task.labels),
-        "max_length": run.recipe.max_length,
-    }
-    return make(run, run.load_network(weights), run.tuned(weights)), record
+    return module, {"task": task.name, "labels": list(task.labels), "max_length": max_length}

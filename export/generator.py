@@ -1,6 +1,6 @@
 """A text generator as a SavedModel: text in, its continuation or its answer out."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -28,20 +28,18 @@ class GeneratorModule(ExportedModule):
     A text that leaves no room for new tokens is an InvalidArgumentError.
     """
 
+    inputs: ClassVar = {
+        "text": tf.string,
+        "temperature": tf.float32,
+        "top_k": tf.int32,
+        "top_p": tf.float32,
+        "seed": tf.int32,
+        "max_tokens": tf.int32,
+    }
+
     def __init__(self, opened: OpenedModel):
         super().__init__(opened.network, opened.vocabulary)
         self.text_generator = opened.generator()
-
-    def functions(self):
-        inputs = {
-            "text": tf.string,
-            "temperature": tf.float32,
-            "top_k": tf.int32,
-            "top_p": tf.float32,
-            "seed": tf.int32,
-            "max_tokens": tf.int32,
-        }
-        return {"serving_default": (self.complete, inputs)}
 
     def asked(
         self, text: tf.Tensor, max_tokens: tf.Tensor
@@ -58,13 +56,11 @@ class GeneratorModule(ExportedModule):
         )
         with tf.control_dependencies([fits]):
             limits = tf.clip_by_value(max_tokens, 0, MAX_TOKENS)
-            padded = rows.to_tensor(
-                PAD
-            )  # after the check, whose message is clearer than an encoder's
+            padded = rows.to_tensor(PAD)  # after the check: an encoder's message is less clear
         room = self.text_generator.room(lengths)
         return padded, lengths, limits if room is None else tf.minimum(limits, room)
 
-    def complete(
+    def serve(
         self,
         text: tf.Tensor,
         temperature: tf.Tensor,
@@ -73,7 +69,6 @@ class GeneratorModule(ExportedModule):
         seed: tf.Tensor,
         max_tokens: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """The `serving_default` signature."""
         generator = self.text_generator
         rows, lengths, limits = self.asked(text, max_tokens)
         rules = generator.rules(Controls(temperature, top_k, top_p))
@@ -88,11 +83,7 @@ class GeneratorModule(ExportedModule):
 
 
 def generator_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
-    """A text generator and the record of its export.
-
-    Raises:
-        UserError: the run's model generates no text, or has no such checkpoint.
-    """
+    """A text generator and the record of its export; see `export.saved_model.open_module`."""
     opened = open_model(place, checkpoint)
     record = {"run": opened.name, "checkpoint": opened.checkpoint, "longest": opened.longest}
     return GeneratorModule(opened), record

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-from export.clients import Client, TranslationError
+from export.client import Client, TranslationError
 
 
 class GrpcTranslationClient(Client):
@@ -13,7 +13,6 @@ class GrpcTranslationClient(Client):
 
     Args:
         target: the server, such as 127.0.0.1:8500.
-        name: the model's name.
         version: None = the newest.
         timeout: seconds to wait for an answer, the server's start included.
         batch_size: lines sent in one request.

@@ -5,7 +5,7 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -20,13 +20,17 @@ from macaron_tf.kernels import implementation_scope
 class ExportedModule(tf.Module):
     """A network and its vocabulary as signatures of a SavedModel: strings in, answers out.
 
-    A subclass lists its signatures in `functions`. A text that is not UTF-8 is an
-    InvalidArgumentError, which a server's client gets as a 400.
+    A text that is not UTF-8 is an InvalidArgumentError, which a server's client gets as a 400.
 
     Args:
         network: built, with its weights.
         vocabulary: the network's own.
+
+    Attributes:
+        inputs: dtypes of the inputs of the signature `serving_default` by name, each `(B,)`.
     """
+
+    inputs: ClassVar[dict[str, tf.DType]] = {"text": tf.string}
 
     def __init__(self, network: keras.Model, vocabulary: Any):
         super().__init__()
@@ -35,9 +39,13 @@ class ExportedModule(tf.Module):
         # A SavedModel restores these: the variables and the tokenizer's resources.
         self.tracked = [*(weight.value for weight in network.weights), *vocabulary.trackables()]
 
-    def functions(self) -> dict[str, tuple[Callable, dict[str, tf.DType]]]:
-        """Signatures by name: the function and the dtypes of its inputs by name, each `(B,)`."""
+    def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The `serving_default` signature, in the order of `inputs`."""
         raise NotImplementedError
+
+    def functions(self) -> dict[str, tuple[Callable, dict[str, tf.DType]]]:
+        """Functions and the dtypes of their inputs by the names of the signatures."""
+        return {"serving_default": (self.serve, self.inputs)}
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """The concrete functions by signature name."""

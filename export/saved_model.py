@@ -17,8 +17,15 @@ from typing import Any
 
 from etils import epath
 
+from experiments.elmo.run import ElmoRun
+from experiments.finetune.run import FinetuningRun
 from experiments.run import read_kind
+from experiments.translate.run import TranslationRun, source_limit
+from export.embedders import WordModule, sentence_module
+from export.fine_tuned import fine_tuned_module
+from export.generator import generator_module
 from export.module import ExportedModule, write_version
+from export.translator import TranslationModule
 from macaron_tf.errors import UserError, exit_on_user_error
 
 
@@ -40,39 +47,24 @@ def open_module(
     if foreign and checkpoint:
         raise UserError(f"--checkpoint: {place} is no run and has one set of weights")
     kind = "embedding" if foreign else read_kind(place)
-    if kind != "translation" and decoding:
+    if decoding and kind != "translation":
         flag = next(iter(decoding)).replace("_", "-")
         raise UserError(f"--{flag}: {place} is no translator, and searches nothing")
-    # Each kind's modules are imported for its own runs only.
     if kind == "embedding":
-        from export.embedders import sentence_module
-
         return sentence_module(place, checkpoint)
-    if kind == "elmo":
-        from export.embedders import word_module
-
-        return word_module(place, checkpoint)
     if kind in ("pretraining", "text_to_text"):
-        from export.generator import generator_module
-
         return generator_module(place, checkpoint)
-    if kind == "finetuning":
-        from export.fine_tuned import fine_tuned_module
-
-        return fine_tuned_module(place, checkpoint)
-    from experiments.translate.run import TranslationRun, source_limit
-    from export.translator import TranslationModule
-
-    run = TranslationRun.open(place)
-    config = dataclasses.replace(run.recipe.decoding, **decoding)
+    run = {"elmo": ElmoRun, "finetuning": FinetuningRun}.get(kind, TranslationRun).open(place)
     weights = run.checkpoint(checkpoint)
-    network = run.load_network(weights)
-    record = {
-        "run": run.path.name,
-        "checkpoint": weights.name,
-        "decoding": dataclasses.asdict(config),
-    }
-    return TranslationModule(network, run.vocabulary, config, source_limit(network)), record
+    if kind == "finetuning":
+        module, facts = fine_tuned_module(run, weights)
+    elif kind == "elmo":
+        module, facts = WordModule(run.load_network(weights), run.vocabulary), {}
+    else:
+        config = dataclasses.replace(run.recipe.decoding, **decoding)
+        network, facts = run.load_network(weights), {"decoding": dataclasses.asdict(config)}
+        module = TranslationModule(network, run.vocabulary, config, source_limit(network))
+    return module, {"run": run.path.name, "checkpoint": weights.name, **facts}
 
 
 def export(

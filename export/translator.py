@@ -27,11 +27,7 @@ class TranslationModule(ExportedModule):
     """
 
     def __init__(
-        self,
-        network,
-        vocabulary: PieceVocabulary,
-        decoding: BeamSearchConfig,
-        max_tokens: int,
+        self, network, vocabulary: PieceVocabulary, decoding: BeamSearchConfig, max_tokens: int
     ):
         super().__init__(network, vocabulary)
         self.decoding = decoding
@@ -39,10 +35,7 @@ class TranslationModule(ExportedModule):
 
     def functions(self):
         score = {"source": tf.string, "target": tf.string}
-        return {
-            "serving_default": (self.translate, {"text": tf.string}),
-            "score": (self.score, score),
-        }
+        return {**super().functions(), "score": (self.score, score)}
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
         """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
@@ -59,8 +52,7 @@ class TranslationModule(ExportedModule):
         end = tf.fill([tf.shape(lines)[0], 1], EOS)
         return tf.concat([rows, end], axis=1).to_tensor(PAD)
 
-    def translate(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The `serving_default` signature."""
+    def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         source = self.ids(text, self.vocabulary.languages[0])
         found = translate_ids(self.network, source, self.decoding, self.vocabulary.pieces)
         n_best = self.decoding.n_best
@@ -77,7 +69,6 @@ class TranslationModule(ExportedModule):
     def score(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
         """The `score` signature."""
         languages = self.vocabulary.languages
-        scored = score_ids(
-            self.network, self.ids(source, languages[0]), self.ids(target, languages[1])
-        )
+        sides = self.ids(source, languages[0]), self.ids(target, languages[1])
+        scored = score_ids(self.network, *sides)
         return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}

@@ -29,7 +29,7 @@ class _Task:
 
 
 class Batcher:
-    """Queues requests, merges compatible ones, and returns to each its own rows.
+    """A queue that merges compatible requests and returns to each its own rows.
 
     Requests are compatible when version, signature, dtypes and all dimensions but the first agree.
     A batch starts when it is full, or when its oldest request has waited `timeout_ms`. If a merged
@@ -47,11 +47,9 @@ class Batcher:
         self._timeout = timeout_ms / 1000.0
         self._max_queue = max_queue
         self._queues: dict[object, deque[_Task]] = {}
-        self._waiting = 0
         self._stopping = False
         self._changed = threading.Condition()
         self.batches = 0  # calls of the model so far
-        self.rows = 0  # rows in them
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
             for i in range(workers)
@@ -67,8 +65,7 @@ class Batcher:
         Args:
             servable: the version to run; the caller keeps it loaded until the future is done.
             signature: of that version.
-            inputs: checked arrays by input name.
-            rows: the arrays' number of rows.
+            inputs: checked arrays by input name, of `rows` rows.
 
         Returns:
             A future of the outputs by name. Cancelled while queued, the request is not run.
@@ -77,22 +74,18 @@ class Batcher:
             ServingError: RESOURCE_EXHAUSTED (HTTP 503) when the queue is full, UNAVAILABLE when
                 the server is stopping.
         """
-        task = _Task(
-            servable, signature, inputs, rows, time.monotonic(), concurrent.futures.Future()
-        )
+        future = concurrent.futures.Future()
+        task = _Task(servable, signature, inputs, rows, time.monotonic(), future)
         with self._changed:
             if self._stopping:
-                raise ServingError(Code.UNAVAILABLE, "the server is shutting down")
-            if self._waiting >= self._max_queue:
-                raise ServingError(
-                    Code.RESOURCE_EXHAUSTED,
-                    f"{self._waiting} requests are waiting already; try again later",
-                    http_status=503,
-                )
+                raise _stopped()
+            waiting = sum(map(len, self._queues.values()))
+            if waiting >= self._max_queue:
+                message = f"{waiting} requests are waiting already; try again later"
+                raise ServingError(Code.RESOURCE_EXHAUSTED, message, http_status=503)
             self._queues.setdefault(_key(task), deque()).append(task)
-            self._waiting += 1
             self._changed.notify()
-        return task.future
+        return future
 
     def stop(self, timeout: float) -> None:
         """Refuses new requests, finishes those queued, and ends the workers.
@@ -109,12 +102,9 @@ class Batcher:
         with self._changed:
             left = [task for queue in self._queues.values() for task in queue]
             self._queues.clear()
-            self._waiting = 0
         for task in left:
             if task.future.set_running_or_notify_cancel():
-                task.future.set_exception(
-                    ServingError(Code.UNAVAILABLE, "the server is shutting down")
-                )
+                task.future.set_exception(_stopped())
 
     def _work(self) -> None:
         while (tasks := self._next_batch()) is not None:
@@ -126,29 +116,25 @@ class Batcher:
         """Waits for a batch that is due and dequeues it; None when stopped and empty."""
         with self._changed:
             while True:
-                now = time.monotonic()
-                due, wake = None, None
-                for key, queue in self._queues.items():
-                    start = self._start_time(queue, now)
-                    if start > now:
-                        wake = start if wake is None else min(wake, start)
-                    elif due is None or queue[0].enqueued < self._queues[due][0].enqueued:
-                        due = key
-                if due is not None:
-                    tasks = self._take(due)
-                    self._waiting -= len(tasks)
-                    if self._queues:
-                        self._changed.notify()
-                    return tasks
-                if self._stopping and not self._queues:
+                left = None
+                if self._queues:
+                    key = min(self._queues, key=self._start_time)
+                    left = self._start_time(key) - time.monotonic()
+                    if left <= 0:
+                        tasks = self._take(key)
+                        if self._queues:
+                            self._changed.notify()
+                        return tasks
+                elif self._stopping:
                     return None
-                self._changed.wait(None if wake is None else wake - now)
+                self._changed.wait(left)
 
-    def _start_time(self, queue: deque[_Task], now: float) -> float:
+    def _start_time(self, key: object) -> float:
+        """When a queue's first batch may start: at once, where nobody else is to join it."""
+        queue = self._queues[key]
         full = sum(task.rows for task in queue) >= self._max_rows
-        if full or self._stopping or not queue[0].signature.batchable:
-            return now
-        return queue[0].enqueued + self._timeout
+        ready = full or self._stopping or not queue[0].signature.batchable
+        return queue[0].enqueued + (0.0 if ready else self._timeout)
 
     def _take(self, key: object) -> list[_Task]:
         queue = self._queues[key]
@@ -167,23 +153,23 @@ class Batcher:
                 results = self._run_merged(tasks)
             except Exception as error:
                 _LOG.info("a batch of %d requests failed, running each: %s", len(tasks), error)
-            else:
-                for task, result in zip(tasks, results, strict=True):
-                    task.future.set_result(result)
+                for task in tasks:
+                    self._run([task])
                 return
-        for task in tasks:
+        else:
             try:
-                result = self._call(task, task.inputs, task.rows)
+                results = [self._call(tasks[0], tasks[0].inputs)]
             except Exception as error:
-                task.future.set_exception(error)
-            else:
-                task.future.set_result(result)
+                tasks[0].future.set_exception(error)
+                return
+        for task, result in zip(tasks, results, strict=True):
+            task.future.set_result(result)
 
     def _run_merged(self, tasks: list[_Task]) -> list[Arrays]:
         total = sum(task.rows for task in tasks)
         names = tasks[0].inputs
         merged = {name: np.concatenate([task.inputs[name] for task in tasks]) for name in names}
-        outputs = self._call(tasks[0], merged, total)
+        outputs = self._call(tasks[0], merged)
         if any(array.ndim == 0 or array.shape[0] != total for array in outputs.values()):
             tasks[0].signature.batchable = False
             raise ValueError(f"outputs of {tasks[0].signature.name!r} do not have one row an input")
@@ -193,11 +179,14 @@ class Batcher:
             start += task.rows
         return results
 
-    def _call(self, task: _Task, inputs: Arrays, rows: int) -> Arrays:
+    def _call(self, task: _Task, inputs: Arrays) -> Arrays:
         with self._changed:
             self.batches += 1
-            self.rows += rows
         return task.servable.run(task.signature, inputs)
+
+
+def _stopped() -> ServingError:
+    return ServingError(Code.UNAVAILABLE, "the server is shutting down")
 
 
 def _key(task: _Task) -> object:

@@ -1,37 +1,26 @@
 """Serving errors: a code with its gRPC and HTTP status, as TensorFlow Serving maps them."""
 
-import enum
+from grpc import StatusCode as Code
 
 MAX_MESSAGE = 1000  # characters: an error that quotes a 100,000-character line must not repeat it
 # TensorFlow appends where a node was built; a client has no use for the server's stack.
 _TRACE_MARKERS = ("\n\nOriginal stack trace", "\n\nErrors may have originated", "\n\nStack trace")
-
-
-class Code(enum.Enum):
-    """Canonical codes as (number, HTTP status); the names are those of `grpc.StatusCode`."""
-
-    OK = (0, 200)
-    CANCELLED = (1, 499)
-    UNKNOWN = (2, 500)
-    INVALID_ARGUMENT = (3, 400)
-    DEADLINE_EXCEEDED = (4, 504)
-    NOT_FOUND = (5, 404)
-    ALREADY_EXISTS = (6, 409)
-    PERMISSION_DENIED = (7, 403)
-    RESOURCE_EXHAUSTED = (8, 429)
-    FAILED_PRECONDITION = (9, 400)
-    ABORTED = (10, 409)
-    OUT_OF_RANGE = (11, 400)
-    UNIMPLEMENTED = (12, 501)
-    INTERNAL = (13, 500)
-    UNAVAILABLE = (14, 503)
-    DATA_LOSS = (15, 500)
-    UNAUTHENTICATED = (16, 401)
-
-    @classmethod
-    def from_number(cls, number: int) -> "Code":
-        """The code of a canonical number (`tf.errors.OpError.error_code`); UNKNOWN for others."""
-        return next((code for code in cls if code.value[0] == number), cls.UNKNOWN)
+# Codes by their HTTP status; 500 for all others.
+_HTTP_STATUSES = {
+    400: (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.OUT_OF_RANGE),
+    401: (Code.UNAUTHENTICATED,),
+    403: (Code.PERMISSION_DENIED,),
+    404: (Code.NOT_FOUND,),
+    409: (Code.ALREADY_EXISTS, Code.ABORTED),
+    429: (Code.RESOURCE_EXHAUSTED,),
+    499: (Code.CANCELLED,),
+    501: (Code.UNIMPLEMENTED,),
+    503: (Code.UNAVAILABLE,),
+    504: (Code.DEADLINE_EXCEEDED,),
+}
+_STATUS_OF = {code: status for status, codes in _HTTP_STATUSES.items() for code in codes}
+# Canonical numbers, which `tf.errors.OpError.error_code` has too.
+_CODE_OF = {code.value[0]: code for code in Code}
 
 
 class ServingError(Exception):
@@ -48,7 +37,7 @@ class ServingError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.http_status = http_status or code.value[1]
+        self.http_status = http_status or _STATUS_OF.get(code, 500)
 
 
 def invalid(message: str) -> ServingError:
@@ -79,9 +68,8 @@ def from_exception(error: BaseException) -> ServingError:
         return error
     number = getattr(error, "error_code", None)
     if isinstance(number, int):
-        message = str(getattr(error, "message", error))
-        message = message.removeprefix("Graph execution error:\n\n")
+        message = str(getattr(error, "message", error)).removeprefix("Graph execution error:\n\n")
         for marker in _TRACE_MARKERS:
             message = message.split(marker, 1)[0]
-        return ServingError(Code.from_number(number), message.strip())
+        return ServingError(_CODE_OF.get(number, Code.UNKNOWN), message.strip())
     return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")

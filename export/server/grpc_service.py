@@ -16,9 +16,9 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from export.server.core import ServingCore
+from export.server.core import ServingCore, Spec
 from export.server.errors import Code, ServingError, from_exception, invalid, too_late
-from export.server.servable import Signature
+from export.server.servable import Servable, Signature
 
 _LOG = logging.getLogger(__name__)
 # A call blocks its thread until its batch is done, so the pool is larger than a full batch.
@@ -52,20 +52,19 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         return _answer(context, self._metadata, request)
 
     def _predict(self, request, context) -> predict_pb2.PredictResponse:
-        lease = self._core.acquire(*_model_spec(request))
-        try:
-            version = lease.servable.version
-            signature = lease.servable.signature(request.model_spec.signature_name)
+        config, signature, wanted = self._core.config, None, []
+
+        def read(servable: Servable):
+            nonlocal signature, wanted
+            signature = servable.signature(request.model_spec.signature_name)
             wanted = _wanted_outputs(list(request.output_filter), signature)
-            limit = self._core.config.max_body_bytes
-            inputs = {name: _to_array(name, p, limit) for name, p in request.inputs.items()}
-        except BaseException:
-            lease.release()
-            raise
-        future = self._core.submit(lease, signature, inputs)
+            limit = config.max_body_bytes
+            return signature, {n: _to_array(n, proto, limit) for n, proto in request.inputs.items()}
+
+        future, servable = self._core.submit(_model_spec(request), read)
         context.add_callback(future.cancel)  # the client hung up: do not run the request
-        limit, left = self._core.config.request_timeout, context.time_remaining()
-        seconds = limit if left is None else min(limit, left)
+        left = context.time_remaining()
+        seconds = config.request_timeout if left is None else min(config.request_timeout, left)
         try:
             outputs = future.result(seconds)
         except concurrent.futures.TimeoutError:
@@ -74,7 +73,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         except concurrent.futures.CancelledError:
             raise ServingError(Code.CANCELLED, "the client cancelled the request") from None
         response = predict_pb2.PredictResponse()
-        _fill_spec(response.model_spec, request.model_spec.name, version)
+        _fill_spec(response.model_spec, request.model_spec.name, servable.version)
         response.model_spec.signature_name = signature.name
         for name in wanted:
             _fill_tensor(response.outputs[name], outputs[name])
@@ -86,7 +85,7 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
         for field in request.metadata_field:
             if field != _SIGNATURE_FIELD:
                 raise invalid(f"Metadata field {field} is not supported")
-        version, signatures = self._core.signatures(*_model_spec(request))
+        version, signatures = self._core.signatures(_model_spec(request))
         response = get_model_metadata_pb2.GetModelMetadataResponse()
         _fill_spec(response.model_spec, request.model_spec.name, version)
         response.metadata[_SIGNATURE_FIELD].Pack(signatures)
@@ -105,7 +104,7 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
 
     def _status(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
         response = get_model_status_pb2.GetModelStatusResponse()
-        for status in self._core.statuses(*_model_spec(request)):
+        for status in self._core.statuses(_model_spec(request)):
             entry = response.model_version_status.add()
             entry.version = status.version
             entry.state = get_model_status_pb2.ModelVersionStatus.State.Value(status.state)
@@ -115,14 +114,7 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
 
 
 def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
-    """A gRPC server bound to its port, not yet started.
-
-    Returns:
-        The server and its port.
-
-    Raises:
-        OSError: the address cannot be bound.
-    """
+    """A gRPC server, not yet started, and its port; an OSError where that cannot be bound."""
     config = core.config
     server = grpc.server(
         concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc"),
@@ -156,10 +148,10 @@ def _answer(context, method, request):
         failed = from_exception(error)
         if failed.code == Code.INTERNAL:
             _LOG.exception("a gRPC request failed")
-    context.abort(grpc.StatusCode[failed.code.name], failed.message)
+    context.abort(failed.code, failed.message)
 
 
-def _model_spec(request) -> tuple[str, int | None, str]:
+def _model_spec(request) -> Spec:
     if not request.HasField("model_spec"):
         raise invalid("Missing ModelSpec")
     spec = request.model_spec

@@ -24,7 +24,7 @@ _LINGER_SECONDS = 2.0  # how long the rest of a refused request is read and thro
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A request's method, path and headers (names in lower case)."""
+    """The head of a request; header names in lower case."""
 
     method: str
     path: str
@@ -143,8 +143,7 @@ class HttpServer:
     async def _exchange(self, connection: "_Connection") -> bool:
         """One request and its answer; whether another request may follow."""
         try:
-            request = await connection.read_request()
-            if request is None:
+            if (request := await connection.read_request()) is None:
                 return False
             response = await self._handler(*request)
         except _Refused as error:
@@ -225,12 +224,7 @@ class _Connection:
         return b"".join(chunks)
 
     async def answer(self, response: Response, last: bool) -> bool:
-        """Writes an answer; whether another request may follow.
-
-        Args:
-            response: the answer.
-            last: close the connection after it.
-        """
+        """Writes an answer, the connection's `last` or not; whether another request may follow."""
         headers = [
             ("Content-Type", "application/json"),
             ("Content-Length", str(len(response.body))),

@@ -8,9 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from export.server.errors import invalid
-from export.server.servable import Signature, TensorSpec
+from export.server.servable import Signature
 
-MAX_RANK = 32  # nesting deeper than this is no tensor (NumPy's own limit is 64)
 _QUOTED = 80  # characters of an offending value that are repeated to the client
 
 
@@ -38,11 +37,7 @@ def parse_body(body: bytes) -> dict:
 
 
 def signature_name(document: dict) -> str:
-    """The optional "signature_name".
-
-    Raises:
-        ServingError: INVALID_ARGUMENT: not a string.
-    """
+    """The optional "signature_name" of a request."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid("'signature_name' key must be a string value")
@@ -65,11 +60,18 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
     has_rows, has_columns = "instances" in document, "inputs" in document
     if has_rows and has_columns:
         raise invalid("expecting only one of 'inputs' or 'instances' keys to exist")
-    if has_rows:
-        return _from_rows(document["instances"], signature), True
-    if has_columns:
-        return _from_columns(document["inputs"], signature), False
-    raise invalid("Missing 'inputs' or 'instances' key")
+    if not has_rows and not has_columns:
+        raise invalid("Missing 'inputs' or 'instances' key")
+    key, columns = (
+        ("instances", _columns_of_rows(document["instances"], signature))
+        if has_rows
+        else ("inputs", _columns(document["inputs"], signature))
+    )
+    arrays = {
+        name: _to_array(columns[name], spec, f"{key!r} {name!r}")
+        for name, spec in signature.inputs.items()
+    }
+    return arrays, has_rows
 
 
 def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
@@ -96,51 +98,42 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
     return json.dumps(result, ensure_ascii=False).encode("utf-8")
 
 
-def _from_rows(instances, signature: Signature) -> dict[str, np.ndarray]:
+def _columns_of_rows(instances, signature: Signature) -> dict[str, list]:
     if not isinstance(instances, list):
         raise invalid("Expecting 'instances' to be an list/array")
     if not instances:
         raise invalid("No values in 'instances' array: the batch is empty")
-    if not _is_named(instances[0]):
-        if len(signature.inputs) != 1:
-            raise invalid(
-                "instances is a plain list, but expecting list of objects as multiple input "
-                f"tensors required: {', '.join(signature.inputs)}"
-            )
-        name, spec = next(iter(signature.inputs.items()))
-        for i, element in enumerate(instances):
-            if _is_named(element):
-                raise invalid(f"Expecting value/list but got object at item {i} of input list")
-        return {name: _to_array(instances, spec, f"'instances' of input {name!r}")}
+    named = _is_named(instances[0])
     for i, element in enumerate(instances):
-        if not _is_named(element):
-            raise invalid(f"Expecting object but got list at item {i} of input list")
-        if element.keys() != signature.inputs.keys():
+        if _is_named(element) != named:
+            kinds = ("object", "list") if named else ("value/list", "object")
+            raise invalid(f"Expecting {kinds[0]} but got {kinds[1]} at item {i} of input list")
+        if named and element.keys() != signature.inputs.keys():
             raise invalid(
                 f"Failed to process element: {i} of 'instances' list. JSON object keys "
                 f"{{{_quote(', '.join(element))}}} must be equal to: {','.join(signature.inputs)}"
             )
-    return {
-        name: _to_array([element[name] for element in instances], spec, f"'instances' {name!r}")
-        for name, spec in signature.inputs.items()
-    }
+    if not named:
+        return {_only_input(signature, "instances", "list of objects"): instances}
+    return {name: [element[name] for element in instances] for name in signature.inputs}
 
 
-def _from_columns(inputs, signature: Signature) -> dict[str, np.ndarray]:
+def _columns(inputs, signature: Signature) -> dict:
     if not _is_named(inputs):
-        if len(signature.inputs) != 1:
-            raise invalid(
-                "inputs is a plain value/list, but expecting an object as multiple input tensors "
-                f"required: {', '.join(signature.inputs)}"
-            )
-        inputs = {next(iter(signature.inputs)): inputs}
+        return {_only_input(signature, "inputs", "an object"): inputs}
     for name in signature.inputs:
         if name not in inputs:
             raise invalid(f"Missing named input: {name} in 'inputs' object.")
-    return {
-        name: _to_array(inputs[name], spec, f"'inputs' {name!r}")
-        for name, spec in signature.inputs.items()
-    }
+    return inputs
+
+
+def _only_input(signature: Signature, key: str, wanted: str) -> str:
+    if len(signature.inputs) != 1:
+        raise invalid(
+            f"{key} is a plain value/list, but expecting {wanted} as multiple input tensors "
+            f"required: {', '.join(signature.inputs)}"
+        )
+    return next(iter(signature.inputs))
 
 
 def _is_bytes(value) -> bool:
@@ -152,27 +145,17 @@ def _is_named(value) -> bool:
     return isinstance(value, dict) and not _is_bytes(value)
 
 
-def _to_array(value, spec: TensorSpec, place: str) -> np.ndarray:
+def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
     """A JSON value or nested lists of them as an array of the input's dtype."""
-    shape, first = [], value
-    while isinstance(first, list):
-        shape.append(len(first))
-        if len(shape) > MAX_RANK:
-            raise invalid(f"{place} is nested deeper than {MAX_RANK} levels")
-        first = first[0] if first else None
-    leaves = [value]
-    for level, size in enumerate(shape):
-        for item in leaves:
-            if not isinstance(item, list):
-                raise invalid(f"{place} is ragged: {_quote(item)} at level {level + 1} is no list")
-            if len(item) != size:
-                raise invalid(
-                    f"{place} is ragged: Encountered list at unexpected size: {len(item)} at "
-                    f"level: {level} expected size: {size}"
-                )
-        leaves = [element for item in leaves for element in item]
-    converted = _convert(leaves, spec.dtype, place)
-    return converted.reshape(shape)
+    array = np.array(value, dtype=np.object_)  # lists that cannot be an axis stay elements
+    leaves = array.reshape(-1).tolist()
+    for leaf in leaves:
+        if isinstance(leaf, list):
+            raise invalid(
+                f"{place} is ragged, or nested deeper than a tensor can be: {_quote(leaf)} should "
+                "be a value, or a list as long as the others of its level"
+            )
+    return _convert(leaves, spec.dtype, place).reshape(array.shape)
 
 
 def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:

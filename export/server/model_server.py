@@ -1,7 +1,10 @@
 """The whole server: versions, queue, REST and gRPC, started and stopped together."""
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 
+import grpc
 import numpy as np
 
 from export.server.batching import Batcher
@@ -30,21 +33,15 @@ class ModelServer:
         self.config = config
         self.versions = VersionManager(config.base_path, config.name, config.poll_seconds)
         self.batcher: Batcher | None = None
-        self.grpc_port = 0
-        self._http: HttpServer | None = None
-        self._rest: RestApi | None = None
-        self._grpc = None
+        self.rest_port = self.grpc_port = 0
+        # To be called at the end with the seconds of grace; the last added first.
+        self._stops: list[Callable[[float], None]] = []
 
     @property
     def url(self) -> str:
         """REST's address, such as http://127.0.0.1:8501."""
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
-        return f"http://{host}:{self._http.port}"
-
-    @property
-    def rest_port(self) -> int:
-        """The REST port taken."""
-        return self._http.port
+        return f"http://{host}:{self.rest_port}"
 
     def start(self) -> None:
         """Binds both ports, loads the newest version that loads, and returns once it answers.
@@ -71,17 +68,9 @@ class ModelServer:
             grace_seconds: seconds given to requests in flight; None takes the config's.
         """
         grace = self.config.grace_seconds if grace_seconds is None else grace_seconds
-        grpc_stopped = self._grpc.stop(grace) if self._grpc is not None else None
-        if self._http is not None:
-            self._http.stop(grace)
-        if grpc_stopped is not None:
-            grpc_stopped.wait()
-        if self.batcher is not None:
-            self.batcher.stop(grace)
-        if self._rest is not None:
-            self._rest.close()
+        while self._stops:
+            self._stops.pop()(grace)
         self.versions.stop()
-        self._grpc = self._http = self.batcher = self._rest = None
 
     def __enter__(self) -> "ModelServer":
         self.start()
@@ -114,18 +103,18 @@ class ModelServer:
             config.max_batch_size, config.batch_timeout_ms, config.max_queue, config.workers
         )
         core = ServingCore(config, self.versions, self.batcher)
-        self._rest = RestApi(core)
-        http = HttpServer(config, self._rest.handle)
-        try:
+        rest = RestApi(core)
+        self._stops += [lambda _: rest.close(), self.batcher.stop]
+        http = HttpServer(config, rest.handle)
+        with _port("REST", "--rest-port", config.rest_port):
             http.start()
-        except OSError as error:
-            raise UserError(_port_message("REST", "--rest-port", config.rest_port, error)) from None
-        self._http = http
-        try:
-            self._grpc, self.grpc_port = build_server(core)
-        except OSError as error:
-            raise UserError(_port_message("gRPC", "--grpc-port", config.grpc_port, error)) from None
-        self._grpc.start()
+        self.rest_port = http.port
+        self._stops.append(http.stop)
+        with _port("gRPC", "--grpc-port", config.grpc_port):
+            grpc_server, self.grpc_port = build_server(core)
+        grpc_server.start()
+        # Both stop at once, and share the seconds.
+        self._stops[-1] = lambda grace: _stop_both(grpc_server, http, grace)
 
     def _why_nothing_loads(self) -> str:
         reasons = [
@@ -145,6 +134,18 @@ def _example_value(name: str, spec):
     return value.tolist()
 
 
-def _port_message(kind: str, flag: str, port: int, error: OSError) -> str:
-    reason = error.strerror or str(error)
-    return f"the {kind} port {port} cannot be opened ({reason}); choose another with {flag}"
+def _stop_both(grpc_server: grpc.Server, http: HttpServer, grace: float) -> None:
+    stopped = grpc_server.stop(grace)
+    http.stop(grace)
+    stopped.wait()
+
+
+@contextlib.contextmanager
+def _port(kind: str, flag: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"the {kind} port {port} cannot be opened ({reason}); choose another with {flag}"
+        ) from None

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import functools
 import json
 import logging
 import re
@@ -10,9 +11,10 @@ import urllib.parse
 from google.protobuf import json_format
 
 from export.server import json_tensors
-from export.server.core import ServingCore
+from export.server.core import ServingCore, Spec
 from export.server.errors import Code, ServingError, from_exception, invalid, too_late
 from export.server.http_server import Head, Response, error_response
+from export.server.servable import Servable
 
 _LOG = logging.getLogger(__name__)
 _WHICH = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
@@ -51,23 +53,21 @@ class RestApi:
         self._pool.shutdown()
 
     async def _route(self, head: Head, body: bytes) -> Response:
-        if head.path == "/healthz":
-            if head.method != "GET":
-                return _not_allowed("GET")
-            ready = self._core.ready
-            return Response(200 if ready else 503, json.dumps({"ready": ready}).encode())
-        if match := _PREDICT.fullmatch(head.path):
-            if head.method != "POST":
-                return _not_allowed("POST")
-            return await self._predict(match, body)
-        if match := _STATUS.fullmatch(head.path):
-            if head.method != "GET":
-                return _not_allowed("GET")
-            return self._metadata(match) if match["metadata"] else self._status(match)
-        raise ServingError(Code.NOT_FOUND, f"Malformed request: {head.method} {head.path}")
+        predict, known = _PREDICT.fullmatch(head.path), _STATUS.fullmatch(head.path)
+        if not (predict or known or head.path == "/healthz"):
+            raise ServingError(Code.NOT_FOUND, f"Malformed request: {head.method} {head.path}")
+        method = "POST" if predict else "GET"
+        if head.method != method:
+            return error_response(405, f"use {method} on this path", ("Allow", method))
+        if predict:
+            return await self._predict(predict, body)
+        if known:
+            return self._metadata(known) if known["metadata"] else self._status(known)
+        ready = self._core.ready
+        return Response(200 if ready else 503, json.dumps({"ready": ready}).encode())
 
     def _status(self, match: re.Match) -> Response:
-        statuses = self._core.statuses(*_model_spec(match))
+        statuses = self._core.statuses(_model_spec(match))
         versions = [
             {
                 "version": str(status.version),
@@ -79,22 +79,30 @@ class RestApi:
         return _json_response({"model_version_status": versions})
 
     def _metadata(self, match: re.Match) -> Response:
-        name, version, label = _model_spec(match)
-        number, signatures = self._core.signatures(name, version, label)
-        spec = {"name": name, "signature_name": "", "version": str(number)}
+        spec = _model_spec(match)
+        number, signatures = self._core.signatures(spec)
+        served = {"name": spec[0], "signature_name": "", "version": str(number)}
         printed = json_format.MessageToDict(
             signatures, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
-        return _json_response({"model_spec": spec, "metadata": {"signature_def": printed}})
+        return _json_response({"model_spec": served, "metadata": {"signature_def": printed}})
 
     async def _predict(self, match: re.Match, body: bytes) -> Response:
         if match["method"].lower() != "predict":
             raise ServingError(
                 Code.UNIMPLEMENTED, f"the {match['method']} API is not served; use :predict"
             )
-        loop = asyncio.get_running_loop()
-        spec = _model_spec(match)
-        future, row_form = await loop.run_in_executor(self._pool, self._submit, spec, body)
+        spec, row_form = _model_spec(match), False
+
+        def read(servable: Servable):
+            nonlocal row_form
+            document = json_tensors.parse_body(body)
+            signature = servable.signature(json_tensors.signature_name(document))
+            inputs, row_form = json_tensors.decode_inputs(document, signature)
+            return signature, inputs
+
+        in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, self._pool)
+        future, _ = await in_thread(self._core.submit, spec, read)
         seconds = self._core.config.request_timeout
         try:
             outputs = await asyncio.wait_for(asyncio.wrap_future(future), seconds)
@@ -102,24 +110,10 @@ class RestApi:
             raise too_late(seconds) from None
         except Exception as error:
             raise from_exception(error) from error
-        encoded = await loop.run_in_executor(
-            self._pool, json_tensors.encode_outputs, outputs, row_form
-        )
-        return Response(200, encoded)
-
-    def _submit(self, spec, body: bytes) -> tuple[concurrent.futures.Future, bool]:
-        lease = self._core.acquire(*spec)
-        try:
-            document = json_tensors.parse_body(body)
-            signature = lease.servable.signature(json_tensors.signature_name(document))
-            inputs, row_form = json_tensors.decode_inputs(document, signature)
-        except BaseException:
-            lease.release()
-            raise
-        return self._core.submit(lease, signature, inputs), row_form
+        return Response(200, await in_thread(json_tensors.encode_outputs, outputs, row_form))
 
 
-def _model_spec(match: re.Match) -> tuple[str, int | None, str]:
+def _model_spec(match: re.Match) -> Spec:
     """Name, version and label of a URL."""
     if match["name"] is None:
         raise invalid("Missing model name in request.")
@@ -134,7 +128,3 @@ def _model_spec(match: re.Match) -> tuple[str, int | None, str]:
 
 def _json_response(document: dict) -> Response:
     return Response(200, json.dumps(document, indent=1, ensure_ascii=False).encode("utf-8"))
-
-
-def _not_allowed(method: str) -> Response:
-    return error_response(405, f"use {method} on this path", ("Allow", method))

@@ -1,14 +1,15 @@
 """One loaded SavedModel: its signatures, and running them."""
 
-import dataclasses
 import logging
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the ops of exported tokenizers)
 from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow_serving.apis import prediction_log_pb2
 
 from export.server.errors import ServingError, invalid
 
@@ -17,32 +18,9 @@ WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
 _LOG = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class TensorSpec:
-    """One input or output: its graph tensor, dtype and static shape (None = any size or rank)."""
-
-    tensor: str
-    dtype: tf.DType
-    shape: tuple[int | None, ...] | None
-
-    @classmethod
-    def from_info(cls, info: meta_graph_pb2.TensorInfo) -> "TensorSpec":
-        shape = None
-        if not info.tensor_shape.unknown_rank:
-            shape = tuple(None if d.size < 0 else d.size for d in info.tensor_shape.dim)
-        return cls(info.name, tf.dtypes.as_dtype(info.dtype), shape)
-
-    @property
-    def has_batch_axis(self) -> bool:
-        return self.shape is None or (len(self.shape) > 0 and self.shape[0] is None)
-
-    def admits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of `shape` may be fed."""
-        if self.shape is None:
-            return True
-        return len(shape) == len(self.shape) and all(
-            want is None or want == got for want, got in zip(self.shape, shape, strict=True)
-        )
+def _spec(info: meta_graph_pb2.TensorInfo) -> tf.TensorSpec:
+    """An input or output, under the name of its graph tensor."""
+    return tf.TensorSpec(tf.TensorShape(info.tensor_shape), info.dtype, info.name)
 
 
 class Signature:
@@ -54,19 +32,15 @@ class Signature:
 
     def __init__(self, name: str, signature_def: meta_graph_pb2.SignatureDef):
         self.name = name
-        self.inputs = {k: TensorSpec.from_info(v) for k, v in sorted(signature_def.inputs.items())}
-        self.outputs = {
-            k: TensorSpec.from_info(v) for k, v in sorted(signature_def.outputs.items())
-        }
-        specs = [*self.inputs.values(), *self.outputs.values()]
-        self.batchable = bool(self.inputs) and all(spec.has_batch_axis for spec in specs)
+        self.inputs = {k: _spec(v) for k, v in sorted(signature_def.inputs.items())}
+        self.outputs = {k: _spec(v) for k, v in sorted(signature_def.outputs.items())}
+        shapes = [spec.shape for spec in (*self.inputs.values(), *self.outputs.values())]
+        self.batchable = bool(self.inputs) and all(
+            shape.rank is None or (shape.rank > 0 and shape[0] is None) for shape in shapes
+        )
 
     def check(self, inputs: dict[str, np.ndarray], max_rows: int) -> int:
-        """Checks inputs against the signature and returns their number of rows (1 if unbatched).
-
-        Args:
-            inputs: arrays by input name.
-            max_rows: rows allowed in one request.
+        """Checks arrays by input name; returns their number of rows (1 if unbatched).
 
         Raises:
             ServingError: INVALID_ARGUMENT naming the input.
@@ -81,14 +55,11 @@ class Signature:
         for name, array in inputs.items():
             spec = self.inputs[name]
             if array.dtype != spec.dtype.as_numpy_dtype:
-                raise invalid(
-                    f"input {name!r} has dtype {_dtype_name(array.dtype)}, "
-                    f"expected {spec.dtype.name}"
-                )
-            if not spec.admits(array.shape):
-                raise invalid(
-                    f"input {name!r} has shape {_show(array.shape)}, expected {_show(spec.shape)}"
-                )
+                dtype = "string" if array.dtype == np.object_ else array.dtype.name
+                raise invalid(f"input {name!r} has dtype {dtype}, expected {spec.dtype.name}")
+            if not spec.shape.is_compatible_with(array.shape):
+                shapes = f"{_show(array.shape)}, expected {_show(spec.shape)}"
+                raise invalid(f"input {name!r} has shape {shapes}")
         if not self.batchable or any(array.ndim == 0 for array in inputs.values()):
             return 1
         rows = {array.shape[0] for array in inputs.values()}
@@ -152,8 +123,8 @@ class Servable:
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name. Thread-safe; TensorFlow works outside Python's lock."""
-        feeds = {signature.inputs[name].tensor: array for name, array in inputs.items()}
-        fetches = {name: spec.tensor for name, spec in signature.outputs.items()}
+        feeds = {signature.inputs[name].name: array for name, array in inputs.items()}
+        fetches = {name: spec.name for name, spec in signature.outputs.items()}
         return {k: np.asarray(v) for k, v in self._session.run(fetches, feeds).items()}
 
     def warm_up(self) -> None:
@@ -175,8 +146,6 @@ class Servable:
             _LOG.warning("warm-up requests of version %d not used: %s", self.version, error)
 
     def _recorded(self, path: pathlib.Path):
-        from tensorflow_serving.apis import prediction_log_pb2
-
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
             signature = self.signature(request.model_spec.signature_name)
@@ -193,19 +162,15 @@ class Servable:
         self._session.close()
 
 
-def made_up(spec: TensorSpec) -> np.ndarray:
+def made_up(spec: tf.TensorSpec) -> np.ndarray:
     """A valid input array: zeros, or "warm up"; open dimensions are 1."""
-    shape = [1 if size is None else size for size in (spec.shape if spec.shape is not None else ())]
+    shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
     if spec.dtype == tf.string:
         return np.full(shape, b"warm up", dtype=np.object_)
     return np.zeros(shape, dtype=spec.dtype.as_numpy_dtype)
 
 
-def _show(shape: tuple[int | None, ...] | None) -> str:
-    if shape is None:
+def _show(shape: Sequence[int | None] | tf.TensorShape) -> str:
+    if tf.TensorShape(shape).rank is None:
         return "[?]"
     return "[" + ",".join("-1" if size is None else str(size) for size in shape) + "]"
-
-
-def _dtype_name(dtype: np.dtype) -> str:
-    return "string" if dtype == np.object_ else dtype.name

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import pathlib
 import threading
 import time
 from collections.abc import Callable
@@ -88,9 +89,8 @@ class Lease:
 
     def release(self) -> None:
         """Ends the lease; further calls do nothing."""
-        release, self._release = self._release, None
-        if release is not None:
-            release(self.servable)
+        release, self._release = self._release, lambda servable: None
+        release(self.servable)
 
 
 class VersionManager:
@@ -134,10 +134,7 @@ class VersionManager:
             return None if self._current is None else self._current.version
 
     def acquire(self, version: int | None = None) -> Lease:
-        """Holds a version for one request.
-
-        Args:
-            version: its number; None is the current one.
+        """Holds a version for one request; None is the current one.
 
         Raises:
             ServingError: NOT_FOUND for a version not served, UNAVAILABLE for one being loaded.
@@ -190,7 +187,10 @@ class VersionManager:
         except OSError as error:
             _LOG.warning("cannot read %s: %s; the loaded version stays", self._base_path, error)
             return
-        self._forget_missing(found)
+        self._seen = {v: seen for v, seen in self._seen.items() if v in found}
+        with self._lock:
+            for version in self._failures.keys() - found.keys():
+                del self._failures[version], self._statuses[version]
         for version in sorted(found, reverse=True):
             if version == self.current:
                 return
@@ -204,30 +204,24 @@ class VersionManager:
             except Exception:
                 _LOG.exception("looking for versions failed; trying again")
 
-    def _forget_missing(self, found: dict[int, str]) -> None:
-        self._seen = {v: seen for v, seen in self._seen.items() if v in found}
-        with self._lock:
-            for version in [v for v in self._failures if v not in found]:
-                del self._failures[version]
-                del self._statuses[version]
-
     def _due(self, version: int, path: str) -> bool:
         """Whether to try a version now: its files are stable and its retry time has come."""
         fingerprint = _fingerprint(path)
         settled = self._seen.get(version) == fingerprint
         self._seen[version] = fingerprint
-        if self.current is None:
-            settled = True  # nothing is served yet, so try at once
+        if not settled and self.current is not None:  # nothing is served yet: try at once
+            return False
         failure = self._failures.get(version)
-        if failure is None:
-            return settled
-        changed = failure.fingerprint != fingerprint
-        return settled and (changed or time.monotonic() >= failure.retry_at)
+        return (
+            failure is None
+            or failure.fingerprint != fingerprint
+            or time.monotonic() >= failure.retry_at
+        )
 
     def _load(self, version: int, path: str) -> bool:
-        started = time.monotonic()
-        fingerprint = _fingerprint(path)
-        self._set(VersionStatus(version, "LOADING"))
+        started, fingerprint = time.monotonic(), _fingerprint(path)
+        with self._lock:
+            self._statuses[version] = VersionStatus(version, "LOADING")
         try:
             servable = self._loader(path, version)
             servable.warm_up()  # logs its own failures; they do not keep a version from serving
@@ -235,9 +229,10 @@ class VersionManager:
             failed = from_exception(error)
             attempts = self._failures[version].attempts + 1 if version in self._failures else 1
             wait = min(_MAX_RETRY_SECONDS, self._poll_seconds * 2.0**attempts)
+            status = VersionStatus(version, "END", failed.code, failed.message)
             with self._lock:
                 self._failures[version] = _Failure(fingerprint, attempts, time.monotonic() + wait)
-            self._set(VersionStatus(version, "END", failed.code, failed.message))
+                self._statuses[version] = status
             _LOG.error("version %d does not load (%s): %s", version, path, failed.message)
             return False
         with self._lock:
@@ -251,7 +246,8 @@ class VersionManager:
         return True
 
     def _retire(self, servable: Servable) -> None:
-        self._set(VersionStatus(servable.version, "UNLOADING"))
+        with self._lock:
+            self._statuses[servable.version] = VersionStatus(servable.version, "UNLOADING")
         self._close_if_idle(servable)
 
     def _release(self, servable: Servable) -> None:
@@ -268,20 +264,14 @@ class VersionManager:
         servable.close()
         _LOG.info("version %d is unloaded", servable.version)
 
-    def _set(self, status: VersionStatus) -> None:
-        with self._lock:
-            self._statuses[status.version] = status
-
 
 def _fingerprint(path: str) -> Fingerprint:
     """Names, sizes and times of all files: changes while a copy is in progress."""
     files = []
-    for folder, _, names in os.walk(path):
-        for name in names:
-            try:
-                info = os.stat(os.path.join(folder, name))
-            except OSError:
-                continue  # removed during the scan: the next fingerprint will differ
-            relative = os.path.relpath(os.path.join(folder, name), path)
-            files.append((relative, info.st_size, info.st_mtime_ns))
+    for file in pathlib.Path(path).rglob("*"):
+        try:
+            info = file.stat()
+        except OSError:
+            continue  # removed during the scan: the next fingerprint will differ
+        files.append((str(file), info.st_size, info.st_mtime_ns))
     return tuple(sorted(files))

@@ -108,14 +108,22 @@ def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = 
     return init, recipe, network
 
 
-def write_untrained(run, seed: int = 1):
-    """Writes a run with one checkpoint, of drawn weights, and returns its network."""
+def write_untrained(run, seed: int = 1, metrics: dict | None = None):
+    """Writes a run with one checkpoint, of drawn weights, and returns its network.
+
+    Args:
+        metrics: of the checkpoint's validation.
+    """
     keras.utils.set_random_seed(seed)
     network = run.build_network()
     checkpoints.CheckpointDirectory(run.path).save(
         1,
         lambda directory: network.save_weights(str(directory / checkpoints.WEIGHTS)),
-        {"vocabulary": run.vocabulary.hash, "metrics": {}, "weights": weight_table(network)},
+        {
+            "vocabulary": run.vocabulary.hash,
+            "metrics": metrics or {},
+            "weights": weight_table(network),
+        },
     )
     run.write(network, "start")
     return network

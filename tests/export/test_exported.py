@@ -1,4 +1,7 @@
-"""Runs and their SavedModels say the same, in a process where this project is not installed."""
+"""Runs and their SavedModels say the same, in a process where this project is not installed.
+
+The weights are drawn, not trained: equality does not ask for sense.
+"""
 
 import dataclasses
 import json
@@ -7,29 +10,40 @@ import re
 import numpy as np
 import pytest
 
-from experiments.embed.run import open_encoder
-from experiments.finetune.__main__ import main as finetune
+import macaron_tf
+from experiments import registry
+from experiments.embed.recipe import paper_recipe
+from experiments.embed.run import EmbeddingRun, open_encoder
+from experiments.finetune.init import read_init
 from experiments.finetune.kinds.classification import probabilities
+from experiments.finetune.kinds.spans import THRESHOLD
+from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun
+from experiments.generate.__main__ import main as generate
 from experiments.generate.opening import open_model
+from experiments.pretrain.corpus import train_vocabulary
+from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRun
+from experiments.recipe import override
+from experiments.text_to_text.recipe import recipe_for
+from experiments.text_to_text.run import TaskGenerator, TextRun, framed
 from experiments.translate.run import TranslationRun
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.evaluation.glue import decide
 from macaron_tf.evaluation.similarity import unit_vectors
+from macaron_tf.io.paths import as_path
 from tests.conftest import number_pairs
-from tests.experiments.pretraining_toy import train_language_toy
+from tests.experiments.pretraining_toy import toy_settings, write_documents
 from tests.experiments.task_toys import (
-    reading_flags,
+    SHRUNK,
     sentences,
-    train_embedding,
-    train_toy,
-    write_embedding_toy,
     write_reading,
-    write_table,
     write_toy,
+    write_untrained,
 )
 from tests.export.serving_toys import ask_elsewhere, call
 
@@ -54,11 +68,37 @@ PROMPTS = [
     ("", 1.0, 5, 0.9, 7, 50),
     ("na\u00efve\n e .", 1.5, 0, 0.95, -3, 6),
 ]
-FEW = {"training__max_steps": 4}
+PAIRS = [
+    ("a c\td b", 0.0, 0, 1.0, 1, 10),
+    ("a c\td b", 2.0, 0, 1.0, 1, 10),
+    ("a c\td b", 2.0, 0, 1.0, 2, 10),
+    ("c  d [MASK]\n e\t", 1.0, 5, 0.9, 7, 50),
+    ("", 2.0, 0, 0.95, -3, 3),
+]
+# Large weights: their outputs differ from text to text.
+TINY = {**SHRUNK, "model.initializer_range": 0.9}
+READING = {"spans.max_question": 4, "spans.doc_stride": 6}
+# Models that write texts: a pre-training recipe and its settings.
+WRITERS = {
+    "byte_bpe": ("gpt2_tiny", "vocabulary.kind=byte_bpe", "vocabulary.size=272"),
+    "wordpiece": ("gpt2_tiny", "vocabulary.kind=wordpiece"),
+    "bart": ("bart_tiny", "vocabulary.size=90"),
+    "t5": ("t5_tiny", "vocabulary.size=90"),
+}
 
 
 def controls(*rows) -> dict[str, list]:
     return dict(zip(CONTROLS, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def asked_of_writer(prompts, longest: str) -> list[dict]:
+    return [
+        controls(*prompts),
+        # None of the first begins a text, so their prompts are read at once.
+        controls(*prompts[:3]),
+        controls((longest, 1.0, 0, 1.0, 1, 4)),
+        controls(("caf\udce9", 1.0, 0, 1.0, 1, 4)),
+    ]
 
 
 # One run of each kind: its inputs, and inputs that are refused or empty.
@@ -75,40 +115,60 @@ INPUTS = {
         {"question": [], "context": []},
     ],
     "conll2003": [{"text": TAGGED}, {"text": BROKEN[1:]}, {"text": []}],
-    "generator": [
-        controls(*PROMPTS),
-        # None of these begins a text, so their prompts are read at once.
-        controls(*PROMPTS[:3]),
-        controls(("a " * 40, 1.0, 0, 1.0, 1, 4)),
-        controls(("caf\udce9", 1.0, 0, 1.0, 1, 4)),
-    ],
+    "byte_bpe": asked_of_writer(PROMPTS, "a " * 40),
+    "bart": asked_of_writer(PAIRS, "a " * 50),
     "numbers": [{"text": NUMBERS}],
 }
 
 
+def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) -> None:
+    """An untrained run of one encoder or its task."""
+    init = read_init("none", model, vocabulary / "vocabulary")
+    settings = [f"{name}={value}" for name, value in {**TINY, **more}.items()]
+    run = run_class(as_path(path), override(init.apply(recipe), settings), init.vocabulary)
+    write_untrained(run, metrics={THRESHOLD: -0.5})
+
+
+def write_writer(folder, name: str):
+    """An untrained run that continues texts or, of bart_tiny and t5_tiny, answers MRPC's."""
+    model, *settings = WRITERS[name]
+    (folder / f"{name}-texts").mkdir()
+    every = toy_settings(write_documents(folder / f"{name}-texts"))
+    if model != "gpt2_tiny":
+        words = "mrpc sentence1 : a c not_equivalent . sentence2\n" * 200
+        (folder / f"{name}-texts" / "words.txt").write_text(words)
+        every = [one for one in every if not re.match("model.(num_layers|initializer)", one)]
+        every += [f"model.num_{side}_layers=1" for side in ("encoder", "decoder")]
+        every += ["model.max_length=48"]
+    recipe = override(registry.load(model, PretrainingRecipe), [*every, *settings])
+    run = PretrainingRun(as_path(folder / name), recipe, train_vocabulary(recipe))
+    if model != "gpt2_tiny":
+        run = dataclasses.replace(run, path=as_path(folder / f"{name}-start"))
+        write_untrained(run)
+        start = macaron_tf.load(run.path)
+        recipe = recipe_for("mrpc", start, str(run.path), f"tsv:{folder}/{{split}}.tsv")
+        large = [] if model == "t5_tiny" else ["model.initializer_range=0.9"]
+        recipe = override(recipe, ["max_source=40", "max_target=12", *large])
+        run = TextRun(as_path(folder / name), recipe, start.vocabulary)
+    write_untrained(run)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, number_run):
-    """A run of each kind, of a few updates, and under `served` its SavedModel."""
+    """A run of each kind, and under `served` its SavedModel."""
     folder = tmp_path_factory.mktemp("exported")
+    (folder / "reading").mkdir()
     write_toy(folder)
-    train_toy(folder, folder / "sst2")
-    texts = [text for text, _ in sentences(40, seed=4)]
-    rows = [(a, b, i % 6) for i, (a, b) in enumerate(zip(texts, texts[::-1], strict=True))]
-    for split in ("train", "validation"):
-        write_table(folder / f"{split}-pairs.tsv", rows, "sentence1\tsentence2\tlabel")
-    # Recurrences run natively here.
-    pairs = {"model": "swish_rnn_tiny", "source": f"tsv:{folder}/{{split}}-pairs.tsv", **FEW}
-    train_toy(folder, folder / "stsb", "stsb", **pairs)
-    for name in ("embedding", "reading", "language"):
-        (folder / name).mkdir()
-    write_embedding_toy(folder / "embedding")
-    train_embedding(folder / "embedding", folder / "embedder", model="swish_rnn_tiny", **FEW)
     write_reading(folder / "reading", unanswerable=True)
-    few = {"training__max_steps": 12, "training__validate_every": 12}
-    for task in ("squad2", "conll2003"):
-        flags = reading_flags(folder / "reading", task, **few)
-        assert finetune(["train", task, str(folder / task), *flags]) == 0
-    (folder / "generator").symlink_to(train_language_toy(folder / "language", "byte_bpe"))
+    for name, model in (("sst2", "bert_tiny"), ("stsb", "swish_rnn_tiny")):
+        recipe = preset("macaron", get_task(name))
+        write_run(folder / name, FinetuningRun, recipe, folder, model)  # recurrences run natively
+    write_run(folder / "embedder", EmbeddingRun, paper_recipe("stsb"), folder, "swish_rnn_tiny")
+    for name in ("squad2", "conll2003"):
+        recipe = preset("macaron", get_task(name))
+        write_run(folder / name, FinetuningRun, recipe, folder / "reading", **READING)
+    for name in ("byte_bpe", "bart"):
+        write_writer(folder, name)
     (folder / "numbers").symlink_to(number_run)
     for name in INPUTS:
         options = ["--n-best", "2"] if name == "numbers" else []
@@ -149,7 +209,7 @@ def answers(folder, number_hypotheses, tmp_path_factory):
     return by_name
 
 
-@pytest.mark.parametrize("name", [name for name in INPUTS if name not in ("numbers", "generator")])
+@pytest.mark.parametrize("name", ["sst2", "stsb", "embedder", "squad2", "conll2003"])
 def test_bytes_that_are_no_text_are_refused_and_no_texts_have_no_answers(answers, name):
     _, broken, *empty = answers[name]
     assert "a text is not UTF-8" in broken["error"]
@@ -186,7 +246,7 @@ def test_vectors_are_the_runs_and_of_unit_length(folder, answers):
 def test_spans_are_the_runs(folder, answers):
     found = answers["squad2"][0]
     predictor = FinetuningRun.open(folder / "squad2").predictor()
-    assert predictor.tuned["best_f1_thresh"] != 0
+    assert predictor.tuned[THRESHOLD] != 0
     examples = predictor.kind.of_texts(QUESTIONS, CONTEXTS)
     said = predictor.kind.lines(predictor.of_examples(examples), examples)
     rows = [line.split("\t") for line in said.splitlines()]
@@ -214,30 +274,69 @@ def test_tags_are_the_runs(folder, answers):
         )
 
 
-def check_completions(run, found, alone, long, broken):
+def check_completions(run, prompts, found, alone, long, broken):
     generator = open_model(run).generator()
-    for row, (text, temperature, top_k, top_p, seed, most) in enumerate(PROMPTS):
+    for row, (text, temperature, top_k, top_p, seed, most) in enumerate(prompts):
         config = GenerationConfig(temperature, top_k, top_p, 1, most)
         [[expected]] = generator.complete([text], config, seed)
         assert found["completion"][row] == expected.text
-        assert found["tokens"][row] == expected.length
+        assert found["tokens"][row] == expected.length <= most
         np.testing.assert_allclose(found["log_prob"][row], expected.log_prob, rtol=1e-3, atol=1e-3)
+    assert "".join(generator.stream(text, config, seed)) == expected.text
+    assert len(set(found["completion"])) > 2
     assert alone["completion"] == found["completion"][:3]
     assert "too long to go on" in long["error"]
     assert "not UTF-8" in broken["error"]
 
 
-def test_completions_are_the_runs(folder, answers):
-    check_completions(folder / "generator", *answers["generator"])
+@pytest.mark.parametrize(("name", "prompts"), [("byte_bpe", PROMPTS), ("bart", PAIRS)])
+def test_completions_are_the_runs(folder, answers, name, prompts):
+    check_completions(folder / name, prompts, *answers[name])
 
 
 @pytest.mark.slow
-def test_completions_of_a_wordpiece_model_are_the_runs(tmp_path):
-    run = train_language_toy(tmp_path, "wordpiece")
-    assert main([run, str(tmp_path / "served")]) == 0
+@pytest.mark.parametrize(("name", "prompts"), [("wordpiece", PROMPTS), ("t5", PAIRS)])
+def test_completions_of_others_are_the_runs(tmp_path, name, prompts):
+    write_writer(tmp_path, name)
+    assert main([str(tmp_path / name), str(tmp_path / "served")]) == 0
+    asked = asked_of_writer(prompts, "a " * 50)
     place = str(tmp_path / "served" / "1")
-    asked = [(place, "serving_default", inputs) for inputs in INPUTS["generator"]]
-    check_completions(run, *ask_elsewhere(tmp_path, *asked))
+    found = ask_elsewhere(tmp_path, *((place, "serving_default", inputs) for inputs in asked))
+    check_completions(tmp_path / name, prompts, *found)
+
+
+def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
+    run = TextRun.open(folder / "bart")
+    network, ended = run.load_network(), 0
+    greedy = dataclasses.replace(run.recipe.decoding, beam_size=1)
+    lines = ["a c\td b", "b c\ta d", "a", "d d d d d"]
+    for most in (run.recipe.max_target, 3):  # whole answers, and cut ones
+        run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
+        expected = run.writer(network, greedy).translate([framed("mrpc", line) for line in lines])
+        generator = TaskGenerator(network, run.vocabulary, run.recipe)
+        found = generator.complete(lines, GenerationConfig(temperature=0.0))
+        assert [one.text for [one] in found] == expected.best
+        for [one], [other] in zip(found, expected.hypotheses, strict=True):
+            if one.ended:
+                ended += 1
+                assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
+    assert ended
+
+
+def test_the_server_and_the_command_say_the_same(folder, capsys):
+    asked = controls(PAIRS[1])
+    config = ServerConfig(str(folder / "served/bart"), "mrpc", rest_port=0, grpc_port=0)
+    with ModelServer(config) as server:
+        body = {"inputs": {name: 2 * value for name, value in asked.items()}}
+        status, answer = call(server.rest_port, "POST", "/v1/models/mrpc:predict", body)
+        shown = json.loads(server.example().split("'")[1])["instances"][0]
+    assert status == 200
+    assert shown["max_tokens"] == 20 and shown["top_p"] == 0.9
+    words = ["--temperature", "2", "--seed", "1", "--max-tokens", "10"]
+    capsys.readouterr()
+    assert generate(["complete", str(folder / "bart"), PAIRS[1][0], *words]) == 0
+    said = capsys.readouterr().out.removesuffix("\n")
+    assert answer["outputs"]["completion"] == [said, said]
 
 
 def test_translations_are_the_runs(number_hypotheses, answers):
@@ -259,17 +358,18 @@ def test_every_export_is_on_record(folder):
     assert record["labels"] == ["negative", "positive"]
     assert record["checkpoint"] == FinetuningRun.open(folder / "sst2").checkpoint().name
     record = record_of(folder, "embedder")
-    assert record["pooling"] == "mean" and record["checkpoint"].startswith("step-")
-    assert record["max_length"] == 16
-    record = record_of(folder, "generator")
-    assert record["longest"] == 16 and record["checkpoint"].startswith("step-")
+    assert record["pooling"] == "mean" and record["max_length"] == 16
+    for name, longest in (("byte_bpe", 16), ("bart", 40)):
+        record = record_of(folder, name)
+        assert record["longest"] == longest and record["checkpoint"].startswith("step-")
 
 
 def test_versions_count_up_and_are_whole(folder, capsys):
-    run, out = str(folder / "numbers"), folder / "served" / "numbers"
+    assert record_of(folder, "numbers")["checkpoint"] == "average"
+    run, out = str(folder / "sst2"), folder / "served" / "sst2"
     assert main([run, str(out)]) == 0
     assert sorted(path.name for path in out.iterdir()) == ["1", "2"]
-    assert record_of(folder, "numbers", 2)["checkpoint"] == "average"
+    assert record_of(folder, "sst2", 2) == record_of(folder, "sst2")
     assert main([run, str(out), "--version", "2"]) == 2
     assert "--version 2 exists" in capsys.readouterr().err
 
@@ -283,7 +383,8 @@ def test_versions_count_up_and_are_whole(folder, capsys):
         ("{runs}/sst2", ["--checkpoint", "9"], "has no checkpoint 9"),
         ("{runs}/numbers", ["--checkpoint", "9"], "has no checkpoint 9"),
         *[(f"{{runs}}/{run}", ["--n-best", "2"], "--n-best") for run in ("sst2", "embedder")],
-        ("{runs}/generator", ["--n-best", "2"], "--n-best"),
+        ("{runs}/byte_bpe", ["--n-best", "2"], "--n-best"),
+        ("{runs}/bart", ["--beam-size", "2"], "--beam-size"),
         ("{runs}/numbers", ["--n-best", "99"], "n_best"),
         ("{runs}/numbers", ["file"], "cannot be written"),
         ("hugging-face:DIR", ["--checkpoint", "best"], "has one set of weights"),

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from export import client as command
-from export.clients import Candidate, TranslationClient, TranslationError
+from export.client import Candidate, TranslationClient, TranslationError
 from export.grpc_client import GrpcTranslationClient
 from macaron_tf.errors import UserError
 

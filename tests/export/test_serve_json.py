@@ -75,7 +75,7 @@ def test_base64_is_bytes():
         ('{"instances": [null]}', "expected type: string"),
         ('{"instances": [["a"], ["b", "c"]]}', "ragged"),
         ('{"instances": [["a"], "b"]}', "ragged"),
-        ('{"instances": [' + "[" * 40 + "]" * 40 + "]}", "nested deeper"),
+        ('{"instances": [' + "[" * 100 + "]" * 100 + "]}", "nested deeper"),
         ('{"instances": [{"b64": "?"}]}', "base64"),
         ('{"instances": ["\\ud800"]}', "surrogate"),
         ('{"inputs": {"words": ["a"]}}', "Missing named input: text"),
