@@ -84,21 +84,21 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
 
 
 def _check_cluster() -> None:
-    example = (
-        '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
-        '"task": {"type": "worker", "index": 0}}'
-    )
-    text = os.environ.get("TF_CONFIG")
-    if not text:
-        raise UserError(f"--strategy multi_worker reads TF_CONFIG: set it, such as to {example}")
+    text = os.environ.get("TF_CONFIG", "")
     try:
         given = json.loads(text)
-        workers, task = given["cluster"]["worker"], given["task"]
-        whole = task["type"] == "worker" and 0 <= int(task["index"]) < len(workers)
+        task = given["task"]
+        whole = task["type"] == "worker" and 0 <= int(task["index"]) < len(
+            given["cluster"]["worker"]
+        )
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
-        raise UserError(f"TF_CONFIG is {text!r}: it must look like {example}")
+        raise UserError(
+            f"--strategy multi_worker reads TF_CONFIG, which is {text!r}: set it, such as to "
+            '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
+            '"task": {"type": "worker", "index": 0}}'
+        )
 
 
 def _tpu(name: str) -> tf.distribute.Strategy:
@@ -143,23 +143,19 @@ class Workers:
     def __init__(self, strategy: tf.distribute.Strategy):
         self.strategy = strategy
         self.several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self.count = 1
+        self.number, self.count = 0, 1
         if self.several:
-            self.count = len(strategy.cluster_resolver.cluster_spec().as_dict()["worker"])
-        self.number = strategy.cluster_resolver.task_id if self.several else 0
+            resolver = strategy.cluster_resolver
+            self.number = resolver.task_id
+            self.count = len(resolver.cluster_spec().as_dict()["worker"])
         self.chief = self.number == 0
         self._sums = tf.function(self._summed, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
-        """The sums of numbers over all workers; waits for every worker.
-
-        Args:
-            values: of the same shape on all workers; integers up to 2^53 stay exact.
-        """
+        """The sums of numbers over all workers, once all have come; integers to 2^53 are exact."""
         if not self.several:
             return list(values)
-        totals = self._sums(tf.constant(np.asarray(values, np.float64)))
-        return totals.numpy().tolist()
+        return self._sums(tf.constant(np.asarray(values, np.float64))).numpy().tolist()
 
     def of_chief(self, values: Sequence[float]) -> list[float]:
         """The chief's numbers, on every worker."""
@@ -184,9 +180,9 @@ class Workers:
             if not self.several:
                 raise
             raise UserError(
-                f"worker {self.number} lost another one: find out why "
-                "in its output, then give every worker its command again; they go on from the "
-                f"last checkpoint ({error.message.partition(chr(10))[0]})"
+                f"worker {self.number} lost another one: find out why in its output, then give "
+                "every worker its command again; they go on from the last checkpoint "
+                f"({error.message.splitlines()[0]})"
             ) from error
 
     def _summed(self, values: tf.Tensor) -> tf.Tensor:
@@ -197,6 +193,4 @@ class Workers:
             number = tf.distribute.get_replica_context().replica_id_in_sync_group
             return tf.where(number % local == 0, values, tf.zeros_like(values))
 
-        return self.strategy.reduce(
-            tf.distribute.ReduceOp.SUM, self.strategy.run(contributed), axis=None
-        )
+        return self.strategy.reduce("SUM", self.strategy.run(contributed), axis=None)

@@ -12,6 +12,7 @@ disk and uploaded, the manifest last: a directory without a manifest is no check
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -51,8 +52,7 @@ class CheckpointDirectory:
         """The steps with a checkpoint, whole or damaged, in ascending order.
 
         Args:
-            every: only multiples of it, without checkpoints saved by the clock or at an
-                interruption. None = all.
+            every: only multiples: none that was saved by the clock or at an interruption.
         """
         if not self.path.is_dir():
             return []
@@ -65,11 +65,7 @@ class CheckpointDirectory:
         return self.path / f"step-{step:08d}"
 
     def clean(self) -> None:
-        """Removes remains of an interrupted save; for the one writer of a run only.
-
-        Raises:
-            UserError: the directory cannot be changed.
-        """
+        """Removes remains of an interrupted save; for the one writer of a run only."""
         if not self.path.is_dir():
             return
         with storage.clear_errors(f"cannot clean {self.path}"):
@@ -99,20 +95,15 @@ class CheckpointDirectory:
     def latest(self) -> epath.Path | None:
         """The newest whole checkpoint, or None; names damaged ones on stderr, one line each."""
         for step in reversed(self.steps()):
-            damage = find_damage(self.of_step(step))
-            if damage is None:
+            if (damage := find_damage(self.of_step(step))) is None:
                 return self.of_step(step)
             self._damaged.add(step)
-            warning = f"damaged checkpoint: {damage}; it is skipped for the one before it"
-            print(f"warning: {warning}", file=sys.stderr)
+            sentence = f"damaged checkpoint: {damage}; it is skipped for the one before it"
+            print(f"warning: {sentence}", file=sys.stderr)
         return None
 
     def rotate(self, keep_last: int) -> None:
-        """Deletes all but the best one and the newest `keep_last` that `latest` did not skip.
-
-        Raises:
-            UserError: the directory cannot be changed.
-        """
+        """Deletes all but the best one and the newest `keep_last` that `latest` did not skip."""
         best, steps = self.best(), self.steps()
         newest = [step for step in steps if step not in self._damaged][-keep_last:]
         keep = {*newest, *([best["step"]] if best else [])}
@@ -162,10 +153,8 @@ def save_whole(
         UserError: it cannot be written (disk full, no permission); nothing else was touched.
     """
     final = storage.as_path(final)
-    with storage.clear_errors(
-        f"cannot write checkpoint {final}",
-        "older checkpoints are intact; check its permissions and the free space",
-    ):
+    mend = "older checkpoints are intact; check its permissions and the free space"
+    with storage.clear_errors(f"cannot write checkpoint {final}", mend):
         if storage.is_remote(final):
             with tempfile.TemporaryDirectory(prefix="macaron_tf-") as aside:
                 _fill(storage.as_path(aside), write, manifest)
@@ -215,8 +204,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
     Raises:
         UserError: there is no such checkpoint, or it is damaged, or of a later format.
     """
-    damage = find_damage(checkpoint)
-    if damage is not None:
+    if (damage := find_damage(checkpoint)) is not None:
         raise UserError(f"cannot use a damaged checkpoint: {damage}")
     manifest = json.loads((storage.as_path(checkpoint) / MANIFEST).read_text())
     if manifest["format"] > FORMAT:
@@ -230,13 +218,14 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
     """A sentence on the first missing or changed file of a checkpoint, or None."""
     path = storage.as_path(checkpoint)
+    changed = f"{path / MANIFEST} is not as it was written"
     try:
         if not (path / MANIFEST).exists():
             return f"{path / MANIFEST} is missing"
         manifest = json.loads((path / MANIFEST).read_text())
         files, _, _ = manifest["files"], manifest["step"], manifest["format"]
         if manifest["sha256"] != _manifest_digest(manifest):
-            return f"{path / MANIFEST} is not as it was written"
+            return changed
         for name, written in files.items():
             if not (path / name).exists():
                 return f"{path / name} is missing"
@@ -245,7 +234,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
     except storage.FILE_ERRORS as error:
         return f"{path} cannot be read ({storage.reason(error)})"
     except (ValueError, TypeError, KeyError, AttributeError):
-        return f"{path / MANIFEST} is not as it was written"
+        return changed
     return None
 
 
@@ -288,22 +277,13 @@ def check_vocabulary(checkpoint: str | os.PathLike, manifest: dict, expected: st
 
 def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
     """Raises a UserError naming the first weight that differs in name or shape."""
-    for theirs, ours in zip(saved, present, strict=False):
-        if _without_counters(theirs) != _without_counters(ours):
+    for theirs, ours in itertools.zip_longest(saved, present, fillvalue="no further weight"):
+        # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`: Keras counts names in the process.
+        if re.sub(r"_\d+(?=[/ ])", "", theirs) != re.sub(r"_\d+(?=[/ ])", "", ours):
             raise UserError(
                 f"{checkpoint} holds {theirs} where the model has {ours}: "
                 "build the model it was trained as"
             )
-    if len(saved) != len(present):
-        raise UserError(
-            f"{checkpoint} holds {len(saved)} weights but the model has {len(present)}: "
-            "build the model it was trained as"
-        )
-
-
-def _without_counters(weight: str) -> str:
-    """`dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`; Keras counts names in the process."""
-    return re.sub(r"_\d+(?=[/ ])", "", weight)
 
 
 def find_checkpoint(
@@ -314,8 +294,7 @@ def find_checkpoint(
     Args:
         name: "average", "best", "last" or a step's number; None takes the average where there is
             one and no later checkpoint, else the best, else the last.
-        every: only steps that are multiples of it count as later, so that checkpoints saved by the
-            clock or at an interruption do not.
+        every: see `CheckpointDirectory.steps`; others do not count as later.
 
     Raises:
         UserError: there is no such checkpoint; it says which there are.
@@ -334,11 +313,8 @@ def find_checkpoint(
     if name is None and "average" in found and regular:
         last_averaged = read_manifest(average)["step"]
         if last_averaged < regular[-1]:
-            print(
-                f"warning: {average} ends at step {last_averaged}, before the newest "
-                "checkpoint: average again to use it",
-                file=sys.stderr,
-            )
+            sentence = f"{average} ends at step {last_averaged}, before the newest checkpoint"
+            print(f"warning: {sentence}: average again to use it", file=sys.stderr)
             wanted.remove("average")
     for choice in wanted:
         if choice in found:
@@ -352,14 +328,11 @@ def find_checkpoint(
 def last_checkpoints(
     run_dir: str | os.PathLike, count: int, every: int | None = None
 ) -> list[epath.Path]:
-    """The newest `count` checkpoints of a run, oldest first.
+    """The newest `count` checkpoints of a run, oldest first; a UserError where there are fewer.
 
     Args:
-        every: only steps that are multiples of it: checkpoints saved by the clock or at an
-            interruption would make an average depend on the machine's speed.
-
-    Raises:
-        UserError: there are fewer.
+        every: see `CheckpointDirectory.steps`: with those saved by the clock an average would
+            depend on the machine's speed.
     """
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps(every)
@@ -384,8 +357,7 @@ def average_checkpoints(
         destination: replaced if present.
 
     Raises:
-        UserError: no sources; a damaged one; sources of different vocabularies or models; an
-            unwritable destination.
+        UserError: none, a damaged one, or some of different vocabularies or models.
     """
     sources = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)
@@ -402,31 +374,23 @@ def average_checkpoints(
         tf.io.gfile.copy(os.fspath(sources[-1] / WEIGHTS), os.fspath(target))
         _average_into(target, [source / WEIGHTS for source in sources])
 
-    last = manifests[-1]
-    fields = {
-        "step": last["step"],
-        "vocabulary": last["vocabulary"],
-        "metrics": {},
-        "weights": last["weights"],
-        "averaged_steps": [manifest["step"] for manifest in manifests],
-    }
-    save_whole(destination, write, fields)
+    fields = {name: manifests[-1][name] for name in ("step", "vocabulary", "weights")}
+    steps = [manifest["step"] for manifest in manifests]
+    save_whole(destination, write, {**fields, "metrics": {}, "averaged_steps": steps})
     return destination
 
 
 def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
     """Overwrites every floating-point dataset of one HDF5 file with the mean over several."""
+    totals = {}
+    for source in sources:
+        with storage.local_copy(source) as copy, h5py.File(copy, "r") as file:
+
+            def add(name, item, totals=totals):
+                if isinstance(item, h5py.Dataset) and np.issubdtype(item.dtype, np.floating):
+                    totals[name] = totals.get(name, 0.0) + item[...].astype(np.float64)
+
+            file.visititems(add)
     with h5py.File(target, "r+") as mean:
-        names = []
-        mean.visititems(lambda name, item: names.append(name) if _is_weight(item) else None)
-        totals = {name: np.zeros(mean[name].shape, np.float64) for name in names}
-        for source in sources:
-            with storage.local_copy(source) as copy, h5py.File(copy, "r") as file:
-                for name, total in totals.items():
-                    total += file[name][...]
         for name, total in totals.items():
             mean[name][...] = (total / len(sources)).astype(mean[name].dtype)
-
-
-def _is_weight(item) -> bool:
-    return isinstance(item, h5py.Dataset) and np.issubdtype(item.dtype, np.floating)

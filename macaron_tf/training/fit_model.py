@@ -1,8 +1,8 @@
 """The model that `fit` trains: a network, an objective, and exact updates over many tokens."""
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import keras
 import tensorflow as tf
@@ -49,7 +49,7 @@ class FitModel(keras.Model):
             weights belong to the network.
         accumulation_steps: micro-batches in one update.
         clip_norm: greatest global norm of the update's gradient; None = no clipping.
-        ema_decay: decay of the moving average of the weights; None = no average.
+        ema_decay: of the moving average of the weights; None = no average.
         max_skipped_updates: skipped updates in a row that stop the run; None = never.
         steps_per_call: greatest number of updates in one call of the graph; callbacks run between
             calls only. More than 1 where a call is expensive, as on a TPU.
@@ -136,15 +136,9 @@ class FitModel(keras.Model):
             ValueError: an argument that belongs to this model or to the objective.
         """
         optimizer = keras.optimizers.get(optimizer)
-        for value in (
-            optimizer.clipnorm,
-            optimizer.global_clipnorm,
-            optimizer.clipvalue,
-            optimizer.gradient_accumulation_steps,
-            optimizer.use_ema,
-        ):
-            if value:
-                raise ValueError("give clipping, averaging and accumulation to FitModel")
+        clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
+        if clips or optimizer.gradient_accumulation_steps or optimizer.use_ema:
+            raise ValueError("give clipping, averaging and accumulation to FitModel")
         for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name} is decided by the objective, not by compile()")
@@ -253,12 +247,12 @@ class FitModel(keras.Model):
                 else:
                     values = update_on_batch(next(iterator))
             except (StopIteration, tf.errors.OutOfRangeError):
-                if self.endless:
-                    raise UserError(
-                        f"the training data ended after step {self.step}: they must repeat "
-                        "without end and hold at least one batch"
-                    ) from None
-                raise
+                if not self.endless:
+                    raise
+                raise UserError(
+                    f"the training data ended after step {self.step}: they must repeat without end "
+                    "and hold at least one batch"
+                ) from None
             # Keras counts a call as one step: its next count - 1 steps are passed over.
             self.calls_to_pass = count - 1
             self.step += count
@@ -291,14 +285,12 @@ class FitModel(keras.Model):
         self.test_function = test_function
         return test_function
 
-    @contextmanager
-    def ema_weights(self) -> Iterator[None]:
+    def ema_weights(self) -> AbstractContextManager[None]:
         """While the context lasts, the network's weights are their moving average, if one is kept.
 
         Nothing may be trained, or saved for resuming, inside.
         """
-        with self.ema.swapped() if self.ema else nullcontext():
-            yield
+        return self.ema.swapped() if self.ema else nullcontext()
 
     def _graph(self, function: Callable, jit_compile: bool = False) -> Callable:
         if self.run_eagerly:
@@ -336,11 +328,7 @@ def build_fit_model(
     jit_compile: bool = False,
     first_stage: FirstStage | None = None,
 ) -> FitModel:
-    """A compiled `FitModel` as the configuration says.
-
-    Args:
-        network: built, under the dtype policy `config.dtype_policy`.
-    """
+    """A compiled `FitModel` of a network that was built under `config.dtype_policy`."""
     model = FitModel(
         network,
         objective,
@@ -351,6 +339,5 @@ def build_fit_model(
         steps_per_call=config.steps_per_call,
         first_stage=first_stage,
     )
-    optimizer = make_optimizer(config, network.trainable_variables)
-    model.compile(optimizer=optimizer, jit_compile=jit_compile)
+    model.compile(make_optimizer(config, network.trainable_variables), jit_compile)
     return model

@@ -36,15 +36,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         start: float = 0.0,
     ):
         super().__init__()
-        self.config = {
-            "decay": decay,
-            "peak": peak,
-            "total_steps": total_steps,
-            "warmup_steps": warmup_steps,
-            "start": start,
-        }
-        self.decay, self.peak, self.start = decay, peak, start
-        self.total_steps, self.warmup_steps = total_steps, warmup_steps
+        self.decay, self.peak, self.total_steps = decay, peak, total_steps
+        self.warmup_steps, self.start = warmup_steps, start
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
@@ -73,7 +66,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return self.peak * 0.5 * (1.0 - ops.cos(math.pi * left))
 
     def get_config(self):
-        return self.config
+        return dict(vars(self))
 
 
 def make_schedule(config: TrainingConfig) -> WarmupSchedule:
@@ -127,27 +120,18 @@ class ExponentialMovingAverage:
 
     `d = min(decay, (1 + t) / (10 + t))` after update t, so that the random first weights are soon
     forgotten: a decay of 0.999 is reached after 9,000 updates.
-
-    Args:
-        decay: from 0 to below 1.
     """
 
     def __init__(self, variables: Sequence[keras.Variable], decay: float):
         self.decay = decay
         self.variables = list(variables)
         self.shadows = [
-            keras.Variable(
-                variable.numpy(), trainable=False, dtype=variable.dtype, name=f"average_{index}"
-            )
-            for index, variable in enumerate(self.variables)
+            keras.Variable(v.numpy(), trainable=False, dtype=v.dtype, name=f"average_{i}")
+            for i, v in enumerate(self.variables)
         ]
 
     def update(self, updates) -> None:
-        """Moves the shadows towards the weights, in a graph.
-
-        Args:
-            updates: scalar, the optimizer steps so far, this one included.
-        """
+        """Moves the shadows towards the weights, in a graph, after so many optimizer steps."""
         updates = tf.cast(updates, tf.float32)
         decay = tf.minimum(self.decay, (1.0 + updates) / (10.0 + updates))
         for variable, shadow in zip(self.variables, self.shadows, strict=True):

@@ -58,7 +58,7 @@ class JsonLines(Reporter):
 
     def __init__(self, run_dir: str | os.PathLike):
         folder = storage.as_path(run_dir)
-        self._paths = {TRAIN: folder / "metrics.jsonl", "timing": folder / "timing.jsonl"}
+        self._paths = {kind: folder / f"{kind}.jsonl" for kind in ("metrics", "timing")}
         self._remote = storage.is_remote(run_dir)
         self._files: dict = {}
         self._open = contextlib.ExitStack()
@@ -75,11 +75,11 @@ class JsonLines(Reporter):
                 self._files[name] = self._open.enter_context(path.open("a"))  # until `finish`
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
-        self._append(self._files[TRAIN], step, TRAIN, metrics)
-        self._append(self._files["timing"], step, TRAIN, timing)
+        self._append("metrics", step, TRAIN, metrics)
+        self._append("timing", step, TRAIN, timing)
 
     def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
-        self._append(self._files[TRAIN], step, VALIDATION, metrics)
+        self._append("metrics", step, VALIDATION, metrics)
 
     def sync(self) -> None:
         for file in self._files.values():
@@ -90,10 +90,11 @@ class JsonLines(Reporter):
 
     def finish(self) -> None:
         self._files = {}
-        with _writing(self._paths[TRAIN]):
+        with _writing(self._paths["metrics"]):
             self._open.close()
 
-    def _append(self, file, step: int, kind: str, values: Numbers) -> None:
+    def _append(self, log: str, step: int, kind: str, values: Numbers) -> None:
+        file = self._files[log]
         finite = {k: v if math.isfinite(v) else None for k, v in sorted(values.items())}
         with _writing(file.name):
             file.write(json.dumps({"step": step, "kind": kind, **finite}) + "\n")
@@ -124,11 +125,8 @@ def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None
 class Progress(Reporter):
     """Steps, loss, perplexity, tokens a second, time gone and left.
 
-    A bar where the stream is a terminal, else a line with every training report.
-
-    Args:
-        max_minutes: its budget of wall-clock time, if it has one.
-        stream: standard output if None.
+    A bar where the stream (standard output if None) is a terminal, else a line with every training
+    report.
     """
 
     def __init__(self, max_steps: int, max_minutes: float | None = None, stream=None):
@@ -160,11 +158,9 @@ class Progress(Reporter):
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
         # Classifiers and regressions have no perplexity.
         perplexity = f"ppl {metrics['perplexity']:.2f}  " if "perplexity" in metrics else ""
-        text = (
-            f"loss {metrics['loss']:.3f}  {perplexity}"
-            f"{timing['tokens_per_second']:,.0f} tokens/s  "
-            f"elapsed {_clock(timing['seconds'])}  left {_clock(self._left(step, timing))}"
-        )
+        speed = f"{timing['tokens_per_second']:,.0f} tokens/s"
+        times = f"elapsed {_clock(timing['seconds'])}  left {_clock(self._left(step, timing))}"
+        text = f"loss {metrics['loss']:.3f}  {perplexity}{speed}  {times}"
         if metrics.get("skipped"):
             text += f"  {metrics['skipped']:.0f} updates skipped (NaN)"
         self._bar.update(self._task, description=text)

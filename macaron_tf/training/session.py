@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import pathlib
@@ -24,8 +25,8 @@ from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.progress import JsonLines, Progress, Reporter, TensorBoard
 from macaron_tf.training.state import (
     RunState,
-    manifest_fields,
     restore_checkpoint,
+    weight_table,
     write_checkpoint,
 )
 from macaron_tf.training.updates import metrics_from_sums
@@ -45,7 +46,7 @@ class Interrupted(SystemExit):
         super().__init__(128 + signal_number)
 
 
-class StoppedByHand(BaseException):
+class _StoppedByHand(BaseException):
     """Raised by a signal within a validation; no `except Exception` catches it."""
 
 
@@ -74,7 +75,7 @@ class Interruptions:
         self._raises = True
         try:
             yield
-        except StoppedByHand:
+        except _StoppedByHand:
             pass
         finally:
             self._raises = False
@@ -83,7 +84,7 @@ class Interruptions:
         self.received = number
         self._restore()
         if self._raises:
-            raise StoppedByHand
+            raise _StoppedByHand
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
@@ -99,11 +100,9 @@ class TrainingSession(keras.callbacks.Callback):
 
     Args:
         model: compiled and prepared.
-        config: when to report, validate, save and stop.
         run_dir: the run's directory, which exists.
-        vocabulary_hash: kept in every checkpoint.
         validate: see `train`.
-        workers: the processes that train together; only the chief writes.
+        reporters: of the chief alone, which alone writes.
         interruptions: a signal breaks a validation off, which is made up for after the resume.
             With several workers it takes effect after the validation, which all share.
 
@@ -129,7 +128,7 @@ class TrainingSession(keras.callbacks.Callback):
         self.config = config
         self.vocabulary_hash = vocabulary_hash
         self.validate = validate
-        self.reporters = list(reporters)
+        self.reporters = reporters
         self.workers = workers
         self.interruptions = interruptions
         self.checkpoints = CheckpointDirectory(run_dir)
@@ -160,14 +159,13 @@ class TrainingSession(keras.callbacks.Callback):
         self.state = restore_checkpoint(checkpoint, self.model, self.vocabulary_hash)
         spread_seeds(self.model.updates.strategy, self.model.seed_states)
         self.saved_at = self.model.step
-        best = self.state.best_step
-        # A kill may come between a checkpoint's rename and best.json's.
-        if (
-            self.workers.chief
-            and best is not None
-            and is_checkpoint(self.checkpoints.of_step(best))
-        ):
-            self.checkpoints.mark_best(best, self.config.best_metric, self.state.best_score)
+        if self.workers.chief:
+            self._mark_best()  # a kill may come between a checkpoint's rename and best.json's
+
+    def _mark_best(self) -> None:
+        best, score = self.state.best_step, self.state.best_score
+        if best is not None and is_checkpoint(self.checkpoints.of_step(best)):
+            self.checkpoints.mark_best(best, self.config.best_metric, score)
 
     def save(self) -> None:
         """The chief writes a checkpoint of this step and deletes surplus ones.
@@ -182,13 +180,15 @@ class TrainingSession(keras.callbacks.Callback):
                 for reporter in self.reporters:
                     reporter.sync()
                 metrics = self._metrics if self.state.validated_at == step else {}
-                self.checkpoints.save(
-                    step,
-                    lambda directory: write_checkpoint(directory, self.model, state),
-                    manifest_fields(self.model, self.vocabulary_hash, metrics),
-                )
+                manifest = {
+                    "vocabulary": self.vocabulary_hash,
+                    "metrics": metrics,
+                    "weights": weight_table(self.model.network),
+                }
+                write = functools.partial(write_checkpoint, model=self.model, state=state)
+                self.checkpoints.save(step, write, manifest)
                 if self.state.best_step == step:
-                    self.checkpoints.mark_best(step, self.config.best_metric, self.state.best_score)
+                    self._mark_best()
                 self.checkpoints.rotate(self.config.keep_last)
         self._saved_time = time.monotonic()
 
@@ -209,13 +209,12 @@ class TrainingSession(keras.callbacks.Callback):
         return ""
 
     def decide(self) -> tuple[bool, bool]:
-        """Whether the run stops at this step, and whether a checkpoint is due; same on all workers.
+        """Whether the run stops at this step, and whether a checkpoint is due.
 
-        Every worker must call it: one that was interrupted, or whose clock is ahead, decides for
-        all.
+        Every worker must call it and gets the same answer: one that was interrupted, or whose
+        clock is ahead, decides for all.
         """
-        every = self.config.save_every_steps
-        minutes = self.config.save_every_minutes
+        every, minutes = self.config.save_every_steps, self.config.save_every_minutes
         due = bool(every) and self.model.step % every == 0
         due |= bool(minutes) and time.monotonic() - self._saved_time >= minutes * 60
         asked = [self.interruptions.received is not None, bool(self.reason_to_stop()), due]
@@ -231,7 +230,7 @@ class TrainingSession(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._seen = self.model.step
-        self._mark = (self.model.step, time.monotonic(), self._away_seconds)
+        self._mark = (self.model.step, time.monotonic() - self._away_seconds)
 
     def on_train_batch_end(self, batch, logs=None):
         step = self.model.step
@@ -268,16 +267,14 @@ class TrainingSession(keras.callbacks.Callback):
     def _report(self, step: int) -> None:
         metrics = metrics_from_sums(self.model.window.totals())
         self.model.window.reset()
-        last_step, last_time, last_away = self._mark
-        self._mark = (step, time.monotonic(), self._away_seconds)
-        seconds = self._mark[1] - last_time - (self._away_seconds - last_away)
+        last_step, last_time = self._mark
+        self._mark = (step, time.monotonic() - self._away_seconds)
+        seconds = self._mark[1] - last_time
         # Tokens per update times updates: after a resume the window holds updates of an earlier
         # session. Input tokens where the objective counts them: a masked model predicts only 15%.
         tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
-        timing = {
-            "seconds": self.elapsed_seconds(),
-            "tokens_per_second": tokens / max(seconds, 1e-9),
-        }
+        speed = tokens / max(seconds, 1e-9)
+        timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
         for reporter in self.reporters:
             reporter.train(step, metrics, timing)
 
@@ -332,11 +329,9 @@ class TrainingResult:
     Attributes:
         step: updates done.
         reason: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or `"callback"`.
-        best_step: step of the best checkpoint; None without validation.
-        best_score: its score.
+        best_step, best_score, best_checkpoint: None without validation.
         elapsed_seconds: wall-clock time, earlier sessions included.
-        checkpoint: the last checkpoint.
-        best_checkpoint: None without validation.
+        checkpoint: the last one.
     """
 
     step: int
@@ -402,16 +397,14 @@ def train(
         session.restore()
         if on_start and workers.chief:
             on_start()
-        try:
+        with contextlib.ExitStack() as ending:
             for reporter in reporters:
+                ending.callback(reporter.finish)
                 reporter.start(model.step, session.state.validated_at)
             if validate is not None and session.owes_validation():
                 session.end_round()
             if not session.decide()[0]:
                 _fit(session, train_dataset_fn, callbacks)
-        finally:
-            for reporter in reporters:
-                reporter.finish()
         workers.totals([0.0])  # a barrier: the chief has written
         if session.interrupted or interruptions.received is not None:
             print(

@@ -55,12 +55,6 @@ def write_checkpoint(directory: epath.Path, model: FitModel, state: RunState) ->
     np.savez(directory / checkpoints.STATE, **arrays)
 
 
-def manifest_fields(model: FitModel, vocabulary_hash: str, metrics: dict) -> dict:
-    """The fields of a checkpoint's manifest besides its step and checksums."""
-    weights = weight_table(model.network)
-    return {"vocabulary": vocabulary_hash, "metrics": metrics, "weights": weights}
-
-
 def weight_table(network: keras.Model) -> list[str]:
     """`"path (shape)"` of every weight, in order."""
     return [f"{weight.path} {tuple(weight.shape)}" for weight in network.weights]

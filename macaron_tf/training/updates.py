@@ -37,11 +37,7 @@ class Sums:
         self._totals = {}
 
     def add(self, names: Sequence[str], vector) -> None:
-        """Adds the values of one or several updates.
-
-        Args:
-            vector: float tensor of shape `(len(names),)` or `(updates, len(names))`.
-        """
+        """Adds the values of one or several updates: `(len(names),)` or `(updates, len(names))`."""
         if tuple(names) != self._names:
             self.totals()
             self._names = tuple(names)
@@ -96,12 +92,7 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
 
 
 class FirstStage:
-    """The part of a network that the first updates train; all else stays as it is, to the bit.
-
-    Args:
-        steps: number of these updates.
-        variables: the trained part.
-    """
+    """The variables that the first `steps` updates train; all else stays as it is, to the bit."""
 
     def __init__(self, steps: int, variables: Sequence[keras.Variable]):
         self.steps = steps
@@ -111,7 +102,7 @@ class FirstStage:
         return id(variable) in self._trained
 
     def lasts(self, done: keras.Variable) -> tf.Tensor:
-        """Whether the update after `done` ones belongs to this stage: a scalar boolean."""
+        """Whether the update after `done` ones belongs to this stage."""
         return tf.convert_to_tensor(done) < self.steps
 
     def masked(
@@ -129,9 +120,7 @@ Objective = Callable[..., dict[str, tf.Tensor]]
 
 
 class Updates:
-    """The arithmetic that a `FitModel` runs inside its graphs.
-
-    Args: see `FitModel`; made in its strategy's scope.
+    """The arithmetic that a `FitModel` runs inside its graphs, with arguments of that class.
 
     Attributes:
         names: names of the packed sums of a `"train"` and a `"test"` step, known once traced.
@@ -260,12 +249,11 @@ class Updates:
             return tf.constant(0, tf.int64)
 
         def staged_step():
-            if self.first_stage is None:
-                return step()
             early = self._first(self.first_stage.lasts(self.optimizer.iterations))
             return tf.cond(early, lambda: step(first=True), step)
 
-        in_a_row = tf.cond(healthy, staged_step, lambda: self.skipped_in_a_row + 1)
+        take = staged_step if self.first_stage else step
+        in_a_row = tf.cond(healthy, take, lambda: self.skipped_in_a_row + 1)
         self.skipped_in_a_row.assign(in_a_row)
         taken = tf.cast(healthy, tf.float32)
         # (K,) and five scalars -> (K + 5,)
@@ -300,7 +288,7 @@ class Updates:
             sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
         weight = sums[self.names["train"].index("weight")]
         factor = tf.math.divide_no_nan(1.0, weight)
-        if self.first_stage is not None:
+        if self.first_stage:
             done = self.optimizer.iterations
             gradients = self.first_stage.masked(gradients, self._updated, done)
         norm = tf.linalg.global_norm(gradients) * factor

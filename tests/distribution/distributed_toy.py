@@ -21,7 +21,13 @@ from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, Transl
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.updates import FirstStage
-from tests.training.training_toy import CONFIG, toy_dataset, toy_network, toy_objective
+from tests.training.training_toy import (
+    CONFIG,
+    toy_batch,
+    toy_dataset,
+    toy_network,
+    toy_objective,
+)
 
 VOCABULARY = 48
 # Rows and lengths of the micro-batches: some are divided by no number of replicas.
@@ -83,10 +89,8 @@ def run(
     train(model, lambda start: _batches(kind, start), config, out / "run", validate)
     copies = [strategy.experimental_local_results(v.value) for v in network.trainable_variables]
     lines = read_lines(out / "run" / "metrics.jsonl")
-    found = []
-    if kind in ("translation", "pretraining"):
-        mapped = ReplicaMap(strategy, _forward(kind, network))
-        found = mapped(_arrays(kind, index) for index in range(7))
+    mapped = ReplicaMap(strategy, _forward(kind, network))
+    found = mapped(tuple(batch_of(kind, index).values())[:2] for index in range(7))
     np.savez(
         out / f"{strategy.cluster_resolver.task_id if Workers(strategy).several else 0}.npz",
         losses=[line["loss"] for line in lines],
@@ -136,19 +140,18 @@ def _poisoned_objective(network, batch, training):
 def _forward(kind: str, network):
     """Numbers of each row of a batch that the weights decide."""
     rows = tf.TensorSpec((None, None), tf.int32)
-    names = ("source", "target") if kind == "translation" else ("token_ids", "segment_ids")
+    called = {
+        "translation": lambda first, second: network({"source": first, "target": second}),
+        "pretraining": lambda first, second: network.hidden_states(
+            {"token_ids": first, "segment_ids": second}
+        ),
+    }.get(kind, lambda first, second: network(first))
 
     @tf.function(input_signature=[rows, rows], autograph=False)
     def sums(first, second):
-        inputs = dict(zip(names, (first, second), strict=True))
-        called = network.hidden_states if kind == "pretraining" else network
-        return {"sums": tf.reduce_mean(called(inputs, training=False), axis=(1, 2))}  # (B,)
+        return {"sums": tf.reduce_mean(called(first, second), axis=(1, 2))}  # (B,)
 
     return sums
-
-
-def _arrays(kind: str, index: int) -> tuple[np.ndarray, ...]:
-    return tuple(_batch(kind, index).values())[:2]
 
 
 def _batches(kind: str, start: int) -> tf.data.Dataset:
@@ -168,7 +171,7 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
             "pair_label": tf.TensorSpec((None,), tf.int32),
         }
     batches = tf.data.Dataset.from_generator(
-        lambda: (_batch(kind, index) for index in itertools.count(start)),
+        lambda: (batch_of(kind, index) for index in itertools.count(start)),
         output_signature=signature,
     )
     if kind == "pretraining":
@@ -176,7 +179,10 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
     return batches
 
 
-def _batch(kind: str, index: int) -> dict[str, np.ndarray]:
+def batch_of(kind: str, index: int) -> dict[str, np.ndarray]:
+    """The micro-batch of that number."""
+    if kind in ("toy", "poisoned"):
+        return toy_batch(index)
     rng = np.random.default_rng(index)
     rows, length = SHAPES[index % len(SHAPES)]
     if kind == "pretraining":

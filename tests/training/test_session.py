@@ -66,16 +66,16 @@ def uninterrupted(tmp_path_factory):
     return run_dir, result, model
 
 
+def assert_same(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=a.path)
+
+
 def assert_same_run(run_dir, model, uninterrupted):
     expected_dir, _, expected = uninterrupted
-    for kind in ("weights", "variables"):
-        ours, theirs = getattr(model.network, kind), getattr(expected.network, kind)
-        for a, b in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(a, b, err_msg=a.path)
-    for a, b in zip(model.optimizer.variables, expected.optimizer.variables, strict=True):
-        np.testing.assert_array_equal(a, b)
-    for a, b in zip(model.ema.shadows, expected.ema.shadows, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same(model.network.variables, expected.network.variables)  # the weights among them
+    assert_same(model.optimizer.variables, expected.optimizer.variables)
+    assert_same(model.ema.shadows, expected.ema.shadows)
     name = "metrics.jsonl"
     assert (run_dir / name).read_bytes() == (expected_dir / name).read_bytes()
     assert CheckpointDirectory(run_dir).best() == CheckpointDirectory(expected_dir).best()
@@ -87,48 +87,39 @@ def test_a_whole_run(uninterrupted):
     assert model.traces == {"train": 1, "test": 1}
     assert result.checkpoint.name == "step-00000020"
     lines = read_lines(run_dir / "metrics.jsonl")
-    trained = [line["step"] for line in lines if line["kind"] == "train"]
-    assert trained == [3, 6, 9, 12, 15, 18, 20]
-    assert [line["step"] for line in lines if line["kind"] == "validation"] == [8, 16, 20]
-    assert {"loss", "perplexity", "accuracy", "learning_rate", "gradient_norm", "tokens"} <= set(
-        lines[0]
-    )
+    expected = {"train": [3, 6, 9, 12, 15, 18, 20], "validation": [8, 16, 20]}
+    for kind, steps in expected.items():
+        assert [line["step"] for line in lines if line["kind"] == kind] == steps
+        assert list((run_dir / "tensorboard" / kind).glob("events*"))
+    named = {"loss", "perplexity", "accuracy", "learning_rate", "gradient_norm", "tokens"}
+    assert named <= set(lines[0])
     timing = read_lines(run_dir / "timing.jsonl")
     assert all(line["tokens_per_second"] > 0 for line in timing)
-    assert list((run_dir / "tensorboard" / "train").glob("events*"))
-    assert list((run_dir / "tensorboard" / "validation").glob("events*"))
 
 
-@pytest.mark.parametrize("step", [13, 16])
-def test_a_run_killed_at_a_step_goes_on_to_the_bit(tmp_path, uninterrupted, step):
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, callbacks=[StopAt(step, killed)])
-    _, model = run(tmp_path)
-    assert_same_run(tmp_path, model, uninterrupted)
+@pytest.mark.parametrize(
+    ("how", "step"),
+    [("kill", 13), ("kill", 16), (signal.SIGTERM, 7), (signal.SIGINT, 16), ("validation", 16)],
+)
+def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, step):
+    """Killed after a step, or told by a signal to stop there or within a validation."""
+    number = how if isinstance(how, int) else signal.SIGTERM
 
+    def interrupted_judge(model, at):
+        if at == step:
+            os.kill(os.getpid(), number)
+        return judge(model, at)
 
-@pytest.mark.parametrize("number, step", [(signal.SIGTERM, 7), (signal.SIGINT, 16)])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, uninterrupted, capsys, number, step):
-    with pytest.raises(Interrupted) as error:
-        run(tmp_path, callbacks=[StopAt(step, lambda: os.kill(os.getpid(), number))])
-    assert error.value.code == 128 + number
-    message = capsys.readouterr().err
-    assert f"step {step} is saved" in message
-    assert "same command" in message
-    assert CheckpointDirectory(tmp_path).steps()[-1] == step
-    _, model = run(tmp_path)
-    assert_same_run(tmp_path, model, uninterrupted)
-
-
-def test_a_signal_breaks_a_validation_off(tmp_path, uninterrupted):
-    def interrupted_judge(model, step):
-        if step == 16:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return judge(model, step)
-
-    with pytest.raises(Interrupted):
-        run(tmp_path, validate=interrupted_judge)
-    assert CheckpointDirectory(tmp_path).steps()[-1] == 16
+    stop = killed if how == "kill" else lambda: os.kill(os.getpid(), number)
+    with pytest.raises(KeyboardInterrupt if how == "kill" else Interrupted) as error:
+        if how == "validation":
+            run(tmp_path, validate=interrupted_judge)
+        run(tmp_path, callbacks=[StopAt(step, stop)])
+    if how != "kill":
+        assert error.value.code == 128 + number
+        message = capsys.readouterr().err
+        assert f"step {step} is saved" in message and "same command" in message
+        assert CheckpointDirectory(tmp_path).steps()[-1] == step
     _, model = run(tmp_path)
     assert_same_run(tmp_path, model, uninterrupted)
 
@@ -139,20 +130,15 @@ def test_a_finished_run_is_left_alone(uninterrupted):
     again, same = run(run_dir)
     assert (again.step, again.reason) == (20, "max_steps")
     assert (run_dir / "metrics.jsonl").read_bytes() == before
-    for a, b in zip(same.network.weights, model.network.weights, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same(same.network.weights, model.network.weights)
 
 
-def test_evaluation_takes_the_moving_average(uninterrupted):
+@pytest.mark.parametrize("average", [True, False])
+def test_evaluation_takes_the_moving_average(uninterrupted, average):
     _, result, model = uninterrupted
     network = toy_network()
-    manifest = load_network(result.checkpoint, network, "")
-    assert manifest["step"] == 20
-    for weight, shadow in zip(network.weights, model.ema.shadows, strict=True):
-        np.testing.assert_array_equal(weight, shadow)
-    load_network(result.checkpoint, network, "", average=False)
-    for weight, trained in zip(network.weights, model.network.weights, strict=True):
-        np.testing.assert_array_equal(weight, trained)
+    assert load_network(result.checkpoint, network, "", average)["step"] == 20
+    assert_same(network.weights, model.ema.shadows if average else model.network.weights)
 
 
 SHORT = dataclasses.replace(
@@ -179,15 +165,8 @@ def test_refuses_what_does_not_belong_together(tmp_path):
 
 def test_early_stopping_and_the_best_checkpoint(tmp_path):
     scores = {2: 1.0, 4: 3.0, 6: 2.0, 8: float("nan"), 10: 9.0}
-    config = dataclasses.replace(
-        SHORT,
-        max_steps=100,
-        best_metric="bleu",
-        best_mode="max",
-        early_stopping_patience=2,
-        save_every_steps=2,
-        keep_last=1,
-    )
+    judged = {"best_metric": "bleu", "best_mode": "max", "early_stopping_patience": 2}
+    config = dataclasses.replace(SHORT, max_steps=100, save_every_steps=2, keep_last=1, **judged)
     result, _ = run(tmp_path, config, validate=lambda model, step: {"bleu": scores[step]})
     assert (result.step, result.reason) == (8, "early_stopping")
     assert (result.best_step, result.best_score) == (4, 3.0)
@@ -315,9 +294,8 @@ def test_a_line_that_cannot_be_written(tmp_path):
     size = (tmp_path / "metrics.jsonl").stat().st_size
     with limits_lifted():
         limit_files(size + 10)
-        with pytest.raises(
-            UserError, match=r"cannot write .*metrics\.jsonl: File too large; check"
-        ):
+        said = r"cannot write .*metrics\.jsonl: File too large; check"
+        with pytest.raises(UserError, match=said):
             log.train(2, {"loss": 1.0}, {"seconds": 1.0})
         with pytest.raises(UserError, match="cannot write .*metrics"):
             log.finish()  # what was not written is tried once more
@@ -333,14 +311,8 @@ def test_a_clock_that_jumps(tmp_path, monkeypatch, day):
         return clock() + day * len(calls)
 
     monkeypatch.setattr(time, "time", jumping)
-    config = dataclasses.replace(
-        SHORT,
-        max_steps=6,
-        log_every=1,
-        max_minutes=60.0,
-        save_every_minutes=60.0,
-        save_every_steps=None,
-    )
+    minutes = {"max_minutes": 60.0, "save_every_minutes": 60.0, "save_every_steps": None}
+    config = dataclasses.replace(SHORT, max_steps=6, log_every=1, **minutes)
     result, _ = run(tmp_path, config, validate=None)
     assert time.time() != clock() and len(calls) > 1
     assert (result.step, result.reason) == (6, "max_steps")
@@ -382,8 +354,7 @@ def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
     assert (result.step, result.reason) == (4, "max_steps")
     assert str(result.checkpoint) == f"{bucket}/checkpoints/step-00000004"
     _, expected = run(tmp_path, BRIEF)
-    for ours, theirs in zip(model.network.weights, expected.network.weights, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(model.network.weights, expected.network.weights)
     metrics = storage.read_bytes(f"{bucket}/metrics.jsonl")
     assert metrics == (tmp_path / "metrics.jsonl").read_bytes()
     assert [line["step"] for line in read_lines(f"{bucket}/timing.jsonl")] == [1, 2, 3, 4]
