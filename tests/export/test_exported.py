@@ -137,10 +137,9 @@ def write_writer(folder, name: str):
     if model != "gpt2_tiny":
         words = "mrpc sentence1 : a c not_equivalent . sentence2\n" * 200
         (folder / f"{name}-texts" / "words.txt").write_text(words)
-        every = [one for one in every if not re.match("model.(num_layers|initializer)", one)]
-        every += [f"model.num_{side}_layers=1" for side in ("encoder", "decoder")]
+        every = toy_settings(f"text:{folder}/{name}-texts/*.txt", recipe=model)
         every += ["model.max_length=48"]
-    recipe = override(registry.load(model, PretrainingRecipe), [*every, *settings])
+    recipe = registry.load(model, PretrainingRecipe, [*every, *settings])
     run = PretrainingRun(as_path(folder / name), recipe, train_vocabulary(recipe))
     if model != "gpt2_tiny":
         run = dataclasses.replace(run, path=as_path(folder / f"{name}-start"))
@@ -313,7 +312,7 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     for most in (run.recipe.max_target, 3):  # whole answers, and cut ones
         run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
         expected = run.writer(network, greedy).translate([framed("mrpc", line) for line in lines])
-        generator = TaskGenerator(network, run.vocabulary, run.recipe)
+        generator = TaskGenerator(network, run.vocabulary, **run.recipe.usage()["answers"])
         found = generator.complete(lines, GenerationConfig(temperature=0.0))
         assert [one.text for [one] in found] == expected.best
         for [one], [other] in zip(found, expected.hypotheses, strict=True):
