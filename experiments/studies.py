@@ -60,18 +60,15 @@ def pretrained(
     settings: Sequence[str],
     log: pathlib.Path | None = None,
 ) -> list[dict]:
-    """Trains a recipe's run unless it is complete.
+    """Trains a recipe's run unless it is complete; its `validations`.
 
     Args:
         name, settings: see `planned`.
         corpus: folder of `pretrain prepare`.
-        log: file that gets the training's output; None = stdout.
-
-    Returns:
-        The run's validations, see `validations`.
+        log: see `command`.
 
     Raises:
-        UserError: a bad setting, a run of other settings in the folder, or a failed training.
+        UserError: see `planned`; or the training failed, diverged or stopped early.
     """
     # The settings of the text follow from the corpus.
     recipe = planned(name, run, settings, PretrainingRecipe, "corpus.", "vocabulary.")
@@ -112,16 +109,11 @@ def grid(
     *more: str,
     log: pathlib.Path | None = None,
 ) -> list[dict]:
-    """`finetune grid` of some tasks.
+    """`finetune grid` of some tasks; its `experiments.finetune.grid.combinations`.
 
     Args:
         options: with `data_dir`, `source`, `finetune_set`.
-        out: the grid's folder.
         more: further words of its command line.
-        log: file that gets its output; None = stdout.
-
-    Returns:
-        Its combinations, see `experiments.finetune.grid.combinations`.
     """
     more += (*flag("--data-dir", options.data_dir), *flag("--source", options.source))
     chosen = flags("--set", options.finetune_set)
@@ -133,8 +125,6 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
     """Runs a command of experiments in a process of its own: only its seed decides the result.
 
     Args:
-        script: name of the module.
-        words: of its command line.
         log: file that its output is appended to; None = stdout.
 
     Raises:
@@ -269,7 +259,6 @@ def write(
 
     Args:
         script: name of the command's module.
-        options: with `arguments`, the words of the command line.
         lines: of Markdown.
         figure: whether there is a NAME.png to show.
         rest: of the JSON, besides the command and the commit.

@@ -134,8 +134,6 @@ def _report(
     """Writes OUT/decoders.md, .json and .png, and memory.png of Transformer-XL.
 
     Args:
-        rows: of each run "system", "block", "seed", "parameters", "curve" (its validations)
-            and "memory" (the scores of `pretrain evaluate --memory`).
         elmo: "curve" and "tagged" (the rows of `elmo tag`); None = not trained.
     """
     systems = studies.grouped(rows, "system")

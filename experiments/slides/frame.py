@@ -13,11 +13,9 @@ from macaron_tf.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Rows that systems share.
+    """Rows of a recipe that systems share.
 
     Attributes:
-        recipe: the recipe whose rows they are.
-        settings: replaced ones, `path=value`.
         vocabulary: name of the corpus whose vocabulary is used; None = its own.
         judged_on: name of the corpus whose validation rows are used, where its own are too few.
     """
@@ -33,10 +31,8 @@ class System:
     """A row of the table.
 
     Attributes:
-        name: its name in the table.
-        recipe, corpus: the recipe that is pre-trained, and the name of its corpus; "" = the
-            system has a text and a training of its own.
-        settings: replaced ones, `path=value`.
+        corpus: name of its corpus; "" = the system has a text and a training of its own.
+        settings: replaced ones of the recipe, `path=value`.
         compared: trained with all seeds, for a comparison that is made; else with one.
         sentences: trained further into a Sentence-BERT.
         blocks: trained with each of them; none = as the recipe has it.

@@ -41,9 +41,8 @@ class TaskData:
     """A task's batches, dicts as `SequenceObjective` takes them.
 
     Attributes:
-        train: the endless dataset that begins with micro-batch number `start`.
-        validation: chooses the best checkpoint.
-        test: scores the best checkpoint; None = the data have no test split.
+        train: `train(start)` is the endless dataset from micro-batch number `start` on.
+        test: scores the best checkpoint by `validation`; None = the data have no test split.
         summary: sizes, for people.
         vocab_size: of data that are ids.
     """
@@ -145,11 +144,7 @@ def drawn(
 
 
 def music(options: argparse.Namespace, size: int, seed: int) -> TaskData:
-    """The keys pressed in the next frame, in the pieces of a MATLAB file with the usual splits.
-
-    Raises:
-        UserError: no such file, or it holds no pieces.
-    """
+    """The keys pressed in the next frame, in the pieces of a MATLAB file with the usual splits."""
     train, validation, test = _pieces(options.data)
     frames = ("float32", (None, None, KEYS))
     shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}

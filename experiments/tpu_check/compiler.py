@@ -43,13 +43,11 @@ def search(
 
     Args:
         compiled: `rows -> compile_step`'s result.
-        rows: where to begin.
         limit: bytes of a core.
-        compilations: how many at most, 1 or more.
+        compilations: the most that are made, 1 or more.
 
     Returns:
-        The results by rows, `rows` first. Where a compilation fails for another reason than
-        memory, it ends there.
+        The results by rows, `rows` first. A failure for another reason than memory ends the search.
     """
     results: dict[int, dict] = {}
     guess: int | None = rows
@@ -97,8 +95,8 @@ def compile_step(hlo: bytes, topology: str, text: pathlib.Path | None = None) ->
 
     Args:
         hlo: the step's HLO module, serialized.
-        topology: such as `v4:2x2x1`; its size changes nothing here, for one core is compiled for.
-        text: where the optimized HLO is written, if anywhere.
+        topology: its size changes nothing, for one core is compiled for.
+        text: file for the optimized HLO, if any.
 
     Returns:
         `dynamic`, names of ops with shapes that are known only when run; then either `error` (and

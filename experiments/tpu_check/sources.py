@@ -11,11 +11,7 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 
 
 class Sources:
-    """Finds a graph's ops by name, those of its loops, conditions and inner functions included.
-
-    Args:
-        graph: a `tf.Graph`, such as a concrete function's.
-    """
+    """Finds a `tf.Graph`'s ops by name, with those of its loops, conditions and inner functions."""
 
     def __init__(self, graph):
         self._ops, found = {}, [graph]
@@ -45,11 +41,7 @@ def of_exception(error: BaseException) -> str | None:
 
 
 def _innermost(frames) -> str | None:
-    """File, line and code of the last frame that lies neither in a library nor in Python's own.
-
-    Args:
-        frames: (file, line, function) from the outermost on.
-    """
+    """The code of the last frame (file, line, function) outside of libraries and Python."""
     ours = [
         frame
         for frame in frames
@@ -64,11 +56,7 @@ def _innermost(frames) -> str | None:
 
 
 def refused(message: str) -> list[tuple[str, str | None]]:
-    """The refusals of TensorFlow's bridge to XLA in an exception's message.
-
-    Returns:
-        A sentence and the name of the op, each.
-    """
+    """The refusals of TensorFlow's bridge to XLA in a message: a sentence and an op's name each."""
     lacking = re.findall(r"(\w+) \(No registered '\w+' OpKernel[^{]*\{\{node ([^}]+)\}\}", message)
     if lacking:
         return [(f"{kind} cannot be compiled by XLA", op) for kind, op in dict.fromkeys(lacking)]
