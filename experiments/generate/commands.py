@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from experiments.generate.opening import open_model
 from experiments.lines import decoded
 from experiments.run import write_json
-from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextScorer
+from macaron_tf.decoding import GenerationConfig, SequenceGenerator
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
@@ -56,11 +56,23 @@ def score(options: argparse.Namespace) -> None:
     records = []
     for file in options.files:
         text = "\n".join(lines_of(storage.as_path(file).expanduser()))
-        records.append({"file": file, **text_scores(scorer, text, options.stride)})
+        found = scorer.score_text(text, options.stride)
+        words, size = len(text.split()), len(text.encode())
+        log_prob = math.fsum(found.log_probs)
+        record = {
+            "file": file,
+            "tokens": int(found.lengths.sum()),
+            "words": words,
+            "bytes": size,
+            "token_perplexity": perplexity(found.log_probs, found.lengths),
+            # exp of the nats a word, of all tokens, so that vocabularies compare.
+            "word_perplexity": math.exp(min(-log_prob / words, 700.0)),
+            "bits_per_byte": -log_prob / math.log(2) / size,
+        }
+        records.append(record)
         print(
-            f"{file}: perplexity {records[-1]['token_perplexity']:.2f} a token, "
-            f"{records[-1]['word_perplexity']:.2f} a word; "
-            f"{records[-1]['bits_per_byte']:.3f} bits a byte"
+            f"{file}: perplexity {record['token_perplexity']:.2f} a token, "
+            f"{record['word_perplexity']:.2f} a word; {record['bits_per_byte']:.3f} bits a byte"
         )
     if options.output:
         record = {
@@ -71,27 +83,3 @@ def score(options: argparse.Namespace) -> None:
             "files": records,
         }
         write_json(storage.as_path(options.output), record)
-
-
-def text_scores(scorer: TextScorer, text: str, stride: int | None) -> dict[str, float | int]:
-    """A text's scores.
-
-    Args:
-        stride: see `TextScorer.score_text`.
-
-    Returns:
-        "tokens", "words" (parted by white space), "bytes" and, over all tokens, "token_perplexity",
-        "word_perplexity" (exp of the nats a word, so that vocabularies compare) and
-        "bits_per_byte".
-    """
-    found = scorer.score_text(text, stride)
-    words, size = len(text.split()), len(text.encode())
-    log_prob = math.fsum(found.log_probs)
-    return {
-        "tokens": int(found.lengths.sum()),
-        "words": words,
-        "bytes": size,
-        "token_perplexity": perplexity(found.log_probs, found.lengths),
-        "word_perplexity": math.exp(min(-log_prob / words, 700.0)),
-        "bits_per_byte": -log_prob / math.log(2) / size,
-    }

@@ -25,22 +25,20 @@ TEXT, TOKENS = "hello well, the wheel", 12
 
 
 @pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    """Their GPT-2, ours read from its directory, and its name on a command line."""
-    folder = tmp_path_factory.mktemp("gpt2")
-    theirs = make("gpt2", folder, n_positions=64)
-    return theirs, read_language_model(folder), f"hugging-face:{folder}"
-
-
-@pytest.fixture(scope="module")
-def gpt(tmp_path_factory):
-    """The same of GPT."""
-    folder = tmp_path_factory.mktemp("gpt")
-    theirs = make("gpt", folder, n_positions=64, vocab_size=write_gpt_vocabulary(folder))
-    with torch.no_grad():  # one that does not say the same word for ever
-        theirs.transformer.positions_embed.weight.mul_(10)
-    theirs.save_pretrained(folder)
-    return theirs, read_language_model(folder), f"hugging-face:{folder}"
+def models(tmp_path_factory):
+    """GPT-2 and GPT: theirs, ours read from its directory, and its name on a command line."""
+    found = {}
+    for system in ("gpt2", "gpt"):
+        folder, options = tmp_path_factory.mktemp(system), {}
+        if system == "gpt":
+            options = {"vocab_size": write_gpt_vocabulary(folder)}
+        theirs = make(system, folder, n_positions=64, **options)
+        if system == "gpt":
+            with torch.no_grad():  # one that does not say the same word for ever
+                theirs.transformer.positions_embed.weight.mul_(10)
+            theirs.save_pretrained(folder)
+        found[system] = theirs, read_language_model(folder), f"hugging-face:{folder}"
+    return found
 
 
 def their_ids(read, text):
@@ -65,8 +63,8 @@ def their_continuation(theirs, read):
 
 
 @pytest.mark.parametrize("system", ["gpt2", "gpt"])
-def test_it_goes_on_as_theirs(system, request, capsys):
-    theirs, read, given = request.getfixturevalue(system)
+def test_it_goes_on_as_theirs(system, models, capsys):
+    theirs, read, given = models[system]
     new = their_continuation(theirs, read)
     assert len(set(new)) > 3 and 3 not in new
     command = ["complete", given, TEXT, "--temperature", "0", "--max-tokens", str(TOKENS)]
@@ -74,21 +72,19 @@ def test_it_goes_on_as_theirs(system, request, capsys):
     expected = read.vocabulary.detokenizer(new)
     assert expected.startswith(" ") or system == "gpt2"
     assert capsys.readouterr().out == f"{TEXT}{expected}\n"
-    [[whole]] = (
-        open_model(given)
-        .generator()
-        .complete([TEXT], GenerationConfig(temperature=0.0, max_tokens=TOKENS))
-    )
+    config = GenerationConfig(temperature=0.0, max_tokens=TOKENS)
+    [[whole]] = open_model(given).generator().complete([TEXT], config)
     assert (whole.text, whole.length) == (expected, TOKENS)
 
 
-def test_only_gpt2_begins_a_text(gpt2, gpt, refused):
-    assert main(["sample", gpt2[2], "--max-tokens", "5"]) == 0
-    refused(main, ["sample", gpt[2], "--max-tokens", "5"], "goes on with texts and begins none")
+def test_only_gpt2_begins_a_text(models, refused):
+    (*_, gpt2), (*_, gpt) = models.values()
+    assert main(["sample", gpt2, "--max-tokens", "5"]) == 0
+    refused(main, ["sample", gpt, "--max-tokens", "5"], "goes on with texts and begins none")
 
 
-def test_what_is_exported_of_gpt_goes_on_as_well(gpt):
-    theirs, read, given = gpt
+def test_what_is_exported_of_gpt_goes_on_as_well(models):
+    theirs, read, given = models["gpt"]
     module = GeneratorModule(open_model(given))
     [complete] = module.signatures().values()
     settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": TOKENS}
@@ -101,8 +97,8 @@ def test_what_is_exported_of_gpt_goes_on_as_well(gpt):
 
 
 @pytest.mark.parametrize("system", ["gpt2", "gpt"])
-def test_it_scores_texts_as_theirs(system, request, tmp_path, capsys):
-    theirs, read, given = request.getfixturevalue(system)
+def test_it_scores_texts_as_theirs(system, models, tmp_path, capsys):
+    theirs, read, given = models[system]
     (tmp_path / "text").write_text(TEXT)
     output = tmp_path / "scores.json"
     assert main(["score", given, str(tmp_path / "text"), "--output", str(output)]) == 0
@@ -115,8 +111,8 @@ def test_it_scores_texts_as_theirs(system, request, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("system", ["gpt2", "gpt"])
-def test_few_shot_asks_it(system, request, tmp_path, capsys):
-    _, _, given = request.getfixturevalue(system)
+def test_few_shot_asks_it(system, models, tmp_path, capsys):
+    _, _, given = models[system]
     lines = "".join(f"he well the {word}\n" for word in ("he", "we", "hell", "well") * 3)
     (tmp_path / "lines").write_text(lines)
     task = ["--task", f"lambada:{tmp_path}/lines", "--shots", "0", "--out", str(tmp_path / "out")]
@@ -134,12 +130,12 @@ def test_t5_and_bart_answer(directory, tmp_path, capsys, refused):
     refused(main, ["score", given, "x"], "answers texts and does not say how likely one is")
 
 
-def test_a_place_that_cannot_be_opened_is_refused(gpt2, tmp_path, refused):
+def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
     bare = tmp_path / "gpt"
     bare.mkdir()
     make("gpt", bare)
     for given, more, words in (
-        (gpt2[2], ["--checkpoint", "best"], "has no checkpoints"),
+        (models["gpt2"][2], ["--checkpoint", "best"], "has no checkpoints"),
         (f"hugging-face:{tmp_path}/none", [], "there is no folder"),
         (f"hugging-face:{tmp_path}", [], "it has no config.json"),
         (f"hugging-face:{bare}", [], "is a GPT without a tokenizer"),
