@@ -71,14 +71,14 @@ def read_task(
     if source.kind in ("lambada", "tsv") and source.place:
         if template is not None:
             raise UserError(f"--template: {name} has no classes; it goes with a task's name")
-        is_lambada = source.kind == "lambada"
+        title, is_lambada = source.place.rsplit("/", 1)[-1], source.kind == "lambada"
         asked, pool = _parted(source, read_last_words if is_lambada else read_table)
-        form = "last_word" if is_lambada else "choice" if asked[0].choices else "free"
-        metric = "f1" if form == "free" else "accuracy"
-        nothing = tuple(f"Question: {text}\nAnswer:".strip() for text in CONTENT_FREE)
-        free = nothing if form == "choice" else ()
-        title = source.place.rsplit("/", 1)[-1]
-        return PromptTask(title, form, asked, pool, metric, content_free=free)
+        if is_lambada:
+            return PromptTask(title, "last_word", asked, pool)
+        if not asked[0].choices:
+            return PromptTask(title, "free", asked, pool, "f1")
+        free = tuple(f"Question: {text}\nAnswer:".strip() for text in CONTENT_FREE)
+        return PromptTask(title, "choice", asked, pool, content_free=free)
     task = get_task(name)
     places = {"data_dir": data_dir, "download": download}
     splits = (task.validation_splits[0], "train")
@@ -95,18 +95,16 @@ def read_task(
         classification_prompts(task, read_examples(task, s, **places), template) for s in splits
     )
 
+    # Questions that share several answers are judged answer by answer here.
+    metrics = tuple(metric for metric in task.metrics if metric != "em")
+    flat = dataclasses.replace(task, metrics=metrics, more_metrics=())
+
     def measure(predictions: np.ndarray, labels: np.ndarray) -> float:
-        # Questions that share several answers are judged answer by answer here.
-        flat = dataclasses.replace(
-            task,
-            metrics=tuple(name for name in task.metrics if name != "em"),
-            more_metrics=(),
-        )
         return score(flat, predictions, labels)["score"]
 
-    metric = " and ".join(name for name in task.metrics if name != "em")
     free = tuple(content_free_queries(template))
-    return PromptTask(task.name, "choice", asked, pool[:_POOL], metric, measure, free)
+    title = " and ".join(metrics)
+    return PromptTask(name, "choice", asked, pool[:_POOL], title, measure, free)
 
 
 def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]:
