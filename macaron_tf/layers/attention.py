@@ -120,15 +120,7 @@ class MultiHeadAttention(Mixer):
         super().__init__(autocast=False, **kwargs)
         if causal and cross:
             raise ValueError("attention is causal over its own sequence or cross to a memory")
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.dropout = dropout
-        self.causal = causal
-        self.cross = cross
-        self.use_bias = use_bias
-        self.output_dim = output_dim
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.scaled = scaled
         self.output_initializer = keras.initializers.get(output_initializer)
 
     def build(self, x_shape, memory_shape=None):
@@ -137,31 +129,33 @@ class MultiHeadAttention(Mixer):
             "hidden_dim", hidden_dim, "num_heads", self.num_heads
         )
         width = self.num_heads * self._head_dim
+        self.build_projections(x_shape, memory_shape or x_shape, width)
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+
+    def build_projections(self, x_shape, memory_shape, width: int) -> None:
+        """Builds those to queries, keys and values, H d = `width` wide each, and the output's."""
         with_query = self.kernel_initializer
         if not self.scaled:
             with_query = NarrowColumns(with_query, width, self._head_dim**-0.5)
         if self.cross:
-            self.query = self._projection("query", width, with_query)
-            self.query.build(x_shape)
-            self.key_value = self._projection("key_value", 2 * width)
-            self.key_value.build(memory_shape or x_shape)
+            self.query = self._projection("query", x_shape, width, with_query)
+            self.key_value = self._projection("key_value", memory_shape, 2 * width)
         else:
-            self.query_key_value = self._projection("query_key_value", 3 * width, with_query)
-            self.query_key_value.build(x_shape)
-        self.output_projection = self._projection(
-            "output", self.output_dim or hidden_dim, self.output_initializer
-        )
-        self.output_projection.build((*x_shape[:-1], width))
-        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
-        self.built = True
+            self.query_key_value = self._projection(
+                "query_key_value", x_shape, 3 * width, with_query
+            )
+        self.output_projection = self._output(x_shape, width)
 
-    def _projection(self, name: str, units: int, initializer=None) -> keras.layers.Dense:
-        return keras.layers.Dense(
-            units,
-            use_bias=self.use_bias,
-            kernel_initializer=(initializer or self.kernel_initializer).clone(),
-            dtype=self.dtype_policy,
-            name=name,
+    def _output(self, x_shape, width: int):
+        *outer, hidden_dim = x_shape
+        units = self.output_dim or hidden_dim
+        return self._projection("output", (*outer, width), units, self.output_initializer)
+
+    def _projection(self, name: str, shape, units: int, initializer=None, **options):
+        options = {"use_bias": self.use_bias, **options, "name": name}
+        initializer = (initializer or self.kernel_initializer).clone()
+        return self.part(
+            keras.layers.Dense, shape, units, kernel_initializer=initializer, **options
         )
 
     def mix(self, x, context: Context, state=None):
@@ -247,11 +241,14 @@ class MultiHeadAttention(Mixer):
         scores = ops.cast(scores, "float32")
         if bias is not None:
             scores = ops.add(scores, ops.cast(bias, "float32"))
+        return self._weighted(scores, mask, value, training)
+
+    def _weighted(self, scores, mask, value, training):
+        """Values `(..., S, d)` weighted by float32 scores `(..., T, S)`: `(..., T, d)`."""
         if mask is not None:
             scores = ops.add(scores, ops.where(mask, 0.0, HIDDEN_SCORE))
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        weights = self.drop(weights, training=training)
-        return ops.matmul(weights, value)  # (..., T, d)
+        return ops.matmul(self.drop(weights, training=training), value)
 
     def _split_heads(self, x, parts: int):
         # (B, L, parts H d) -> (B, L, parts, H, d) -> (parts, B, H, L, d)
@@ -264,6 +261,3 @@ class MultiHeadAttention(Mixer):
         y = ops.transpose(y, (0, 2, 1, 3))
         y = ops.reshape(y, (-1, ops.shape(y)[1], self.num_heads * self._head_dim))
         return self.output_projection(y)
-
-    def compute_output_shape(self, x_shape, memory_shape=None):
-        return (*x_shape[:-1], self.output_dim or x_shape[-1])

@@ -56,16 +56,11 @@ class Block(Mixer):
         **kwargs,
     ):
         fields = take_fields(BlockConfig, kwargs)
-        self.config = dataclasses.replace(config, **fields) if config else BlockConfig(**fields)
+        config = dataclasses.replace(config, **fields) if config else BlockConfig(**fields)
         super().__init__(autocast=False, **kwargs)  # as `Residual`
-        self.causal = causal
-        self.cross_attention = cross_attention
-        self.relative = relative
-        self.segments = segments
-        self.rnn_step_size = rnn_step_size
+        self.config, self._names = config, []
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.output_initializer = keras.initializers.get(output_initializer)
-        config, self._names = self.config, []
         for operator, name, mixer, step_size in self._mixers():
             residual = Residual(
                 mixer,
@@ -167,7 +162,6 @@ class Block(Mixer):
         for operator, residual in self.sublayers:
             if not residual.built:  # by a block that shares it
                 residual.build(x_shape, *([memory_shape] if operator == "memory" else []))
-        self.built = True
 
     def mix(self, x, context: Context, state=None):
         # Cross-attention goes on from the memory's keys, which stay; all others from their state.

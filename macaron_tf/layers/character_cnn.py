@@ -8,51 +8,41 @@ from keras import ops
 from macaron_tf.checks import check_count
 from macaron_tf.layers.recording import Recording
 
-# ELMo's (width, number) of the filters, 2,048 in all.
+# (width, number) of ELMo's 2,048 filters.
 ELMO_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 class Highway(Recording, keras.layers.Layer):
     """`c x + (1 - c) relu(W x + b)` with the carry gate `c = sigmoid(W' x + b')`.
 
-    b' starts at 2: a new layer passes on 88% of its input.
-
-    Call arguments: `x (..., D)`; returns `(..., D)`.
+    b' starts at 2, c at 0.88. Call arguments: `x (..., D)`; returns `(..., D)`.
 
     References: Srivastava et al. 2015, eq. 3.
     """
 
     def build(self, x_shape):
-        # One product for both: the transform's half first.
-        self.inner = keras.layers.Dense(2 * x_shape[-1], dtype=self.dtype_policy, name="inner")
-        self.inner.build(x_shape)
-        self.carry_bias = self.add_weight(
-            name="carry_bias",
-            shape=(x_shape[-1],),
-            initializer=keras.initializers.Constant(2.0),
-        )
-        self.built = True
+        # W and W' side by side.
+        self.inner = self.part(keras.layers.Dense, x_shape, 2 * x_shape[-1], name="inner")
+        two = keras.initializers.Constant(2.0)
+        self.carry_bias = self.add_weight(name="carry_bias", shape=x_shape[-1:], initializer=two)
 
     def call(self, x):
         transform, carry = ops.split(self.inner(x), 2, axis=-1)  # (..., D) each
         carry = ops.sigmoid(carry + self.carry_bias)
         return carry * x + (1.0 - carry) * ops.relu(transform)
 
-    def compute_output_shape(self, x_shape):
-        return tuple(x_shape)
-
 
 class CharacterCNN(Recording, keras.layers.Layer):
-    """Embeds characters, convolves them, takes each filter's maximum, then highway layers.
+    """Word vectors: embedded characters, convolutions, maxima over positions, highway layers.
 
     Args:
         filters: (width, number) of each kind of filter.
         output_dim: D, the width of the final projection.
-        vocab_size: number of characters; 0 stands for a position behind the word's end.
-        char_dim: width of a character's embedding.
+        vocab_size: number of characters; 0 fills up a word.
+        char_dim: E, the width of a character's embedding.
         num_highways: highway layers between the filters and the projection.
 
-    Call arguments: `characters (..., C)` int, the last axis one word; returns `(..., D)`.
+    Call arguments: `characters (..., C)` int, C characters a word; returns `(..., D)`.
 
     Raises:
         ValueError: `filters` is empty; (when built) a word is narrower than a filter.
@@ -73,13 +63,9 @@ class CharacterCNN(Recording, keras.layers.Layer):
         if not filters:
             raise ValueError(f"filters={filters!r} must be one (width, number) or more")
         self.filters = tuple(map(tuple, filters))
-        self.output_dim = check_count("output_dim", output_dim)
-        self.vocab_size = vocab_size
-        self.char_dim = char_dim
-        self.num_highways = num_highways
+        check_count("output_dim", output_dim)
 
     def build(self, characters_shape):
-        policy = self.dtype_policy
         length = characters_shape[-1]
         widest = max(width for width, _ in self.filters)
         if length is not None and length < widest:
@@ -89,32 +75,24 @@ class CharacterCNN(Recording, keras.layers.Layer):
             shape=(self.vocab_size, self.char_dim),
             initializer=keras.initializers.RandomUniform(-1.0, 1.0),
         )
+        embedded = (None, length, self.char_dim)
         self.convolutions = [
-            keras.layers.Conv1D(number, width, dtype=policy, name=f"width_{width}")
+            self.part(keras.layers.Conv1D, embedded, number, width, name=f"width_{width}")
             for width, number in self.filters
         ]
-        for convolution in self.convolutions:
-            convolution.build((None, length, self.char_dim))
-        total = sum(number for _, number in self.filters)
+        found = (None, sum(number for _, number in self.filters))
         self.highways = [
-            Highway(dtype=policy, name=f"highway_{number}") for number in range(self.num_highways)
+            self.part(Highway, found, name=f"highway_{n}") for n in range(self.num_highways)
         ]
-        for highway in self.highways:
-            highway.build((None, total))
-        self.projection = keras.layers.Dense(self.output_dim, dtype=policy, name="projection")
-        self.projection.build((None, total))
-        self.built = True
+        self.projection = self.part(keras.layers.Dense, found, self.output_dim, name="projection")
 
     def call(self, characters):
         shape = ops.shape(characters)
         words = ops.reshape(characters, (-1, shape[-1]))  # (..., C) -> (N, C)
         x = ops.cast(ops.take(self.table, words, axis=0), self.compute_dtype)  # (N, C, E)
-        # ReLU is increasing: the ReLU of the maximum is the maximum of the ReLUs.
+        # The ReLU of the maximum is the maximum of the ReLUs.
         found = [ops.relu(ops.max(layer(x), axis=1)) for layer in self.convolutions]
         x = ops.concatenate(found, axis=-1)  # (N, filters)
         for highway in self.highways:
             x = highway(x)
         return ops.reshape(self.projection(x), (*shape[:-1], self.output_dim))
-
-    def compute_output_shape(self, characters_shape):
-        return (*characters_shape[:-1], self.output_dim)

@@ -40,11 +40,9 @@ class CausalConvolution(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.filters = check_count("filters", filters)
-        self.kernel_size = check_count("kernel_size", kernel_size)
-        self.dilation = check_count("dilation", dilation)
-        self.weight_norm = weight_norm
+        check_count("filters", filters)
+        check_count("kernel_size", kernel_size)
+        check_count("dilation", dilation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer or _UNIFORM.clone())
 
     def build(self, x_shape):
@@ -63,7 +61,6 @@ class CausalConvolution(Recording, keras.layers.Layer):
                 autocast=False,
             )
         self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
-        self.built = True
 
     def _norm(self):
         return ops.sqrt(ops.sum(ops.square(self.direction), axis=(0, 1)))  # (k, C, F) -> (F,)
@@ -99,9 +96,6 @@ class CausalConvolution(Recording, keras.layers.Layer):
         x = ops.pad(x, [[0, 0], [self.kernel_size - 1, 0], [0, 0]])[:, unwanted:]
         return ops.conv(x, self.kernel, strides=every, padding="valid") + self.bias
 
-    def compute_output_shape(self, x_shape):
-        return (*x_shape[:-1], self.filters)
-
 
 class ConvolutionBlock(Recording, keras.layers.Layer):
     """`relu(x + F(x))`, F twice: causal convolution, ReLU, dropout.
@@ -127,40 +121,28 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.filters = filters
-        self.kernel_size = kernel_size
-        self.dilation = dilation
-        self.dropout = dropout
-        self.spatial_dropout = spatial_dropout
         drop = keras.layers.SpatialDropout1D if spatial_dropout else Dropout
         self.convolutions = [
-            CausalConvolution(
-                filters,
-                kernel_size,
-                dilation,
-                dtype=self.dtype_policy,
-                name=f"convolution_{number}",
-            )
-            for number in range(2)
+            CausalConvolution(filters, kernel_size, dilation, dtype=self.dtype_policy, name=name)
+            for name in ("convolution_0", "convolution_1")
         ]
         self.drops = [drop(dropout, dtype=self.dtype_policy) for _ in range(2)]
         self.skip = None
 
     def build(self, x_shape):
         if x_shape[-1] != self.filters:
-            self.skip = keras.layers.Dense(
+            # Small, so that the two paths start apart: the released code's 0.01.
+            initializer = keras.initializers.RandomNormal(stddev=0.01)
+            self.skip = self.part(
+                keras.layers.Dense,
+                x_shape,
                 self.filters,
-                # Small, so that the two paths start apart: the released code's 0.01.
-                kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
-                dtype=self.dtype_policy,
+                kernel_initializer=initializer,
                 name="skip",
             )
-            self.skip.build(x_shape)
         first, second = self.convolutions
         first.build(x_shape)
         second.build((*x_shape[:-1], self.filters))
-        self.built = True
 
     def call(self, x, training=None):
         first, second = self.convolutions
@@ -183,6 +165,3 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
 
     def _added(self, x, h):
         return ops.relu((self.skip(x) if self.skip else x) + h)
-
-    def compute_output_shape(self, x_shape):
-        return (*x_shape[:-1], self.filters)

@@ -5,7 +5,7 @@ from keras import ops
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.norms import Dropout, normalization
-from macaron_tf.layers.positions import SINUSOID_LAYOUTS, LearnedPositions, SinusoidalPositions
+from macaron_tf.layers.positions import LearnedPositions, SinusoidalPositions
 from macaron_tf.layers.recording import Recording
 
 
@@ -13,11 +13,11 @@ class TiedEmbedding(Recording, keras.layers.Layer):
     """One table for embedding tokens and for predicting them.
 
     Args:
-        vocab_size: rows V of the table.
-        hidden_dim: columns D.
+        vocab_size: V.
+        hidden_dim: D.
         scale: multiply embeddings by sqrt(D), as the Transformer does.
-        mask_zero: whether id 0 is padding, passed on to later layers as Keras's mask.
-        initializer: of the table; None = N(0, D^-1/2), so that scaled vectors and logits both
+        mask_zero: whether id 0 is padding, which Keras's mask then hides from later layers.
+        initializer: of the table `(V, D)`; None = N(0, D^-1/2): scaled embeddings and logits both
             start at unit scale.
 
     Call arguments: `ids (B, L)` int; returns `(B, L, D)`. `logits(x)` gives `x E^T`, `(..., V)`.
@@ -35,21 +35,13 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.mask_zero = mask_zero
-        self.vocab_size = vocab_size
-        self.hidden_dim = hidden_dim
-        self.scale = scale
         self.initializer = keras.initializers.get(
             initializer or keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
         )
 
     def build(self, input_shape=None):
-        self.table = self.add_weight(
-            name="table",
-            shape=(self.vocab_size, self.hidden_dim),
-            initializer=self.initializer,
-        )
-        self.built = True
+        shape = (self.vocab_size, self.hidden_dim)
+        self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
 
     def call(self, ids):
         vectors = ops.take(self.table, ids, axis=0)  # (B, L, D)
@@ -64,29 +56,26 @@ class TiedEmbedding(Recording, keras.layers.Layer):
     def compute_mask(self, inputs, previous_mask=None):
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
-    def compute_output_shape(self, input_shape):
-        return (*input_shape, self.hidden_dim)
-
 
 POSITIONS = ("learned", "sinusoidal", "none")
 
 
 class EncoderEmbeddings(Recording, keras.layers.Layer):
-    """Token, position, segment and language vectors added up, normalized and dropped out.
+    """The sum of token, position, segment and language embeddings, with LayerNorm and dropout.
 
     Args:
-        vocab_size: V. embedding_dim: E, the encoder's D where it is not factorized.
-        max_length: greatest L, of learned positions.
-        num_segments, num_languages: 0 for none.
-        epsilon, affine: of the LayerNorm.
-        initializer_range: standard deviation of all tables, cut off at two of them.
+        vocab_size: V. embedding_dim: E; D unless the embeddings are factorized.
+        max_length: greatest L of learned positions.
+        num_segments, num_languages: rows of their tables; 0 = no such embeddings.
+        epsilon, affine: of the LayerNorm, see `normalization`.
+        initializer_range: standard deviation of all tables, truncated at two of them.
         norm: whether there is a LayerNorm (GPT has none).
-        position_layout: of the sinusoids.
+        position_layout: see `SinusoidalPositions`.
         tokens: token embeddings shared with another layer; None = its own.
 
-    Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 everywhere
-    by default; `position_ids (B, L)` int, for positions that do not simply count up; `vectors
-    (B, L, E)`, instead of the tokens' embeddings. Returns `(B, L, E)`.
+    Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, by default 0;
+    `position_ids (B, L)` int, by default 0 to L - 1; `vectors (B, L, E)`, in place of the tokens'
+    embeddings. Returns `(B, L, E)`.
 
     References: Devlin et al. 2018 (BERT), figure 2; languages and positions that restart: Conneau
     and Lample 2019 (XLM), figure 1.
@@ -110,61 +99,48 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.vocab_size = vocab_size
-        self.embedding_dim = embedding_dim
-        self.positions = check_choice("positions", positions, POSITIONS)
-        self.max_length = max_length
-        self.num_segments = num_segments
-        self.num_languages = num_languages
-        self.dropout = dropout
-        self.epsilon = epsilon
-        self.affine = affine
-        self.initializer_range = initializer_range
-        self.norm = norm
-        self.position_layout = check_choice("position_layout", position_layout, SINUSOID_LAYOUTS)
+        check_choice("positions", positions, POSITIONS)
         self.tokens = tokens
 
     def build(self, input_shape=None, **shapes):
-        policy, shape = self.dtype_policy, (None, None, self.embedding_dim)
+        width = self.embedding_dim
+        shape = (None, None, width)
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        self.position_layer = self.segments = self.languages = self.layer_norm = None
         if self.tokens is None:
             self.tokens = TiedEmbedding(
                 self.vocab_size,
-                self.embedding_dim,
+                width,
                 scale=False,
                 initializer=initializer.clone(),
-                dtype=policy,
+                dtype=self.dtype_policy,
                 name="tokens",
             )
-        self.position_layer = None
-        if self.positions == "learned":
-            self.position_layer = LearnedPositions(
-                self.max_length, initializer=initializer.clone(), dtype=policy, name="positions"
-            )
-        elif self.positions == "sinusoidal":
-            self.position_layer = SinusoidalPositions(
-                layout=self.position_layout, dtype=policy, name="positions"
-            )
-        self.segments, self.languages = (
-            self.add_weight(
-                name=name, shape=(rows, self.embedding_dim), initializer=initializer.clone()
-            )
-            if rows
-            else None
-            for name, rows in (("segments", self.num_segments), ("languages", self.num_languages))
-        )
         if not self.tokens.built:
             self.tokens.build()
-        if self.position_layer:
-            self.position_layer.build(shape)
-        self.layer_norm = None
-        if self.norm:
-            self.layer_norm = normalization(
-                epsilon=self.epsilon, affine=self.affine, dtype=policy, name="norm"
+        if self.positions == "learned":
+            self.position_layer = self.part(
+                LearnedPositions, shape, self.max_length, initializer.clone(), name="positions"
             )
-            self.layer_norm.build(shape)
-        self.drop = Dropout(self.dropout, dtype=policy, name="dropout")
-        self.built = True
+        elif self.positions == "sinusoidal":
+            self.position_layer = self.part(
+                SinusoidalPositions, shape, self.position_layout, name="positions"
+            )
+        if self.num_segments:
+            rows = (self.num_segments, width)
+            self.segments = self.add_weight(
+                shape=rows, initializer=initializer.clone(), name="segments"
+            )
+        if self.num_languages:
+            rows = (self.num_languages, width)
+            self.languages = self.add_weight(
+                shape=rows, initializer=initializer.clone(), name="languages"
+            )
+        if self.norm:
+            self.layer_norm = self.part(
+                normalization, shape, epsilon=self.epsilon, affine=self.affine, name="norm"
+            )
+        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(
         self,
@@ -188,9 +164,6 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
             x = self.layer_norm(x)
         return self.drop(x, training=training)
 
-    def compute_output_shape(self, input_shape, **shapes):
-        return (*input_shape, self.embedding_dim)
-
     def get_config(self):
-        # A shared table is its owner's to save and to hand in again.
+        # The owner of a shared table saves it, and passes it in again.
         return {**super().get_config(), "tokens": None}

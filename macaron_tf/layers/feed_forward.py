@@ -44,27 +44,26 @@ class FeedForward(Mixer):
         self.output_initializer = keras.initializers.get(output_initializer)
 
     def build(self, input_shape):
-        config, policy, hidden_dim = self.config, self.dtype_policy, input_shape[-1]
-        self.inner = Dense(
+        config, (*outer_shape, hidden_dim) = self.config, input_shape
+        self.inner = self.part(
+            Dense,
+            input_shape,
             config.feed_forward_dim * (2 if config.gated else 1),
             # A gate's activation is of one half only.
             activation=None if config.gated else self.activation,
             use_bias=config.use_bias,
             kernel_initializer=self.kernel_initializer.clone(),
-            dtype=policy,
             name="inner",
         )
-        self.outer = keras.layers.Dense(
+        self.outer = self.part(
+            keras.layers.Dense,
+            (*outer_shape, config.feed_forward_dim),
             hidden_dim,
             use_bias=config.use_bias,
             kernel_initializer=(self.output_initializer or self.kernel_initializer).clone(),
-            dtype=policy,
             name="outer",
         )
-        self.drop = Dropout(config.activation_dropout, dtype=policy)
-        self.inner.build(input_shape)
-        self.outer.build((*input_shape[:-1], config.feed_forward_dim))
-        self.built = True
+        self.drop = Dropout(config.activation_dropout, dtype=self.dtype_policy)
 
     def mix(self, x, context: Context, state=None):
         training = context.training

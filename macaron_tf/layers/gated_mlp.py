@@ -8,7 +8,7 @@ from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.mixer import Context, Mixer
-from macaron_tf.layers.norms import Dropout, LayerNormalization
+from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.recording import Recording
 
 
@@ -45,23 +45,17 @@ class SpatialGating(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.max_length = check_count("max_length", max_length)
-        self.causal = causal
-        self.toeplitz = toeplitz
-        self.epsilon = epsilon
-        self.affine = affine
+        check_count("max_length", max_length)
 
     def build(self, z_shape, addition_shape=None):
         half = check_divisible("channels of a spatial gating", z_shape[-1], "halves", 2)
-        self.norm = LayerNormalization(
+        self.norm = self.part(
+            normalization,
+            (*z_shape[:-1], half),
             epsilon=self.epsilon,
-            center=self.affine,
-            scale=self.affine,
-            dtype=self.dtype_policy,
+            affine=self.affine,
             name="norm",
         )
-        self.norm.build((*z_shape[:-1], half))
         length, bound = self.max_length, 1e-3 / self.max_length
         self.kernel = self.add_weight(
             name="kernel",
@@ -69,7 +63,6 @@ class SpatialGating(Recording, keras.layers.Layer):
             initializer=keras.initializers.RandomUniform(-bound, bound),
         )
         self.bias = self.add_weight(name="bias", shape=(length,), initializer="ones")
-        self.built = True
 
     def call(self, z, mask=None, addition=None, training=None):
         length = ops.shape(z)[1]
@@ -95,9 +88,6 @@ class SpatialGating(Recording, keras.layers.Layer):
         if addition is not None:
             gate = ops.add(gate, addition)
         return ops.multiply(u, gate)
-
-    def compute_output_shape(self, z_shape, addition_shape=None):
-        return (*z_shape[:-1], z_shape[-1] // 2)
 
 
 def toeplitz_matrix(weights, length: int):
@@ -153,60 +143,50 @@ class GatedMLP(Mixer):
     ):
         super().__init__(**kwargs)
         check_divisible("feed_forward_dim", feed_forward_dim, "halves", 2)
-        self.feed_forward_dim = feed_forward_dim
-        self.max_length = max_length
-        self.causal = causal
-        self.toeplitz = toeplitz
-        self.tiny_attention_dim = tiny_attention_dim
         self.activation = activation_named(activation)
-        self.activation_dropout = activation_dropout
-        self.attention_dropout = attention_dropout
-        self.epsilon = epsilon
-        self.affine = affine
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, input_shape):
         *outer_shape, hidden_dim = input_shape
-        self.inner = Dense(
+        self.inner = self.part(
+            Dense,
+            input_shape,
             self.feed_forward_dim,
             activation=self.activation,
             kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
             name="inner",
         )
-        self.inner.build(input_shape)
         self.drop = Dropout(self.activation_dropout, dtype=self.dtype_policy)
-        self.gating = SpatialGating(
+        self.gating = self.part(
+            SpatialGating,
+            (*outer_shape, self.feed_forward_dim),
             self.max_length,
-            causal=self.causal,
-            toeplitz=self.toeplitz,
-            epsilon=self.epsilon,
-            affine=self.affine,
-            dtype=self.dtype_policy,
+            self.causal,
+            self.toeplitz,
+            self.epsilon,
+            self.affine,
             name="gating",
         )
-        self.gating.build((*outer_shape, self.feed_forward_dim))
         self.tiny_attention = None
         if self.tiny_attention_dim is not None:
-            self.tiny_attention = MultiHeadAttention(
+            self.tiny_attention = self.part(
+                MultiHeadAttention,
+                input_shape,
                 1,
                 head_dim=self.tiny_attention_dim,
                 output_dim=self.feed_forward_dim // 2,
                 dropout=self.attention_dropout,
                 causal=self.causal,
                 kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
                 name="tiny_attention",
             )
-            self.tiny_attention.build(input_shape)
-        self.outer = Dense(
+        self.outer = self.part(
+            Dense,
+            (*outer_shape, self.feed_forward_dim // 2),
             hidden_dim,
             kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
             name="outer",
         )
-        self.outer.build((*outer_shape, self.feed_forward_dim // 2))
-        self.built = True
 
     def mix(self, x, context: Context, state=None):
         mask, training, addition = context.mask, context.training, None

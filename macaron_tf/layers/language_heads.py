@@ -1,21 +1,44 @@
 """Heads that score tokens: next ones, masked ones, spans', and replaced ones."""
 
+import keras
 from keras import ops
 
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.dense import activation as activation_named
-from macaron_tf.layers.heads import Head, truncated_normal
+from macaron_tf.layers.heads import Head
 from macaron_tf.layers.norms import LayerNormalization
 
 
-class NextTokenHead(Head):
-    """Scores of every token: `x T^t`, T the embedding table.
-
-    If the table is E wide and x is not, a matrix brings x to that width first.
+class TableHead(Head):
+    """Base of the heads that score vectors by the embedding table T: `x T^t + b`.
 
     Args:
         vocab_size: V.
         use_bias: whether each token has a bias.
+        initializer_range: see `Head`.
+    """
+
+    def __init__(
+        self, vocab_size: int, use_bias: bool = True, initializer_range: float = 0.02, **kwargs
+    ):
+        super().__init__(initializer_range, **kwargs)
+        self.bias = None
+
+    def build_bias(self) -> None:
+        """Adds the biases, the last of the weights."""
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
+
+    def scores(self, x, table, transposed: bool = False):
+        """`(..., E) x (E, V) + (V,) -> (..., V)`, of the table's dtype."""
+        scores = ops.matmul(ops.cast(x, table.dtype), table if transposed else ops.transpose(table))
+        if self.bias is None:
+            return scores
+        return ops.add(scores, ops.cast(ops.convert_to_tensor(self.bias), scores.dtype))
+
+
+class NextTokenHead(TableHead):
+    """Scores of every token; a matrix first brings x to the width E of the table if it differs.
 
     Call arguments: `x (..., D)` and `table (V, E)`, or its transpose `(E, V)` with
     `transposed=True`. Returns `(..., V)` of the table's dtype.
@@ -23,90 +46,53 @@ class NextTokenHead(Head):
     References: Press and Wolf 2017; Radford et al. 2018 (GPT), eq. 2.
     """
 
-    def __init__(
-        self, vocab_size: int, use_bias: bool = False, initializer_range: float = 0.02, **kwargs
-    ):
+    def __init__(self, vocab_size: int, use_bias: bool = False, **kwargs):
         # Not cast by the policy: cached decoding asks for float32 scores of bfloat16 models.
-        super().__init__(initializer_range, autocast=False, **kwargs)
-        self.vocab_size = vocab_size
-        self.use_bias = use_bias
+        super().__init__(vocab_size, use_bias, autocast=False, **kwargs)
 
     def build(self, x_shape, table_shape):
-        self.projection = self.bias = None
+        self.projection = None
         if x_shape[-1] != table_shape[-1]:
             self.projection = self.built_dense(
                 x_shape, table_shape[-1], "projection", Dense, use_bias=False
             )
-        if self.use_bias:
-            self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
-        self.built = True
+        self.build_bias()
 
     def call(self, x, table, transposed=False):
-        if self.projection:
-            x = self.projection(x)  # (..., E)
-        x = ops.cast(x, table.dtype)
-        scores = ops.matmul(x, table if transposed else ops.transpose(table))  # (..., V)
-        if self.bias is None:
-            return scores
-        return ops.add(scores, ops.cast(ops.convert_to_tensor(self.bias), scores.dtype))
-
-    def compute_output_shape(self, x_shape, table_shape=None):
-        return (*x_shape[:-1], self.vocab_size)
+        return self.scores(self.projection(x) if self.projection else x, table, transposed)
 
 
-class TableHead(Head):
-    """Base of the heads that transform vectors and score them by the embedding table, with a bias.
+class TransformingHead(TableHead):
+    """A `TableHead` that transforms vectors first, by `LayerNorm(activation(x W + b))`.
 
     Args:
         vocab_size: V.
-        activation: of the transformation `LayerNorm(activation(x W + b))`.
-        epsilon: of its LayerNorm.
+        activation: see `macaron_tf.layers.activation`.
+        epsilon: of the LayerNorm.
+        kwargs: see `TableHead`.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        activation="gelu",
-        epsilon: float = 1e-12,
-        initializer_range: float = 0.02,
-        **kwargs,
-    ):
-        super().__init__(initializer_range, **kwargs)
-        self.vocab_size = vocab_size
+    def __init__(self, vocab_size: int, activation="gelu", epsilon: float = 1e-12, **kwargs):
+        super().__init__(vocab_size, **kwargs)
         self.activation = activation_named(activation)
-        self.epsilon = epsilon
 
-    def built_transformation(self, x_shape, units: int, suffix: str = ""):
+    def transformation(self, x_shape, units: int, suffix: str = ""):
         """A `Dense` layer with its activation, and a LayerNorm, both built."""
-        dense = self.built_dense(
-            x_shape, units, f"dense{suffix}", Dense, activation=self.activation
+        norm_shape, name = (*x_shape[:-1], units), f"dense{suffix}"
+        return (
+            self.built_dense(x_shape, units, name, Dense, activation=self.activation),
+            self.part(LayerNormalization, norm_shape, epsilon=self.epsilon, name=f"norm{suffix}"),
         )
-        norm = LayerNormalization(
-            epsilon=self.epsilon, dtype=self.dtype_policy, name=f"norm{suffix}"
-        )
-        norm.build((*x_shape[:-1], units))
-        return dense, norm
-
-    def build_bias(self):
-        """The tokens' biases, `(V,)`."""
-        self.bias = self.add_weight(name="bias", shape=(self.vocab_size,), initializer="zeros")
-
-    def scores(self, x, table):
-        """`(..., E) x (E, V) + (V,) -> (..., V)`."""
-        return ops.add(ops.matmul(x, ops.transpose(ops.cast(table, x.dtype))), self.bias)
-
-    def compute_output_shape(self, x_shape, *other_shapes, **named_shapes):
-        return (*x_shape[:-1], self.vocab_size)
 
 
-class MaskedLanguageHead(TableHead):
+class MaskedLanguageHead(TransformingHead):
     """Scores of every token: `LayerNorm(activation(x W + b)) T^t + bias`, T the embedding table.
 
     Args:
-        vocab_size, activation, epsilon: see `TableHead`.
-        transform: whether there is a transformation, from D to the table's width E; XLM has none.
+        transform: whether x is transformed, from D to the table's width E; XLM's is not.
+        kwargs: see `TransformingHead`.
 
-    Call arguments: `x (..., D)` and `table (V, E)`, the token embeddings; returns `(..., V)`.
+    Call arguments: `x (..., D)` and `table (V, E)`; returns `(..., V)`.
 
     Raises:
         ValueError: (when built) no transformation, and E is not D.
@@ -115,79 +101,55 @@ class MaskedLanguageHead(TableHead):
     et al. 2020 (ALBERT), section 3.1.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        activation="gelu",
-        epsilon: float = 1e-12,
-        transform: bool = True,
-        **kwargs,
-    ):
-        super().__init__(vocab_size, activation, epsilon, **kwargs)
-        self.transform = transform
+    def __init__(self, vocab_size: int, transform: bool = True, **kwargs):
+        super().__init__(vocab_size, **kwargs)
 
     def build(self, x_shape, table_shape):
         width = table_shape[-1]
         if self.transform:
-            self.dense, self.norm = self.built_transformation(x_shape, width)
+            self.dense, self.norm = self.transformation(x_shape, width)
         elif x_shape[-1] != width:
             raise ValueError(
                 f"without a transformation the table, {width} wide, cannot score vectors of "
                 f"{x_shape[-1]}: give transform=True or embeddings as wide as the encoder"
             )
         self.build_bias()
-        self.built = True
 
     def call(self, x, table):
-        if self.transform:
-            x = self.norm(self.dense(x))  # (..., E)
-        return self.scores(x, table)
+        return self.scores(self.norm(self.dense(x)) if self.transform else x, table)
 
 
-class SpanBoundaryHead(TableHead):
+class SpanBoundaryHead(TransformingHead):
     """Scores of a span's tokens from its outer boundaries and the token's position in the span.
 
-    Twice `LayerNorm(activation(x W + b))` of `[h_left; h_right; p]`, then the embedding table and
-    a bias.
+    `[h_left; h_right; p]` is transformed twice, then scored by the embedding table.
 
     Args:
-        vocab_size, activation, epsilon: see `TableHead`.
-        max_span: number of positions; further tokens of a longer span share the last. SpanBERT's
-            released code leaves them out.
+        max_span: number of positions; tokens further on in a longer span share the last one's.
+            SpanBERT's released code leaves them out.
         position_dim: width of the positions' vectors.
+        kwargs: see `TransformingHead`.
 
     Call arguments: `left` and `right (..., D)`, the encoder's output next to the span; `positions
-    (...,)` int, from 0 on; `table (V, E)`, the token embeddings. Returns `(..., V)`.
+    (...,)` int, from 0 on; `table (V, E)`. Returns `(..., V)`.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.2, and its released code.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        activation="gelu",
-        epsilon: float = 1e-12,
-        max_span: int = 20,
-        position_dim: int = 200,
-        **kwargs,
-    ):
-        super().__init__(vocab_size, activation, epsilon, **kwargs)
-        self.max_span = max_span
-        self.position_dim = position_dim
+    def __init__(self, vocab_size: int, max_span: int = 20, position_dim: int = 200, **kwargs):
+        super().__init__(vocab_size, **kwargs)
 
     def build(self, left_shape, right_shape, positions_shape, table_shape):
         *rows, width = left_shape
         self.positions = self.add_weight(
             name="positions",
             shape=(self.max_span, self.position_dim),
-            initializer=truncated_normal(self.initializer_range),
+            initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
         )
-        self.dense_0, self.norm_0 = self.built_transformation(
-            (*rows, 2 * width + self.position_dim), width, "_0"
-        )
-        self.dense_1, self.norm_1 = self.built_transformation(left_shape, table_shape[-1], "_1")
+        joined_shape = (*rows, 2 * width + self.position_dim)
+        self.dense_0, self.norm_0 = self.transformation(joined_shape, width, "_0")
+        self.dense_1, self.norm_1 = self.transformation(left_shape, table_shape[-1], "_1")
         self.build_bias()
-        self.built = True
 
     def call(self, left, right, positions, table):
         positions = ops.minimum(ops.cast(positions, "int32"), self.max_span - 1)
@@ -196,15 +158,11 @@ class SpanBoundaryHead(TableHead):
         vectors = ops.matmul(one_hot, ops.cast(self.positions, left.dtype))  # (..., position_dim)
         x = ops.concatenate([left, right, vectors], axis=-1)  # (..., 2 D + position_dim)
         x = self.norm_0(self.dense_0(x))  # (..., D)
-        x = self.norm_1(self.dense_1(x))  # (..., E)
-        return self.scores(x, table)
+        return self.scores(self.norm_1(self.dense_1(x)), table)  # (..., E) -> (..., V)
 
 
 class ReplacedTokenHead(Head):
     """The logit of every token having been replaced: `activation(x W + b) w + c`.
-
-    Args:
-        activation: of the transformation.
 
     Call arguments: `x (..., D)`; returns `(...,)`, above 0 for "replaced".
 
@@ -220,10 +178,6 @@ class ReplacedTokenHead(Head):
             x_shape, x_shape[-1], "dense", Dense, activation=self.activation
         )
         self.answer = self.built_dense(x_shape, 1, "answer", Dense)
-        self.built = True
 
     def call(self, x):
         return ops.squeeze(self.answer(self.dense(x)), axis=-1)  # (..., D) -> (...,)
-
-    def compute_output_shape(self, x_shape):
-        return tuple(x_shape[:-1])

@@ -75,7 +75,6 @@ class Mixer(Recording, keras.layers.Layer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
 
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
         """One pass over x.
@@ -144,9 +143,6 @@ class Mixer(Recording, keras.layers.Layer):
             training=training,
         )
         return self.mix(x, context)[0]
-
-    def compute_output_shape(self, x_shape, memory_shape=None):
-        return tuple(x_shape)
 
 
 def all_of(*masks):

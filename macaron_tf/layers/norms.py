@@ -6,8 +6,6 @@ from keras import ops
 from macaron_tf.checks import check_choice
 from macaron_tf.kernels import runs_native
 
-NORM_TYPES = ("layer", "rms")
-
 
 def normalization(
     norm_type: str = "layer", epsilon: float = 1e-5, affine: bool = True, **kwargs
@@ -25,7 +23,7 @@ def normalization(
 
     References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
     """
-    if check_choice("norm_type", norm_type, NORM_TYPES) == "layer":
+    if check_choice("norm_type", norm_type, ("layer", "rms")) == "layer":
         return LayerNormalization(epsilon=epsilon, center=affine, scale=affine, **kwargs)
     if not affine:
         raise ValueError("norm_type='rms' always has a scale: set affine=True")

@@ -7,8 +7,6 @@ from keras import ops
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.recording import Recording
 
-SINUSOID_LAYOUTS = ("interleaved", "concatenated")
-
 
 class SinusoidalPositions(Recording, keras.layers.Layer):
     """Adds fixed sines and cosines of the position, for any length.
@@ -31,13 +29,11 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
 
     def __init__(self, layout: str = "interleaved", **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.layout = check_choice("layout", layout, SINUSOID_LAYOUTS)
+        check_choice("layout", layout, ("interleaved", "concatenated"))
 
     def build(self, input_shape):
         if input_shape[-1] % 2:
             raise ValueError(f"sinusoidal positions need an even hidden size, got {input_shape}")
-        self.built = True
 
     def call(self, x, start_index=0, position_ids=None):
         half = x.shape[-1] // 2
@@ -55,9 +51,6 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
         else:
             encoding = ops.concatenate(pair, axis=-1)  # (..., L, D)
         return ops.add(x, ops.cast(encoding, x.dtype))
-
-    def compute_output_shape(self, x_shape):
-        return tuple(x_shape)
 
 
 class LearnedPositions(Recording, keras.layers.Layer):
@@ -77,17 +70,11 @@ class LearnedPositions(Recording, keras.layers.Layer):
 
     def __init__(self, max_length: int, initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.max_length = max_length
         self.initializer = keras.initializers.get(initializer)
 
     def build(self, input_shape):
-        self.table = self.add_weight(
-            name="table",
-            shape=(self.max_length, input_shape[-1]),
-            initializer=self.initializer,
-        )
-        self.built = True
+        shape = (self.max_length, input_shape[-1])
+        self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
 
     def call(self, x, start_index=0, position_ids=None):
         length = ops.shape(x)[1]
@@ -100,9 +87,6 @@ class LearnedPositions(Recording, keras.layers.Layer):
         if position_ids is None:
             position_ids = ops.arange(length, dtype="int32") + start_index  # (L,)
         return ops.add(x, ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0))
-
-    def compute_output_shape(self, x_shape):
-        return tuple(x_shape)
 
 
 def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
@@ -167,21 +151,14 @@ class RelativePositionBias(Recording, keras.layers.Layer):
                 f"num_buckets={num_buckets} must be a multiple of {parts}, and "
                 f"max_distance={max_distance} above num_buckets / {parts}"
             )
-        self.num_heads = num_heads
-        self.num_buckets = num_buckets
-        self.max_distance = max_distance
-        self.bidirectional = bidirectional
         self.initializer = keras.initializers.get(initializer)
         self._buckets = relative_buckets(num_buckets, max_distance, bidirectional)
 
     def build(self):
+        shape = (self.num_buckets, self.num_heads)
         self.table = self.add_weight(
-            name="table",
-            shape=(self.num_buckets, self.num_heads),
-            initializer=self.initializer,
-            autocast=False,
+            shape=shape, initializer=self.initializer, autocast=False, name="table"
         )
-        self.built = True
 
     def call(self, query_length, key_length, start=None):
         keys = ops.arange(key_length, dtype="int32")  # (S,)
@@ -194,6 +171,3 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         one_hot = ops.one_hot(buckets, self.num_buckets, dtype="float32")  # (T, S, buckets)
         # (T, S, buckets) x (buckets, H) -> (H, T, S) -> (1, H, T, S)
         return ops.einsum("tsb,bh->hts", one_hot, self.table)[None]
-
-    def compute_output_shape(self, query_length, key_length, start=None):
-        return (1, self.num_heads, query_length, key_length)

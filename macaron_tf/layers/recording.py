@@ -14,13 +14,30 @@ class Recording:
     place of a hand-written `get_config` and `from_config`. Arguments may be plain values,
     `Settings`, and objects that Keras serializes: initializers, activations, layers. Name, dtype
     policy and `trainable` are Keras's own.
+
+    From `super().__init__(**kwargs)` on each named argument is an attribute of the same name, which
+    the constructor may replace; layers among them it assigns itself, where Keras is to track them.
+    Keras's padding masks pass through.
     """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        for name, value in vars(self).pop("_named", {}).items():
+            if not isinstance(value, keras.layers.Layer):
+                setattr(self, name, value)
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         keras.saving.register_keras_serializable(package="macaron_tf")(cls)
         if "__init__" in cls.__dict__:
             cls.__init__ = _recording(cls.__init__)
+
+    def part(self, kind, shape, *arguments, **options) -> keras.layers.Layer:
+        """Makes a layer within this one: of its dtype policy, built for an input's shape."""
+        layer = kind(*arguments, dtype=self.dtype_policy, **options)
+        layer.build(shape)
+        return layer
 
     def get_config(self) -> dict[str, Any]:
         arguments = {
@@ -42,28 +59,23 @@ _KERAS_OWN = ("name", "dtype", "trainable", "autocast")
 
 
 def _recording(init):
-    """A constructor that notes its arguments; one that it calls of a base class does not."""
+    """A constructor that notes its arguments before it runs: the outermost one's are the config."""
     signature = inspect.signature(init)
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    kinds = {parameter.kind: name for name, parameter in signature.parameters.items()}
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         raise TypeError(f"{init.__qualname__} takes *args, which cannot be recorded: name them")
 
     @functools.wraps(init)
     def recorded(self, *args, **kwargs):
-        outermost = not getattr(self, "_recorded", False)
-        object.__setattr__(self, "_recorded", True)
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        named = {k: v for k, v in list(bound.arguments.items())[1:] if k not in _KERAS_OWN}
+        more = named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD), {})
+        noted = vars(self)  # Keras allows no attribute before its own constructor
+        own = {k: v for k, v in more.items() if k not in _KERAS_OWN}
+        noted.setdefault("_arguments", {**named, **own})
+        noted["_named"] = {**noted.get("_named", {}), **named}
         init(self, *args, **kwargs)
-        if outermost:
-            bound = signature.bind(self, *args, **kwargs)
-            bound.apply_defaults()
-            arguments = {}
-            for name, value in list(bound.arguments.items())[1:]:
-                if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                    arguments |= value
-                else:
-                    arguments[name] = value
-            arguments = {k: v for k, v in arguments.items() if k not in _KERAS_OWN}
-            object.__setattr__(self, "_arguments", arguments)
 
     recorded.__signature__ = signature
     return recorded

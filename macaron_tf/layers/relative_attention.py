@@ -6,16 +6,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from macaron_tf.checks import check_count, check_divisible
+from macaron_tf.checks import check_count
 from macaron_tf.layers.attention import (
-    HIDDEN_SCORE,
     MultiHeadAttention,
     broadcast_mask,
     causal_attention_mask,
     combine_masks,
 )
 from macaron_tf.layers.mixer import Context
-from macaron_tf.layers.norms import Dropout
 
 
 class Segment(NamedTuple):
@@ -135,38 +133,23 @@ class RelativeAttention(MultiHeadAttention):
             raise ValueError("relative attention is over its own sequence: cross must be False")
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
-        self.clamp_length = clamp_length
-        self.segments = segments
         self.content_bias = self.distance_bias = None  # u and v
 
     def share_biases(self, other: "RelativeAttention") -> None:
         """Takes another, built layer's u and v instead of its own, before `build`."""
         self.content_bias, self.distance_bias = other.content_bias, other.distance_bias
 
-    def build(self, x_shape):
-        hidden_dim = x_shape[-1]
-        self._head_dim = self.head_dim or check_divisible(
-            "hidden_dim", hidden_dim, "num_heads", self.num_heads
-        )
-        width = self.num_heads * self._head_dim
-        self.query = self._projection("query", width)
-        self.key_value = self._projection("key_value", 2 * width)
-        self.distance = self._projection("distance", width)
-        self.distance.use_bias = False
-        self.output_projection = self._projection(
-            "output", self.output_dim or hidden_dim, self.output_initializer
-        )
-        for layer in (self.query, self.key_value, self.distance):
-            layer.build(x_shape)
-        self.output_projection.build((*x_shape[:-1], width))
+    def build_projections(self, x_shape, memory_shape, width):
+        self.query = self._projection("query", x_shape, width)
+        self.key_value = self._projection("key_value", x_shape, 2 * width)
+        self.distance = self._projection("distance", x_shape, width, use_bias=False)
+        self.output_projection = self._output(x_shape, width)
         if self.content_bias is None:
             self.content_bias = self._vectors("content_bias")
             self.distance_bias = self._vectors("distance_bias")
         if self.segments:
             self.segment_bias = self._vectors("segment_bias")
             self.segment_vectors = self._vectors("segment_vectors", 2)
-        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
-        self.built = True
 
     def _vectors(self, name: str, *rows: int) -> keras.Variable:
         """A vector of each head, `(H, 1, d)`, or some, `(H, rows, d)`."""
@@ -344,12 +327,6 @@ class RelativeAttention(MultiHeadAttention):
             return both[..., :1]
         own, theirs = segment_ids[:, None, :, None], keys.segment_ids[:, None, None, :]
         return ops.where(ops.equal(own, theirs), both[..., :1], both[..., 1:])
-
-    def _weighted(self, scores, mask, value, training):
-        if mask is not None:
-            scores = ops.add(scores, ops.where(mask, 0.0, HIDDEN_SCORE))
-        weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
-        return ops.matmul(self.drop(weights, training=training), value)  # (..., T, d)
 
 
 def _widened(mask, held):

@@ -7,8 +7,6 @@ from macaron_tf.checks import check_choice
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.recording import Recording
 
-NORM_PLACEMENTS = ("pre", "post")
-
 
 class Residual(Recording, keras.layers.Layer):
     """One Euler step of size `step_size` through a sub-layer: `x + step_size * f(x)`.
@@ -47,14 +45,8 @@ class Residual(Recording, keras.layers.Layer):
     ):
         # The sub-layer casts its own arguments: a bias on scores stays float32.
         super().__init__(autocast=False, **kwargs)
-        self.supports_masking = True
         self.sublayer = sublayer
-        self.step_size = step_size
-        self.dropout = dropout
-        self.norm = check_choice("norm", norm, NORM_PLACEMENTS)
-        self.epsilon = epsilon
-        self.affine = affine
-        self.norm_type = norm_type
+        check_choice("norm", norm, ("pre", "post"))
         self.layer_norm = normalization(
             norm_type, epsilon, affine, dtype=self.dtype_policy, name="norm"
         )
@@ -64,7 +56,6 @@ class Residual(Recording, keras.layers.Layer):
         self.layer_norm.build(x_shape)
         if not self.sublayer.built:
             self.sublayer.build(x_shape, *([memory_shape] if memory_shape else []))
-        self.built = True
 
     def call(self, x, memory=None, training=None, **kwargs):
         if memory is not None:
@@ -83,6 +74,3 @@ class Residual(Recording, keras.layers.Layer):
             y = ops.multiply(y, ops.cast(self.step_size, y.dtype))
         y = ops.add(ops.cast(x, y.dtype), y)
         return y if self.norm == "pre" else self.layer_norm(y, training=training)
-
-    def compute_output_shape(self, x_shape, memory_shape=None):
-        return tuple(x_shape)

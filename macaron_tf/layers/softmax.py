@@ -42,9 +42,8 @@ class AdaptiveSoftmax(Head):
         **kwargs,
     ):
         super().__init__(initializer_range, **kwargs)
-        self.vocab_size = vocab_size
         self.cutoffs = tuple(cutoffs)
-        self.divisor = check_count("divisor", divisor)
+        check_count("divisor", divisor)
         bounds = (0, *self.cutoffs, vocab_size)
         if not self.cutoffs or any(b <= a for a, b in itertools.pairwise(bounds)):
             raise ValueError(
@@ -69,7 +68,6 @@ class AdaptiveSoftmax(Head):
             )
             inner_shape = (*x_shape[:-1], inner)
             self.clusters.append(self.built_dense(inner_shape, size, f"cluster_{number}"))
-        self.built = True
 
     def call(self, x, table=None, transposed=False):
         head = ops.log_softmax(ops.cast(self.head(x), "float32"), axis=-1)
@@ -81,6 +79,3 @@ class AdaptiveSoftmax(Head):
             parts.append(within + head[..., column : column + 1])  # (..., size) + (..., 1)
         dtype = self.compute_dtype if table is None else table.dtype
         return ops.cast(ops.concatenate(parts, axis=-1), dtype)
-
-    def compute_output_shape(self, x_shape, table_shape=None):
-        return (*x_shape[:-1], self.vocab_size)

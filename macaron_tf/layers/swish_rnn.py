@@ -45,42 +45,33 @@ class SwishRNN(Mixer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.inner_dim = inner_dim
-        self.step_size = step_size
-        self.gate = gate
-        self.activation_dropout = activation_dropout
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.output_initializer = keras.initializers.get(output_initializer)
         check_choice("gate", gate, GATES)
 
     def build(self, input_shape):
-        self.inner = keras.layers.Dense(
+        self.inner = self.part(
+            keras.layers.Dense,
+            input_shape,
             2 * self.inner_dim,
             use_bias=False,
             kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
             name="inner",
         )
-        self.inner.build(input_shape)
-        self.outer = keras.layers.Dense(
+        self.outer = self.part(
+            keras.layers.Dense,
+            (*input_shape[:-1], self.inner_dim),
             input_shape[-1],
             kernel_initializer=(self.output_initializer or self.kernel_initializer).clone(),
-            dtype=self.dtype_policy,
             name="outer",
         )
-        self.outer.build((*input_shape[:-1], self.inner_dim))
+        shape = (self.inner_dim,)
         # Not cast to bfloat16 by the policy: the recurrence is float32.
-        self.alpha = self._vector("alpha", "ones", autocast=False)
-        self.beta = self._vector("beta", "zeros", autocast=False)
-        self.state_bias = self._vector("state_bias", "zeros")
-        self.gate_bias = self._vector("gate_bias", "zeros")
+        self.alpha = self.add_weight(shape=shape, initializer="ones", autocast=False, name="alpha")
+        self.beta = self.add_weight(shape=shape, initializer="zeros", autocast=False, name="beta")
+        self.state_bias = self.add_weight(shape=shape, initializer="zeros", name="state_bias")
+        self.gate_bias = self.add_weight(shape=shape, initializer="zeros", name="gate_bias")
         self.drop = Dropout(self.activation_dropout, dtype=self.dtype_policy)
-        self.built = True
-
-    def _vector(self, name: str, initializer: str, autocast: bool = True) -> keras.Variable:
-        return self.add_weight(
-            name=name, shape=(self.inner_dim,), initializer=initializer, autocast=autocast
-        )
 
     def mix(self, x, context: Context, state=None):
         if state is not None:

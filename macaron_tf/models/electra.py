@@ -66,7 +66,6 @@ class GeneratorDiscriminator(TaskModel):
 
     def __init__(self, config: EncoderConfig, generator_config: EncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
-        self.generator_config = generator_config
         for field in _SHARED:
             mine, theirs = getattr(config, field), getattr(generator_config, field)
             if mine != theirs:
@@ -97,9 +96,3 @@ class GeneratorDiscriminator(TaskModel):
     def replaced_logits(self, inputs, training=None):
         """The discriminator's logits of tokens having been replaced: inputs to `(B, L)`."""
         return self.replaced_token(self.encoder(inputs, training=training))
-
-    def compute_output_shape(self, input_shape):
-        return {
-            **self.generator.compute_output_shape(input_shape),
-            "replaced_token": tuple(input_shape["token_ids"]),
-        }

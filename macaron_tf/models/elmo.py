@@ -74,7 +74,6 @@ class Elmo(Recording, keras.Model):
 
     def __init__(self, config: ElmoConfig, name: str = "elmo", **kwargs):
         super().__init__(name=name, **kwargs)
-        self.config = config
         policy = self.dtype_policy
         self.words = CharacterCNN(
             config.filters,
@@ -107,7 +106,6 @@ class Elmo(Recording, keras.Model):
         for stack in (self.forwards, self.backwards):
             stack.build((None, None, config.projection_dim))
         self.output_layer.build((None, config.projection_dim))
-        self.built = True
 
     def both_ways(self, characters, training=None):
         """The words' own vectors `(B, L, P)`, and each direction's list of layers, alike."""
@@ -131,10 +129,6 @@ class Elmo(Recording, keras.Model):
     def scores(self, hidden):
         """Scores of every word of the vocabulary: `(..., P) -> (..., V)`."""
         return self.output_layer(hidden)
-
-    def compute_output_shape(self, characters_shape):
-        config = self.config
-        return (*characters_shape[:2], 1 + config.num_layers, 2 * config.projection_dim)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +176,6 @@ class WordTagger(Recording, keras.Model):
 
     def __init__(self, config: WordTaggerConfig, name: str = "word_tagger", **kwargs):
         super().__init__(name=name, **kwargs)
-        self.config = config
         policy = self.dtype_policy
         self.words = CharacterCNN(
             config.filters,
@@ -212,12 +205,11 @@ class WordTagger(Recording, keras.Model):
         if self.elmo:
             self.elmo.build()
             self.elmo.trainable = False  # the weights must exist for this
-            layers = self.elmo.compute_output_shape((None, None, config.max_characters))
-            self.mixture.build(layers)
-            width += layers[-1]
+            layers, vector = 1 + config.elmo.num_layers, 2 * config.elmo.projection_dim
+            self.mixture.build((None, None, layers, vector))
+            width += vector
         self.lstm.build((None, None, width))
         self.output_layer.build((None, None, 2 * config.lstm_dim))
-        self.built = True
 
     def hidden_states(self, characters, training=None):
         """The vectors that are scored: `(B, L, 2 lstm_dim)`."""
@@ -236,6 +228,3 @@ class WordTagger(Recording, keras.Model):
 
     def call(self, characters, training=None):
         return self.scores(self.hidden_states(characters, training=training))
-
-    def compute_output_shape(self, characters_shape):
-        return (*characters_shape[:2], self.config.num_tags)

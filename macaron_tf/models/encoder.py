@@ -44,7 +44,6 @@ class Encoder(Recording, keras.Model):
         **kwargs,
     ):
         super().__init__(name=name, **kwargs)
-        self.config = config
         policy, width = self.dtype_policy, config.embedding_width
         initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
         self.embeddings = embeddings or EncoderEmbeddings(
@@ -95,7 +94,6 @@ class Encoder(Recording, keras.Model):
         if self.projection:
             self.projection.build((None, None, self.config.embedding_width))
         self.stack.build((None, None, self.config.hidden_dim))
-        self.built = True
 
     def call(self, inputs, training=None):
         return self.with_memory(inputs, None, training=training)[0]
@@ -128,9 +126,6 @@ class Encoder(Recording, keras.Model):
             training=training,
         )  # (B, L, E)
         return self.projection(x) if self.projection else x  # (B, L, D)
-
-    def compute_output_shape(self, input_shape):
-        return (*input_shape["token_ids"], self.config.hidden_dim)
 
 
 def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:

@@ -46,7 +46,6 @@ class EncoderDecoder(Recording, keras.Model):
 
     def __init__(self, config: EncoderDecoderConfig, name: str = "encoder_decoder", **kwargs):
         super().__init__(name=name, **kwargs)
-        self.config = config
         policy = self.dtype_policy
         initializer = keras.initializers.get(config.initializer)
         if config.initializer_range is not None:
@@ -129,7 +128,6 @@ class EncoderDecoder(Recording, keras.Model):
             self.logits_bias = self.add_weight(
                 name="logits_bias", shape=(self.config.vocab_size,), initializer="zeros"
             )
-        self.built = True
 
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))
@@ -239,9 +237,6 @@ class EncoderDecoder(Recording, keras.Model):
     def padding_mask(ids):
         """True where an id is a token: `(B, L) -> (B, L)`."""
         return ops.not_equal(ids, PAD)
-
-    def compute_output_shape(self, input_shape):
-        return (*input_shape["target"], self.config.vocab_size)
 
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:

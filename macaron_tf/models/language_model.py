@@ -36,14 +36,13 @@ class LanguageModel(Recording, keras.Model):
         super().__init__(name=name, **kwargs)
         if not config.causal:
             raise ValueError("a language model needs a configuration with causal=True")
-        self.config = config
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
         self.pooler = None  # BERT's, which networks that take over weights look for
         self.language_head = NextTokenHead(
             config.vocab_size,
             config.output_bias,
-            config.initializer_range,
+            initializer_range=config.initializer_range,
             dtype=policy,
             name="language_head",
         )
@@ -54,7 +53,6 @@ class LanguageModel(Recording, keras.Model):
         self.language_head.build(
             (None, None, config.hidden_dim), (config.vocab_size, config.embedding_width)
         )
-        self.built = True
 
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))
@@ -143,6 +141,3 @@ class LanguageModel(Recording, keras.Model):
         positions = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
         inputs = {"token_ids": ids, "position_ids": positions[None]}
         return self.encoder.embed(inputs, training=False)
-
-    def compute_output_shape(self, input_shape):
-        return (*input_shape["token_ids"], self.config.vocab_size)

@@ -132,9 +132,7 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         if memory_length < 1:
             raise ValueError(f"memory_length={memory_length} must be 1 or more")
         super().__init__(config, name=name, **kwargs)
-        self.memory_length = memory_length
         self.cutoffs = tuple(cutoffs)
-        self.divisor = divisor
         if self.cutoffs:
             # Keras would go on tracking a layer whose attribute is only replaced.
             self._tracker.untrack(self.language_head)

@@ -49,7 +49,6 @@ class PretrainingEncoder(Recording, keras.Model):
         **kwargs,
     ):
         super().__init__(name=name, **kwargs)
-        self.config = config
         self.head_options = dict(head_options or {})
         policy = self.dtype_policy
         self.encoder = Encoder(config, embeddings, dtype=policy)
@@ -81,7 +80,6 @@ class PretrainingEncoder(Recording, keras.Model):
             self.sentence_pair.build(one)
         if self.span_boundary:
             self.span_boundary.build(one, one, (None,), table)
-        self.built = True
 
     def call(self, inputs, training=None):
         hidden = self.hidden_states(inputs, training=training)  # (B, L, D)
@@ -127,15 +125,6 @@ class PretrainingEncoder(Recording, keras.Model):
         if not self.sentence_pair:
             raise ValueError("the model was made without sentence_pair=True")
         return self.sentence_pair(self.pooler(hidden), training=training)
-
-    def compute_output_shape(self, input_shape):
-        asked = input_shape.get("masked_positions", input_shape["token_ids"])
-        shapes = {"masked_language": (*asked, self.config.vocab_size)}
-        if self.sentence_pair:
-            shapes["sentence_pair"] = (asked[0], 2)
-        if self.span_boundary and "span_positions" in input_shape:
-            shapes["span_boundary"] = (*input_shape["span_positions"], self.config.vocab_size)
-        return shapes
 
     def _table(self):
         """The token embeddings `(V, E)`."""

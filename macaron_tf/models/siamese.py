@@ -1,6 +1,5 @@
 """Sentence-BERT: an encoder of sentences, whose vectors' cosine is similarity of meaning."""
 
-import keras
 from keras import ops
 
 from macaron_tf.checks import check_count
@@ -54,10 +53,7 @@ class SiameseEncoder(TaskModel):
         **kwargs,
     ):
         super().__init__(config, **kwargs)
-        self.pooling = pooling
-        self.normalize = normalize
         self.num_classes = check_count("num_classes", num_classes, least=0)
-        self.concatenation = concatenation
         self.features = parse_concatenation(concatenation)
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
@@ -90,13 +86,6 @@ class SiameseEncoder(TaskModel):
             raise ValueError("the model was made with num_classes=0: it has no classifier")
         parts = [FEATURES[name](first, second) for name in self.features]  # F of (B, D)
         return self.head(ops.concatenate(parts, axis=-1), training=training)  # (B, F D) -> (B, C)
-
-    def compute_output_shape(self, input_shape):
-        return (*input_shape["token_ids"][:-1], self.config.hidden_dim)
-
-    def compute_output_spec(self, inputs, training=None):
-        shape = self.compute_output_shape({"token_ids": inputs["token_ids"].shape})
-        return keras.KerasTensor(shape, "float32")
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:

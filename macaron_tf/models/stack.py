@@ -53,9 +53,6 @@ class Stack(Mixer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.config = config
-        self.causal = causal
-        self.shared_biases = shared_biases
         self.blocks: list[Block] = []
         layers = [config.layer(number) for number in range(num_layers)]
         for number, (name, step_size) in enumerate(layers):
@@ -109,7 +106,6 @@ class Stack(Mixer):
             bias.build()
         if self.final_norm:
             self.final_norm.build(x_shape)
-        self.built = True
 
     @property
     def can_prefill(self) -> bool:

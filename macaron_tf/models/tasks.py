@@ -30,7 +30,6 @@ class TaskModel(Recording, keras.Model):
     def __init__(self, config: EncoderConfig, **kwargs):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
         super().__init__(**kwargs)
-        self.config = config
 
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
         """A linear layer behind dropout."""
@@ -42,7 +41,6 @@ class TaskModel(Recording, keras.Model):
         """Builds layers whose inputs are hidden states, in the order of their weights."""
         for layer in layers:
             layer.build((None, None, self.config.hidden_dim))
-        self.built = True
 
 
 class EncoderClassifier(TaskModel):
@@ -63,7 +61,6 @@ class EncoderClassifier(TaskModel):
         self, config: EncoderConfig, num_classes: int, head_dropout: float = 0.1, **kwargs
     ):
         super().__init__(config, **kwargs)
-        self.num_classes = num_classes
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
         mode = "last" if config.summary == "last" else "cls"
@@ -140,7 +137,6 @@ class EncoderTagger(TaskModel):
 
     def __init__(self, config: EncoderConfig, num_tags: int, head_dropout: float = 0.1, **kwargs):
         super().__init__(config, **kwargs)
-        self.num_tags = num_tags
         self.encoder = Encoder(config, dtype=self.dtype_policy)
         self.head = self.classification_head(num_tags, head_dropout)
 
@@ -241,8 +237,6 @@ class CausalClassifier(CausalReader):
         **kwargs,
     ):
         super().__init__(config, num_classes, head_dropout, **kwargs)
-        self.num_classes = num_classes
-        self.symmetric = symmetric
 
     def rows(self, inputs):
         token_ids = inputs["token_ids"]

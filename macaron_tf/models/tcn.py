@@ -142,10 +142,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = not last_only
         self.filters = list(filters)
-        self.kernel_size = kernel_size
-        self.dropout = dropout
-        self.spatial_dropout = spatial_dropout
-        self.last_only = last_only
         if not self.filters:
             raise ValueError("filters is empty: give the channels of at least one block")
         self.blocks = [
@@ -169,18 +165,13 @@ class TemporalConvolution(Recording, keras.layers.Layer):
     def build(self, x_shape):
         for block in self.blocks:
             block.build(x_shape)
-            x_shape = block.compute_output_shape(x_shape)
-        self.built = True
+            x_shape = (*x_shape[:-1], block.filters)
 
     def call(self, x, training=None):
         for block in self.blocks:
             call = block.call_thinned if self.last_only else block
             x = call(x, training=training)
         return x[:, -1] if self.last_only else x
-
-    def compute_output_shape(self, x_shape):
-        batch, length, _ = x_shape
-        return (batch, self.filters[-1]) if self.last_only else (batch, length, self.filters[-1])
 
 
 class TemporalModel(Recording, keras.Model):
@@ -195,7 +186,6 @@ class TemporalModel(Recording, keras.Model):
 
     def __init__(self, config: TemporalConfig, name: str = "temporal_model", **kwargs):
         super().__init__(name=name, **kwargs)
-        self.config = config
         policy = self.dtype_policy
         self.embedding = None
         if config.vocab_size:
@@ -251,7 +241,6 @@ class TemporalModel(Recording, keras.Model):
             width = layer.units if self.drops else config.widths[-1]
         if not config.tied:
             self.output_layer.build((None, width))
-        self.built = True
 
     def hidden_states(self, inputs, training=None):
         """The vectors that are scored: `(B, L, D)`, or `(B, D)` with `last_only`."""
@@ -272,7 +261,3 @@ class TemporalModel(Recording, keras.Model):
 
     def call(self, inputs, training=None):
         return self.scores(self.hidden_states(inputs, training=training))
-
-    def compute_output_shape(self, input_shape):
-        shape = input_shape[:1] if self.config.last_only else input_shape[:2]
-        return (*shape, self.config.output_dim)

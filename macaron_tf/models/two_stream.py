@@ -45,8 +45,6 @@ class TwoStreamModel(KeepsMemory, Recording, keras.Model):
             raise ValueError("two streams need positions='transformer_xl' and causal=False")
         if memory_length < 1:
             raise ValueError(f"memory_length={memory_length} must be 1 or more")
-        self.config = config
-        self.memory_length = memory_length
         self.pooler = None  # BERT's, which networks that take over weights look for
         policy = self.dtype_policy
         self.encoder = Encoder(config, dtype=policy)
@@ -58,8 +56,8 @@ class TwoStreamModel(KeepsMemory, Recording, keras.Model):
                 )
         self.language_head = NextTokenHead(
             config.vocab_size,
-            True,
-            config.initializer_range,
+            use_bias=True,
+            initializer_range=config.initializer_range,
             dtype=policy,
             name="language_head",
         )
@@ -75,7 +73,6 @@ class TwoStreamModel(KeepsMemory, Recording, keras.Model):
             shape=(config.hidden_dim,),
             initializer=keras.initializers.TruncatedNormal(stddev=config.initializer_range),
         )
-        self.built = True
 
     def call(self, inputs, training=None):
         memory = inputs.get("memory")
