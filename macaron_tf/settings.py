@@ -87,7 +87,11 @@ class Settings:
         return SettingError(f"{self.section}.{sentence}" if self.section else sentence)
 
     def get_config(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return self.options(*hints_of(type(self)))
+
+    def options(self, *names: str) -> dict[str, Any]:
+        """Fields by name."""
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):

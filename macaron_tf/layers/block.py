@@ -7,12 +7,13 @@ import keras
 
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.attention import MultiHeadAttention
-from macaron_tf.layers.config import BlockConfig, FeedForwardConfig, fields_of, take_fields
+from macaron_tf.layers.config import BlockConfig, FeedForwardConfig, take_fields
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.scheme import OPERATORS, Mix
+from macaron_tf.settings import hints_of
 
 
 class Block(Mixer):
@@ -65,11 +66,7 @@ class Block(Mixer):
             residual = Residual(
                 mixer,
                 step_size=step_size,
-                dropout=config.dropout,
-                norm=config.norm,
-                epsilon=config.epsilon,
-                affine=config.affine,
-                norm_type=config.norm_type,
+                **config.options("dropout", "norm", "epsilon", "affine", "norm_type"),
                 dtype=self.dtype_policy,
                 name=name,
             )
@@ -92,7 +89,7 @@ class Block(Mixer):
 
     def channel_mixer(self, feed_forward_dim: int) -> Mixer:
         """Makes the operator within a position; a block with another one overrides this."""
-        options = fields_of(self.config, FeedForwardConfig)
+        options = self.config.options(*hints_of(FeedForwardConfig))
         return FeedForward(
             **{**options, "feed_forward_dim": feed_forward_dim},
             **self._initializers(),

@@ -72,17 +72,13 @@ class GatedMLPBlock(Block):
 
     def token_mixer(self) -> Mixer:
         config = self.config
+        dropouts = config.options("activation_dropout", "attention_dropout")
         return GatedMLP(
-            config.feed_forward_dim,
-            config.max_length,
             causal=self.causal,
-            toeplitz=config.toeplitz,
             tiny_attention_dim=config.tiny_attention_dim if self.tiny_attention else None,
-            activation=config.activation,
-            activation_dropout=config.activation_dropout,
-            attention_dropout=config.attention_dropout,
-            epsilon=config.epsilon,
-            affine=config.affine,
+            **config.options("feed_forward_dim", "max_length", "toeplitz", "activation"),
+            **config.options("epsilon", "affine"),
+            **dropouts,
             kernel_initializer=self.kernel_initializer.clone(),
             dtype=self.dtype_policy,
             name="gated_mlp",

@@ -79,11 +79,6 @@ class BlockConfig(FeedForwardConfig):
             raise self.error("norm_type='rms' always has a scale: set affine=True")
 
 
-def fields_of(config: Settings, kind: type[Settings]) -> dict[str, Any]:
-    """The fields of a configuration that a base class of it declares, by name."""
-    return {name: getattr(config, name) for name in hints_of(kind)}
-
-
 def take_fields(kind: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
     """Takes the fields of a configuration out of a layer's keyword arguments."""
     return {name: arguments.pop(name) for name in hints_of(kind) if name in arguments}

@@ -7,7 +7,7 @@ from annotated_types import Gt, Lt
 
 from macaron_tf.checks import as_tuple, check_divisible
 from macaron_tf.layers.blocks import BLOCKS
-from macaron_tf.layers.config import BlockConfig, fields_of
+from macaron_tf.layers.config import BlockConfig
 from macaron_tf.settings import Count, Dropout, Natural, Settings, hints_of
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
@@ -105,10 +105,6 @@ class StackConfig(BlockConfig, Sizes):
                 f"max_length={room} is more than the {self.longest} positions of the model"
             )
 
-    def options(self, *names: str) -> dict[str, Any]:
-        """Fields by name."""
-        return {name: getattr(self, name) for name in names}
-
 
 # Fields that no weight depends on.
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))
@@ -116,8 +112,7 @@ DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropou
 
 def shape_of(config: StackConfig) -> dict[str, Any]:
     """The shared fields that the weights of layers and embeddings depend on, by name."""
-    fields = fields_of(config, StackConfig)
-    return {name: fields[name] for name in fields if name not in (*DROPOUTS, "vocab_size")}
+    return config.options(*(n for n in hints_of(StackConfig) if n not in (*DROPOUTS, "vocab_size")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,14 +236,11 @@ class EncoderDecoderConfig(StackConfig):
         if self.hidden_dim % 2:
             raise self.error(f"hidden_dim={self.hidden_dim} must be even")
         super().check()
-        for name in ("toeplitz", "tiny_attention_dim", "clamp_length"):
-            if getattr(self, name) != getattr(type(self), name):  # the default
-                raise self.error(
-                    f"{name}={getattr(self, name)!r}: it has no layers with that option"
-                )
+        for name, value in self.options("toeplitz", "tiny_attention_dim", "clamp_length").items():
+            if value != getattr(type(self), name):  # the default
+                raise self.error(f"{name}={value!r}: it has no layers with that option")
 
 
 def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
     """The fields of a configuration that differ from another one of its class."""
-    values = fields_of(config, type(config))
-    return {name: value for name, value in values.items() if value != getattr(base, name)}
+    return {name: v for name, v in config.get_config().items() if v != getattr(base, name)}

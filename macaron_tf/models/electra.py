@@ -82,11 +82,6 @@ class GeneratorDiscriminator(TaskModel):
             config.activation, config.initializer_range, dtype=policy, name="replaced_token"
         )
 
-    def build(self, input_shape=None):
-        self.encoder.build()
-        self.generator.build()
-        self.build_layers(self.replaced_token)
-
     def call(self, inputs, training=None):
         return {
             **self.generator(inputs, training=training),

@@ -11,7 +11,7 @@ from macaron_tf.layers.character_cnn import ELMO_FILTERS, CharacterCNN
 from macaron_tf.layers.heads import LayerMixture
 from macaron_tf.layers.lstm import ProjectedLSTMStack
 from macaron_tf.layers.norms import Dropout
-from macaron_tf.layers.recording import Recording
+from macaron_tf.models.base import Model
 from macaron_tf.settings import Count, Natural, Positive, Settings
 from macaron_tf.settings import Dropout as DropoutRate
 from macaron_tf.special_ids import PAD
@@ -60,7 +60,7 @@ class ElmoConfig(Settings):
 CHARACTERS = 261  # 0 behind a word's end, the 256 bytes from 1 on, and four marks
 
 
-class Elmo(Recording, keras.Model):
+class Elmo(Model):
     """A bidirectional language model: words are read by their characters, and predicted whole.
 
     Both directions share the character CNN and the table that scores the words.
@@ -72,8 +72,8 @@ class Elmo(Recording, keras.Model):
     References: Peters et al. 2018, "Deep contextualized word representations", section 3.
     """
 
-    def __init__(self, config: ElmoConfig, name: str = "elmo", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, config: ElmoConfig, **kwargs):
+        super().__init__(config, **kwargs)
         policy = self.dtype_policy
         self.words = CharacterCNN(
             config.filters,
@@ -162,7 +162,7 @@ class WordTaggerConfig(Settings):
             )
 
 
-class WordTagger(Recording, keras.Model):
+class WordTagger(Model):
     """A bidirectional LSTM over words' vectors `[x; ELMo]`, and scores of each word's tags.
 
     x is the output of the tagger's own character CNN. The language model is not trained: the tagger
@@ -174,8 +174,8 @@ class WordTagger(Recording, keras.Model):
     References: Peters et al. 2018 (ELMo), section 3.3.
     """
 
-    def __init__(self, config: WordTaggerConfig, name: str = "word_tagger", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, config: WordTaggerConfig, **kwargs):
+        super().__init__(config, **kwargs)
         policy = self.dtype_policy
         self.words = CharacterCNN(
             config.filters,

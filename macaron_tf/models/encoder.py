@@ -7,13 +7,13 @@ from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings
 from macaron_tf.layers.mixer import Context
-from macaron_tf.layers.recording import Recording
+from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
 
-class Encoder(Recording, keras.Model):
+class Encoder(Model):
     """Embeddings and a stack of blocks: `(B, L)` ids to `(B, L, D)`.
 
     Args:
@@ -40,10 +40,9 @@ class Encoder(Recording, keras.Model):
         self,
         config: EncoderConfig,
         embeddings: EncoderEmbeddings | None = None,
-        name: str = "encoder",
         **kwargs,
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(config, **kwargs)
         policy, width = self.dtype_policy, config.embedding_width
         initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
         self.embeddings = embeddings or EncoderEmbeddings(
@@ -51,14 +50,10 @@ class Encoder(Recording, keras.Model):
             width,
             # Relative attention knows distances and segments itself.
             positions="none" if config.relative else config.positions,
-            max_length=config.max_length,
             num_segments=0 if config.relative else config.num_segments,
-            num_languages=config.num_languages,
-            dropout=config.dropout,
-            epsilon=config.epsilon,
-            affine=config.affine,
-            initializer_range=config.initializer_range,
             norm=config.embedding_norm,
+            **config.options("max_length", "num_languages", "initializer_range"),
+            **config.options("dropout", "epsilon", "affine"),
             dtype=policy,
             name="embeddings",
         )

@@ -8,7 +8,7 @@ from keras import ops
 
 from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.mixer import Context
-from macaron_tf.layers.recording import Recording
+from macaron_tf.models.base import Model
 from macaron_tf.models.config import (
     DROPOUTS,
     SEQUENCE_BLOCKS,
@@ -21,7 +21,7 @@ from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
 
-class EncoderDecoder(Recording, keras.Model):
+class EncoderDecoder(Model):
     """Source ids and the target so far to scores of the next target token.
 
     One table embeds source and target and, where the configuration does not untie them, projects
@@ -44,8 +44,8 @@ class EncoderDecoder(Recording, keras.Model):
 
     can_prefill = False
 
-    def __init__(self, config: EncoderDecoderConfig, name: str = "encoder_decoder", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, config: EncoderDecoderConfig, **kwargs):
+        super().__init__(config, **kwargs)
         policy = self.dtype_policy
         initializer = keras.initializers.get(config.initializer)
         if config.initializer_range is not None:
@@ -67,12 +67,8 @@ class EncoderDecoder(Recording, keras.Model):
                 config.hidden_dim,
                 num_segments=0,
                 num_languages=int(config.language_embeddings),
-                positions=config.positions,
-                position_layout=config.position_layout,
-                max_length=config.max_length,
-                dropout=config.dropout,
-                epsilon=config.epsilon,
-                affine=config.affine,
+                **config.options("positions", "position_layout", "max_length"),
+                **config.options("dropout", "epsilon", "affine"),
                 initializer_range=config.initializer_range or 0.02,
                 norm=config.embedding_norm,
                 tokens=self.embedding,

@@ -1,19 +1,51 @@
 """The causal language model, with any block: GPT, GPT-2, GPT-3."""
 
-import keras
 from keras import ops
 
 from macaron_tf.layers.language_heads import NextTokenHead
 from macaron_tf.layers.mixer import Context
-from macaron_tf.layers.recording import Recording
+from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
 
-class LanguageModel(Recording, keras.Model):
-    """Token ids to scores of each next token.
+class TokenModel(Model):
+    """Base of the models whose embeddings also score the tokens, see `NextTokenHead`.
 
-    The table of the tokens also scores them, see `NextTokenHead`.
+    Args:
+        config: of the encoder.
+        use_bias: whether each token's score has a bias.
+    """
+
+    def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):
+        super().__init__(config, **kwargs)
+        self.encoder = Encoder(config, dtype=self.dtype_policy)
+        self.language_head = NextTokenHead(
+            config.vocab_size,
+            use_bias,
+            initializer_range=config.initializer_range,
+            dtype=self.dtype_policy,
+            name="language_head",
+        )
+
+    def build(self, input_shape=None):
+        config = self.config
+        self.encoder.build()
+        self.language_head.build(
+            (None, None, config.hidden_dim), (config.vocab_size, config.embedding_width)
+        )
+
+    def logits(self, hidden):
+        """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
+        return self.language_head(hidden, self.table(hidden.dtype))
+
+    def table(self, dtype):
+        """The tokens' embeddings `(V, E)`."""
+        return ops.cast(ops.convert_to_tensor(self.encoder.embeddings.tokens.table), dtype)
+
+
+class LanguageModel(TokenModel):
+    """Token ids to scores of each next token.
 
     Args:
         config: of the encoder, `causal`.
@@ -32,27 +64,10 @@ class LanguageModel(Recording, keras.Model):
     Lei et al. 2022.
     """
 
-    def __init__(self, config: EncoderConfig, name: str = "language_model", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, config: EncoderConfig, **kwargs):
         if not config.causal:
             raise ValueError("a language model needs a configuration with causal=True")
-        policy = self.dtype_policy
-        self.encoder = Encoder(config, dtype=policy)
-        self.pooler = None  # BERT's, which networks that take over weights look for
-        self.language_head = NextTokenHead(
-            config.vocab_size,
-            config.output_bias,
-            initializer_range=config.initializer_range,
-            dtype=policy,
-            name="language_head",
-        )
-
-    def build(self, input_shape=None):
-        config = self.config
-        self.encoder.build()
-        self.language_head.build(
-            (None, None, config.hidden_dim), (config.vocab_size, config.embedding_width)
-        )
+        super().__init__(config, config.output_bias, **kwargs)
 
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))
@@ -60,14 +75,6 @@ class LanguageModel(Recording, keras.Model):
     def hidden_states(self, inputs, training=None):
         """The encoder's output `(B, L, D)`: `call` without `logits`."""
         return self.encoder(inputs, training=training)
-
-    def logits(self, hidden):
-        """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
-        return self.language_head(hidden, self._table(hidden.dtype))
-
-    def _table(self, dtype):
-        """The tokens' embeddings `(V, E)`."""
-        return ops.cast(ops.convert_to_tensor(self.encoder.embeddings.tokens.table), dtype)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
         """Begins cached decoding of K texts a row.
@@ -89,7 +96,7 @@ class LanguageModel(Recording, keras.Model):
         context = {}
         if max_length is not None:
             # Transposed once for XLA, as in `EncoderDecoder.init_decode`.
-            context["table"] = ops.transpose(self._table("float32"))
+            context["table"] = ops.transpose(self.table("float32"))
         cache = self.encoder.stack.init_cache(batch_size, beams, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}
 
@@ -112,7 +119,7 @@ class LanguageModel(Recording, keras.Model):
         x, state = self.encoder.stack.mix(x, step, state)
         # In float32 under any policy, as in `EncoderDecoder.decode_step`.
         fixed = "table" in context
-        table = context["table"] if fixed else self._table("float32")
+        table = context["table"] if fixed else self.table("float32")
         logits = self.language_head(x, table, transposed=fixed)
         # (B K, V) -> (B, K, V)
         logits = ops.reshape(logits, (-1, tokens.shape[1], self.config.vocab_size))

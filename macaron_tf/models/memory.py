@@ -124,14 +124,13 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         memory_length: int,
         cutoffs: Sequence[int] = (),
         divisor: int = 1,
-        name: str = "segment_language_model",
         **kwargs,
     ):
         if not config.relative:
             raise ValueError("a memory of segments needs positions='transformer_xl'")
         if memory_length < 1:
             raise ValueError(f"memory_length={memory_length} must be 1 or more")
-        super().__init__(config, name=name, **kwargs)
+        super().__init__(config, **kwargs)
         self.cutoffs = tuple(cutoffs)
         if self.cutoffs:
             # Keras would go on tracking a layer whose attribute is only replaced.

@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 from keras import ops
 
 from macaron_tf.layers.embeddings import EncoderEmbeddings
 from macaron_tf.layers.heads import ClassificationHead, Pooler
 from macaron_tf.layers.language_heads import MaskedLanguageHead, SpanBoundaryHead
-from macaron_tf.layers.recording import Recording
+from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
 
-class PretrainingEncoder(Recording, keras.Model):
+class PretrainingEncoder(Model):
     """An encoder with heads for masked tokens and, if asked for, sentence pairs and boundaries.
 
     Args:
@@ -45,10 +44,9 @@ class PretrainingEncoder(Recording, keras.Model):
         head_options: Mapping[str, Any] | None = None,
         span_boundary: bool = False,
         embeddings: EncoderEmbeddings | None = None,
-        name: str = "pretraining_encoder",
         **kwargs,
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(config, **kwargs)
         self.head_options = dict(head_options or {})
         policy = self.dtype_policy
         self.encoder = Encoder(config, embeddings, dtype=policy)

@@ -62,7 +62,6 @@ class SiameseEncoder(TaskModel):
 
     def build(self, input_shape=None):
         self.encoder.build()
-        self.build_layers(self.pool)
         if self.head:
             self.head.build((None, len(self.features) * self.config.hidden_dim))
 

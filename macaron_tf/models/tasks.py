@@ -1,35 +1,20 @@
 """Task models: an encoder or a language model with a head for classes, spans, tags or choices."""
 
 import abc
-import re
 
 import keras
 from keras import ops
 
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
-from macaron_tf.layers.recording import Recording
+from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.special_ids import PAD
 
 
-class TaskModel(Recording, keras.Model):
-    """Base of the task models, named like their classes: `encoder_classifier`, and so on.
-
-    Args:
-        config: of the encoder or language model.
-
-    Attributes:
-        pooler, language_head: BERT's and a language model's, for which pre-trained weights are
-            taken over; None = there is none.
-    """
-
-    pooler = language_head = None
-
-    def __init__(self, config: EncoderConfig, **kwargs):
-        kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
-        super().__init__(**kwargs)
+class TaskModel(Model):
+    """Base of the task models: an encoder or language model, and layers over its hidden states."""
 
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
         """A linear layer behind dropout."""
@@ -37,10 +22,12 @@ class TaskModel(Recording, keras.Model):
             outputs, dropout, self.config.initializer_range, dtype=self.dtype_policy, name="head"
         )
 
-    def build_layers(self, *layers: keras.layers.Layer) -> None:
-        """Builds layers whose inputs are hidden states, in the order of their weights."""
-        for layer in layers:
-            layer.build((None, None, self.config.hidden_dim))
+    def build(self, input_shape=None):
+        for layer in self.layers:  # in the order of their weights
+            if isinstance(layer, keras.Model):
+                layer.build()
+            else:
+                layer.build((None, None, self.config.hidden_dim))
 
 
 class EncoderClassifier(TaskModel):
@@ -68,10 +55,6 @@ class EncoderClassifier(TaskModel):
         self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
-    def build(self, input_shape=None):
-        self.encoder.build()
-        self.build_layers(self.pool, self.pooler, self.head)
-
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
         vectors = self.pool(hidden, mask=ops.not_equal(inputs["token_ids"], PAD))  # (B, D)
@@ -97,10 +80,6 @@ class EncoderSpanReader(TaskModel):
         super().__init__(config, **kwargs)
         self.encoder = Encoder(config, dtype=self.dtype_policy)
         self.head = SpanHead(1, config.initializer_range, dtype=self.dtype_policy, name="head")
-
-    def build(self, input_shape=None):
-        self.encoder.build()
-        self.build_layers(self.head)
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
@@ -140,10 +119,6 @@ class EncoderTagger(TaskModel):
         self.encoder = Encoder(config, dtype=self.dtype_policy)
         self.head = self.classification_head(num_tags, head_dropout)
 
-    def build(self, input_shape=None):
-        self.encoder.build()
-        self.build_layers(self.head)
-
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
         return self.head(hidden, training=training)  # (B, L, C)
@@ -181,10 +156,6 @@ class CausalReader(TaskModel, abc.ABC):
     def language_head(self):
         """The language model's."""
         return self.language_model.language_head
-
-    def build(self, input_shape=None):
-        self.language_model.build()
-        self.build_layers(self.pool, self.head)
 
     def call(self, inputs, training=None):
         return self.answers_and_hidden(inputs, training=training)[0]

@@ -13,6 +13,7 @@ from macaron_tf.layers.convolution import ConvolutionBlock
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
+from macaron_tf.models.base import Model
 from macaron_tf.settings import Count, Natural, Settings
 from macaron_tf.settings import Dropout as DropoutRate
 
@@ -174,7 +175,7 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         return x[:, -1] if self.last_only else x
 
 
-class TemporalModel(Recording, keras.Model):
+class TemporalModel(Model):
     """A TCN, or Keras's LSTM, GRU or simple RNN, between an input and scores.
 
     Call arguments: `inputs`, vectors `(B, L, C)` or ids `(B, L)`, with padding at the end if any.
@@ -184,8 +185,8 @@ class TemporalModel(Recording, keras.Model):
     Networks for Sequence Modeling", section 4.
     """
 
-    def __init__(self, config: TemporalConfig, name: str = "temporal_model", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, config: TemporalConfig, **kwargs):
+        super().__init__(config, **kwargs)
         policy = self.dtype_policy
         self.embedding = None
         if config.vocab_size:

@@ -3,16 +3,14 @@
 import keras
 from keras import ops
 
-from macaron_tf.layers.language_heads import NextTokenHead
 from macaron_tf.layers.mixer import Context
-from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import EncoderConfig
-from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.language_model import TokenModel
 from macaron_tf.models.memory import KeepsMemory
 from macaron_tf.special_ids import PAD
 
 
-class TwoStreamModel(KeepsMemory, Recording, keras.Model):
+class TwoStreamModel(KeepsMemory, TokenModel):
     """Tokens in any order: a content stream, which is the encoder, and queries for the guesses.
 
     `order (B, L)` int says who sees whom: a content sees those of its own order and lower, a query
@@ -37,37 +35,22 @@ class TwoStreamModel(KeepsMemory, Recording, keras.Model):
     Understanding", sections 2.2 to 2.5.
     """
 
-    def __init__(
-        self, config: EncoderConfig, memory_length: int, name: str = "two_stream", **kwargs
-    ):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative or config.causal:
             raise ValueError("two streams need positions='transformer_xl' and causal=False")
         if memory_length < 1:
             raise ValueError(f"memory_length={memory_length} must be 1 or more")
-        self.pooler = None  # BERT's, which networks that take over weights look for
-        policy = self.dtype_policy
-        self.encoder = Encoder(config, dtype=policy)
+        super().__init__(config, use_bias=True, **kwargs)
         for block in self.encoder.stack.blocks:
             if not block.takes_queries:
                 raise ValueError(
                     f"two streams with a {type(block).__name__} are not possible: it would tell a "
                     "query its own token; take transformer or macaron blocks"
                 )
-        self.language_head = NextTokenHead(
-            config.vocab_size,
-            use_bias=True,
-            initializer_range=config.initializer_range,
-            dtype=policy,
-            name="language_head",
-        )
 
     def build(self, input_shape=None):
+        super().build(input_shape)
         config = self.config
-        self.encoder.build()
-        self.language_head.build(
-            (None, None, config.hidden_dim), (config.vocab_size, config.embedding_width)
-        )
         self.query_vector = self.add_weight(
             name="query_vector",
             shape=(config.hidden_dim,),
@@ -80,7 +63,7 @@ class TwoStreamModel(KeepsMemory, Recording, keras.Model):
             memory = self.init_memory(ops.shape(inputs["token_ids"])[0])
         content, query, memory = self.two_streams(inputs, memory, training=training)
         return {
-            "masked_language": self.masked_logits(query),
+            "masked_language": self.logits(query),
             "content": content,
             "query": query,
             "memory": memory,
@@ -117,8 +100,3 @@ class TwoStreamModel(KeepsMemory, Recording, keras.Model):
         )
         query, _ = self.encoder.stack.mix(query, context, keys)
         return content, query, memory
-
-    def masked_logits(self, query):
-        """Scores of every token: `(..., D) -> (..., V)`."""
-        table = ops.convert_to_tensor(self.encoder.embeddings.tokens.table)
-        return self.language_head(query, ops.cast(table, query.dtype))

@@ -100,5 +100,5 @@ class PermutationObjective(PretrainingObjective):
         )  # query: (B, P, D)
         memory.write(past)
         masked = MaskedPositions.of(batch, self.skip_padding)
-        logits = network.masked_logits(masked.flat(query))  # (B, P, D) -> (N, D) -> (N, V)
+        logits = network.logits(masked.flat(query))  # (B, P, D) -> (N, D) -> (N, V)
         return masked.sums(logits, batch, training)

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from macaron_tf.layers import SwishRNN
 from macaron_tf.models import EncoderConfig, LanguageModel
-from tests.harness import check_saved, ids, numpy_of
+from tests.harness import check_saved, ids, numpy_of, symbolic
 
 V, L = 24, 7
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3, "num_segments": 0}
@@ -152,7 +152,7 @@ def test_logits_are_products_with_the_table_of_tokens():
     expected = np.asarray(biased.encoder(inputs)) @ table.T + np.asarray(bias)
     np.testing.assert_allclose(np.asarray(biased(inputs)), expected, atol=1e-5)
     assert [w.shape for w in small(embedding_dim=8).language_head.weights] == [(16, 8)]
-    assert model.compute_output_shape({"token_ids": (2, L)}) == (2, L, V)
+    assert symbolic(model, {"token_ids": ids(2, L)}).shape == (2, L, V)
 
 
 def test_saved_model_equals_the_one_in_memory(tmp_path):

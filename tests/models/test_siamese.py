@@ -7,7 +7,7 @@ import pytest
 from macaron_tf.layers import BLOCKS
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.siamese import SiameseEncoder, unit_length
-from tests.harness import check_saved, ids, normal, numpy_of
+from tests.harness import check_saved, ids, normal, numpy_of, symbolic
 
 CONFIG = EncoderConfig(24, 16, 48, 2, 2, max_length=16, initializer_range=0.2)
 # The concatenations of the paper's table 6, in NumPy.
@@ -44,7 +44,7 @@ def pairs(count=3, length=7):
 def test_a_sentence_has_one_vector_wherever_it_stands(block, pooling):
     model, tokens = built(dataclasses.replace(CONFIG, block=block), pooling), pairs()
     together = numpy_of(model({"token_ids": tokens}))
-    assert together.shape == (3, 2, 16) == model.compute_output_shape({"token_ids": tokens.shape})
+    assert together.shape == (3, 2, 16) == symbolic(model, {"token_ids": tokens}).shape
     swapped = numpy_of(model({"token_ids": tokens[:, ::-1]}))
     np.testing.assert_allclose(swapped[:, ::-1], together, atol=1e-5)
     alone = numpy_of(model({"token_ids": tokens[0, 1, None, :3]}))  # and without its padding
