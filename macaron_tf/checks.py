@@ -24,8 +24,3 @@ def check_count(argument: str, value: int, least: int = 1) -> int:
     if type(value) is not int or value < least:
         raise ValueError(f"{argument}={value!r} must be a whole number of at least {least}")
     return value
-
-
-def as_tuple(value) -> tuple:
-    """A list as a tuple, and a lone value, as a command line gives it, as a tuple of one."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)

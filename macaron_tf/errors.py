@@ -13,13 +13,8 @@ class UserError(Exception):
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
     """Wraps a script's `main`: a `UserError` becomes one line on stderr and exit status 2.
 
-    Args:
-        main: the script's entry point; its return value (None = 0) is the exit status.
-
-    Returns:
-        A function with `main`'s arguments that returns the exit status: 0, `main`'s own, 2 for a
-        `UserError`, 130 for Ctrl-C and 141 for a closed output pipe (the shell's conventions for
-        SIGINT and SIGPIPE).
+    The status is 0 or `main`'s own, 2 for a `UserError`, 130 for Ctrl-C and 141 for a closed output
+    pipe (the shell's conventions for SIGINT and SIGPIPE).
     """
 
     @functools.wraps(main)

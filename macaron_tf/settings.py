@@ -19,6 +19,7 @@ import ast
 import dataclasses
 import functools
 import math
+import operator
 import types
 import typing
 from typing import Annotated, Any, ClassVar, Literal
@@ -59,9 +60,6 @@ class Settings:
 
     Attributes:
         section: prefix of the fields' names in errors, as the command line spells it.
-
-    Raises:
-        SettingError: a field is out of its range; the sentence names it and the range.
     """
 
     section: ClassVar[str] = ""
@@ -154,9 +152,6 @@ def parse(name: str, text: str, hint) -> Any:
         name: the field's, for errors.
         text: Python's literal, such as `3`, `None` or `(1, 2)`, or plain text.
         hint: the annotation.
-
-    Raises:
-        SettingError: no reading of the text fits the annotation.
     """
     try:
         literal = ast.literal_eval(text)
@@ -173,19 +168,20 @@ def parse(name: str, text: str, hint) -> Any:
     raise SettingError(f"{name}={literal!r} must be {describe_hint(hint)}")
 
 
+# Of each constraint: its field, the comparison, and its words.
+_CONSTRAINTS = {
+    Ge: ("ge", operator.ge, "of at least"),
+    Gt: ("gt", operator.gt, "above"),
+    Le: ("le", operator.le, "at most"),
+    Lt: ("lt", operator.lt, "below"),
+}
+
+
 def _within(value, constraint) -> bool:
-    match constraint:
-        case Ge(ge=bound):
-            return value >= bound
-        case Gt(gt=bound):
-            return value > bound
-        case Le(le=bound):
-            return value <= bound
-        case Lt(lt=bound):
-            return value < bound
-        case OneOf(choices=choices):
-            return value in choices
-    raise TypeError(f"{constraint!r} is no constraint that settings know")
+    if isinstance(constraint, OneOf):
+        return value in constraint.choices
+    field, compare, _ = _CONSTRAINTS[type(constraint)]
+    return compare(value, getattr(constraint, field))
 
 
 _NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
@@ -211,20 +207,13 @@ def describe_hint(hint) -> str:
 
 
 def _describe_range(kind, constraints) -> str:
-    low = high = ""
+    ranges = []
     for constraint in constraints:
-        match constraint:
-            case OneOf(choices=choices):
-                return f"one of {', '.join(map(repr, choices))}"
-            case Ge(ge=bound):
-                low = f"of at least {bound}"
-            case Gt(gt=bound):
-                low = f"above {bound}"
-            case Le(le=bound):
-                high = f"at most {bound}"
-            case Lt(lt=bound):
-                high = f"below {bound}"
-    return " ".join(filter(None, [describe_hint(kind), " and ".join(filter(None, [low, high]))]))
+        if isinstance(constraint, OneOf):
+            return f"one of {', '.join(map(repr, constraint.choices))}"
+        field, _, words = _CONSTRAINTS[type(constraint)]
+        ranges.append(f"{words} {getattr(constraint, field)}")
+    return f"{describe_hint(kind)} {' and '.join(ranges)}"
 
 
 @dataclasses.dataclass(frozen=True)

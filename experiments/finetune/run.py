@@ -71,8 +71,8 @@ class Predictor:
 
     def logits(self, data: ExampleBatches) -> np.ndarray:
         """The network's outputs `(N, ...)` for N tokenized rows, at the longest row's length."""
-        rows = (len(data), *self.kind.row_shape, data.lengths[-1])
-        shape = self.network.compute_output_shape({"token_ids": rows})
+        ids = keras.KerasTensor((len(data), *self.kind.row_shape, data.lengths[-1]), "int32")
+        shape = self.network.compute_output_spec(dict.fromkeys(_INPUTS, ids)).shape
         batches = data.evaluation_dataset().as_numpy_iterator()
         inputs = ((batch["index"], tuple(map(batch.get, _INPUTS))) for batch in batches)
         return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)

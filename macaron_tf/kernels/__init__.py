@@ -3,14 +3,3 @@
 from macaron_tf.kernels.choice import NAMES, compiled_by_xla, implementation_scope, runs_native
 from macaron_tf.kernels.recurrence import GATES, gated
 from macaron_tf.kernels.swish import swish_gate, swish_recurrence
-
-__all__ = [
-    "GATES",
-    "NAMES",
-    "compiled_by_xla",
-    "gated",
-    "implementation_scope",
-    "runs_native",
-    "swish_gate",
-    "swish_recurrence",
-]

@@ -15,15 +15,9 @@ _named: contextvars.ContextVar[str] = contextvars.ContextVar("implementation", d
 
 @contextlib.contextmanager
 def implementation_scope(name: str) -> Iterator[None]:
-    """Kernels called within it with the implementation `"auto"` take this one.
+    """Kernels called within it with the implementation `"auto"` take this one, of `NAMES`.
 
     An exporter needs it: its graphs must hold stock ops, on every machine.
-
-    Args:
-        name: one of `NAMES`, or `"auto"`.
-
-    Raises:
-        ValueError: there is no such implementation.
     """
     check_choice("implementation", name, ("auto", *NAMES))
     token = _named.set(name)
@@ -34,16 +28,12 @@ def implementation_scope(name: str) -> Iterator[None]:
 
 
 def chosen(implementation: str, dtype: str) -> str:
-    """The implementation for the device and graph of the caller.
+    """The implementation for the device and graph of the caller, and a kernel's input dtype.
 
     Args:
         implementation: one of `NAMES`, which is returned, or `"auto"`: the one of an
             `implementation_scope`; else `"xla"` in graphs that XLA compiles, `"native"` on CPUs
             with a compiler, in float32 and bfloat16, and `"loop"` elsewhere.
-        dtype: of the kernel's input.
-
-    Raises:
-        ValueError: there is no such implementation, or not on this backend.
     """
     check_choice("implementation", implementation, ("auto", *NAMES))
     name = _named.get() if implementation == "auto" else implementation

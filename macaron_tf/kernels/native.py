@@ -7,7 +7,6 @@ normalization and GELU are one pass over memory each, where TensorFlow's own tak
 keep only their input for the gradient.
 """
 
-import fcntl
 import functools
 import hashlib
 import logging
@@ -18,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 
+import filelock
 import tensorflow as tf
 
 from macaron_tf.checks import check_choice
@@ -39,13 +39,10 @@ _log = logging.getLogger(__name__)
 
 
 def library_path() -> pathlib.Path | None:
-    """The compiled library, from the cache or else from the compiler.
+    """The compiled library, from the cache or else from the compiler; None where that fails.
 
     Its name in the cache's folder `native` depends on the sources, the flags, TensorFlow, the
     compiler and the processor. Processes that need it at the same time build it once.
-
-    Returns:
-        Its path; or None, with one line of log, where there is no compiler or it fails.
     """
     try:
         compiler = find_compiler()
@@ -53,8 +50,7 @@ def library_path() -> pathlib.Path | None:
         library = folder / f"kernels-{_key(compiler)}.so"
         if not library.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            with open(library.with_suffix(".lock"), "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with filelock.FileLock(library.with_suffix(".lock")):
                 if not library.exists():  # no other process has built it meanwhile
                     _compile(compiler, library)
         return library
@@ -64,11 +60,7 @@ def library_path() -> pathlib.Path | None:
 
 
 def find_compiler() -> list[str]:
-    """The command of the C++ compiler: `$CXX`, else g++, clang++ or c++.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The command of the C++ compiler: `$CXX`, else g++, clang++ or c++."""
     named = shlex.split(os.environ.get("CXX", ""))
     for command in [named] if named else [[name] for name in _COMPILERS]:
         found = shutil.which(command[0])
@@ -98,15 +90,14 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
     # -w: TensorFlow's headers warn by the hundred.
     command += ["-DNDEBUG", "-w", "-shared", "-fPIC", str(SOURCES / "ops.cc")]
     command += ["-o", str(aside), *tf.sysconfig.get_link_flags()]
-    with open(output, "w") as stream:
-        stream.write(shlex.join(command) + "\n")
-        stream.flush()
-        status = subprocess.run(command, stdout=stream, stderr=stream).returncode
-    if status != 0:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0:
         aside.unlink(missing_ok=True)
-        raise UserError(f"{compiler[0]} ended with status {status}; its output is in {output}")
+        output.write_bytes(f"{shlex.join(command)}\n".encode() + done.stdout)
+        raise UserError(
+            f"{compiler[0]} ended with status {done.returncode}; its output is in {output}"
+        )
     os.replace(aside, library)
-    output.unlink()
 
 
 def _key(compiler: list[str]) -> str:
@@ -119,10 +110,8 @@ def _key(compiler: list[str]) -> str:
         version,
         _processor().encode(),
     ]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(hashlib.sha256(part).digest())
-    return digest.hexdigest()[:16]
+    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+    return hashlib.sha256(digests).hexdigest()[:16]
 
 
 def _processor() -> str:
@@ -142,11 +131,7 @@ def available() -> bool:
 
 
 def operations():
-    """The module of the raw operations.
-
-    Raises:
-        UserError: they are not available.
-    """
+    """The module of the raw operations."""
     found = _operations()
     if found is None:
         raise UserError(
@@ -176,10 +161,6 @@ def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
         rate: from 0 up to, not including, 1; taken to the nearest 1 / 65,536.
         key: `(2,)` integers, the seed: the same key drops the same positions.
 
-    Raises:
-        UserError: the operations are not available.
-        ValueError: no such rate.
-
     References: Srivastava et al. 2014; bits: Salmon et al. 2011, Philox 4x32-10.
     """
     return operations().macaron_tf_dropout(x=x, key=tf.cast(key, tf.uint32), rate=rate)
@@ -191,9 +172,6 @@ def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
     Args:
         x: `(..., D)`, float32 or bfloat16.
         scale, offset: `(D,)`, or None for ones and zeros.
-
-    Raises:
-        UserError: the operations are not available.
 
     References: Ba et al. 2016.
     """
@@ -209,9 +187,6 @@ def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
     Args:
         x: `(..., D)`, float32 or bfloat16.
         bias: `(D,)`.
-
-    Raises:
-        UserError: the operations are not available.
 
     References: Hendrycks and Gimpel 2016.
     """
@@ -245,10 +220,6 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
 
     Arguments: see `swish_recurrence`; gradients reach x, alpha, beta and start `(B, k, R)`.
 
-    Raises:
-        UserError: the operations are not available.
-        tf.errors.InvalidArgumentError: shapes that do not fit (ValueError while a graph is made).
-
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
     return operations().macaron_tf_swish_recurrence(
@@ -267,9 +238,6 @@ def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask
     Arguments: see `swish_gate`. x and C are kept for the gradient, in x's type; between them C is
     float32. In bfloat16 the gradient therefore starts from a rounded C. The gate applies at
     padding too.
-
-    Raises:
-        As `recurrence`; ValueError: no such gate.
 
     References: Lei et al. 2022, eq. 2-4.
     """

@@ -105,9 +105,7 @@ def _scan(step, start, inputs: tuple, reverse: bool = False):
 
     Args:
         step: `(c, tuple of arrays or None) -> c`.
-        start: the state before the first step.
         inputs: arrays of n steps, or None.
-        reverse: from the last step to the first.
     """
     given = [array for array in inputs if array is not None]
 

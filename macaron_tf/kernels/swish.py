@@ -33,7 +33,7 @@ def swish_recurrence(
 
     Args:
         x: `(B, L, R)`, of any float type; the state is float32.
-        alpha, beta: `(R,)`, trained.
+        alpha, beta: `(R,)`.
         step_size: k, 1 or more. It need not divide L.
         mask: `(B, L)` boolean, False at padding: the state passes through unchanged, so that
             padding on either side changes no real position (k chains: on the left, any number of
@@ -45,9 +45,6 @@ def swish_recurrence(
 
     Returns:
         c, `(B, L, R)`, of x's type.
-
-    Raises:
-        ValueError: step_size below 1, or no such implementation.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
@@ -99,9 +96,6 @@ def swish_gate(
 
     Returns:
         `(B, L, R)`, of x's type.
-
-    Raises:
-        ValueError: step_size below 1, or no such gate or implementation.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3-4.
     """

@@ -93,10 +93,6 @@ class MultiHeadAttention(Mixer):
     The state is the keys and values of earlier tokens (self), `(B, K, H, T, d)` each, or of the
     memory (cross), `(B, H, S, d)` each.
 
-    Raises:
-        ValueError: `causal` and `cross` together, or D no multiple of `num_heads` where no
-            `head_dim` is given.
-
     References: Vaswani et al. 2017, eq. 1.
     """
 

@@ -36,9 +36,6 @@ class Block(Mixer):
 
     Call arguments: `x (B, T, D)` and the others of `Mixer`; `memory (B, S, D)` with
     `cross_attention`. Returns `(B, T, D)`.
-
-    Raises:
-        ValueError: an option out of its range, or an unknown operator in the scheme.
     """
 
     scheme: tuple[Mix, ...] = ()
@@ -196,9 +193,6 @@ class Block(Mixer):
         Args:
             other: a block with equal options.
             operators: whose sub-layers: of `"tokens"`, `"memory"` and `"channels"`.
-
-        Raises:
-            ValueError: an unknown operator, this block is built, or the options differ.
 
         References: Lan et al. 2020 (ALBERT), section 3.1.
         """

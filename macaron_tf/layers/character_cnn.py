@@ -44,9 +44,6 @@ class CharacterCNN(Recording, keras.layers.Layer):
 
     Call arguments: `characters (..., C)` int, C characters a word; returns `(..., D)`.
 
-    Raises:
-        ValueError: `filters` is empty; (when built) a word is narrower than a filter.
-
     References: Kim et al. 2016; Jozefowicz et al. 2016; Peters et al. 2018 (ELMo), section 3.4.
     """
 

@@ -29,9 +29,6 @@ class SpatialGating(Recording, keras.layers.Layer):
     Call arguments: `z (B, T, F)`; `mask (B, T)` boolean, False at padding, which no real position
     sees; `addition (B, T, F/2)`, added to the gate. Returns `(B, T, F/2)`.
 
-    Raises:
-        ValueError: F is odd, or T, where it is known when the graph is made, exceeds `max_length`.
-
     References: Liu et al. 2021, "Pay Attention to MLPs", section 2.1; Toeplitz: section 4.
     """
 
@@ -119,9 +116,6 @@ class GatedMLP(Mixer):
 
     Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which no real position
     sees. Returns `(B, L, D)`.
-
-    Raises:
-        ValueError: `feed_forward_dim` is odd, or an input is longer than `max_length`.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", sections 2 and 4.3.
     """

@@ -94,9 +94,6 @@ class MaskedLanguageHead(TransformingHead):
 
     Call arguments: `x (..., D)` and `table (V, E)`; returns `(..., V)`.
 
-    Raises:
-        ValueError: (when built) no transformation, and E is not D.
-
     References: Devlin et al. 2018 (BERT), section 3.1 and its released code; with E below D, Lan
     et al. 2020 (ALBERT), section 3.1.
     """

@@ -98,9 +98,6 @@ class Mixer(Recording, keras.layers.Layer):
             batch_size: B. beams: K.
             room: T, fixed room for this many tokens, as XLA needs it; None = the cache grows with
                 every token, which is faster elsewhere: empty positions are not attended.
-
-        Raises:
-            ValueError: the mixer needs the whole sequence at once.
         """
         raise ValueError(
             f"cached decoding with a {type(self).__name__} is not supported: it needs the whole "
@@ -112,9 +109,6 @@ class Mixer(Recording, keras.layers.Layer):
 
         Args:
             batch_size: B. length: M, earlier positions that attention keeps.
-
-        Raises:
-            ValueError: the mixer keeps nothing of earlier segments.
         """
         raise ValueError(
             f"a memory of earlier segments with a {type(self).__name__} is not supported: it keeps "

@@ -18,9 +18,6 @@ def normalization(
         affine: whether there is a trained scale and, of `"layer"`, an offset.
         kwargs: `name`, `dtype`.
 
-    Raises:
-        ValueError: an unknown name, or `"rms"` without its scale.
-
     References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
     """
     if check_choice("norm_type", norm_type, ("layer", "rms")) == "layer":

@@ -21,9 +21,6 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
     int or a scalar tensor (cached decoding gives the position of its one token); or
     `position_ids (B, L)` int instead, for positions that do not simply count up.
 
-    Raises:
-        ValueError: an odd D, or an unknown layout.
-
     References: Vaswani et al. 2017, section 3.5.
     """
 
@@ -61,9 +58,6 @@ class LearnedPositions(Recording, keras.layers.Layer):
         initializer: of the table `(max_length, D)`.
 
     Call arguments: `x (B, L, D)`, `start_index` and `position_ids` (see `SinusoidalPositions`).
-
-    Raises:
-        ValueError: L is static and exceeds `max_length`.
 
     References: Devlin et al. 2018 (BERT); Gehring et al. 2017.
     """
@@ -128,9 +122,6 @@ class RelativePositionBias(Recording, keras.layers.Layer):
     Call arguments, by keyword: `query_length` T and `key_length` S, ints or scalars; `start`, the
     position of the first query, by default that of the last T of the S positions. Returns
     `(1, H, T, S)` float32.
-
-    Raises:
-        ValueError: too few buckets for the distances, or an odd number of them to split.
 
     References: Raffel et al. 2020 (T5), section 2.1; in BERT: Lei et al. 2022 (BERT-rab).
     """

@@ -17,45 +17,28 @@ from macaron_tf.layers.mixer import Context
 
 
 class Segment(NamedTuple):
-    """The M positions before a segment, through which no gradient flows.
+    """The M positions before a segment, through which no gradient flows."""
 
-    Attributes:
-        hidden: `(B, M, D)`, the layer's inputs there.
-        seen: `(B, M)` boolean, False before the text began.
-    """
-
-    hidden: Any
-    seen: Any
+    hidden: Any  # (B, M, D), the layer's inputs there
+    seen: Any  # (B, M) boolean, False before the text began
 
 
 class Window(NamedTuple):
-    """The last M tokens of K hypotheses, while decoding.
+    """The last M tokens of K hypotheses, while decoding."""
 
-    Attributes:
-        key, value: `(B, K, H, M, d)`.
-        seen: `(B, K, M)` boolean, False before the text began.
-    """
-
-    key: Any
+    key: Any  # (B, K, H, M, d)
     value: Any
-    seen: Any
+    seen: Any  # (B, K, M) boolean, False before the text began
 
 
 class Keys(NamedTuple):
-    """The keys of S = M + T positions, M of them before x, that queries attend.
+    """The keys of S = M + T positions, M of them before x, that queries attend."""
 
-    Attributes:
-        key, value: `(B, H, S, d)`.
-        distance: `(H, C, d)`, one vector for each distance, the greatest, S, first.
-        segment_ids: `(B, S)` int or None.
-        mask: which of them may be attended, broadcasting to `(B, H, T, S)`, or None.
-    """
-
-    key: Any
+    key: Any  # (B, H, S, d)
     value: Any
-    distance: Any
-    segment_ids: Any
-    mask: Any
+    distance: Any  # (H, C, d), a vector for each distance, the greatest, S, first
+    segment_ids: Any  # (B, S) int or None
+    mask: Any  # True = attend, broadcasting to (B, H, T, S), or None
 
 
 def sinusoids(distances, width: int, clamp_length: int | None = None):
@@ -110,9 +93,6 @@ class RelativeAttention(MultiHeadAttention):
 
     The state is a `Segment`, a `Window` (of fixed room: each token costs the same), or, for a
     second pass of queries, the `Keys` of the first (`Context.two_streams`).
-
-    Raises:
-        ValueError: `cross`, or `clamp_length` below 1.
 
     References: Dai et al. 2019 (Transformer-XL), sections 3.2 and 3.3; segments and queries: Yang
     et al. 2019 (XLNet), sections 2.3 and 2.5.
@@ -237,11 +217,7 @@ class RelativeAttention(MultiHeadAttention):
         return self._merge_heads(y if positions is None else ops.matmul(positions, y))
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """The empty window: of fixed room for the last M tokens, or growing from nothing.
-
-        Raises:
-            ValueError: the layer compares segments, which decoding does not have.
-        """
+        """The empty window: of fixed room for the last M tokens, or growing from nothing."""
         if self.segments:
             raise ValueError("cached decoding with relative segments is not supported")
         size = room or 0

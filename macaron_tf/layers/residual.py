@@ -25,9 +25,6 @@ class Residual(Recording, keras.layers.Layer):
     Call arguments: `x (B, L, D)`, and by keyword the sub-layer's, such as `memory` and
     `attention_mask`. Returns `(B, L, D)`.
 
-    Raises:
-        ValueError: an unknown `norm` or `norm_type`.
-
     References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
     Dynamic System Point of View", eq. 17-19; pre- and post-norm: Xiong et al. 2020.
     """

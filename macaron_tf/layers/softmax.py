@@ -26,9 +26,6 @@ class AdaptiveSoftmax(Head):
     Call arguments: `x (..., D)`. Like the heads that score by a `table`, it takes one, and returns
     its dtype.
 
-    Raises:
-        ValueError: cutoffs that do not ascend from 1 to below V, or a divisor that leaves no width.
-
     References: Grave et al. 2017, "Efficient softmax approximation for GPUs", section 4; Dai et
     al. 2019 (Transformer-XL), its released code.
     """

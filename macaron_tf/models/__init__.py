@@ -20,31 +20,3 @@ from macaron_tf.models.tasks import (
 )
 from macaron_tf.models.tcn import TemporalConfig, TemporalConvolution, TemporalModel
 from macaron_tf.models.two_stream import TwoStreamModel
-
-__all__ = [
-    "CausalChooser",
-    "CausalClassifier",
-    "Elmo",
-    "ElmoConfig",
-    "Encoder",
-    "EncoderClassifier",
-    "EncoderConfig",
-    "EncoderDecoder",
-    "EncoderDecoderConfig",
-    "EncoderSpanReader",
-    "EncoderTagger",
-    "GeneratorDiscriminator",
-    "LanguageModel",
-    "PretrainingEncoder",
-    "SegmentLanguageModel",
-    "SiameseEncoder",
-    "Stack",
-    "TemporalConfig",
-    "TemporalConvolution",
-    "TemporalModel",
-    "TwoStreamModel",
-    "WordTagger",
-    "WordTaggerConfig",
-    "catalog",
-    "generator_config",
-]

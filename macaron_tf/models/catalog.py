@@ -38,13 +38,7 @@ def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **chang
 # sub-layer and one at the end, last matrices that start 1/sqrt(sub-layers) as wide (section 2.3).
 # Their released code: GELU by tanh, epsilon 1e-5, a dropout of 0.1 everywhere, no LayerNorm of the
 # embeddings. Vocabularies are padded to a multiple of 8.
-_GPT = {
-    "causal": True,
-    "num_segments": 0,
-    "embedding_norm": False,
-    "activation": "gelu_tanh",
-    "epsilon": 1e-5,
-}
+_GPT = dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh", epsilon=1e-5)
 _GPT2 = {**_GPT, "norm": "pre", "scaled_outputs": True, "max_length": 1024}
 _GPT2_VOCABULARY = 50_264
 _GPT2_SIZES = {  # D, H, layers
@@ -56,6 +50,7 @@ _GPT2_SIZES = {  # D, H, layers
 # GPT-3 (Brown et al. 2020, table 2.1): GPT-2's at these shapes with 2,048 positions; every second
 # layer of theirs attends sparsely, which is not here. XL has 16 heads here: the table's 24 of 128
 # would come to 1.5 billion parameters, not to its 1.3.
+_GPT3 = {**_GPT2, "max_length": 2048}
 _GPT3_SIZES = {  # D, H, d, layers
     "small": (768, 12, 64, 12),
     "medium": (1024, 16, 64, 24),
@@ -76,12 +71,7 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
     },
     **{
         f"gpt3_{size}": EncoderConfig(
-            _GPT2_VOCABULARY,
-            width,
-            4 * width,
-            heads,
-            layers,
-            **{**_GPT2, "max_length": 2048, "head_dim": head_dim},
+            _GPT2_VOCABULARY, width, 4 * width, heads, layers, head_dim=head_dim, **_GPT3
         )
         for size, (width, heads, head_dim, layers) in _GPT3_SIZES.items()
     },
@@ -122,6 +112,7 @@ MEMORY_MODELS: dict[str, EncoderConfig] = {
 # gMLP and aMLP (Liu et al. 2021) have no positions but those in their matrices; Toeplitz ones for
 # 512 positions and 32,000 pieces give the parameters that the slides state.
 # On two cores their six thin layers count as BERT's three: 6 x 1.5 D F = 3 x (4 + 2 x 3) D^2.
+_ALBERT_SIZES = (*_PAPERS, "xlarge", "xxlarge")
 _ONE_SEGMENT = {"num_segments": 0}
 _SHARED = {"sharing": "all", "activation": "gelu_tanh"}
 _GATED_PAPER = {"positions": "none", "num_segments": 0, "norm": "pre"}
@@ -137,13 +128,7 @@ ENCODERS: dict[str, EncoderConfig] = {
     **_family("roberta", _PAPERS, vocab_size=50_272, **_ROBERTA),
     **_family("span_bert", **_ONE_SEGMENT),
     **_family("albert", _TWO_CORES, embedding_dim=64, **_SHARED),
-    **_family(
-        "albert",
-        (*_PAPERS, "xlarge", "xxlarge"),
-        vocab_size=30_000,
-        embedding_dim=128,
-        **_SHARED,
-    ),
+    **_family("albert", _ALBERT_SIZES, vocab_size=30_000, embedding_dim=128, **_SHARED),
     **_family("electra"),
     **_family("electra", ("small",), embedding_dim=128),
     **_family("xlm", _TWO_CORES, num_languages=3, **_ONE_SEGMENT),
@@ -240,6 +225,12 @@ SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
 }
 
 
+def _tied(size: int, widths: tuple[int, ...], **dropouts: float) -> TemporalConfig:
+    """A TCN of 3 taps over embedded ids, whose table also scores."""
+    table = {"vocab_size": size, "embedding_dim": widths[-1], "tied": True}
+    return TemporalConfig(size, widths, kernel_size=3, **table, **dropouts)
+
+
 # The code released with Bai et al. 2018: taps, blocks, channels, dropout. The two of music are
 # recalled from its table 2 and have the slide's 300K and 1M parameters; the released default for
 # both is k 5 x 4 x 150 with dropout 0.25.
@@ -251,26 +242,8 @@ TEMPORAL_MODELS = {
     "tcn_mnist": TemporalConfig(
         10, (25,) * 8, kernel_size=7, input_dim=1, dropout=0.05, last_only=True
     ),
-    "tcn_ptb_words": TemporalConfig(
-        10_000,
-        (600,) * 4,
-        kernel_size=3,
-        vocab_size=10_000,
-        embedding_dim=600,
-        tied=True,
-        dropout=0.45,
-        embedding_dropout=0.25,
-    ),
-    "tcn_ptb_characters": TemporalConfig(
-        50,
-        (450, 450, 100),
-        kernel_size=3,
-        vocab_size=50,
-        embedding_dim=100,
-        tied=True,
-        dropout=0.1,
-        embedding_dropout=0.1,
-    ),
+    "tcn_ptb_words": _tied(10_000, (600,) * 4, dropout=0.45, embedding_dropout=0.25),
+    "tcn_ptb_characters": _tied(50, (450, 450, 100), dropout=0.1, embedding_dropout=0.1),
 }
 
 
@@ -328,16 +301,12 @@ CONFIGS: dict[str, Config] = {
 
 
 def names(kind: type | None = None) -> list[str]:
-    """The names of all configurations, or of those of one `kind` of configuration."""
+    """The names of all configurations, or of those of one kind."""
     return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
 
 
 def config(name: str, /, **overrides) -> Config:
-    """The configuration of that name, fields replaced by `overrides`.
-
-    Raises:
-        ValueError: an unknown name or field; the sentence lists the known ones.
-    """
+    """The configuration of that name, fields replaced by `overrides`."""
     if name not in CONFIGS:
         raise ValueError(f"no model is called {name!r}; the catalog has {', '.join(names())}")
     known = {field.name for field in dataclasses.fields(CONFIGS[name])}
@@ -352,15 +321,8 @@ def config(name: str, /, **overrides) -> Config:
 def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     """A built model by name, fields of its configuration replaced by `overrides`.
 
-    Args:
-        name: one of `names()`.
-        dtype: a Keras dtype policy such as `"mixed_bfloat16"`; Keras's global one by default.
-
-    Returns:
-        An `EncoderDecoder`, an `Encoder` without heads, an `Elmo` or a `TemporalModel`.
-
-    Raises:
-        ValueError: as `config`.
+    An `EncoderDecoder`, an `Encoder` without heads, an `Elmo` or a `TemporalModel`, of a Keras
+    dtype policy such as `"mixed_bfloat16"`, by default Keras's global one.
 
     Example:
         model = build("macaron_tiny", vocab_size=8000)

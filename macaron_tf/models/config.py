@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt
 
-from macaron_tf.checks import as_tuple, check_divisible
+from macaron_tf.checks import check_divisible
 from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.config import BlockConfig
 from macaron_tf.settings import Count, Dropout, Natural, Settings, hints_of
@@ -75,7 +75,7 @@ class StackConfig(BlockConfig, Sizes):
     @property
     def blocks(self) -> tuple[str, ...]:
         """Names of the blocks, layer by layer in turn."""
-        return as_tuple(self.block)
+        return self.block if isinstance(self.block, tuple) else (self.block,)
 
     def layer(self, number: int) -> tuple[str, int]:
         """The name of the block of layer `number`, and the step size of its recurrence."""
@@ -95,11 +95,7 @@ class StackConfig(BlockConfig, Sizes):
         return self.max_length if bound else None
 
     def check_room(self, room: int | None) -> None:
-        """Refuses to decode more tokens than there are positions; None = as many as it takes.
-
-        Raises:
-            ValueError: the room is too much.
-        """
+        """Refuses to decode more tokens than there are positions; None = as many as it takes."""
         if room is not None and self.longest is not None and room > self.longest:
             raise ValueError(
                 f"max_length={room} is more than the {self.longest} positions of the model"
@@ -140,9 +136,6 @@ class EncoderConfig(StackConfig):
         output_bias: whether a language model's scores have a bias for each token.
         summary: the position that a classifier reads: `"first"`, [CLS]'s, or `"last"`, for rows
             that end with it (XLNet).
-
-    Raises:
-        SettingError: a field is out of its range; the message names it.
     """
 
     num_layers: Count
@@ -206,9 +199,6 @@ class EncoderDecoderConfig(StackConfig):
         num_source_layers: depth of an encoder of its own that reads the source in front of the
             encoder, whose token embeddings it replaces (BART's translation); 0 = none.
         source_vocab_size: rows of that encoder's table; None = V.
-
-    Raises:
-        SettingError: a field is out of its range; the message names it.
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = SEQUENCE_BLOCKS

@@ -58,9 +58,6 @@ class GeneratorDiscriminator(TaskModel):
     `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits
     `(B, P, V)` (`(B, L, V)` without positions), and `replaced_token (B, L)`, logits.
 
-    Raises:
-        ValueError: the two configurations have different embeddings.
-
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
 

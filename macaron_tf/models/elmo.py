@@ -139,8 +139,7 @@ class WordTaggerConfig(Settings):
         num_tags: T.
         elmo: of the language model; None = the tagger has none.
         lstm_dim: units of the tagger's LSTM in each direction.
-        word_dim: width of a word's vector from the tagger's own character CNN.
-        char_dim, filters: of that CNN, see `CharacterCNN`.
+        word_dim, char_dim, filters: of the tagger's own `CharacterCNN`.
         max_characters: C, positions of a word.
         dropout: on the LSTM's inputs and outputs.
     """

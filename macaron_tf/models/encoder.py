@@ -24,9 +24,6 @@ class Encoder(Model):
     and optionally `segment_ids`, `language_ids` and `position_ids`, all `(B, L)` int. Returns
     `(B, L, D)`.
 
-    Raises:
-        ValueError: embeddings of another width than the configuration's.
-
     Example:
         encoder = Encoder(EncoderConfig(1000, 128, 384, 2, 2, block="macaron"))
         hidden = encoder({"token_ids": token_ids})

@@ -166,8 +166,7 @@ class EncoderDecoder(Model):
         """Begins cached decoding of K hypotheses a sentence.
 
         Args:
-            source: ids `(B, S)`.
-            beams: K.
+            source: ids `(B, S)`. beams: K.
             max_length: T, fixed room in the cache for this many target tokens, as XLA needs it.
                 With None the cache starts empty, an axis of 0, and grows with every step: faster
                 without XLA, and the loop must let that axis vary.
@@ -175,9 +174,6 @@ class EncoderDecoder(Model):
         Returns:
             `context`, constant while decoding, and the empty `cache`, tensors `(B, K, ...)`, to
             be reordered along axis 1 with the hypotheses.
-
-        Raises:
-            ValueError: `max_length` is more than the model's positions.
         """
         self.config.check_room(max_length)
         memory = self.encode(source, training=False)
@@ -236,11 +232,7 @@ class EncoderDecoder(Model):
 
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
-    """The configuration of an encoder-decoder's source encoder: its layers are the model's.
-
-    Args:
-        config: with `num_source_layers`.
-    """
+    """The configuration of an encoder-decoder's source encoder: its layers are the model's."""
     return EncoderConfig(
         vocab_size=config.source_vocab_size or config.vocab_size,
         num_layers=config.num_source_layers,
@@ -254,11 +246,8 @@ def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
 def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
     """The variables that are trained first behind a new encoder in front of a pre-trained model.
 
-    The new encoder, the pre-trained positions of both sides, and the projection to queries, keys
-    and values in the encoder's first layer, with its bias.
-
-    Args:
-        network: a built `EncoderDecoder` with a `source_encoder`.
+    The new `source_encoder`, the pre-trained positions of both sides, and the projection to
+    queries, keys and values in the encoder's first layer, with its bias.
 
     References: Lewis et al. 2020 (BART), section 3.4.
     """
@@ -279,12 +268,8 @@ def config_from_encoder(
     """The configuration of an encoder-decoder that an encoder's weights fit in.
 
     Args:
-        config: the encoder's.
         base: gives the dropouts, and the depth of stacks that are not in `parts`.
         parts: of `PARTS`, those that take the encoder's weights; the embeddings always do.
-
-    Raises:
-        ValueError: no encoder-decoder has such layers; the message names the field.
     """
     for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
         value = getattr(config, field)
@@ -316,11 +301,9 @@ def config_from_encoder(
 
 
 def copy_embeddings(network: EncoderDecoder, encoder: Encoder, languages: Sequence[int]) -> None:
-    """Gives an encoder-decoder the embeddings of an encoder, on both sides.
+    """Gives an encoder-decoder (see `config_from_encoder`) an encoder's embeddings on both sides.
 
     Args:
-        network: built, see `config_from_encoder`.
-        encoder: built.
         languages: of the source and the target, their rows in the encoder's language embeddings.
     """
     own = encoder.embeddings

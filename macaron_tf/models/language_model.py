@@ -53,9 +53,6 @@ class LanguageModel(TokenModel):
     Call arguments: a dict of the encoder's inputs, `token_ids (B, L)` int and the rest. Returns
     logits `(B, L, V)`, those at position t for the token at t + 1.
 
-    Raises:
-        ValueError: the configuration is not causal: it would see the tokens that it is to predict.
-
     Example:
         model = LanguageModel(EncoderConfig(1000, 128, 512, 2, 2, causal=True, norm="pre"))
         logits = model({"token_ids": token_ids})
@@ -80,17 +77,12 @@ class LanguageModel(TokenModel):
         """Begins cached decoding of K texts a row.
 
         Args:
-            batch_size: B, an int or a scalar.
-            beams: K.
+            batch_size: B, an int or a scalar. beams: K.
             max_length: as in `EncoderDecoder.init_decode`: fixed room for this many tokens; with
                 None the cache grows with every step.
 
         Returns:
             `context`, constant while decoding, and the empty `cache`, tensors `(B, K, ...)`.
-
-        Raises:
-            ValueError: `max_length` is more than the model's positions, or its blocks need the
-                whole sequence at once.
         """
         self.config.check_room(max_length)
         context = {}

@@ -30,11 +30,7 @@ class SegmentMemory:
         self.variables: list[keras.Variable] = keras.tree.flatten(self._held)
 
     def read(self, starts=None):
-        """The memory, empty in rows where a text begins.
-
-        Args:
-            starts: `(B,)` boolean; None = none begins.
-        """
+        """The memory, empty in rows `starts (B,)` where a text begins; None = none begins."""
 
         def kept(variable):
             value = ops.convert_to_tensor(variable)
@@ -68,11 +64,7 @@ class KeepsMemory:
         return self.encoder.stack.init_memory(batch_size, self.memory_length)
 
     def keep_memory(self, rows: int) -> None:
-        """Makes the variables that keep the memory of `rows` texts, once the model is built.
-
-        Args:
-            rows: B of the batches to come; of one replica, if there are several.
-        """
+        """Makes the variables that keep the memory of `rows` = B texts, of a replica's batches."""
         empty = self.init_memory(rows)
         self.memories = {name: SegmentMemory(empty) for name in ("training", "evaluation")}
 
@@ -104,9 +96,6 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         divisor: of the adaptive softmax.
 
     Cached decoding sees the last M tokens and itself: each step costs the same.
-
-    Raises:
-        ValueError: another kind of positions, or M is 0 or less.
 
     Example:
         memory = model.init_memory(batch_size)

@@ -35,8 +35,6 @@ class PretrainingEncoder(Model):
     (SpanBERT).
     """
 
-    language_head = None  # a language model's, which networks that take over weights look for
-
     def __init__(
         self,
         config: EncoderConfig,
@@ -105,21 +103,13 @@ class PretrainingEncoder(Model):
         return self.masked_language(hidden, self._table())
 
     def span_boundary_logits(self, left, right, positions):
-        """Scores of every token from a span's outer boundaries `(..., D)` and `positions (...,)`.
-
-        Raises:
-            ValueError: the model has no such head.
-        """
+        """Scores of every token from boundaries `(..., D)` and `positions (...,)` in the span."""
         if not self.span_boundary:
             raise ValueError("the model was made without span_boundary=True")
         return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
-        """Scores of 0, "as in the text", and 1: `(B, L, D) -> (B, 2)`.
-
-        Raises:
-            ValueError: the model has no such head.
-        """
+        """Scores of 0, "as in the text", and 1: `(B, L, D) -> (B, 2)`."""
         if not self.sentence_pair:
             raise ValueError("the model was made without sentence_pair=True")
         return self.sentence_pair(self.pooler(hidden), training=training)

@@ -32,9 +32,6 @@ class SiameseEncoder(TaskModel):
     for S sentences an example, which go through the encoder in one call. Returns float32
     `(..., D)`.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Example:
         model = SiameseEncoder(catalog.config("bert_tiny"), num_classes=3)
         vectors = model({"token_ids": token_ids})  # (B, 2, L) -> (B, 2, D)
@@ -76,11 +73,7 @@ class SiameseEncoder(TaskModel):
         return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)
 
     def pair_logits(self, first, second, training=None):
-        """Scores of the classes of pairs: vectors `(B, D)` and `(B, D)` to `(B, C)`.
-
-        Raises:
-            ValueError: the model was made without classes.
-        """
+        """Scores of the classes of pairs: vectors `(B, D)` and `(B, D)` to `(B, C)`."""
         if not self.head:
             raise ValueError("the model was made with num_classes=0: it has no classifier")
         parts = [FEATURES[name](first, second) for name in self.features]  # F of (B, D)
@@ -88,11 +81,7 @@ class SiameseEncoder(TaskModel):
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:
-    """Names of the features in a text such as `"u,v,|u-v|"`, in order.
-
-    Raises:
-        ValueError: one is unknown or named twice, or there is none.
-    """
+    """Names of the features in a text such as `"u,v,|u-v|"`, in order."""
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(

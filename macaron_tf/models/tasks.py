@@ -60,9 +60,6 @@ class EncoderClassifier(TaskModel):
         vectors = self.pool(hidden, mask=ops.not_equal(inputs["token_ids"], PAD))  # (B, D)
         return self.head(self.pooler(vectors[:, None]), training=training)  # (B, C)
 
-    def compute_output_shape(self, input_shape):
-        return (input_shape["token_ids"][0], self.num_classes)
-
 
 class EncoderSpanReader(TaskModel):
     """An encoder, and the scores of each position as the start and the end of the answer.
@@ -86,10 +83,6 @@ class EncoderSpanReader(TaskModel):
         allowed = answer_mask(inputs["token_ids"], inputs["segment_ids"])  # (B, L)
         return self.head(hidden, attention_mask=allowed)[:, 0]  # (B, 1, 2, L) -> (B, 2, L)
 
-    def compute_output_shape(self, input_shape):
-        batch, length = input_shape["token_ids"]
-        return (batch, 2, length)
-
 
 def answer_mask(token_ids, segment_ids):
     """The mask of an answer's ends: [CLS] and the context before its [SEP]; all (B, L)."""
@@ -101,12 +94,7 @@ def answer_mask(token_ids, segment_ids):
 
 
 class EncoderTagger(TaskModel):
-    """An encoder and a linear layer over each of its positions.
-
-    Args:
-        config: of the encoder.
-        num_tags: C.
-        head_dropout: on the positions' vectors.
+    """An encoder, and dropout and a linear layer over each position: scores of `num_tags` = C tags.
 
     Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
     logits `(B, L, C)`.
@@ -123,20 +111,12 @@ class EncoderTagger(TaskModel):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
         return self.head(hidden, training=training)  # (B, L, C)
 
-    def compute_output_shape(self, input_shape):
-        return (*input_shape["token_ids"], self.num_tags)
-
 
 class CausalReader(TaskModel, abc.ABC):
     """A language model, its vector at each row's last token, and a linear layer.
 
     Base of `CausalClassifier` and `CausalChooser`. An example is R rows, see `rows`; an auxiliary
     objective may train the language model's own scores of them.
-
-    Args:
-        config: of the language model, `causal`.
-        num_outputs: of the linear layer.
-        head_dropout: on the vector.
 
     References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
     """
@@ -149,23 +129,17 @@ class CausalReader(TaskModel, abc.ABC):
 
     @property
     def encoder(self):
-        """The language model's."""
         return self.language_model.encoder
 
     @property
     def language_head(self):
-        """The language model's."""
         return self.language_model.language_head
 
     def call(self, inputs, training=None):
         return self.answers_and_hidden(inputs, training=training)[0]
 
     def answers_and_hidden(self, inputs, training=None):
-        """The outputs of a call, and the language model's states that they come from.
-
-        Returns:
-            The outputs; the rows' ids `(B, R, L)`; the hidden states of the rows `(B, R, L, D)`.
-        """
+        """The outputs, the rows' ids `(B, R, L)` and their hidden states `(B, R, L, D)`."""
         token_ids = self.rows(inputs)  # (B, R, L)
         _, count, length = ops.shape(token_ids)
         flat = ops.reshape(token_ids, (-1, length))  # (B, R, L) -> (B R, L)
@@ -189,7 +163,6 @@ class CausalClassifier(CausalReader):
     """Classes of a text or two from a language model.
 
     Args:
-        config, head_dropout: see `CausalReader`.
         num_classes: C; 1 for regression.
         symmetric: read two texts in both orders and add the vectors, for neither comes first.
 
@@ -218,15 +191,9 @@ class CausalClassifier(CausalReader):
     def answers(self, vectors, training=None):
         return self.head(ops.sum(vectors, axis=1), training=training)
 
-    def compute_output_shape(self, input_shape):
-        return (input_shape["token_ids"][0], self.num_classes)
-
 
 class CausalChooser(CausalReader):
     """A score of each choice that may go with a context, from a language model.
-
-    Args:
-        config, head_dropout: see `CausalReader`.
 
     Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, rows of
     `encode_causal`. Returns logits `(B, R)`, whose softmax is over the choices.
@@ -243,19 +210,11 @@ class CausalChooser(CausalReader):
     def answers(self, vectors, training=None):
         return self.head(vectors, training=training)[..., 0]  # (B, R, D) -> (B, R, 1) -> (B, R)
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape["token_ids"][:2])
-
 
 def swapped(token_ids, segment_ids):
     """Swaps the texts of rows: `start a delimiter b end` to `start b delimiter a end`.
 
-    Args:
-        token_ids: `(B, L)` int, 0 being padding at the ends of rows.
-        segment_ids: `(B, L)` int, 1 in `b end`.
-
-    Returns:
-        `(B, L)` int. A row of padding is not changed.
+    All are `(B, L)` int; segment ids are 1 in `b end`. A row of padding is not changed.
     """
     columns = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]  # (1, L)
     real = ops.cast(ops.not_equal(token_ids, PAD), "int32")

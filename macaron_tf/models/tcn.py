@@ -31,16 +31,16 @@ class TemporalConfig(Settings):
     """A TCN, LSTM, GRU or simple RNN between an input and scores.
 
     Attributes:
-        output_dim: scores O of each position.
-        widths: output channels of each block, or units of each recurrent layer.
+        output_dim: O, scores of each position.
+        widths: channels of each block, or units of each recurrent layer.
         mixer: kind of the layers.
         kernel_size: taps of the TCN's convolutions.
-        input_dim: C, if the input is vectors; 0 if it is ids.
-        vocab_size: V, if the input is ids; 0 if it is vectors.
-        embedding_dim: E of the ids' vectors.
-        tied: the embedding table makes the scores as well (O = V, last width = E).
-        dropout: after each convolution, or each recurrent layer.
-        spatial_dropout: whether a TCN's channel is dropped in all positions together.
+        input_dim: C of vectors; 0 where the input is ids.
+        vocab_size: V of ids; 0 where the input is vectors.
+        embedding_dim: E, width of the ids' embeddings.
+        tied: whether the embeddings also score (O = V, last width = E).
+        dropout: after each convolution or recurrent layer.
+        spatial_dropout: whether the TCN drops a channel in all positions together.
         embedding_dropout: on the embeddings.
         last_only: scores of the last position alone.
     """
@@ -91,12 +91,9 @@ class TemporalConfig(Settings):
         return gates * (inner + width + biases) * width
 
     def equal_sized(self, mixer: str) -> "TemporalConfig":
-        """The model with one recurrent layer, as near as possible in parameters.
+        """The model with one layer of `"lstm"`, `"gru"` or `"rnn"`, nearest in parameters.
 
-        With tied scores that layer's width is fixed, and the free width is of a layer before it.
-
-        Args:
-            mixer: `"lstm"`, `"gru"` or `"rnn"`.
+        With tied scores the width of the last layer is fixed: one more layer comes before it.
         """
 
         def of(width: int) -> TemporalConfig:
@@ -110,7 +107,7 @@ class TemporalConfig(Settings):
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if of(middle).parameters < self.parameters else (low, middle)
-        return min((of(low), of(high)), key=lambda c: abs(c.parameters - self.parameters))
+        return min(of(low), of(high), key=lambda c: abs(c.parameters - self.parameters))
 
 
 class TemporalConvolution(Recording, keras.layers.Layer):
@@ -118,13 +115,12 @@ class TemporalConvolution(Recording, keras.layers.Layer):
 
     Args:
         filters: output channels of each of the n blocks.
-        kernel_size: k of all convolutions.
-        dropout, spatial_dropout: see `ConvolutionBlock`.
-        last_only: return the last position alone, and compute only the positions it depends on:
-            each block leaves out half, and all blocks together cost three convolutions over the
-            whole sequence instead of 2 n.
+        kernel_size, dropout, spatial_dropout: see `ConvolutionBlock`.
+        last_only: return the last position alone. Each block then leaves out the half of its
+            positions that the last one does not depend on: n blocks cost as much as three
+            convolutions over the whole sequence.
 
-    Call arguments: `x (B, L, C)`, with padding at its end if any. Returns `(B, L, F)`, or with
+    Call arguments: `x (B, L, C)`, padded at its end if at all. Returns `(B, L, F)`, or with
     `last_only` `(B, F)`. No position sees a later one.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
@@ -142,20 +138,16 @@ class TemporalConvolution(Recording, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.supports_masking = not last_only
-        self.filters = list(filters)
-        if not self.filters:
+        if not filters:
             raise ValueError("filters is empty: give the channels of at least one block")
+        options = {
+            "dropout": dropout,
+            "spatial_dropout": spatial_dropout,
+            "dtype": self.dtype_policy,
+        }
         self.blocks = [
-            ConvolutionBlock(
-                width,
-                kernel_size,
-                dilation=2**number,
-                dropout=dropout,
-                spatial_dropout=spatial_dropout,
-                dtype=self.dtype_policy,
-                name=f"block_{number}",
-            )
-            for number, width in enumerate(self.filters)
+            ConvolutionBlock(width, kernel_size, 2**number, name=f"block_{number}", **options)
+            for number, width in enumerate(filters)
         ]
 
     @property
@@ -178,11 +170,10 @@ class TemporalConvolution(Recording, keras.layers.Layer):
 class TemporalModel(Model):
     """A TCN, or Keras's LSTM, GRU or simple RNN, between an input and scores.
 
-    Call arguments: `inputs`, vectors `(B, L, C)` or ids `(B, L)`, with padding at the end if any.
+    Call arguments: `inputs`, vectors `(B, L, C)` or ids `(B, L)`, padded at the end if at all.
     Returns scores `(B, L, O)`, or `(B, O)` with `config.last_only`; none sees a later position.
 
-    References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
-    Networks for Sequence Modeling", section 4.
+    References: Bai et al. 2018, section 4.
     """
 
     def __init__(self, config: TemporalConfig, **kwargs):
@@ -202,17 +193,9 @@ class TemporalModel(Model):
             self.embedding_drop = Dropout(config.embedding_dropout, dtype=policy)
         self.drops = []
         if config.mixer == "tcn":
-            self.mixers = [
-                TemporalConvolution(
-                    config.widths,
-                    config.kernel_size,
-                    dropout=config.dropout,
-                    spatial_dropout=config.spatial_dropout,
-                    last_only=config.last_only,
-                    dtype=policy,
-                    name="tcn",
-                )
-            ]
+            options = config.options("kernel_size", "dropout", "spatial_dropout", "last_only")
+            tcn = TemporalConvolution(config.widths, **options, dtype=policy, name="tcn")
+            self.mixers = [tcn]
         else:
             last = len(config.widths) - 1
             self.mixers = [

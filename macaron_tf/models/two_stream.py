@@ -27,10 +27,6 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     `memory` of `init_memory`. Returns a dict: `masked_language`, logits `(B, P, V)`; `content
     (B, L, D)`, `query (B, P, D)` and `memory`.
 
-    Raises:
-        ValueError: another kind of positions, a causal configuration, a block that would tell a
-            query its own token, or M is 0 or less.
-
     References: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
     Understanding", sections 2.2 to 2.5.
     """

@@ -109,26 +109,6 @@ def token_sums(
     return {**sums, "nll_sum": sums["loss_sum"], "input_tokens": count_tokens(token_ids)}
 
 
-def next_token_sums(
-    network,
-    hidden: tf.Tensor,
-    labels: tf.Tensor,
-    token_ids: tf.Tensor,
-    skip_padding: bool,
-    training: bool,
-) -> Sums:
-    """`token_sums` of a language model that has a label at every position.
-
-    Args:
-        network: has `logits`.
-        hidden: `(B, T, D)`, its hidden states.
-        labels: `(B, T)` int, the token to be predicted at each, PAD where there is none.
-    """
-    hidden, labels = flat_rows(hidden, labels, skip_padding)
-    weights = tf.cast(labels != PAD, tf.float32)
-    return token_sums(network.logits(hidden), labels, weights, token_ids, training)
-
-
 def flat_rows(
     hidden: tf.Tensor, labels: tf.Tensor, skip_padding: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:

@@ -16,7 +16,8 @@ from macaron_tf.objectives.base import (
     Sums,
     correct,
     encoder_inputs,
-    next_token_sums,
+    flat_rows,
+    token_sums,
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.tasks import ClassificationObjective
@@ -31,9 +32,6 @@ class CausalLanguageObjective(PretrainingObjective):
     Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`. Returns `token_sums`
     over the predicted tokens.
 
-    Raises:
-        ValueError: (when called) the network is not causal: it would see the tokens to predict.
-
     References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
     """
 
@@ -46,13 +44,19 @@ class CausalLanguageObjective(PretrainingObjective):
             raise ValueError("causal language modelling needs a network with causal=True")
         ids = batch["token_ids"]
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
-        return next_token_sums(
-            network, hidden[:, :-1], ids[:, 1:], ids, self.skip_padding, training
-        )
+        return self.sums(network, hidden[:, :-1], ids[:, 1:], ids, training)
+
+    def sums(
+        self, network, hidden: tf.Tensor, labels: tf.Tensor, token_ids: tf.Tensor, training: bool
+    ) -> Sums:
+        """`token_sums` of states `(B, T, D)` and labels `(B, T)`, PAD where there is none."""
+        hidden, labels = flat_rows(hidden, labels, self.skip_padding)
+        weights = tf.cast(labels != PAD, tf.float32)
+        return token_sums(network.logits(hidden), labels, weights, token_ids, training)
 
 
 @dataclass(frozen=True)
-class SegmentLanguageObjective(PretrainingObjective):
+class SegmentLanguageObjective(CausalLanguageObjective):
     """Cross-entropy of each token given those before it, in its segment and in the memory.
 
     Call arguments: `network`, a `SegmentLanguageModel` with `memories`, one for training and one
@@ -86,9 +90,7 @@ class SegmentLanguageObjective(PretrainingObjective):
         past = memory.read(batch["starts"])
         hidden, past = network.with_memory(encoder_inputs(batch), past, training=training)
         memory.write(past)
-        return next_token_sums(
-            network, hidden, batch["labels"], batch["token_ids"], self.skip_padding, training
-        )
+        return self.sums(network, hidden, batch["labels"], batch["token_ids"], training)
 
 
 @dataclass(frozen=True)
@@ -201,17 +203,9 @@ def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf
 
 
 def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
-    """Draws classes with replacement, class k with probability ln((k + 2) / (k + 1)) / ln(V + 1).
+    """S = `count` draws with replacement of V classes, as frequent as words are: `(S,)` int32.
 
-    This approximates the frequency of the k-th most frequent word (Zipf's law).
-
-    Args:
-        seed: `(2,)` int.
-        count: draws S.
-        classes: V.
-
-    Returns:
-        The classes, `(S,)` int32.
+    Class k has probability ln((k + 2) / (k + 1)) / ln(V + 1), by Zipf's law.
     """
     uniform = draws.uniform(seed, 1, count)[0]
     # The inverse of the distribution function ln(k + 2) / ln(V + 1).
@@ -237,10 +231,9 @@ def sampled_cross_entropy(
 
     Args:
         hidden: `(N, D)`.
-        kernel: `(D, V)`, the classes in order of frequency.
-        bias: `(V,)`.
+        kernel: `(D, V)`, the classes in order of frequency; bias: `(V,)`.
         labels: `(N,)` int.
-        draw: the classes drawn, `(S,)`, by `log_uniform`.
+        draw: `(S,)`, of `log_uniform`.
 
     Returns:
         `(N,)` float32, nats.

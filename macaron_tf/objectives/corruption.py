@@ -59,12 +59,7 @@ class CorruptionObjective(PretrainingObjective):
         """The corruption of texts of at most R = `length` tokens, in-graph, of static shapes."""
 
     def preparation(self, spec, masking, vocabulary):
-        """Makes rows `[CLS] text [SEP]` pairs of source and target.
-
-        Raises:
-            UserError: the vocabulary's [CLS] and [SEP] have other ids than BOS and EOS.
-            ValueError: L is not static.
-        """
+        """Makes rows `[CLS] text [SEP]` pairs of source and target."""
         if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
             raise UserError(
                 f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
@@ -96,24 +91,20 @@ def lengths_of(text: tf.Tensor) -> tf.Tensor:
 
 
 def packed(ids: tf.Tensor, keep: tf.Tensor, room: int) -> tf.Tensor:
-    """The kept ids of each row, packed to the left.
+    """Packs the kept ids of each row to the left: `(B, R)` int and bool to `(B, room)`.
 
-    Args:
-        ids: `(B, R)` int.
-        keep: `(B, R)` bool, at most `room` of them True in a row.
-        room: columns of the result, filled up with PAD.
+    At most `room` are kept in a row, which is filled up with PAD.
     """
     columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1, exclusive=True)
     return reduced_by_row(tf.where(keep, ids, 0), tf.where(keep, columns, 0), room)
 
 
 def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
-    """Texts with EOS after their last token.
+    """Texts `(B, R)`, packed to the left, with EOS after their last token: `(B, room)`.
 
     Args:
-        ids: `(B, R)` int, packed to the left.
         real: `(B,)` bool, False where a row stays empty.
-        room: columns of the result, R + 1 or enough for all texts and their EOS.
+        room: R + 1, or enough for all texts and their EOS.
     """
     ids = tf.pad(ids, [[0, 0], [0, 1]])
     columns = tf.range(ids.shape[1])
@@ -171,11 +162,7 @@ def hidden_spans(
     """Draws the hidden tokens: `(B, R)` bool.
 
     Hidden tokens and the others are each cut into as many parts as there are spans, all cuts
-    equally likely, and the parts alternate: first a seen one, last a hidden one.
-
-    Args:
-        text: `(B, R)` int, R static, padding at the end.
-        seed: `(2,)` or `(B, 2)` int.
+    equally likely, and the parts alternate: first a seen one, last a hidden one. R is static.
 
     References: Raffel et al. 2020 (T5), its released code, `random_spans_noise_mask`.
     """
@@ -197,16 +184,11 @@ def hidden_spans(
 
 
 def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room: int) -> tf.Tensor:
-    """A text with a sentinel for each run of hidden tokens, and EOS.
+    """Texts `(B, R)` with a sentinel for each run of hidden tokens, and EOS: `(B, room)`.
 
     Args:
-        text: `(B, R)` int.
-        hidden: `(B, R)` bool, False at padding.
-        first_sentinel: id of the first; the next run's is one more.
-        room: columns of the result.
-
-    Returns:
-        `(B, room)`; all PAD where a row hides nothing.
+        hidden: `(B, R)` bool, False at padding; a row that hides nothing gives PAD alone.
+        first_sentinel: id of the first run's; the next run's is one more.
     """
     before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
     starts = hidden & ~before
@@ -232,11 +214,7 @@ class SpanCorruptionObjective(CorruptionObjective):
     config: SpanCorruptionConfig = SpanCorruptionConfig()
 
     def corruption(self, vocabulary: CorruptionVocabulary, length: int) -> Corruption:
-        """See `CorruptionObjective`; S and T are `SpanCorruptionConfig.lengths`.
-
-        Raises:
-            UserError: texts are so long that there are not enough sentinels.
-        """
+        """See `CorruptionObjective`; S and T are `SpanCorruptionConfig.lengths`."""
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS:
             raise UserError(

@@ -44,9 +44,7 @@ def draw_spans(
 
     Args:
         budget: `(B,)` int32, words, at most `most`.
-        seed: `(2,)` or `(B, 2)` int.
         mean: of the lengths' Poisson distribution.
-        most: the greatest budget.
 
     Returns:
         Lengths `(B, M)` int32, some of them 0, and `(B, M)` bool, True for the drawn ones, the
@@ -64,12 +62,7 @@ def draw_spans(
 
 
 def infill(
-    text: tf.Tensor,
-    starts: tf.Tensor,
-    seed: tf.Tensor,
-    rate: float,
-    mean: float,
-    mask_id: int,
+    text: tf.Tensor, starts: tf.Tensor, seed: tf.Tensor, rate: float, mean: float, mask_id: int
 ) -> tf.Tensor:
     """Hides ceil(rate W) of a text's W words in spans, each behind one mask.
 
@@ -82,14 +75,9 @@ def infill(
     texts of a few words only.
 
     Args:
-        text: `(B, R)` int, R static, padding at the end.
+        text: `(B, R)` int, R static, padding at the end, as in the result.
         starts: `(B, R)` bool, True where a token begins a word.
-        seed: `(2,)` or `(B, 2)` int.
-        rate: part of the words.
         mean: words of a span.
-
-    Returns:
-        `(B, R)`, packed to the left.
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """

@@ -73,9 +73,6 @@ class SpanBoundaryObjective(PretrainingObjective):
     (`nll_sum` of the first term alone), `span_boundary_loss_sum` of the second and, outside
     training, `span_boundary_accuracy_sum`.
 
-    Raises:
-        ValueError: (when called) the masks are not of spans, or the network has no such head.
-
     References: Joshi et al. 2020 (SpanBERT), section 3.2.
     """
 

@@ -73,9 +73,6 @@ class ClassificationObjective(TaskObjective):
 
     Call arguments: `network`, an `EncoderClassifier` or `CausalReader`; `label (B,)`, int32 from 0
     to C - 1, or float32 for a number.
-
-    Raises:
-        ValueError: (when called) the network has another number of classes.
     """
 
     num_classes: Count
@@ -114,9 +111,6 @@ class TaggingObjective(TaskObjective):
 
     Call arguments: `network`, an `EncoderTagger`; `label (B, L)` int32, a tag's number plus 1, from
     1 to C, at the first piece of a word and 0 elsewhere. The sums are over words.
-
-    Raises:
-        ValueError: (when called) the network has another number of tags.
 
     References: Devlin et al. 2018 (BERT), section 5.3.
     """
@@ -219,9 +213,6 @@ class PairClassificationObjective(SimilarityObjective):
 
     Attributes:
         num_classes: C, the network's, 2 or more.
-
-    Raises:
-        ValueError: (when called) the network has another number of classes.
     """
 
     num_classes: Annotated[int, Ge(2)]

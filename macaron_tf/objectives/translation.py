@@ -18,14 +18,7 @@ from macaron_tf.special_ids import BOS, PAD
 
 
 def shift_right(target: tf.Tensor, first: int = BOS) -> tf.Tensor:
-    """The decoder's input: BOS (or another first id), then the target without its last token.
-
-    Args:
-        target: (B, T) int.
-
-    Returns:
-        (B, T).
-    """
+    """The decoder's input `(B, T)`: BOS, or another first id, then all but the target's last."""
     first = tf.fill([tf.shape(target)[0], 1], tf.constant(first, target.dtype))
     return tf.concat([first, target[:, :-1]], axis=1)
 

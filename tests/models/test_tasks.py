@@ -12,7 +12,7 @@ from macaron_tf.models import (
     EncoderTagger,
 )
 from macaron_tf.models.tasks import answer_mask, swapped
-from tests.harness import check_saved, ids, numpy_of
+from tests.harness import check_saved, ids, numpy_of, symbolic
 
 START, DELIMITER, EXTRACT = 2, 3, 4
 CONFIG = EncoderConfig(
@@ -70,9 +70,7 @@ def test_the_last_position_is_classified():
     logits, token_ids, hidden = model.answers_and_hidden(inputs)
     np.testing.assert_array_equal(numpy_of(logits), numpy_of(model(inputs)))
     np.testing.assert_array_equal(np.asarray(token_ids)[:, 0], inputs["token_ids"])
-    assert hidden.shape == (4, 1, 10, 16) and model.compute_output_shape(
-        {"token_ids": (4, 10)}
-    ) == (4, 3)
+    assert hidden.shape == (4, 1, 10, 16) and symbolic(model, inputs).shape == (4, 3)
 
 
 def test_both_orders_are_added():
@@ -88,7 +86,7 @@ def test_each_choice_is_scored():
     rows = batch(PAIRS[:4])["token_ids"].reshape(2, 2, 10)
     expected = linear(model, last_vectors(model, rows.reshape(4, 10))).reshape(2, 2)
     np.testing.assert_allclose(numpy_of(model({"token_ids": rows})), expected, atol=1e-5)
-    assert model.compute_output_shape({"token_ids": (5, 2, 10)}) == (5, 2)
+    assert symbolic(model, {"token_ids": ids(5, 2, 10)}).shape == (5, 2)
 
 
 @pytest.mark.parametrize("kind", ["classifier", "chooser"])
@@ -124,8 +122,7 @@ def test_a_copy_gives_the_same(name):
     assert network.pooler is None
     given = inputs()
     logits = numpy_of(network(given, training=False))
-    shapes = {key: value.shape for key, value in given.items()}
-    assert network.compute_output_shape(shapes) == logits.shape
+    assert symbolic(network, given).shape == logits.shape
     assert logits.shape == {"spans": (3, 2, 10), "tags": (3, 10, 5)}[name]
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(network))
     assert copy.get_config() == network.get_config()

@@ -30,16 +30,11 @@ def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
 def uniform(
     seed: tf.Tensor, rows: tf.Tensor | int, columns: int, below: int | None = None
 ) -> tf.Tensor:
-    """Uniform numbers in [0, 1), or whole ones from 0 on.
+    """Uniform draws `(B, N)`: float32 in [0, 1), or int32 from 0 to `below` - 1.
 
     Args:
         seed: `(2,)`, or `(B, 2)`: a row's numbers are then the same in any batch.
-        rows: B.
-        columns: N.
-        below: whole numbers less than this; None = float32 in [0, 1).
-
-    Returns:
-        `(B, N)` float32 or int32.
+        rows: B. columns: N.
     """
     seed = tf.convert_to_tensor(seed)
     dtype = tf.float32 if below is None else tf.int32
@@ -62,7 +57,7 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
 
     Args:
         maskable: `(B, L)` bool, L static.
-        counts: `(B,)` int32, how many to choose, at most the number of maskable ones.
+        counts: `(B,)` int32, at most the number of maskable tokens.
         seed: `(2,)` or `(B, 2)` int.
 
     Returns:
@@ -70,7 +65,7 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
     """
     rows, length = tf.unstack(tf.shape(maskable))
     number_drawn = max(8, maskable.shape[1] // 4)  # a round; at 15% one nearly always suffices
-    # Columns are drawn up to each row's last maskable one: padding would only be skipped.
+    # Up to each row's last maskable column: padding would only be skipped.
     span = tf.reduce_max(tf.where(maskable, tf.range(length) + 1, 0), axis=-1, keepdims=True)
     span = tf.cast(span, tf.float32)  # (B, 1)
     starts = length * tf.range(rows)[:, None]  # (B, 1), of the rows among the B L tokens
@@ -106,13 +101,7 @@ def choose_words(
     """Whole words in random order, skipping words that would exceed the row's count.
 
     The rule of BERT's released code. It fills the count if a word of the remaining size exists;
-    if all words are longer, the row keeps fewer tokens, or none.
-
-    Args:
-        maskable: `(B, L)` bool, L static. A word never reaches across a token that is not.
-        starts: `(B, L)` bool, True where a token begins a word.
-        counts: `(B,)` int32, the greatest number of tokens to choose.
-        seed: `(2,)` or `(B, 2)` int.
+    if all words are longer, the row keeps fewer tokens, or none. Arguments: see `choose_spans`.
 
     Returns:
         `(B, L)` int32, one number for all tokens of a word.
@@ -127,15 +116,13 @@ def choose_words(
 
 
 def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The word of each token, and the number of tokens in each word.
+    """The number of each token's word from 0 on, and the sizes of word 0, 1, ..., `(B, L)` int32.
+
+    Sizes are 0 where there is no such word. A token that is not maskable is a word of size 0.
 
     Args:
-        maskable: `(B, L)` bool, L static. Any other token is a word of size 0 by itself.
+        maskable: `(B, L)` bool, L static.
         starts: `(B, L)` bool, True where a token begins a word.
-
-    Returns:
-        `(B, L)` int32, the number of each token's word from 0 on, and `(B, L)` int32, the sizes of
-        word 0, 1, ...; 0 where there is no such word.
     """
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
@@ -146,11 +133,10 @@ def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 def reduced_by_row(
     values: tf.Tensor, groups: tf.Tensor, room: int, reduce=tf.math.unsorted_segment_sum
 ) -> tf.Tensor:
-    """Sums the values of each group of a row: `(B, N)` and groups `(B, N)` to `(B, room)`.
+    """Sums, or reduces otherwise, the values of each group of a row: `(B, N)` to `(B, room)`.
 
     Args:
-        groups: int32 from 0 to `room` - 1, numbered separately in each row.
-        reduce: another `unsorted_segment` operation than the sum.
+        groups: `(B, N)` int32 from 0 to `room` - 1, numbered separately in each row.
     """
     rows = tf.shape(values)[0]
     groups = tf.reshape(groups + room * tf.range(rows)[:, None], [-1])  # (B, N) -> (B N,)
@@ -290,7 +276,6 @@ def outer_boundaries(
         runs: `(B, P)` int32, the run of its row that each position is in, from 0 on.
         columns: `(B, P)` int32, the positions, ascending.
         real: `(B, P)` bool.
-        length: L.
 
     Returns:
         `left_boundaries` and `right_boundaries (B, P)` int32, the columns next to the run on either

@@ -103,9 +103,6 @@ def masking_of(
     Args:
         names: of a batch's features. For static masks, `config.duplicates` = K of them, it has
             `row_number` and `epoch (B,)` int, which are removed.
-
-    Raises:
-        ValueError: static masks of rows without number or epoch.
     """
     missing = {"row_number", "epoch"} - set(names)
     if config.duplicates and missing:
@@ -127,12 +124,9 @@ def seeded_map(
 ) -> tf.data.Dataset:
     """Prepares batch number i with the seed (`seed`, i), in order.
 
-    Text that is repeated is masked anew, and a run resumed at batch `start_step` masks as one that
-    never stopped. A validation set starts at 0 each time and so keeps its masks.
-
-    Args:
-        dataset: of batches with `token_ids (B, L)`, L static.
-        start_step: number of the dataset's first batch; micro-batches count singly.
+    Text that is repeated is masked anew, and a run resumed at batch `start_step`, micro-batches
+    counted singly, masks as one that never stopped. A validation set starts at 0 each time and so
+    keeps its masks.
     """
 
     def prepared(number, batch):

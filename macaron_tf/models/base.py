@@ -1,0 +1,26 @@
+"""The base of the models."""
+
+import re
+
+import keras
+
+from macaron_tf.layers.recording import Recording
+from macaron_tf.settings import Settings
+
+
+class Model(Recording, keras.Model):
+    """Base of the models, each named like its class: `encoder_classifier`, and so on.
+
+    Args:
+        config: of its shapes and parts.
+
+    Attributes:
+        pooler, language_head: BERT's and a language model's, for which pre-trained weights are
+            taken over; None = there is none.
+    """
+
+    pooler = language_head = None
+
+    def __init__(self, config: Settings, **kwargs):
+        kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
+        super().__init__(**kwargs)
