@@ -2,15 +2,7 @@
 
     @dataclasses.dataclass(frozen=True)
     class ClipConfig(Settings):
-        \"\"\"How gradients are clipped.
-
-        Attributes:
-            norm: greatest global norm; None = no clipping.
-            mode: per update or per micro-batch.
-        \"\"\"
-
         norm: Annotated[float, Gt(0)] | None = None
-        mode: Literal["update", "batch"] = "update"
 
 `ClipConfig(norm=0)` raises a `SettingError`: "norm=0 must be a number above 0 or None".
 """

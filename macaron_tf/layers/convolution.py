@@ -7,59 +7,46 @@ from macaron_tf.checks import check_count
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
 
-# Uniform within 1 / sqrt(fan-in) on either side.
-_UNIFORM = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
-
 
 class CausalConvolution(Recording, keras.layers.Layer):
     """`y[t] = b + sum_i W_i x[t - d i]`, i from 0 to k - 1; x before the first position is 0.
 
-    With `weight_norm` the kernel is `W = g v / |v|`, the norm taken over one output channel's
-    weights: g is trained as its length and v as its direction. g starts as |v|.
+    The kernel is `W = g v / |v|`, the norm taken over the weights of one output channel: g is
+    trained as its length and v as its direction. g starts as |v|, v uniform within 1 / sqrt(k C).
 
     Args:
-        filters: output channels F.
+        filters: F, output channels.
         kernel_size: k taps.
         dilation: d, positions from tap to tap.
-        kernel_initializer: of v, or of W itself; None = uniform within 1 / sqrt(k C).
 
-    Call arguments: `x (B, L, C)`, with padding at its end if any. Returns `(B, L, F)`. No position
+    Call arguments: `x (B, L, C)`, padded at its end if at all. Returns `(B, L, F)`. No position
     sees a later one, and none further back than (k - 1) d.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.2; Salimans and Kingma 2016, eq. 2.
     """
 
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: int,
-        dilation: int = 1,
-        weight_norm: bool = True,
-        kernel_initializer=None,
-        **kwargs,
-    ):
+    def __init__(self, filters: int, kernel_size: int, dilation: int = 1, **kwargs):
         super().__init__(**kwargs)
         check_count("filters", filters)
         check_count("kernel_size", kernel_size)
         check_count("dilation", dilation)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer or _UNIFORM.clone())
+        self.initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
 
     def build(self, x_shape):
         # Not cast by the policy: the norm is float32, as norms are.
         self.direction = self.add_weight(
-            name="direction" if self.weight_norm else "kernel",
+            name="direction",
             shape=(self.kernel_size, x_shape[-1], self.filters),
-            initializer=self.kernel_initializer,
+            initializer=self.initializer,
             autocast=False,
         )
-        if self.weight_norm:
-            self.length = self.add_weight(
-                name="length",
-                shape=(self.filters,),
-                initializer=lambda shape, dtype=None: self._norm(),
-                autocast=False,
-            )
+        self.length = self.add_weight(
+            name="length",
+            shape=(self.filters,),
+            initializer=lambda shape, dtype=None: self._norm(),
+            autocast=False,
+        )
         self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
 
     def _norm(self):
@@ -68,9 +55,7 @@ class CausalConvolution(Recording, keras.layers.Layer):
     @property
     def kernel(self):
         """W, `(k, C, F)`: the tap of the position itself comes last."""
-        kernel = ops.convert_to_tensor(self.direction)
-        if self.weight_norm:
-            kernel = kernel * (self.length / self._norm())
+        kernel = ops.convert_to_tensor(self.direction) * (self.length / self._norm())
         return ops.cast(kernel, self.compute_dtype)
 
     @property

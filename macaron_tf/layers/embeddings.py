@@ -16,7 +16,6 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         vocab_size: V.
         hidden_dim: D.
         scale: multiply embeddings by sqrt(D), as the Transformer does.
-        mask_zero: whether id 0 is padding, which Keras's mask then hides from later layers.
         initializer: of the table `(V, D)`; None = N(0, D^-1/2): scaled embeddings and logits both
             start at unit scale.
 
@@ -30,7 +29,6 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         vocab_size: int,
         hidden_dim: int,
         scale: bool = True,
-        mask_zero: bool = False,
         initializer=None,
         **kwargs,
     ):
@@ -52,9 +50,6 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
         table = ops.cast(ops.convert_to_tensor(self.table), x.dtype)
         return ops.matmul(x, ops.transpose(table))
-
-    def compute_mask(self, inputs, previous_mask=None):
-        return ops.not_equal(inputs, 0) if self.mask_zero else None
 
 
 POSITIONS = ("learned", "sinusoidal", "none")

@@ -136,29 +136,21 @@ class ClassificationHead(Head):
 
 
 class SpanHead(Head):
-    """Scores of every position as the start and the end of each of N spans.
-
-    Args:
-        num_spans: N; 1 for question answering.
+    """Scores of every position as the start and the end of a span.
 
     Call arguments: `x (B, L, D)` and optionally `attention_mask (B, L)`, False where no span may
-    start or end. Returns float32 `(B, N, 2, L)`: start at index 0, end at 1.
+    start or end. Returns float32 `(B, 2, L)`: start at index 0, end at 1.
 
     References: Devlin et al. 2018 (BERT), section 4.2.
     """
 
-    def __init__(self, num_spans: int = 1, initializer_range: float = 0.02, **kwargs):
-        super().__init__(initializer_range, **kwargs)
-
     def build(self, x_shape):
-        self.dense = self.built_dense(x_shape, 2 * self.num_spans)
+        self.dense = self.built_dense(x_shape, 2)
 
     def call(self, x, attention_mask=None):
-        # (B, L, 2 N) -> (B, L, N, 2) -> (B, N, 2, L)
-        scores = ops.reshape(self.dense(x), (-1, ops.shape(x)[1], self.num_spans, 2))
-        scores = ops.cast(ops.transpose(scores, (0, 2, 3, 1)), "float32")
+        scores = ops.cast(ops.transpose(self.dense(x), (0, 2, 1)), "float32")  # (B, 2, L)
         if attention_mask is not None:
-            scores = ops.where(attention_mask[:, None, None, :], scores, -1e9)
+            scores = ops.where(attention_mask[:, None, :], scores, -1e9)
         return scores
 
     def compute_mask(self, x, mask=None):

@@ -17,9 +17,8 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
         layout: `"interleaved"`: sin, cos, sin, cos, ... (Vaswani et al., KerasHub);
             `"concatenated"`: all sines, then all cosines (Marian).
 
-    Call arguments: `x (B, L, D)` with an even D; `start_index`, the position of `x[:, 0]`, an
-    int or a scalar tensor (cached decoding gives the position of its one token); or
-    `position_ids (B, L)` int instead, for positions that do not simply count up.
+    Call arguments: `x (B, L, D)` with an even D; `position_ids (B, L)` or `(1, L)` int, by default
+    0 to L - 1 (cached decoding gives the position of its one token).
 
     References: Vaswani et al. 2017, section 3.5.
     """
@@ -32,12 +31,12 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
         if input_shape[-1] % 2:
             raise ValueError(f"sinusoidal positions need an even hidden size, got {input_shape}")
 
-    def call(self, x, start_index=0, position_ids=None):
+    def call(self, x, position_ids=None):
         half = x.shape[-1] // 2
         frequencies = 10_000.0 ** (-np.arange(half, dtype="float64") / half)
         # Angles in float32 under any policy: bfloat16 cannot tell position 256 from 257.
         if position_ids is None:
-            position_ids = ops.arange(ops.shape(x)[1], dtype="int32") + start_index  # (L,)
+            position_ids = ops.arange(ops.shape(x)[1], dtype="int32")  # (L,)
         positions = ops.cast(position_ids, "float32")[..., None]
         angles = positions * frequencies.astype("float32")  # (L, D/2) or (B, L, D/2)
         pair = [ops.sin(angles), ops.cos(angles)]
@@ -57,7 +56,7 @@ class LearnedPositions(Recording, keras.layers.Layer):
         max_length: the number of positions; a longer input is refused.
         initializer: of the table `(max_length, D)`.
 
-    Call arguments: `x (B, L, D)`, `start_index` and `position_ids` (see `SinusoidalPositions`).
+    Call arguments: as of `SinusoidalPositions`.
 
     References: Devlin et al. 2018 (BERT); Gehring et al. 2017.
     """
@@ -70,16 +69,15 @@ class LearnedPositions(Recording, keras.layers.Layer):
         shape = (self.max_length, input_shape[-1])
         self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
 
-    def call(self, x, start_index=0, position_ids=None):
+    def call(self, x, position_ids=None):
         length = ops.shape(x)[1]
-        known = isinstance(length, int) and isinstance(start_index, int)
-        if known and start_index + length > self.max_length:
+        if isinstance(length, int) and length > self.max_length:
             raise ValueError(
-                f"a sequence of {start_index + length} positions is longer than the "
-                f"{self.max_length} learned ones: shorten it or raise max_length"
+                f"a sequence of {length} positions is longer than the {self.max_length} learned "
+                "ones: shorten it or raise max_length"
             )
         if position_ids is None:
-            position_ids = ops.arange(length, dtype="int32") + start_index  # (L,)
+            position_ids = ops.arange(length, dtype="int32")  # (L,)
         return ops.add(x, ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0))
 
 

@@ -76,12 +76,12 @@ class EncoderSpanReader(TaskModel):
     def __init__(self, config: EncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.encoder = Encoder(config, dtype=self.dtype_policy)
-        self.head = SpanHead(1, config.initializer_range, dtype=self.dtype_policy, name="head")
+        self.head = SpanHead(config.initializer_range, dtype=self.dtype_policy, name="head")
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
         allowed = answer_mask(inputs["token_ids"], inputs["segment_ids"])  # (B, L)
-        return self.head(hidden, attention_mask=allowed)[:, 0]  # (B, 1, 2, L) -> (B, 2, L)
+        return self.head(hidden, attention_mask=allowed)  # (B, 2, L)
 
 
 def answer_mask(token_ids, segment_ids):

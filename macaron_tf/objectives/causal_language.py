@@ -1,8 +1,4 @@
-"""Language models' objectives: the next token, with a memory, in both directions, or beside a task.
-
-The next token given those before it is GPT's, with a memory Transformer-XL's, in both directions
-ELMo's, and beside a task's loss that of GPT's fine-tuning.
-"""
+"""The next token: GPT's objective, with a memory, in both directions (ELMo), or beside a task."""
 
 import math
 from dataclasses import dataclass

@@ -2,13 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from macaron_tf.layers import (
-    BLOCKS,
-    MacaronBlock,
-    TiedEmbedding,
-    TransformerBlock,
-    block_class,
-)
+from macaron_tf.layers import BLOCKS, MacaronBlock, TransformerBlock, block_class
 from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.mixer import Context
 from tests.harness import check_causal, normal, randomized
@@ -109,7 +103,7 @@ def test_no_real_position_sees_padding(name):
 def test_masks_of_an_embedding_reach_the_token_mixer(name):
     """Keras hands the mask on by itself, also where a memory is given too."""
     tokens = np.array([[5, 6, 0, 0], [7, 8, 9, 4]])
-    embedding = TiedEmbedding(12, 8, mask_zero=True)
+    embedding = keras.layers.Embedding(12, 8, mask_zero=True)
     x, memory = embedding(tokens), normal(2, 3, 8)
     encoder, decoder = block_class(name)(**OPTIONS), block_class(name)(**DECODER)
     plain = np.asarray(x)

@@ -12,7 +12,7 @@ def by_the_equation(x, direction, length, bias, dilation):
     y = np.zeros((*x.shape[:2], filters))
     for f in range(filters):
         v = direction[:, :, f].astype("float64")
-        kernel = v if length is None else length[f] * v / np.sqrt((v * v).sum())
+        kernel = length[f] * v / np.sqrt((v * v).sum())
         for t in range(x.shape[1]):
             for i in range(taps):
                 if t - dilation * i >= 0:
@@ -31,14 +31,6 @@ def test_a_convolution_is_the_sum_over_its_taps(taps, dilation):
     x = normal(2, 13, 3)
     layer = randomized(CausalConvolution(4, taps, dilation), x.shape)
     np.testing.assert_allclose(numpy_of(layer(x)), by_the_equation(x, *numbers(layer)), atol=1e-5)
-
-
-def test_without_weight_norm_the_kernel_is_the_weight():
-    x = normal(2, 9, 3)
-    layer = randomized(CausalConvolution(4, 3, 2, weight_norm=False), x.shape)
-    expected = by_the_equation(x, numpy_of(layer.direction), None, numpy_of(layer.bias), 2)
-    np.testing.assert_allclose(numpy_of(layer(x)), expected, atol=1e-5)
-    assert len(layer.weights) == 2
 
 
 def test_a_block_is_two_convolutions_and_the_skip():

@@ -71,8 +71,8 @@ def test_sinusoids_are_section_3_5(layout):
 
 
 @pytest.mark.parametrize("layer", [SinusoidalPositions(), LearnedPositions(10)], ids=str)
-def test_a_start_index_continues_the_sequence(layer):
+def test_positions_may_be_given(layer):
     x = normal(2, 6, 8)
     whole = np.asarray(layer(x))
-    parts = [np.asarray(layer(x[:, t : t + 1], start_index=t)) for t in range(6)]
+    parts = [np.asarray(layer(x[:, t : t + 1], position_ids=np.array([[t]]))) for t in range(6)]
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)
