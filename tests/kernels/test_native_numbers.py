@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import GATES, native, swish_gate, swish_recurrence
+from macaron_tf.kernels import GATES, native, swish_recurrence
 from tests.harness import normal, numpy_of
+from tests.kernels.test_swish_recurrence import (
+    FORMS,
+    by_the_equations,
+    inputs,
+    relative_error,
+    with_gradients,
+)
 
-FORMS = [None, *GATES]  # the recurrence alone, and gated
 ROUNDING = 2.0**-8  # the largest relative error of rounding to bfloat16
 
 
@@ -17,61 +23,10 @@ def built():
         pytest.skip("no C++ compiler, or it fails: see the log")
 
 
-def inputs(length, width, step_size, gate, masked=False, batch=2):
-    """x, the vectors, mask and start."""
-    x = 3 * normal(batch, length, width * (1 if gate is None else 2))
-    vectors = [1 + normal(width, seed=1), normal(width, seed=2)]
-    if gate is not None:
-        vectors += [normal(width, seed=3), normal(width, seed=4)]
-    mask = np.random.default_rng(5).random((batch, length)) < 0.7 if masked else None
-    start = normal(batch, step_size, width, seed=6) if masked and gate is None else None
-    return x, vectors, mask, start
-
-
 def run_native(x, vectors, step_size, gate, mask=None, start=None):
     if gate is None:
         return native.recurrence(x, *vectors, step_size, mask, start)
     return native.gated(x, *vectors, step_size, gate, mask)
-
-
-def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
-    """Equations 3 and 4 of Lei et al. 2022, a position at a time, in float64."""
-    width = vectors[0].shape[0]
-    zeros = tf.zeros((x.shape[0], step_size, width), tf.float64)
-    states = list(tf.unstack(zeros if start is None else start, axis=1))
-    for i, value in enumerate(tf.unstack(x[..., :width], axis=1)):
-        u = states[i] - value
-        c = tf.sigmoid(vectors[0] * u + vectors[1]) * u + value
-        states.append(c if mask is None else tf.where(mask[:, i, None], c, states[i]))
-    c = tf.stack(states[step_size:], axis=1)
-    if gate is None:
-        return c
-    c, z = c + vectors[2], x[..., width:] + vectors[3]
-    if gate == "sigmoid":
-        return c * tf.sigmoid(z)
-    return c * tf.nn.gelu(z, approximate=gate == "gelu_tanh")
-
-
-def with_gradients(function, dtype, x, vectors, step_size, gate, mask, start):
-    """The value, and its gradients for x, the vectors and start, in float64."""
-    tensors = [tf.cast(x, dtype), *(tf.cast(vector, "float32") for vector in vectors)]
-    if start is not None:
-        tensors.append(tf.cast(start, "float32"))
-    if dtype == "float64":
-        tensors = [tf.cast(tensor, dtype) for tensor in tensors]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        vectors = tensors[1 : 1 + len(vectors)]
-        start = None if start is None else tensors[-1]
-        value = function(tensors[0], vectors, step_size, gate, mask, start)
-        weight = tf.cast(normal(*value.shape, seed=7), value.dtype)
-        loss = tf.reduce_sum(tf.cast(value * weight, "float64"))
-    return [tf.cast(tensor, "float64") for tensor in (value, *tape.gradient(loss, tensors))]
-
-
-def relative_error(actual, expected):
-    """The largest error, in units of the largest value."""
-    return np.max(np.abs(actual - expected)) / max(np.max(np.abs(expected)), 1e-30)
 
 
 @pytest.mark.parametrize("gate", FORMS)
@@ -167,16 +122,6 @@ def gate_in_float64(gate: str, z: float) -> tuple[float, float]:
     s = math.nan if math.isnan(z) else 1 / (1 + math.exp(min(-2 * w, 700.0)))
     s = 0.0 if w < -350 else s
     return z * s, s + z * s * (1 - s) * 2 * root * (1 + 3 * 0.044715 * inner**2)
-
-
-def test_the_layer_s_form_agrees_with_the_reference():
-    x, vectors, mask, _ = inputs(20, 33, 2, "gelu", masked=True)
-    for gate in GATES:
-        actual, expected = (
-            numpy_of(swish_gate(x, *vectors, 2, gate, mask, implementation=name))
-            for name in ("native", "scan")
-        )
-        np.testing.assert_allclose(actual, expected, atol=1e-5, err_msg=gate)
 
 
 @pytest.mark.parametrize("gate", [None, "gelu"])

@@ -7,7 +7,7 @@ from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.positions import RelativePositionBias
 from macaron_tf.layers.relative_attention import RelativeAttention, Segment, aligned
 from macaron_tf.models import EncoderConfig, Stack
-from tests.harness import check_causal, normal, numpy_of, randomized, weights_of
+from tests.harness import normal, numpy_of, randomized, weights_of
 
 H, D = 2, 8
 SIZES = {"num_heads": H, "feed_forward_dim": 192}
@@ -113,31 +113,12 @@ def test_no_gradient_flows_into_the_past():
     assert gradients[0] is not None and gradients[1] is None and gradients[2] is None
 
 
-STACKS = ("transformer", "macaron", "swish_rnn")
-
-
-def stack_of(block: str, layers=1, shared_biases=False, **options):
+def stack_of(block: str, layers=1, shared_biases=False):
     keras.utils.set_random_seed(3)
-    config = EncoderConfig(
-        8, D, 192, H, layers, block=block, rnn_step_sizes=2, positions="transformer_xl",
-        epsilon=1e-5, dropout=0.0, attention_dropout=0.0, **{"norm": "pre", **options},
-    )  # fmt: skip
+    config = EncoderConfig(8, D, 192, H, layers, block=block, positions="transformer_xl")
     stack = Stack(config, layers, causal=True, shared_biases=shared_biases)
     stack.build((None, None, D))
     return stack
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("block", STACKS)
-def test_segments_with_memory_are_one_long_segment(block, norm):
-    # The states that are kept are those of the whole text, in every layer.
-    x = normal(2, 18, D)
-    stack = stack_of(block, layers=2, norm=norm)
-    past, parts = stack.init_memory(2, 18), []
-    for start in range(0, 18, 6):
-        y, past = stack.mix(x[:, start : start + 6], Context(), past)
-        parts.append(numpy_of(y))
-    np.testing.assert_allclose(np.concatenate(parts, 1), numpy_of(stack(x)), atol=2e-5)
 
 
 def test_a_memory_that_is_too_short_forgets():
@@ -146,27 +127,6 @@ def test_a_memory_that_is_too_short_forgets():
     _, past = stack.mix(x[:, :6], Context(), stack.init_memory(1, 2))
     y, _ = stack.mix(x[:, 6:], Context(), past)
     np.testing.assert_allclose(numpy_of(y)[:, 0], numpy_of(stack(x[:, 4:7]))[:, -1], atol=1e-5)
-
-
-@pytest.mark.parametrize("block", STACKS)
-def test_no_position_sees_a_later_one_with_memory(block):
-    stack = stack_of(block, layers=2)
-    _, past = stack.mix(normal(2, 6, D, seed=9), Context(), stack.init_memory(2, 6))
-    check_causal(lambda x: stack.mix(x, Context(), past)[0], normal(2, 6, D), moved=1e-3)
-
-
-@pytest.mark.parametrize("window", [4, None])
-@pytest.mark.parametrize("block", STACKS)
-def test_a_token_at_a_time_is_segments_of_one(block, window):
-    x = normal(2, 10, D)
-    stack = stack_of(block, layers=2)
-    cache, past = stack.init_cache(2, 1, window), stack.init_memory(2, window or 10)
-    for t in range(10):
-        y, cache = stack.mix(x[:, t], Context(index=None if window is None else t), cache)
-        expected, past = stack.mix(x[:, t : t + 1], Context(), past)
-        np.testing.assert_allclose(numpy_of(y), numpy_of(expected)[:, 0], atol=2e-5)
-    if window is None:
-        np.testing.assert_allclose(numpy_of(y), numpy_of(stack(x))[:, -1], atol=2e-5)
 
 
 @pytest.mark.parametrize("window", [4, None])

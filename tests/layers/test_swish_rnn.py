@@ -66,8 +66,7 @@ def test_what_xla_compiles_gives_the_same_and_has_the_same_gradients(step_size, 
 
 
 def test_the_gate_may_be_a_sigmoid():
-    x = normal(2, 9, 6)
-    layer = randomized(SwishRNN(10, gate="sigmoid"), x.shape)
+    layer, x = randomized(SwishRNN(10, gate="sigmoid"), (2, 9, 6)), normal(2, 9, 6)
     np.testing.assert_allclose(numpy_of(layer(x)), by_the_equations(layer, x, sigmoid), atol=1e-5)
 
 

@@ -1,113 +1,164 @@
+"""The encoder: any block with any part, mixtures, sharing, factorized embeddings."""
+
 import dataclasses
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.layers.mixer import Context
-from macaron_tf.models import (
-    Encoder,
-    EncoderClassifier,
-    EncoderConfig,
-    PretrainingEncoder,
-    Stack,
-    catalog,
-)
-from tests.harness import check_saved, ids, normal, numpy_of
+from macaron_tf.layers.blocks import BLOCKS
+from macaron_tf.models import Encoder, EncoderConfig
+from tests.harness import check_saved, ids, numpy_of
 
-FAMILIES = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
-
-
-def tiny(family, **overrides):
-    return catalog.config(f"{family}_tiny", **{"vocab_size": 24, "dropout": 0.0, **overrides})
-
-
-def built(model):
-    model.build()
-    return model
+PARTS = {
+    "shared": {"sharing": "all"},
+    "shared_attention": {"sharing": "attention"},
+    "factorized": {"embedding_dim": 6},
+    "languages": {"num_languages": 3, "num_segments": 0},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "without_positions": {"positions": "none", "norm": "pre"},
+    "causal": {"causal": True},
+    "relative_bias": {"relative_bias": "per_layer"},
+}
+ANY = [*BLOCKS, ("transformer", "gmlp", "swish_rnn")]
+IDS = np.array([[2, 5, 6, 7, 3, 0, 0, 0], [2, 9, 8, 7, 6, 5, 4, 3]])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
-def test_padding_changes_no_real_position(family, positions):
-    model = built(Encoder(tiny(family, positions=positions)))
-    tokens = ids(3, 9)
-    alone = numpy_of(model({"token_ids": tokens[1:2, :5]}))
-    tokens[1, 5:] = 0
-    together = numpy_of(model({"token_ids": tokens}))
-    np.testing.assert_allclose(together[1, :5], alone[0], atol=1e-5)
+def tiny(**changes) -> EncoderConfig:
+    shape = {"vocab_size": 16, "hidden_dim": 8, "feed_forward_dim": 24, "num_heads": 2}
+    rest = {"num_layers": 3, "max_length": 10, "dropout": 0.0, "attention_dropout": 0.0}
+    return EncoderConfig(**{**shape, **rest, "initializer_range": 0.3, **changes})
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_dynamic_lengths_need_no_new_trace(family):
-    model = built(Encoder(tiny(family)))
-    traces = []
+def built(config: EncoderConfig) -> Encoder:
+    keras.utils.set_random_seed(1)
+    encoder = Encoder(config)
+    encoder.build()
+    return encoder
+
+
+# Each block and each part once; all pairs in `make test-slow`.
+PAIRS = [
+    pytest.param(block, part, marks=() if i % len(ANY) == j else pytest.mark.slow)
+    for i, part in enumerate(PARTS)
+    for j, block in enumerate(ANY)
+]
+
+
+@pytest.mark.parametrize(("block", "parts"), PAIRS)
+def test_every_block_takes_every_part(block, parts, tmp_path):
+    config = tiny(block=block, **PARTS[parts])
+    encoder = built(config)
+    inputs = {"token_ids": tf.constant(IDS)}
+    hidden = numpy_of(encoder(inputs))
+    assert hidden.shape == (*IDS.shape, 8) and np.isfinite(hidden).all()
+    # Padding is seen by no real position.
+    shorter = numpy_of(encoder({"token_ids": tf.constant(IDS[:1, :5])}))
+    np.testing.assert_allclose(hidden[:1, :5], shorter, atol=1e-5)
+    # A later token is seen unless the encoder is causal.
+    changed = IDS.copy()
+    changed[1, -1] = 9
+    moved = np.abs(numpy_of(encoder({"token_ids": tf.constant(changed)})) - hidden)[1]
+    if config.causal:
+        assert moved[:-1].max() == 0
+    elif set(config.blocks) - {"swish_rnn"}:
+        assert moved[0].max() > 0
+    again = EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config))))
+    assert again == config
+    check_saved(encoder, inputs, tmp_path)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_dynamic_lengths_need_no_new_trace(block):
+    encoder, traces = built(tiny(block=block, relative_bias="per_layer")), []
 
     @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
     def encode(tokens):
         traces.append(tokens.shape)
-        return model({"token_ids": tokens})
+        return encoder({"token_ids": tokens})
 
     for length in (2, 4, 9):
-        expected = numpy_of(model({"token_ids": ids(2, length)}))
-        np.testing.assert_allclose(encode(ids(2, length)), expected, atol=1e-5)
+        tokens = ids(2, length, vocab_size=16)
+        np.testing.assert_allclose(encode(tokens), encoder({"token_ids": tokens}), atol=1e-5)
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_saved_model_is_the_same_one(family, tmp_path):
-    inputs, config = {"token_ids": ids(2, 7)}, tiny(family)
-    check_saved(built(PretrainingEncoder(config, sentence_pair=True)), inputs, tmp_path)
-    check_saved(built(EncoderClassifier(config, 3)), inputs, tmp_path)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_shared_layers_count_once(block):
+    def count(**changes):
+        return built(tiny(block=block, **changes)).stack.count_params()
+
+    one, three = count(num_layers=1), count()
+    assert count(sharing="all") == one < three
+    # What the one does not share the other does.
+    assert count(sharing="attention") + count(sharing="feed_forward") == one + three
 
 
-def test_segments_count_and_are_0_by_default():
-    model, tokens = built(Encoder(tiny("bert"))), ids(2, 7)
-    plain = numpy_of(model({"token_ids": tokens}))
-    zeros = {"token_ids": tokens, "segment_ids": np.zeros_like(tokens)}
-    np.testing.assert_array_equal(numpy_of(model(zeros)), plain)
-    ones = {"token_ids": tokens, "segment_ids": np.ones_like(tokens)}
-    assert np.abs(numpy_of(model(ones)) - plain).max() > 1e-3
+def test_shared_layers_are_the_same_function():
+    first, *others = built(tiny(sharing="all")).stack.blocks
+    x = tf.random.stateless_normal((2, 5, 8), (1, 2))
+    for block in others:
+        np.testing.assert_array_equal(numpy_of(block(x)), numpy_of(first(x)))
+
+
+def test_only_blocks_with_scores_have_a_bias():
+    def count(block, kind):
+        return len(built(tiny(block=block, relative_bias=kind)).stack.biases)
+
+    assert count(("transformer", "gmlp"), "per_layer") == 2
+    assert count("amlp", "shared") == count("gmlp", "per_layer") == 0
+    assert count("macaron", "shared") == 1
+
+
+def test_step_sizes_that_differ_are_shared_among_equals():
+    config = tiny(block="swish_rnn", rnn_step_sizes=(1, 2), sharing="all", num_layers=4)
+    blocks = built(config).stack.blocks
+    weights = [[id(weight) for weight in block.weights] for block in blocks]
+    assert weights[0] == weights[2] != weights[1] == weights[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "neutral", "other"),
+    [
+        ("segment_ids", [0] * 8, [1] * 8),
+        ("language_ids", [0] * 8, [0] * 4 + [1] * 4),
+        ("position_ids", range(8), [0, 1, 2, 3] * 2),
+    ],
+)
+def test_ids_of_segments_languages_and_positions_count(name, neutral, other):
+    encoder, tokens = built(tiny(num_languages=2)), {"token_ids": tf.constant(IDS[1:])}
+    plain, neutral, other = (
+        numpy_of(encoder({**tokens, **({name: tf.constant([list(more)])} if more else {})}))
+        for more in (None, neutral, other)
+    )
+    np.testing.assert_array_equal(neutral, plain)
+    assert np.abs(other - plain).max() > 1e-3
+
+
+def test_shared_embeddings_are_one_table():
+    first = built(tiny(embedding_dim=6))
+    second = Encoder(tiny(embedding_dim=6, hidden_dim=4, num_layers=1), first.embeddings)
+    second.build()
+    assert second.embeddings is first.embeddings
+    with pytest.raises(ValueError, match="6 wide, the configuration says 8"):
+        Encoder(tiny(), first.embeddings)
 
 
 def test_a_longer_row_than_the_learned_positions_is_refused():
-    model = built(Encoder(tiny("bert", max_length=4)))
-    with pytest.raises(ValueError, match="5 positions is longer than the 4"):
-        model({"token_ids": ids(1, 5)})
-
-
-def test_one_step_size_may_be_given_alone():
-    config = EncoderConfig(8, 8, 192, 2, 2, block="swish_rnn", rnn_step_sizes=2)
-    assert config.rnn_step_sizes == (2,)
-    assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
-
-
-@pytest.mark.parametrize("relative_bias", ["shared", "per_layer"])
-@pytest.mark.parametrize("room", [None, 6])
-def test_cached_decoding_adds_the_relative_bias(relative_bias, room):
-    config = EncoderConfig(
-        8, 8, 16, 2, 2, block=("transformer", "macaron"), scaled=False, relative_bias=relative_bias
-    )
-    stack, x = Stack(config, 2, causal=True), normal(2, 5, 8)
-    stack.build(x.shape)
-    for bias in stack.biases:
-        bias.table.assign(normal(*bias.table.shape))
-    whole = np.asarray(stack(x))
-    cache = stack.init_cache(2, 1, room)
-    for t in range(5):
-        y, cache = stack.mix(x[:, t], Context(index=None if room is None else t), cache)
-        np.testing.assert_allclose(np.asarray(y), whole[:, t], atol=1e-5)
+    with pytest.raises(ValueError, match="8 positions is longer than the 4"):
+        built(tiny(max_length=4))({"token_ids": IDS})
 
 
 def test_without_what_only_bert_has():
     """No LayerNorm after the embeddings, root mean squares, no biases, wide heads, gates."""
-    config = EncoderConfig(
-        20, 8, 16, 2, 2, norm="pre", norm_type="rms", embedding_norm=False, use_bias=False,
-        head_dim=6, gated=True, scaled=False, causal=True, num_segments=0,
+    encoder = built(
+        EncoderConfig(
+            20, 8, 16, 2, 2, norm="pre", norm_type="rms", embedding_norm=False, use_bias=False,
+            head_dim=6, gated=True, scaled=False, causal=True, num_segments=0,
+        )
     )  # fmt: skip
-    encoder = Encoder(config)
-    encoder.build()
     names = {weight.path.split("/", 1)[1].split("/")[-1] for weight in encoder.weights}
     assert names == {"table", "scale", "kernel"}
     # Tables of 20 tokens and 512 positions; norms; Q, K, V and output of 2 x 6; gated 3 x 8 x 16.
@@ -115,10 +166,7 @@ def test_without_what_only_bert_has():
 
 
 def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():
-    config = EncoderConfig(20, 64, 256, 2, 4, scaled_outputs=True)
-    encoder = Encoder(config)
-    encoder.build()
-    block = encoder.stack.blocks[0]
+    block = built(EncoderConfig(20, 64, 256, 2, 4, scaled_outputs=True)).stack.blocks[0]
     first = np.asarray(block.feed_forward_1.sublayer.inner.kernel).std()
     last = np.asarray(block.feed_forward_1.sublayer.outer.kernel).std()
     # 4 layers of 2 sub-layers; 16,384 draws: 1% is two standard errors.

@@ -1,87 +1,186 @@
+"""Encoder-decoders of translation, T5 and BART: caches, causality, what is tied, the source's own
+encoder."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
-from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
-from tests.harness import check_saved, ids
+from macaron_tf.layers import MultiHeadAttention
+from macaron_tf.models import EncoderDecoder, catalog
+from macaron_tf.models.encoder_decoder import first_stage_variables
+from tests.harness import check_saved, ids, numpy_of
+
+SHAPES = {
+    "vocab_size": 24,
+    "hidden_dim": 16,
+    "feed_forward_dim": 96,
+    "num_heads": 2,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+SYSTEMS = {
+    "transformer_tiny": {},
+    "t5_tiny": {},
+    "t5_1_1_small": {"head_dim": 6},
+    "bart_tiny": {"max_length": 8, "logits_bias": True, "initializer_range": 0.3},
+}
+BLOCKS = ("transformer", "macaron", "swish_rnn")
+OWN_SOURCE = {"num_source_layers": 2, "source_vocab_size": 40, "num_decoder_layers": 1}
 
 
-def small(block="macaron", **options):
-    defaults = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    config = EncoderDecoderConfig(24, 16, 32, 2, 2, 2, block=block, **{**defaults, **options})
-    model = EncoderDecoder(config)
+def small(system="transformer_tiny", **options) -> EncoderDecoder:
+    """A tiny model with other than its first numbers in biases and scales too."""
+    model = EncoderDecoder(catalog.config(system, **{**SHAPES, **SYSTEMS[system], **options}))
     model.build()
+    rng = np.random.default_rng(0)
+    model.set_weights([w + rng.normal(0, 0.2, w.shape) for w in model.get_weights()])
     return model
 
 
-def inputs(batch=3, source_length=7, target_length=6):
-    source, target = ids(batch, source_length), ids(batch, target_length, seed=1)
+def inputs():
+    source, target = ids(3, 7), ids(3, 6, seed=1)
     source[-1, 4:] = 0
     target[:, 0] = 2
     return {"source": source, "target": target}
 
 
 @pytest.mark.parametrize(
-    ("block", "norm"),
+    ("system", "options"),
     [
-        ("macaron", "pre"),
-        ("transformer", "post"),
-        pytest.param("macaron", "post", marks=pytest.mark.slow),
-        pytest.param("transformer", "pre", marks=pytest.mark.slow),
+        *((system, {"block": block}) for system in SYSTEMS for block in BLOCKS),
+        ("transformer_tiny", {"norm": "post"}),
     ],
 )
-def test_cached_decoding_equals_uncached(block, norm):
-    model, batch = small(block, norm=norm), inputs()
+def test_cached_decoding_equals_uncached_and_no_future_leaks(system, options):
+    model, batch = small(system, **options), inputs()
     whole = np.asarray(model(batch))
+    assert whole.std() > 0.1
+    for room in (8, None):
+        context, cache = model.init_decode(tf.constant(batch["source"]), 2, room)
+        for t in range(6):
+            both = np.repeat(batch["target"][:, t : t + 1], 2, axis=1)
+            step, cache = model.decode_step(both, t, context, cache)
+            for beam in range(2):
+                np.testing.assert_allclose(step[:, beam], whole[:, t], atol=2e-5)
+    for t in range(1, 6):
+        changed = batch["target"].copy()
+        changed[:, t:] = 5
+        found = np.asarray(model({**batch, "target": changed}))
+        np.testing.assert_allclose(found[:, :t], whole[:, :t], atol=1e-6)
+    # Padded rows and columns change nothing, and stay finite.
+    wide = {name: np.pad(value, ((0, 2), (0, 1))) for name, value in batch.items()}
+    found = np.asarray(model(wide))
+    np.testing.assert_allclose(found[:3, :6], whole, atol=2e-5)
+    assert np.isfinite(found).all()
+
+
+def test_steps_in_a_graph_equal_the_whole():
+    model, batch = small("transformer_tiny", block="macaron"), inputs()
 
     @tf.function
     def cached(source, target):
-        context, cache = model.init_decode(source, 2, 8)
+        context, cache = model.init_decode(source, 1, 8)
         steps = []
         for t in range(6):
-            tokens = tf.repeat(target[:, t : t + 1], 2, axis=1)
-            logits, cache = model.decode_step(tokens, tf.constant(t), context, cache)
+            logits, cache = model.decode_step(target[:, t : t + 1], tf.constant(t), context, cache)
             steps.append(logits)
-        return tf.stack(steps, axis=2)  # (B, K, T, V)
+        return tf.concat(steps, axis=1)  # (B, T, V)
 
-    stepped = cached(batch["source"], batch["target"]).numpy()
-    np.testing.assert_allclose(stepped[:, 0], whole, atol=1e-5)
-    np.testing.assert_allclose(stepped[:, 1], whole, atol=1e-5)
-
-
-def test_padding_changes_nothing():
-    model, batch = small(), inputs(1)
-    wide = {name: np.pad(value, ((0, 2), (0, 3))) for name, value in batch.items()}
-    np.testing.assert_allclose(np.asarray(model(wide))[:1, :6], np.asarray(model(batch)), atol=1e-5)
-    assert np.isfinite(np.asarray(model(wide))).all()
+    found = cached(batch["source"], batch["target"])
+    np.testing.assert_allclose(found, np.asarray(model(batch)), atol=2e-5)
 
 
-def test_no_future_target_token_leaks():
-    model, batch = small(), inputs(1)
-    whole = np.asarray(model(batch))
-    for t in range(5):
-        target = batch["target"].copy()
-        target[:, t + 1 :] = 5
-        changed = np.asarray(model({**batch, "target": target}))
-        np.testing.assert_array_equal(changed[:, : t + 1], whole[:, : t + 1])
-
-
-def test_saved_model_equals_the_one_in_memory(tmp_path):
-    model, batch = small(), inputs()
-    assert check_saved(model, batch, tmp_path).config == model.config
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_saved_models_are_the_ones_in_memory(system, tmp_path):
+    model = small(system)
+    assert check_saved(model, inputs(), tmp_path).config == model.config
     model.save_weights(tmp_path / "model.weights.h5")
-    other = small()
+    other = small(system)
     other.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_array_equal(np.asarray(other(batch)), np.asarray(model(batch)))
+    np.testing.assert_array_equal(np.asarray(other(inputs())), np.asarray(model(inputs())))
 
 
 def test_mixed_bfloat16_stays_near_float32():
-    exact = small()
+    exact = EncoderDecoder(catalog.config("macaron_tiny", **SHAPES))
     half = EncoderDecoder(exact.config, dtype="mixed_bfloat16")
-    half.build()
+    exact.build(), half.build()
     half.set_weights(exact.get_weights())
-    batch = inputs()
     assert all(weight.dtype == "float32" for weight in half.weights)
-    difference = np.asarray(tf.cast(half(batch), tf.float32)) - np.asarray(exact(batch))
+    difference = numpy_of(half(inputs())) - np.asarray(exact(inputs()))
     # bfloat16 keeps 8 bits: 2^-8 relative, over logits of about unit scale.
     assert 0 < np.abs(difference).max() < 0.1
+
+
+def test_encoder_looks_both_ways_and_the_table_is_one():
+    model = small("t5_tiny")
+    [encoder_bias], [decoder_bias] = model.encoder.biases, model.decoder.biases
+    assert encoder_bias.bidirectional and not decoder_bias.bidirectional
+    hidden = np.random.default_rng(0).normal(size=(1, 2, 16)).astype("float32")
+    table = np.asarray(model.embedding.table)
+    np.testing.assert_allclose(model.logits(hidden), hidden / 4 @ table.T, atol=1e-5)
+    bart = small("bart_tiny")
+    expected = hidden @ np.asarray(bart.embedding.table).T + np.asarray(bart.logits_bias)
+    np.testing.assert_allclose(bart.logits(hidden), expected, atol=1e-5)
+    sides = bart.source_embeddings, bart.target_embeddings
+    assert all(side.tokens is bart.embedding for side in sides)
+    assert sides[0].position_layer is not sides[1].position_layer
+    with pytest.raises(ValueError, match="max_length=9 is more than the 8 positions"):
+        bart.init_decode(inputs()["source"], 1, 9)
+
+
+def test_unscaled_queries_start_narrower():
+    layer = MultiHeadAttention(
+        8, head_dim=16, scaled=False, use_bias=False, kernel_initializer="lecun_normal"
+    )
+    layer.build((None, None, 256))
+    query, key, value = np.split(np.asarray(layer.query_key_value.kernel), 3, axis=1)
+    np.testing.assert_allclose(
+        [query.std(), key.std(), value.std()], [1 / 64, 1 / 16, 1 / 16], rtol=0.05
+    )
+
+
+@pytest.mark.parametrize("system", ["bart_tiny", "t5_tiny"])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_source_of_another_vocabulary_has_an_encoder_of_its_own(system, block):
+    model = small(system, block=block, **OWN_SOURCE)
+    source, target = ids(2, 7, vocab_size=40), ids(2, 5)
+    source[-1, 4:] = 0
+    read = model.source_encoder({"token_ids": source})
+    x = model.source_embeddings(source, vectors=read)
+    expected = model.encoder(x, mask=ops.not_equal(source, 0))
+    np.testing.assert_allclose(np.asarray(model.encode(source)), np.asarray(expected), atol=1e-6)
+    logits = model({"source": source, "target": target})
+    assert tuple(logits.shape) == (2, 5, 24)
+    # Cached decoding reads the source the same way.
+    context, cache = model.init_decode(source, 1, 5)
+    for t in range(5):
+        step, cache = model.decode_step(target[:, t : t + 1], t, context, cache)
+        np.testing.assert_allclose(np.asarray(step[:, 0]), np.asarray(logits[:, t]), atol=1e-4)
+
+
+def test_the_source_encoder_is_all_that_is_added():
+    plain, more = (
+        small("bart_tiny", **{**OWN_SOURCE, "num_source_layers": layers}) for layers in (0, 2)
+    )
+    assert plain.source_encoder is None
+    own = {id(weight) for weight in more.source_encoder.weights}
+    rest = [tuple(weight.shape) for weight in more.weights if id(weight) not in own]
+    assert rest == [tuple(weight.shape) for weight in plain.weights]
+    assert len(own) == len(more.weights) - len(plain.weights)
+
+
+@pytest.mark.parametrize("block", ["transformer", "macaron"])
+def test_the_first_stage_is_the_papers(block):
+    model = small("bart_tiny", block=block, **OWN_SOURCE)
+    trained = first_stage_variables(model)
+    rest = [variable for variable in trained if "source_encoder" not in variable.path]
+    assert len(model.source_encoder.trainable_variables) == len(trained) - len(rest)
+    tables, (kernel, bias) = rest[:2], rest[2:]
+    assert [tuple(table.shape) for table in tables] == [(8, 16), (8, 16)]
+    assert tuple(kernel.shape) == (16, 48) and tuple(bias.shape) == (48,)
+    first, second = ({id(v) for v in model.encoder.blocks[n].trainable_variables} for n in range(2))
+    assert {id(kernel), id(bias)} <= first - second

@@ -29,10 +29,11 @@ def segments_of(model, token_ids, length, past=None):
     return np.concatenate(found, 1), past
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_memory_that_reaches_back_to_the_start_is_the_whole_text(block):
+def test_a_memory_that_reaches_back_to_the_start_is_the_whole_text(block, norm):
     token_ids = ids(2, 18, vocab_size=V)
-    model = model_of(memory_length=18, block=block)
+    model = model_of(memory_length=18, block=block, norm=norm)
     found, _ = segments_of(model, token_ids, 6)
     np.testing.assert_allclose(found, numpy_of(model({"token_ids": token_ids})), atol=1e-4)
 

@@ -1,12 +1,12 @@
 """The task models: shapes, masks, both orders of two texts, configuration, dtypes."""
 
-import keras
 import numpy as np
 import pytest
 
 from macaron_tf.models import (
     CausalChooser,
     CausalClassifier,
+    EncoderClassifier,
     EncoderConfig,
     EncoderSpanReader,
     EncoderTagger,
@@ -89,21 +89,15 @@ def test_each_choice_is_scored():
     assert symbolic(model, {"token_ids": ids(5, 2, 10)}).shape == (5, 2)
 
 
-@pytest.mark.parametrize("kind", ["classifier", "chooser"])
-def test_saved_model_equals_the_one_in_memory(kind, tmp_path):
-    inputs = batch(PAIRS[:4])
-    model = CausalClassifier(CONFIG, 2, symmetric=True) if kind == "classifier" else None
-    if model is None:
-        model = CausalChooser(CONFIG)
-        inputs = {"token_ids": inputs["token_ids"].reshape(2, 2, 10)}
-    check_saved(built(model), inputs, tmp_path)
-
-
 ENCODER = EncoderConfig(24, 16, 32, 2, 1, max_length=12)
 MAKE = {
     "spans": lambda **options: EncoderSpanReader(ENCODER, **options),
     "tags": lambda **options: EncoderTagger(ENCODER, 5, 0.2, **options),
+    "classes": lambda **options: EncoderClassifier(ENCODER, 3, **options),
+    "causal": lambda **options: CausalClassifier(CONFIG, 2, symmetric=True, **options),
+    "choices": lambda **options: CausalChooser(CONFIG, **options),
 }
+SHAPES = {"spans": (3, 2, 10), "tags": (3, 10, 5), "classes": (3, 3), "causal": (3, 2)}
 
 
 def inputs():
@@ -116,18 +110,16 @@ def inputs():
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_a_copy_gives_the_same(name):
+def test_a_saved_model_and_one_of_bfloat16_give_the_same(name, tmp_path):
     network = MAKE[name]()
     network.build()
-    assert network.pooler is None
+    assert (network.pooler is None) == (name != "classes")
     given = inputs()
+    if name == "choices":
+        given = {"token_ids": np.stack([given["token_ids"]] * 2, axis=1)}
     logits = numpy_of(network(given, training=False))
-    assert symbolic(network, given).shape == logits.shape
-    assert logits.shape == {"spans": (3, 2, 10), "tags": (3, 10, 5)}[name]
-    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(network))
-    assert copy.get_config() == network.get_config()
-    copy.set_weights(network.get_weights())
-    np.testing.assert_array_equal(numpy_of(copy(given, training=False)), logits)
+    assert symbolic(network, given).shape == logits.shape == SHAPES.get(name, (3, 2))
+    check_saved(network, given, tmp_path)
     half = MAKE[name](dtype="mixed_bfloat16")
     half.build()
     half.set_weights(network.get_weights())
@@ -151,8 +143,8 @@ def test_an_answer_lies_in_the_context():
 
 def test_padding_changes_nothing():
     given = inputs()
-    for make in MAKE.values():
-        network = make()
+    for name in ("spans", "tags"):
+        network = MAKE[name]()
         network.build()
         whole = numpy_of(network(given, training=False))
         short = {key: value[1:2, :6] for key, value in given.items()}
