@@ -157,7 +157,6 @@ def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
     """Keeps an element with probability 1 - rate, scaled so that its expected value is x.
 
     Args:
-        x: `(..., D)`, float32 or bfloat16.
         rate: from 0 up to, not including, 1; taken to the nearest 1 / 65,536.
         key: `(2,)` integers, the seed: the same key drops the same positions.
 
@@ -170,7 +169,6 @@ def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
     """`(x - mean) / sqrt(variance + epsilon) * scale + offset` over the last axis.
 
     Args:
-        x: `(..., D)`, float32 or bfloat16.
         scale, offset: `(D,)`, or None for ones and zeros.
 
     References: Ba et al. 2016.
@@ -185,7 +183,6 @@ def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
     """`GELU(x + bias)`, exact or, with `approximate`, by its tanh form.
 
     Args:
-        x: `(..., D)`, float32 or bfloat16.
         bias: `(D,)`.
 
     References: Hendrycks and Gimpel 2016.

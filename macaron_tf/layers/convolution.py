@@ -88,7 +88,6 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
     If the widths differ, a 1 x 1 convolution brings x to F channels.
 
     Args:
-        filters, kernel_size, dilation: of both convolutions.
         spatial_dropout: whether a channel is dropped in all positions of a sequence together.
 
     Call arguments: `x (B, L, C)`. Returns `(B, L, F)`.

@@ -39,11 +39,6 @@ class NarrowColumns(keras.initializers.Initializer):
     For the query's part of a fused projection whose scores are not divided by sqrt(d): it starts
     1/sqrt(d) as wide, so that attention starts as it would with the division.
 
-    Args:
-        initializer: of the whole matrix.
-        columns: how many are multiplied.
-        factor: by what.
-
     References: Raffel et al. 2020 (T5), its released code.
     """
 

@@ -109,9 +109,6 @@ class GatedMLP(Mixer):
         toeplitz: see `SpatialGating`.
         tiny_attention_dim: width of the head, 64 or 128 in the paper; None for no attention.
         activation: of the inner channels, the paper's is `"gelu"`.
-        activation_dropout: probability of dropping an inner activation, 0 to 1.
-        attention_dropout: on the tiny attention's weights, 0 to 1.
-        epsilon, affine: of the LayerNorm in the gate.
         kernel_initializer: of all matrices but the one between positions.
 
     Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which no real position

@@ -15,7 +15,6 @@ class TableHead(Head):
     Args:
         vocab_size: V.
         use_bias: whether each token has a bias.
-        initializer_range: see `Head`.
     """
 
     def __init__(

@@ -16,7 +16,6 @@ def normalization(
         norm_type: `"layer"`, or `"rms"`: neither centred nor offset (T5's).
         epsilon: added to the variance, or to the mean square.
         affine: whether there is a trained scale and, of `"layer"`, an offset.
-        kwargs: `name`, `dtype`.
 
     References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
     """

@@ -19,7 +19,6 @@ class Residual(Recording, keras.layers.Layer):
         sublayer: the layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
         step_size: the ODE solver's step; 1 for a Transformer, 1/2 for Macaron's feed-forwards.
         dropout: probability of dropping an element of the sub-layer's output, 0 to 1.
-        norm: `"pre"` or `"post"`.
         epsilon, affine, norm_type: of the norm, see `normalization`.
 
     Call arguments: `x (B, L, D)`, and by keyword the sub-layer's, such as `memory` and

@@ -20,7 +20,6 @@ class SwishRNN(Mixer):
         inner_dim: R, the width of the recurrence.
         step_size: k, positions of one step: position i follows i - k.
         gate: `"gelu"` (the paper's choice), `"gelu_tanh"` or `"sigmoid"`.
-        activation_dropout: probability of dropping an element before W3, 0 to 1.
         kernel_initializer: of the matrices. W1 and W2 are one fused matrix, whose fan-out the
             initializer sees.
         output_initializer: of W3, where it differs.

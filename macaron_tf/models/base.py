@@ -11,9 +11,6 @@ from macaron_tf.settings import Settings
 class Model(Recording, keras.Model):
     """Base of the models, each named like its class: `encoder_classifier`, and so on.
 
-    Args:
-        config: of its shapes and parts.
-
     Attributes:
         pooler, language_head: BERT's and a language model's, for which pre-trained weights are
             taken over; None = there is none.

@@ -48,7 +48,6 @@ class GeneratorDiscriminator(TaskModel):
 
     Args:
         config: of the discriminator.
-        generator_config: of the generator.
 
     Attributes:
         encoder: an `Encoder`.

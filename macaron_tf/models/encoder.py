@@ -17,7 +17,6 @@ class Encoder(Model):
     """Embeddings and a stack of blocks: `(B, L)` ids to `(B, L, D)`.
 
     Args:
-        config: shapes and parts.
         embeddings: shared with another encoder; None = its own.
 
     Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, which no real position sees,

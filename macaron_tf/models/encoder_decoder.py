@@ -28,9 +28,6 @@ class EncoderDecoder(Model):
     to the vocabulary. Id 0 is padding in both. A source of another vocabulary is read by an
     encoder of its own, whose output takes the place of the tokens' embeddings.
 
-    Args:
-        config: an `EncoderDecoderConfig`.
-
     Call arguments: `{"source": (B, S), "target": (B, T)}`, int ids; the target is the decoder's
     input, shifted right by the caller. Returns logits `(B, T, V)`.
 

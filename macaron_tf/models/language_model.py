@@ -13,7 +13,6 @@ class TokenModel(Model):
     """Base of the models whose embeddings also score the tokens, see `NextTokenHead`.
 
     Args:
-        config: of the encoder.
         use_bias: whether each token's score has a bias.
     """
 
@@ -46,9 +45,6 @@ class TokenModel(Model):
 
 class LanguageModel(TokenModel):
     """Token ids to scores of each next token.
-
-    Args:
-        config: of the encoder, `causal`.
 
     Call arguments: a dict of the encoder's inputs, `token_ids (B, L)` int and the rest. Returns
     logits `(B, L, V)`, those at position t for the token at t + 1.

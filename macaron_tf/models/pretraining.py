@@ -17,7 +17,6 @@ class PretrainingEncoder(Model):
     """An encoder with heads for masked tokens and, if asked for, sentence pairs and boundaries.
 
     Args:
-        config: of the encoder.
         sentence_pair: add the pooler and the head of two classes: 0 = two segments stand as they
             did in the text, 1 = the second is from elsewhere, or they are swapped.
         span_boundary: add the head that predicts masked spans from their outer boundaries.

@@ -21,7 +21,6 @@ class SiameseEncoder(TaskModel):
     """An encoder and a pooling, the same for each sentence of a pair or triplet.
 
     Args:
-        config: of the encoder; any block.
         pooling: `"mean"`, `"max"` or `"cls"`, see `Pooling`.
         normalize: give vectors of length 1.
         num_classes: C of a classifier over pairs, used in training only; 0 = none.

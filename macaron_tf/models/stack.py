@@ -25,7 +25,6 @@ class Stack(Mixer):
 
     Args:
         config: of the blocks, and which block each layer has.
-        num_layers: depth.
         causal, cross_attention: see `Block`.
         sharing: the operators whose weights, norms included, are one and the same in all layers
             of equal block and step size, see `EncoderConfig`.

@@ -68,10 +68,6 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     def two_streams(self, inputs, memory, training=None):
         """The next segment of a text: h `(B, L, D)`, g `(B, P, D)` and the new memory.
 
-        Args:
-            inputs: see `call`.
-            memory: from `init_memory` or the last segment.
-
         References: Yang et al. 2019 (XLNet), section 2.3.
         """
         order = inputs["order"]

@@ -95,8 +95,7 @@ def token_sums(
 
     Args:
         logits: `(N, V)`, any float type; the loss is computed in float32.
-        labels: `(N,)` int.
-        weights: `(N,)` float32.
+        labels: `(N,)` int; weights: `(N,)` float32.
         token_ids: `(B, L)`, the network's input.
 
     Returns:

@@ -37,16 +37,12 @@ def permute_tokens(
     last in the order of factorization, uniformly at random.
 
     Args:
-        batch: `token_ids (B, L)` int, L static, and anything else, which is passed on.
-        seed: `(2,)` int; or `(B, 2)`, one for each row.
+        batch, seed: see `mask_tokens`.
         partial: K: one token in K is predicted.
 
     Returns:
         The batch with `order (B, L)` int32, -1 at given tokens and from 0 on, each number once a
         row, at predicted ones; and the `masked_features (B, P)` of these.
-
-    Raises:
-        ValueError: L is not static.
 
     References: Yang et al. 2019 (XLNet), section 2.3, and its released code.
     """

@@ -114,18 +114,12 @@ class ReplacedTokenObjective(PretrainingObjective):
 
 
 def sample(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Inverse-CDF sampling of one token from each softmax, PAD left out.
+    """Inverse-CDF sampling of one token from each softmax, PAD left out: `(N,)` int32.
 
     One uniform draw per sample instead of the V of Gumbel's method, few enough to come with the
     batch. The sum is taken over blocks, then within one: running over all of V takes ten times as
-    long as the softmax.
-
-    Args:
-        logits: `(N, V)` float32.
-        uniform: `(N,)` float32 in [0, 1).
-
-    Returns:
-        `(N,)` int32, without a gradient.
+    long as the softmax. Logits are `(N, V)`, draws `(N,)` in [0, 1), both float32; no gradient
+    flows.
     """
     logits = tf.stop_gradient(logits)
     size = logits.shape[1]
