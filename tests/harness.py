@@ -7,7 +7,6 @@ import scipy.special
 from keras import ops
 
 from macaron_tf.errors import UserError
-from macaron_tf.layers.mixer import Context
 
 
 def refuses(message: str, function, *args, **options) -> str:
@@ -128,26 +127,6 @@ def softmax(x: np.ndarray) -> np.ndarray:
 def gelu(x: np.ndarray) -> np.ndarray:
     """The exact form, by the normal distribution's cumulative function."""
     return x * scipy.special.ndtr(x)
-
-
-def assert_prefill_equals_steps(layer: keras.layers.Layer, x: np.ndarray, cache) -> None:
-    """Prefilling `x (B, L, D)` in two pieces gives the whole layer's output and the steps' cache.
-
-    Args:
-        layer: built, of fixed state.
-        x: the input of its steps.
-        cache: after the last step, `(B / K, K, ...)`.
-    """
-    read = layer.init_cache(len(x), 1, None)
-    first, read = layer.mix(x[:, :5], Context(), read)
-    last, read = layer.mix(x[:, 5:], Context(), read)
-    found = np.concatenate([numpy_of(first), numpy_of(last)], axis=1)
-    np.testing.assert_allclose(found, numpy_of(layer(x)), atol=1e-5)
-    for one, other in zip(keras.tree.flatten(read), keras.tree.flatten(cache), strict=True):
-        # (B, K, ...) -> (B K, 1, ...)
-        np.testing.assert_allclose(
-            numpy_of(one), numpy_of(other).reshape(one.shape), atol=1e-5, rtol=0
-        )
 
 
 def numpy_of(tensor) -> np.ndarray:

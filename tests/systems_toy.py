@@ -8,12 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.layers.blocks import BLOCKS
-from macaron_tf.models import (
-    CausalClassifier,
-    EncoderClassifier,
-    LanguageModel,
-    PretrainingEncoder,
-)
+from macaron_tf.models import CausalClassifier, EncoderClassifier, LanguageModel, PretrainingEncoder
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.electra import GeneratorDiscriminator, generator_config
 from macaron_tf.models.encoder_decoder import EncoderDecoder

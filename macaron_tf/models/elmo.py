@@ -76,22 +76,17 @@ class Elmo(Model):
         super().__init__(config, **kwargs)
         policy = self.dtype_policy
         self.words = CharacterCNN(
-            config.filters,
-            config.projection_dim,
-            CHARACTERS,
-            config.char_dim,
-            config.num_highways,
+            output_dim=config.projection_dim,
+            vocab_size=CHARACTERS,
+            **config.options("filters", "char_dim", "num_highways"),
             dtype=policy,
             name="words",
         )
         self.forwards, self.backwards = (
             ProjectedLSTMStack(
-                config.num_layers,
-                config.lstm_dim,
-                config.projection_dim,
-                config.clip,
+                units=config.lstm_dim,
                 backwards=name == "backwards",
-                dropout=config.dropout,
+                **config.options("num_layers", "projection_dim", "clip", "dropout"),
                 dtype=policy,
                 name=name,
             )

@@ -131,7 +131,7 @@ class EncoderDecoder(Model):
         if self.source_encoder:
             vectors = self.source_encoder({"token_ids": source}, training=training)  # (B, S, D)
         x = self.source_embeddings(source, vectors=vectors, training=training)
-        context = Context(mask=self.padding_mask(source), training=training)
+        context = Context(mask=ops.not_equal(source, PAD), training=training)
         return self.encoder.mix(x, context)[0]
 
     def hidden_states(self, inputs, training=None):
@@ -140,21 +140,19 @@ class EncoderDecoder(Model):
         memory = self.encode(source, training=training)
         x = self.target_embeddings(target, training=training)
         # Padding is at the end of a target: the causal mask hides it from every real token.
-        context = Context(memory=memory, memory_mask=self.padding_mask(source), training=training)
+        context = Context(memory=memory, memory_mask=ops.not_equal(source, PAD), training=training)
         return self.decoder.mix(x, context)[0]
 
-    def logits(self, hidden):
-        """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
-        hidden = self._to_score(hidden)
-        if self.output_projection:
-            return self._biased(self.output_projection(hidden))
-        return self._biased(self.embedding.logits(hidden))
-
-    def _to_score(self, hidden):
-        scale = self.config.hidden_dim**-0.5
-        return ops.multiply(hidden, scale) if self.config.scaled_logits else hidden
-
-    def _biased(self, logits):
+    def logits(self, hidden, kernel=None):
+        """Scores of every token: `(..., D) -> (..., V)`, by `kernel (D, V)` or the model's own."""
+        if self.config.scaled_logits:
+            hidden = ops.multiply(hidden, self.config.hidden_dim**-0.5)
+        if kernel is not None:
+            logits = ops.matmul(hidden, kernel)
+        elif self.output_projection:
+            logits = self.output_projection(hidden)
+        else:
+            logits = self.embedding.logits(hidden)
         if self.logits_bias is None:
             return logits
         return ops.add(logits, ops.cast(self.logits_bias, logits.dtype))
@@ -176,7 +174,7 @@ class EncoderDecoder(Model):
         memory = self.encode(source, training=False)
         context = {
             "memory_keys": self.decoder.project_memory(memory),
-            "memory_mask": self.padding_mask(source),
+            "memory_mask": ops.not_equal(source, PAD),
         }
         if max_length is not None and not self.output_projection:
             # XLA transposes the table anew for each product with it: on a CPU 30 ms a step for
@@ -211,21 +209,13 @@ class EncoderDecoder(Model):
         )
         x, state = self.decoder.mix(x, step, state)
         # In float32 under any policy: near 10 bfloat16 has steps of 1/16, which makes ties.
-        x = self._to_score(ops.cast(x, "float32"))
+        kernel = context.get("table")
         if self.output_projection:
-            logits = ops.matmul(x, ops.cast(self.output_projection.kernel, "float32"))
-        elif "table" in context:
-            logits = ops.matmul(x, context["table"])
-        else:
-            logits = self.embedding.logits(x)
+            kernel = ops.cast(self.output_projection.kernel, "float32")
+        logits = self.logits(ops.cast(x, "float32"), kernel)
         # (B K, V) -> (B, K, V)
-        logits = ops.reshape(self._biased(logits), (-1, beams, self.config.vocab_size))
+        logits = ops.reshape(logits, (-1, beams, self.config.vocab_size))
         return logits, {kind: state}
-
-    @staticmethod
-    def padding_mask(ids):
-        """True where an id is a token: `(B, L) -> (B, L)`."""
-        return ops.not_equal(ids, PAD)
 
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:

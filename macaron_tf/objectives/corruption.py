@@ -12,11 +12,7 @@ from annotated_types import Ge, Gt, Lt
 from macaron_tf.errors import UserError
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
-from macaron_tf.objectives.masking.choice import (
-    choose_tokens,
-    numbers_by_count,
-    reduced_by_row,
-)
+from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count, reduced_by_row
 from macaron_tf.objectives.masking.config import MaskingVocabulary, multiple_of_8
 from macaron_tf.objectives.masking.masking import static_length
 from macaron_tf.objectives.translation import TranslationObjective

@@ -3,8 +3,6 @@ import numpy as np
 import pytest
 
 from macaron_tf.layers import BLOCKS, MacaronBlock, TransformerBlock, block_class
-from macaron_tf.layers.attention import broadcast_mask
-from macaron_tf.layers.mixer import Context
 from tests.harness import check_causal, normal, randomized
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 16}
@@ -55,20 +53,6 @@ def test_transformer_block_is_attention_then_feed_forward():
 @pytest.mark.parametrize("name", sorted(BLOCKS))
 def test_no_future_leaks_through_a_causal_block(name):
     check_causal(block_class(name)(**OPTIONS, causal=True), normal(1, 7, 8))
-
-
-@pytest.mark.parametrize("name", ATTENTIVE)
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_cached_steps_equal_the_whole_sequence(name, norm):
-    x, memory = normal(2, 6, 8), normal(2, 4, 8, seed=1)
-    memory_mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
-    block = block_class(name)(**DECODER, norm=norm)
-    whole = np.asarray(block(x, memory=memory, memory_mask=memory_mask))
-    keys, cache = block.project_memory(memory), block.init_cache(2, 1, 6)
-    for t in range(6):
-        context = Context(memory_keys=keys, memory_mask=broadcast_mask(memory_mask), index=t)
-        y, cache = block.mix(x[:, t], context, cache)
-        np.testing.assert_allclose(np.asarray(y), whole[:, t], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", GATED)
@@ -124,18 +108,6 @@ def test_a_memory_is_attended_but_for_its_padding(name):
     seen[0, :2] -= 2.0
     np.testing.assert_array_equal(block(x, memory=hidden, memory_mask=mask), y)
     assert np.abs(np.asarray(block(x, memory=seen, memory_mask=mask))[0] - y[0]).max() > 1e-3
-
-
-def test_blocks_hold_equal_matrices():
-    # A SwishRNN's two thirds are whole at multiples of 192.
-    options = {**DECODER, "feed_forward_dim": 192}
-    blocks = [block_class(name)(**options) for name in ATTENTIVE]
-    for block in blocks:
-        block.build((None, None, 8), (None, None, 8))
-    matrices = [
-        sum(int(np.prod(w.shape)) for w in block.weights if len(w.shape) == 2) for block in blocks
-    ]
-    assert len(set(matrices)) == 1
 
 
 class Pair(keras.Model):

@@ -12,15 +12,7 @@ from macaron_tf.layers import (
     SpatialGating,
     block_class,
 )
-from tests.harness import (
-    check_compiled,
-    gelu,
-    normal,
-    numpy_of,
-    randomized,
-    softmax,
-    weights_of,
-)
+from tests.harness import check_compiled, gelu, normal, numpy_of, randomized, softmax, weights_of
 
 KINDS = {
     "gmlp": {},

@@ -1,21 +1,11 @@
-import math
-
 import keras
 import numpy as np
 import pytest
 
-from macaron_tf.layers import FeedForward, SwishRNN, SwishRNNBlock, TransformerBlock
-from macaron_tf.layers.mixer import Context
+from macaron_tf.layers import SwishRNN, SwishRNNBlock
 from macaron_tf.models import EncoderConfig, Stack
-from tests.harness import (
-    assert_prefill_equals_steps,
-    check_compiled,
-    gelu,
-    normal,
-    numpy_of,
-    randomized,
-    weights_of,
-)
+from tests.harness import check_compiled, gelu, normal, numpy_of, randomized, weights_of
+from tests.kernels.test_swish_recurrence import LENGTHS
 
 OPTIONS = {"num_heads": 2, "feed_forward_dim": 192}
 
@@ -37,9 +27,9 @@ def by_the_equations(layer, x, gate):
 
 
 @pytest.mark.parametrize("step_size", [1, 2, 3, 4])
-def test_it_is_equations_2_to_4_at_every_length_to_67(step_size):
+def test_it_is_equations_2_to_4(step_size):
     layer = randomized(SwishRNN(10, step_size=step_size), (2, 67, 6))
-    for length in range(1, 68):
+    for length in LENGTHS:
         x = normal(2, length, 6, seed=length)
         # Outputs pass 10, of which float32 keeps 1e-6.
         np.testing.assert_allclose(
@@ -95,15 +85,6 @@ def test_its_width_is_the_paper_s_two_thirds(width, inner):
     assert block.feed_forward_1.sublayer.inner_dim == inner
 
 
-def test_it_has_a_feed_forward_s_matrix_parameters():
-    def matrices(layer):
-        layer.build((None, None, 64))
-        return sum(math.prod(w.shape) for w in layer.weights if len(w.shape) > 1)
-
-    assert matrices(SwishRNN(128)) == matrices(FeedForward(192))
-    assert matrices(SwishRNNBlock(**OPTIONS)) == matrices(TransformerBlock(**OPTIONS))
-
-
 def test_left_padding_changes_no_real_position():
     x = normal(2, 6, 8)
     block = randomized(SwishRNNBlock(**OPTIONS, rnn_step_size=2), x.shape)
@@ -112,17 +93,6 @@ def test_left_padding_changes_no_real_position():
     np.testing.assert_allclose(
         numpy_of(block(padded, mask=mask))[:, 3:], numpy_of(block(x)), atol=1e-5
     )
-
-
-@pytest.mark.parametrize("step_size", [1, 2, 4])
-def test_a_token_at_a_time_and_reading_equal_the_whole(step_size):
-    x = normal(3, 9, 6)
-    layer = randomized(SwishRNN(10, step_size=step_size), x.shape)
-    whole, cache = numpy_of(layer(x)), layer.init_cache(3, 1, None)
-    for t in range(9):
-        y, cache = layer.mix(x[:, t], Context(index=t), cache)
-        np.testing.assert_allclose(numpy_of(y), whole[:, t], atol=1e-5)
-    assert_prefill_equals_steps(layer, x, cache)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])

@@ -1,19 +1,9 @@
 """ELMo in NumPy, position by position, from the equations; float64."""
 
 import numpy as np
+from scipy.special import expit as sigmoid
 
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def weights_of(layer) -> dict[str, np.ndarray]:
-    """A layer's weights by their path below it."""
-    top = layer.weights[0].path.split("/")[0]
-    return {
-        weight.path.removeprefix(f"{top}/"): np.asarray(weight.value, "float64")
-        for weight in layer.weights
-    }
+from tests.harness import weights_of
 
 
 def word_vector(w: dict, prefix: str, characters, filters, num_highways) -> np.ndarray:

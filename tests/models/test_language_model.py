@@ -13,7 +13,7 @@ PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3, "nu
 BLOCKS = {
     "transformer": {"block": "transformer", "norm": "pre", "embedding_norm": False},
     "macaron": {"block": "macaron", "norm": "pre"},
-    "swish_rnn": {"block": "swish_rnn", "rnn_step_sizes": (1, 2)},
+    "swish_rnn": {"block": "swish_rnn", "rnn_step_sizes": (1, 4)},
     "gmlp": {"block": "gmlp", "positions": "none", "norm": "pre"},
     "amlp": {"block": "amlp", "positions": "none", "tiny_attention_dim": 4},
 }

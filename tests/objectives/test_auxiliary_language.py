@@ -50,8 +50,3 @@ def test_the_losses_are_the_papers(symmetric, choices, language_weight):
     else:
         plain = ClassificationObjective(objective.num_classes)(network, inputs, training=False)
         assert found == pytest.approx(floats(plain), rel=1e-6)
-
-
-def test_a_negative_weight_is_refused():
-    with pytest.raises(ValueError, match="language_weight=-1 must be a number of at least 0"):
-        AuxiliaryLanguageObjective(2, -1)

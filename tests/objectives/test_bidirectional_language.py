@@ -1,5 +1,6 @@
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -55,17 +56,18 @@ def test_the_loss_falls(samples):
     network = Elmo(CONFIG)
     network.build()
     model = FitModel(network, BidirectionalLanguageObjective(samples))
-    model.compile("adam")
-    losses = model.fit(dataset, steps_per_epoch=30, epochs=3, verbose=0).history["loss"]
+    model.compile(keras.optimizers.Adam(0.01))
+    losses = model.fit(dataset, steps_per_epoch=12, epochs=3, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
 
 
 def test_an_update_compiles_under_xla():
-    check_compiles(BidirectionalLanguageObjective(), built(dropout=0.0), batch(), tolerance=1e-3)
+    network = built(dropout=0.0, num_layers=1)
+    check_compiles(BidirectionalLanguageObjective(), network, batch(), tolerance=1e-3)
 
 
 def test_a_sampled_update_compiles_too_and_a_batch_decides_its_draws():
-    objective, network = BidirectionalLanguageObjective(6), built(dropout=0.0)
+    objective, network = BidirectionalLanguageObjective(6), built(dropout=0.0, num_layers=1)
     compiled = tf.function(
         lambda batch: loss_and_gradients(objective, network, batch, training=True),
         autograph=False,

@@ -97,7 +97,7 @@ def test_evaluation_leaves_the_memory_of_training_alone():
     ["swish_rnn", *(pytest.param(b, marks=pytest.mark.slow) for b in ("transformer", "macaron"))],
 )
 def test_it_trains_compiled_and_uses_its_memory(block):
-    network = network_of(block, rnn_step_sizes=(2,))
+    network = network_of(block, rnn_step_sizes=(2,), num_layers=1)
     objective = SegmentLanguageObjective(skip_padding=False)
     model = FitModel(network, objective)
     model.compile(keras.optimizers.Adam(1e-2), jit_compile=True)

@@ -4,11 +4,7 @@ import tensorflow as tf
 from scipy.special import log_softmax
 
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
-from macaron_tf.objectives import (
-    TranslationObjective,
-    label_smoothed_cross_entropy,
-    shift_right,
-)
+from macaron_tf.objectives import TranslationObjective, label_smoothed_cross_entropy, shift_right
 from tests.harness import ids, normal
 from tests.objectives.toy import check_compiles, loss_and_gradients, nll_of
 
