@@ -7,7 +7,7 @@ import tempfile
 # Set before TensorFlow is imported by any test module: its start-up notes are not test output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-# What tests compute or fetch (token caches, pip's and Matplotlib's) ends with the session. Only
+# A cache for the session alone (token caches, pip's and Matplotlib's files). Only
 # the default corpus and the native kernels that the user's cache holds already are used from there:
 # they are 51 MB, and half a minute of compiling.
 _CACHE = tempfile.TemporaryDirectory(prefix="macaron_tf_tests-")

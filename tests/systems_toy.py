@@ -148,7 +148,7 @@ def corrupting(objective, sentinel_rows=0, **options) -> System:
 
 
 def scores(network, inputs):
-    """What a model says of every token."""
+    """A model's scores of every token."""
     return network(inputs, training=False)
 
 

@@ -140,6 +140,6 @@ class Mixer(Recording, keras.layers.Layer):
 
 
 def all_of(*masks):
-    """Where all the given masks, of shapes that broadcast, are True; None where none is given."""
+    """The conjunction of the given masks, whose shapes broadcast; None where none is given."""
     given = [mask for mask in masks if mask is not None]
     return functools.reduce(ops.logical_and, given) if given else None

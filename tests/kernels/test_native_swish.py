@@ -101,7 +101,7 @@ def test_every_loop_is_vectorized():
     loops = {}
     for function in listing.split("\n\n"):
         name, _, code = function.partition("\n")
-        # Those that hold a state without a gate copy it and have nothing to calculate.
+        # Loops that hold a state without a gate copy it and have nothing to calculate.
         found = re.search(
             r"<void macaron_tf::((?:\w+Row(?:Back)?|DropChunk)<(?!true, macaron_tf::NoGate)[^(]*)",
             name,

@@ -74,7 +74,7 @@ def remembered(model):
     }
 
 
-# How each model is made, and its numbers.
+# By name: a function that makes the model, and one that returns its numbers.
 CASES = {
     **{
         f"translator_{block}": (

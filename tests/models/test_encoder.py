@@ -92,7 +92,7 @@ def test_shared_layers_count_once(block):
 
     one, three = count(num_layers=1), count()
     assert count(sharing="all") == one < three
-    # What the one does not share the other does.
+    # The one shares all that the other does not.
     assert count(sharing="attention") + count(sharing="feed_forward") == one + three
 
 

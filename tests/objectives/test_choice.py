@@ -134,7 +134,7 @@ BUDGET = 39  # tokens of a row: 15% of 256, rounded up
 
 
 def runs_of(choice, maskable, starts, budget, seed=0):
-    """Which run each token is in, `(B, L)`; one budget for all rows, or one for each."""
+    """The run of each token, `(B, L)`; one budget for all rows, or one for each."""
     lengths, apart = LAWS[choice]
     counts = np.broadcast_to(np.int32(budget), len(maskable))
     chosen = choose_spans(
@@ -144,7 +144,7 @@ def runs_of(choice, maskable, starts, budget, seed=0):
 
 
 def expected_lengths(probabilities, budget):
-    """How many runs of each length a row has: lengths are drawn until the last is cut off."""
+    """The number of a row's runs of each length, drawn until the last is cut off."""
     longest = len(probabilities)
     counts = np.zeros((budget + 1, longest))  # by what is left
     for left in range(1, budget + 1):
@@ -242,7 +242,7 @@ def test_what_exceeds_the_budget_ends_with_the_last_whole_word():
         maskable = tf.ones((1, 9), tf.bool)
         chosen = choose_spans(maskable, tf.constant(starts), tf.constant([budget]), (0, 0), law)
         assert (chosen.numpy()[0, :expected] == 1).all()
-        # What is left may hold one of the words after them.
+        # The rest of the budget may hold one of the words after them.
         assert (chosen.numpy() > 0).sum() <= budget
 
 

@@ -43,7 +43,7 @@ def test_lengths_follow_poissons_law_until_the_budget_is_spent():
     law = scipy.stats.poisson(3).pmf(np.arange(20))
     first = np.bincount(lengths[:, 0], minlength=20)[:12]
     assert scipy.stats.chisquare(first, first.sum() * law[:12] / law[:12].sum()).pvalue > 1e-4
-    # What is expected of all: lengths are drawn, those of 0 too, until the last one is cut off.
+    # The expected counts: lengths, 0 included, are drawn until the last one is cut off.
     counts = np.zeros((budget + 1, 20))
     for left in range(1, budget + 1):
         for length, probability in enumerate(law[1:], 1):
