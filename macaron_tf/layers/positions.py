@@ -56,7 +56,7 @@ class LearnedPositions(Recording, keras.layers.Layer):
         max_length: the number of positions; a longer input is refused.
         initializer: of the table `(max_length, D)`.
 
-    Call arguments: as of `SinusoidalPositions`.
+    Call arguments: see `SinusoidalPositions`.
 
     References: Devlin et al. 2018 (BERT); Gehring et al. 2017.
     """

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -6,6 +5,7 @@ from scipy.special import log_softmax
 
 from macaron_tf.layers import (
     AdaptiveSoftmax,
+    LayerMixture,
     MaskedLanguageHead,
     Pooler,
     ReplacedTokenHead,
@@ -60,10 +60,14 @@ def test_pooling_is_in_float32_whatever_comes():
     np.testing.assert_allclose(found, [[513 / 258]], rtol=1e-6)
 
 
-def test_pooling_is_serializable():
-    layer = Pooling("max", name="pool")
-    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert copy.get_config() == layer.get_config() and copy.mode == "max"
+def test_a_mixture_starts_as_the_mean_and_is_a_softmax():
+    layer, layers = LayerMixture(), normal(2, 5, 3, 4)
+    np.testing.assert_allclose(numpy_of(layer(layers)), layers.mean(2), atol=1e-6)
+    scores, gamma = np.array([0.0, 1.0, -2.0], "float32"), np.float32(1.5)
+    layer.set_weights([scores, gamma])
+    weights = np.exp(scores) / np.exp(scores).sum()
+    expected = 1.5 * np.einsum("bljd,j->bld", layers, weights)
+    np.testing.assert_allclose(numpy_of(layer(layers)), expected, atol=1e-6)
 
 
 def test_pooler_is_tanh_of_the_first_position():

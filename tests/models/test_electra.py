@@ -80,13 +80,6 @@ def test_a_saved_model_is_the_same_one_and_shares_still(tmp_path):
     assert loaded.generator.encoder.embeddings is loaded.encoder.embeddings
 
 
-def test_bfloat16_computes_in_it_on_float32_weights():
-    model = network(dtype="mixed_bfloat16")
-    outputs = model({"token_ids": ids(2, 7)})
-    assert all(value.dtype == "bfloat16" for value in outputs.values())
-    assert all(weight.dtype == "float32" for weight in model.weights)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("vocab_size", 32), ("embedding_dim", 8), ("max_length", 8), ("num_segments", 0)],

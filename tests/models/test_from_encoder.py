@@ -14,7 +14,7 @@ SMALL = EncoderConfig(24, 16, 48, 2, 2, max_length=12, dropout=0.0, initializer_
 
 
 def started(config, parts=PARTS, languages=(0, 0)):
-    """An encoder with weights that are nowhere 0 or 1, and what is made of it."""
+    """An encoder whose weights are nowhere 0 or 1, and an encoder-decoder that begins as it."""
     encoder = Encoder(config)
     encoder.build()
     encoder.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(encoder.weights)])

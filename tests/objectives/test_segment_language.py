@@ -29,7 +29,7 @@ def network_of(block="transformer", memory_length=8, rows=BATCH, **overrides):
 
 
 def streams(count=6, padded=False) -> tf.data.Dataset:
-    """Rows of texts that go on, as of `stream_dataset`; the pieces 5 to 59 are said in turn,
+    """Rows of texts that go on, like `stream_dataset`'s; the pieces 5 to 59 are said in turn,
     twice each: where in its pair a row begins only the row before tells."""
     text = 5 + np.arange(BATCH)[:, None] * 7 + np.arange(count * SEGMENT) // 2
     text = 5 + (text - 5) % 55
