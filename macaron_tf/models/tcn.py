@@ -17,13 +17,12 @@ from macaron_tf.models.base import Model
 from macaron_tf.settings import Count, Natural, Settings
 from macaron_tf.settings import Dropout as DropoutRate
 
+# Recurrent layers, their gates, and bias vectors of each: Keras's GRU has two.
 _RECURRENT = {
-    "lstm": keras.layers.LSTM,
-    "gru": keras.layers.GRU,
-    "rnn": keras.layers.SimpleRNN,
+    "lstm": (keras.layers.LSTM, 4, 1),
+    "gru": (keras.layers.GRU, 3, 2),
+    "rnn": (keras.layers.SimpleRNN, 1, 1),
 }
-# Gates of a recurrent layer, and bias vectors of each: Keras's GRU has two.
-_GATES = {"lstm": (4, 1), "gru": (3, 2), "rnn": (1, 1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +86,7 @@ class TemporalConfig(Settings):
             skip = (inner + 1) * width if inner != width else 0
             # The kernels, and a length and a bias of each channel.
             return self.kernel_size * (inner + width) * width + 2 * 2 * width + skip
-        gates, biases = _GATES[self.mixer]
+        _, gates, biases = _RECURRENT[self.mixer]
         return gates * (inner + width + biases) * width
 
     def equal_sized(self, mixer: str) -> "TemporalConfig":
@@ -100,7 +99,7 @@ class TemporalConfig(Settings):
             widths = (width, self.embedding_dim) if self.tied else (width,)
             return dataclasses.replace(self, mixer=mixer, widths=widths)
 
-        check_choice("mixer", mixer, tuple(_GATES))
+        check_choice("mixer", mixer, tuple(_RECURRENT))
         low, high = 1, 2
         while of(high).parameters < self.parameters:
             low, high = high, 2 * high
@@ -198,8 +197,9 @@ class TemporalModel(Model):
             self.mixers = [tcn]
         else:
             last = len(config.widths) - 1
+            recurrent, *_ = _RECURRENT[config.mixer]
             self.mixers = [
-                _RECURRENT[config.mixer](
+                recurrent(
                     width,
                     return_sequences=number < last or not config.last_only,
                     dtype=policy,

@@ -38,7 +38,7 @@ from macaron_tf.layers.character_cnn import Highway
 from macaron_tf.layers.heads import Pooling
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.models import TemporalConvolution
-from tests.harness import check_layer, ids, normal
+from tests.harness import check_compiled, check_layer, ids, normal, randomized
 
 X, X6, X7, TABLE = normal(2, 3, 8), normal(2, 6, 8), normal(2, 7, 6), normal(11, 8, seed=1)
 REAL = np.array([[1, 1, 0], [1, 1, 1]], bool)
@@ -124,6 +124,27 @@ def test_a_layer_keeps_its_contract(case):
     layer, *inputs = case
     options = inputs.pop() if isinstance(inputs[-1], dict) else {}
     check_layer(layer, *inputs, **options)
+
+
+SIZES = {"num_heads": 2, "feed_forward_dim": 16, "max_length": 21}
+COMPILED = [
+    lambda **options: SwishRNN(10, step_size=1, **options),
+    lambda **options: SwishRNN(10, step_size=3, **options),
+    lambda **options: GatedMLPBlock(**SIZES, **options),
+    lambda **options: AttentionGatedMLPBlock(**SIZES, toeplitz=True, **options),
+]
+
+
+@pytest.mark.parametrize("make", COMPILED)
+@pytest.mark.parametrize(("policy", "tolerance"), [("float32", 1e-5), ("mixed_bfloat16", 5e-2)])
+def test_xla_gives_the_same_numbers_and_gradients(make, policy, tolerance):
+    mask = np.ones((2, 21), bool)
+    mask[0, 17:], mask[1, :3] = False, False
+    layer = randomized(make(dtype=policy), (2, 21, 6))
+    variables = layer.trainable_variables
+    check_compiled(
+        lambda x: layer(x, mask=mask), normal(2, 21, 6), variables=variables, tolerance=tolerance
+    )
 
 
 @pytest.mark.parametrize(
