@@ -114,7 +114,7 @@ def run(implementation):
     ("gate", "step_size"), [*((None, k) for k in (1, 2, 3, 4)), *((gate, 2) for gate in GATES)]
 )
 def test_values_and_gradients_are_those_of_float64(implementation, gate, step_size):
-    for length, width, masked in ((5, 3, False), (23, 18, True)):
+    for length, width, masked in ((23, 18, True), (5, 3, False))[: 2 if gate is None else 1]:
         arguments = given(length, width, step_size, gate, masked)
         actual = with_gradients(run(implementation), "float32", *arguments)
         expected = with_gradients(by_the_equations, "float64", *arguments)
