@@ -83,6 +83,13 @@ GPT3 = {
 BERTS = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
 
 
+@pytest.fixture(autouse=True)
+def forgotten():
+    """Variables without values: Keras would make them, gigabytes, at its next symbolic call."""
+    yield
+    keras.utils.clear_session(free_memory=False)
+
+
 def shaped(name: str, **changes):
     """A model, or the encoder of one, whose weights have shapes and no values."""
     config = catalog.config(name, **changes)
