@@ -24,11 +24,7 @@ from macaron_tf.settings import describe, hints_of, parse
 
 
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
-    """The command line's settings.
-
-    Raises:
-        SettingError: one is out of its range.
-    """
+    """The command line's settings."""
     parser = argparse.ArgumentParser(
         prog="python -m export.serve",
         description=__doc__,
@@ -51,11 +47,7 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
 
 
 def run(config: ServerConfig, stop: threading.Event) -> None:
-    """Serves until `stop` is set.
-
-    Raises:
-        UserError: the folder cannot be served, or a port is in use.
-    """
+    """Serves until `stop` is set."""
     with ModelServer(config) as server:
         print(
             f"ready: {config.name} version {server.versions.current} on {server.url} "

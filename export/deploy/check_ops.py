@@ -15,17 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 
 def ops_outside_core(path: str) -> dict[str, int]:
-    """Ops of a SavedModel that TensorFlow itself does not register.
-
-    Args:
-        path: a version's folder.
-
-    Returns:
-        How often each occurs, by name, in alphabetical order.
-
-    Raises:
-        OSError: the folder has no readable `saved_model.pb`.
-    """
+    """Ops of a version's folder that TensorFlow itself does not register, with their counts."""
     with open(os.path.join(path, "saved_model.pb"), "rb") as file:
         model = saved_model_pb2.SavedModel.FromString(file.read())
     counts = collections.Counter()

@@ -90,8 +90,7 @@ class Batcher:
     def stop(self, timeout: float) -> None:
         """Refuses new requests, finishes those queued, and ends the workers.
 
-        Args:
-            timeout: seconds to wait; requests still queued then fail as UNAVAILABLE.
+        Requests still queued after `timeout` seconds fail as UNAVAILABLE.
         """
         with self._changed:
             self._stopping = True

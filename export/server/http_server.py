@@ -58,12 +58,7 @@ def error_response(status: int, message: str, *headers: tuple[str, str]) -> Resp
 
 
 class HttpServer:
-    """HTTP/1.1 in a thread of its own.
-
-    Args:
-        config: address, limits and time-outs.
-        handler: answers a request; it must not raise.
-    """
+    """HTTP/1.1 in a thread of its own; `handler` answers a request and must not raise."""
 
     def __init__(self, config: ServerConfig, handler: Handler):
         self._config = config
@@ -76,11 +71,7 @@ class HttpServer:
         self.port = 0
 
     def start(self) -> None:
-        """Binds and begins to accept.
-
-        Raises:
-            OSError: the address cannot be bound.
-        """
+        """Binds and begins to accept; an OSError where the address cannot be bound."""
         self._thread.start()
         try:
             self._call(self._start())

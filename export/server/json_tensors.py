@@ -14,11 +14,7 @@ _QUOTED = 80  # characters of an offending value that are repeated to the client
 
 
 def parse_body(body: bytes) -> dict:
-    """The request's JSON object.
-
-    Raises:
-        ServingError: INVALID_ARGUMENT: not UTF-8, not JSON, or not an object.
-    """
+    """The request's JSON object, or INVALID_ARGUMENT: not UTF-8, not JSON, or not an object."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -62,11 +62,7 @@ class ModelServer:
             raise
 
     def stop(self, grace_seconds: float | None = None) -> None:
-        """Stops accepting, finishes the requests in flight, frees the model.
-
-        Args:
-            grace_seconds: seconds given to requests in flight; None takes the config's.
-        """
+        """Stops accepting, gives requests in flight some seconds, frees the model."""
         grace = self.config.grace_seconds if grace_seconds is None else grace_seconds
         while self._stops:
             self._stops.pop()(grace)

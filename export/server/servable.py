@@ -80,12 +80,7 @@ class Servable:
     A `Session` runs it, as in TensorFlow Serving: feeds and fetches by tensor name. Closing it
     frees graph, functions and variables at once, which `tf.saved_model.load` does not promise.
 
-    Args:
-        path: the version's folder.
-        version: its number.
-
-    Raises:
-        Exception: any error of TensorFlow on a broken SavedModel.
+    A broken SavedModel raises any of TensorFlow's errors.
     """
 
     def __init__(self, path: str, version: int):
@@ -108,11 +103,7 @@ class Servable:
         }
 
     def signature(self, name: str = "") -> Signature:
-        """The signature of that name; "" is `serving_default`.
-
-        Raises:
-            ServingError: INVALID_ARGUMENT when there is none.
-        """
+        """The signature of that name; "" is `serving_default`. A ServingError where it is none."""
         name = name or DEFAULT_SIGNATURE
         if name not in self._signatures:
             known = ", ".join(sorted(self._signatures))

@@ -23,9 +23,6 @@ def find_versions(base_path: str) -> dict[int, str]:
 
     A version is a folder named by an integer that holds `saved_model.pb`. Others (a copy in
     progress under another name, notes, hidden files) are ignored.
-
-    Raises:
-        OSError: the folder cannot be read.
     """
     found = {}
     for name in os.listdir(base_path):
@@ -36,11 +33,7 @@ def find_versions(base_path: str) -> dict[int, str]:
 
 
 def check_base_path(base_path: str) -> None:
-    """Refuses a folder that cannot be served.
-
-    Raises:
-        UserError: it is missing, in a bucket, no folder, is itself a version, or holds none.
-    """
+    """Raises a UserError where a folder is missing, remote, itself a version, or holds none."""
     if "://" in base_path:
         raise UserError(
             f"{base_path} is in a bucket: copy it to a local folder, or serve it with TensorFlow "
@@ -101,9 +94,8 @@ class VersionManager:
     load is reported, and the old one keeps serving. The last version is never dropped.
 
     Args:
-        base_path: folder of the versions.
-        name: the model's name, for messages.
-        poll_seconds: seconds between scans of the folder.
+        name: the model's, for messages.
+        poll_seconds: between scans of the folder.
         loader: makes a `Servable` from (folder, version).
     """
 
@@ -153,11 +145,7 @@ class VersionManager:
         return Lease(servable, self._release)
 
     def statuses(self, version: int | None = None) -> list[VersionStatus]:
-        """States of one version, or of all, newest first.
-
-        Raises:
-            ServingError: NOT_FOUND.
-        """
+        """States of one version, or of all, newest first; a ServingError where there is none."""
         with self._lock:
             statuses = sorted(self._statuses.items(), reverse=True)
         known = [status for number, status in statuses if version in (None, number)]

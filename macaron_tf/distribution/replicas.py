@@ -17,9 +17,8 @@ Result = dict[str, np.ndarray]
 class ReplicaMap:
     """Applies a function to batches, one batch a replica at a time, on all workers.
 
-    Args:
-        function: a `tf.function` with an input signature of tensors that returns a dict of
-            tensors; its variables were made in the strategy's scope.
+    The function is a `tf.function` with an input signature of tensors that returns a dict of
+    tensors; its variables were made in the strategy's scope.
     """
 
     def __init__(
@@ -119,8 +118,7 @@ def _shares(tensor: tf.Tensor, count: int) -> tf.Tensor:
 def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variable]) -> None:
     """Gives each replica but the first its own dropout seed; Keras starts all replicas alike.
 
-    Args:
-        states: states `(2,)` of Keras's seed generators: a seed and a counter.
+    A state `(2,)` of Keras's seed generators is a seed and a counter.
     """
     if strategy.num_replicas_in_sync == 1 or not states:
         return

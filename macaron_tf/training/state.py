@@ -63,10 +63,7 @@ def weight_table(network: keras.Model) -> list[str]:
 def restore_checkpoint(
     checkpoint: str | os.PathLike, model: FitModel, vocabulary_hash: str
 ) -> RunState:
-    """Restores a model's weights, optimizer, random states and step.
-
-    Args:
-        model: compiled, `prepare`d, of the same architecture and optimizer.
+    """Restores weights, optimizer, random states and step of a compiled and `prepare`d model.
 
     Raises:
         UserError: the checkpoint is damaged, or is of another vocabulary, model or optimizer.
@@ -105,7 +102,6 @@ def load_network(
     """Loads a checkpoint's weights into a built network; returns the checkpoint's manifest.
 
     Args:
-        network: built, of the same architecture.
         average: take the moving average's weights, where the checkpoint has them.
 
     Raises:

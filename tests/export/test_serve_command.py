@@ -86,6 +86,7 @@ def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
     [
         (["{}/missing"], "is not a folder"),
         (["{}"], "holds no version of a model"),
+        (["gs://bucket/served"], "gs://bucket/served is in a bucket: copy it"),
         (["{}/toy/1"], "is one version"),
         (["{}/toy", "--name", "a/b"], "cannot stand in a URL"),
         (["{}/toy", "--rest-port", "70000"], "rest_port=70000 must be a whole number of at least"),

@@ -14,7 +14,7 @@ from export.server.servable import Servable
 
 @pytest.fixture
 def runs(monkeypatch):
-    """What is run: (signature, inputs) of each call."""
+    """The calls of the model: (signature, inputs) of each."""
     seen = []
     original = Servable.run
 

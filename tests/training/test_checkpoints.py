@@ -89,7 +89,7 @@ def test_killed_at_any_moment_of_a_save(directory, monkeypatch, call, again):
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
 @pytest.mark.parametrize("call", range(6))
 def test_killed_at_any_moment_of_a_save_in_a_bucket(tmp_path, monkeypatch, call, again, capsys):
-    """What is half uploaded is no checkpoint, and gone after the next start."""
+    """A half uploaded checkpoint is none, and gone after the next start."""
     directory = CheckpointDirectory(ram_paths.folder(tmp_path))
     for step in (10, 20):
         directory.save(step, write_two_files)
