@@ -148,6 +148,9 @@ def test_files_and_hash(vocabulary, tmp_path):
     vocabulary.save(f"{bucket}/vocabulary")
     assert PieceVocabulary.load(f"{bucket}/vocabulary").hash == vocabulary.hash
     refuses(r"no vocabulary in ram://", PieceVocabulary.load, f"{bucket}/nothing")
+    check_vocabulary(vocabulary.hash, vocabulary, "run")
+    with pytest.raises(UserError, match=r"RUN/checkpoint was made with vocabulary 0123456789ab"):
+        check_vocabulary("0123456789abcdef", vocabulary, "RUN/checkpoint")
 
 
 def test_damage_is_refused(vocabulary, tmp_path):
@@ -200,12 +203,6 @@ def test_training_errors_are_sentences(train, units):
     refuses(f"too small: {units}", train, LINES, 10)
     for nothing in ([], ["", "  "]):
         refuses("no text to train a vocabulary on", train, nothing, 300)
-
-
-def test_mismatch_names_both(vocabulary):
-    check_vocabulary(vocabulary.hash, vocabulary, "run")
-    with pytest.raises(UserError, match=r"RUN/checkpoint was made with vocabulary 0123456789ab"):
-        check_vocabulary("0123456789abcdef", vocabulary, "RUN/checkpoint")
 
 
 def test_bytes_joined_are_the_decoded_line(vocabulary):

@@ -118,9 +118,6 @@ def test_a_word_brings_its_space_along(lines, vocabulary):
     plain = BytePairVocabulary(vocabulary.units, vocabulary.merges)
     assert plain.encode_lines(["ein mann"])[0] != vocabulary.encode_lines(["ein mann"])[0]
     assert plain.encode_lines([" ein mann"]) == vocabulary.encode_lines(["ein mann"])
-
-
-def test_case_is_folded_alike(vocabulary):
     options = {"lower_case": True, "add_prefix_space": True}
     folded = BytePairVocabulary(vocabulary.units, vocabulary.merges, **options)
     text = ["Ein MANN läuft", "ΣΑΣ İ ẞ"]
@@ -182,6 +179,11 @@ def test_words_are_cut_and_come_back(characters):
     assert tf.function(characters.encode)(tf.constant(lines)).to_list() == rows
     assert characters.decode_lines(rows) == ["hello , hello", "hell ohe", "", "aaa aaaaa", "he"]
     assert characters.encode(tf.constant(["", " "])).to_list() == [[], []]
+    refuses("where words end, not where they begin", characters.word_starts)
+    with pytest.raises(UserError, match="keeps no offsets of its pieces"):
+        characters.encode_with_offsets(tf.constant(["hello"]))
+    refuses("twice", CharacterPairVocabulary, ["a", "a"], [])
+    refuses("merges 'a b'", CharacterPairVocabulary, ["a", "b"], ["a b"])
 
 
 def test_published_ids_equal_the_tokenizers_package_s(shared_data):
@@ -215,11 +217,3 @@ def test_a_space_stands_before_what_follows_and_none_at_its_end(characters):
         assert found.decode() == text
         stream = detokenizer.stream()
         assert "".join([*map(stream.add, ids), stream.end()]) == text
-
-
-def test_starts_and_offsets_of_gpts_kind_are_refused(characters):
-    refuses("where words end, not where they begin", characters.word_starts)
-    with pytest.raises(UserError, match="keeps no offsets of its pieces"):
-        characters.encode_with_offsets(tf.constant(["hello"]))
-    refuses("twice", CharacterPairVocabulary, ["a", "a"], [])
-    refuses("merges 'a b'", CharacterPairVocabulary, ["a", "b"], ["a b"])

@@ -54,17 +54,14 @@ def test_punctuation_and_lower_case_equal_on_real_lines(name, tfds_dir):
         assert normalize_lines(lines, config, language) == expected
 
 
-def test_nonprinting_characters_are_removed_by_option():
-    lines = ["a\u200bb\u00adc\ufeff d"]
-    assert normalize_lines(lines, NormalizationConfig(), "en") == ["a\u200bb\u00adc\ufeff d"]
-    assert normalize_lines(lines, NormalizationConfig(remove_nonprinting=True), "en") == ["abc d"]
-
-
 def test_every_line_becomes_one_line_of_valid_utf8():
     raw = tf.constant([b"a\x00b", b"a\xffb", "a\u2028b\u2029c".encode(), b"a\nb\r", b"\x1b", b""])
     got = [line.decode() for line in normalize(raw, NormalizationConfig(), "en").numpy()]
     assert got == ["a b", "a\ufffdb", "a b c", "a b", "", ""]
     assert "\ufffd" in normalize_lines(["a\ud800b"], NormalizationConfig(), "en")[0]
+    lines = ["a\u200bb\u00adc\ufeff d"]
+    assert normalize_lines(lines, NormalizationConfig(), "en") == ["a\u200bb\u00adc\ufeff d"]
+    assert normalize_lines(lines, NormalizationConfig(remove_nonprinting=True), "en") == ["abc d"]
 
 
 def test_line_ends_are_spaces_and_none_ends_a_prompt():

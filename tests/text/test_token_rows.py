@@ -37,9 +37,6 @@ def test_packing_selecting_and_padding(tokens):
         [7, 8, 9, 10, 3, 0],
         [5, 6, 3, 0, 0, 0],
     ]
-
-
-def test_two_bytes_an_id_where_they_suffice():
     assert TokenRows.from_lists([[65535]], 65536).ids.dtype == np.uint16
     assert TokenRows.from_lists([[65536]], 65544).ids.tolist() == [65536]
 

@@ -73,7 +73,7 @@ def test_sources_that_cannot_be(name, values, message):
         refuses(message, CorpusSource, "tsv:a", **{name: value})
 
 
-def test_languages_are_numbered_as_they_come():
+def test_properties():
     config = CorpusConfig((GERMAN, ENGLISH, GERMAN, ("tsv:c", "train", None, ["en", "fr"])))
     assert config.languages == ("de", "en", "fr") and config.has_translations
     assert config.sources[3].languages == ("en", "fr")
@@ -81,9 +81,6 @@ def test_languages_are_numbered_as_they_come():
     # A record of JSON comes back.
     config = CorpusConfig((BOTH, GERMAN), language_alpha=0.5)
     assert CorpusConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
-
-
-def test_what_fills_a_row_by_default():
     assert CorpusConfig(("text:a",)).row_packing == "doc_text"
     assert CorpusConfig(("text:a",), pairs="sentence_order").row_packing == "segment_pair"
     cutting = {"doc_text": False, "full_text": False, "doc_sentences": True, "full_sentences": True}

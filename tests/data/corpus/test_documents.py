@@ -172,9 +172,6 @@ def test_a_large_document_is_tokenized_in_parts(vocabulary, monkeypatch):
     (document,) = tokenized_documents(["one two " * 1_250_000], vocabulary, None)
     assert len(document.ids) == 2_500_000 and np.all(document.ids[::2] == 5)
     assert max(sizes) < 1.2 * (1 << 20)
-
-
-def test_no_document(vocabulary):
     assert list(tokenized_documents([], vocabulary, None)) == []
     (document,) = tokenized_documents([""], vocabulary, "tensorflow_text")
     assert lists(document) == []

@@ -266,9 +266,6 @@ def test_a_start_reads_one_group_only(paths, tmp_path):
     assert order_of(RowOrder(copies, SHARDS, FIRST_ROWS, 1, (1, 0)), 2 * TOTAL - 1, False) == [
         wanted
     ]
-
-
-def test_no_python_runs_while_rows_are_read(paths):
     order = RowOrder(paths, SHARDS, FIRST_ROWS, 10, (1, 0))
     dataset = order.batches(3, 4, tf.strings.to_number, repeat=True, drop_remainder=True)
     graph = dataset._as_serialized_graph().numpy()
@@ -308,6 +305,11 @@ def test_row_b_goes_on_where_row_b_ended(stream_corpus):
         np.testing.assert_array_equal(batch["starts"], [place == 0] * 4)
         previous = np.zeros_like(expected) if place == 0 else found[t - 1]["token_ids"]
         np.testing.assert_array_equal(batch["previous_ids"], previous)
+    count = stream_corpus.rows("validation")
+    dataset = stream_dataset(stream_corpus, "validation", 2, repeat=False)
+    assert int(dataset.cardinality()) == len(list(dataset)) == count // 2
+    with pytest.raises(UserError, match=f"has {count} rows, fewer than the {count + 1} texts"):
+        stream_dataset(stream_corpus, "validation", count + 1)
 
 
 def test_it_begins_at_any_step(stream_corpus):
@@ -318,14 +320,6 @@ def test_it_begins_at_any_step(stream_corpus):
         for one, other in zip(whole[start : start + 3], later, strict=True):
             for name in one:
                 np.testing.assert_array_equal(one[name], other[name])
-
-
-def test_without_repeat_it_ends(stream_corpus):
-    count = stream_corpus.rows("validation")
-    dataset = stream_dataset(stream_corpus, "validation", 2, repeat=False)
-    assert int(dataset.cardinality()) == len(list(dataset)) == count // 2
-    with pytest.raises(UserError, match=f"has {count} rows, fewer than the {count + 1} texts"):
-        stream_dataset(stream_corpus, "validation", count + 1)
 
 
 def test_rows_are_held_out_by_the_run(make):

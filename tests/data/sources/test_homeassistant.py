@@ -73,17 +73,6 @@ def test_documents_of_one_language(wheel, fetched):
     refuses("no split 'dev': it has train", corpora.read_homeassistant_documents, "de", "dev")
 
 
-def test_a_text_is_in_one_split_whatever_the_language(tmp_path):
-    english = {str(number): f"Sentence number {number}" for number in range(300)}
-    german = {str(number): f"Satz {number}" for number in range(300)}
-    wheel = make_wheel(tmp_path / "w.whl", {"one": {"en": english, "de": german}})
-    pairs, splits = corpora.wheel_pairs(wheel, "de"), corpora.wheel_documents(wheel, "de")
-    for split in corpora.SPLITS:
-        (document,) = splits[split]
-        assert document.split("\n") == [other for _, other in pairs[split]]
-    assert len(pairs["test"]) > 1
-
-
 def test_splits_are_fixed_disjoint_and_ignore_case(tmp_path):
     english = {str(i): f"Sentence number {i % 3000}" for i in range(6000)}
     english |= {f"upper{i}": f"SENTENCE number {i}" for i in range(3000)}
@@ -99,9 +88,14 @@ def test_splits_are_fixed_disjoint_and_ignore_case(tmp_path):
         assert 30 < len(keys[name]) < 100
     # By the text alone: another language, another order of the components, the same split.
     assert corpora._split_of("re-authentication was successful") == "train"
-
-
-def test_most_frequent_translation_represents_a_sentence(tmp_path):
+    english = {str(number): f"Sentence number {number}" for number in range(300)}
+    german = {str(number): f"Satz {number}" for number in range(300)}
+    wheel = make_wheel(tmp_path / "w.whl", {"one": {"en": english, "de": german}})
+    pairs, splits = corpora.wheel_pairs(wheel, "de"), corpora.wheel_documents(wheel, "de")
+    for split in corpora.SPLITS:
+        (document,) = splits[split]
+        assert document.split("\n") == [other for _, other in pairs[split]]
+    assert len(pairs["test"]) > 1
     number = next(i for i in range(1000) if corpora._split_of(f"text {i}") == "test")
     texts = [{"en": {"k": f"Text {number}"}, "de": {"k": german}} for german in "ABB"]
     wheel = make_wheel(tmp_path / "w.whl", {f"c{i}": text for i, text in enumerate(texts)})

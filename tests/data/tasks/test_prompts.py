@@ -58,16 +58,6 @@ def test_what_cannot_be_asked_is_refused():
         refuses(words, call)
 
 
-def test_lambadas_last_word(tmp_path):
-    file = tmp_path / "dev.txt.gz"
-    file.write_bytes(gzip.compress(b"he ate the apple\n\nshe saw him\n"))
-    prompts = read_last_words(Source("lambada", str(file)), "all")
-    assert [p.answers for p in prompts] == [("apple",), ("him",)]
-    assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
-    file.write_bytes(gzip.compress(b"he\n"))
-    refuses("fewer than two words", read_last_words, Source("lambada", str(file)), "all")
-
-
 def test_tables_of_choices_and_of_answers(tmp_path):
     file = tmp_path / "t.tsv"
     file.write_text("question\tchoice1\tchoice2\tanswer\nsky?\tred\tblue\t2\n")
@@ -87,3 +77,10 @@ def test_tables_of_choices_and_of_answers(tmp_path):
     ):
         file.write_text(text)
         refuses(words, read_table, Source("tsv", str(file)), "all")
+    file = tmp_path / "dev.txt.gz"
+    file.write_bytes(gzip.compress(b"he ate the apple\n\nshe saw him\n"))
+    prompts = read_last_words(Source("lambada", str(file)), "all")
+    assert [p.answers for p in prompts] == [("apple",), ("him",)]
+    assert prompts[0].bare_query == "he ate the" and prompts[0].query == "he ate the ____ . ->"
+    file.write_bytes(gzip.compress(b"he\n"))
+    refuses("fewer than two words", read_last_words, Source("lambada", str(file)), "all")

@@ -26,16 +26,6 @@ def vocabulary():
     return WordPieceVocabulary([*SPECIAL_PIECES, *LETTERS, *(f"##{x}" for x in LETTERS)])
 
 
-def test_every_iob_becomes_iob2():
-    for given in (
-        "O I-PER I-PER O I-LOC B-LOC I-ORG",  # IOB1
-        "O B-PER I-PER O B-LOC B-LOC B-ORG",  # IOB2
-    ):
-        assert " ".join(as_iob2(given.split())) == "O B-PER I-PER O B-LOC B-LOC B-ORG"
-    assert as_iob2(["I-PER", "I-LOC", "B-LOC", "I-LOC"]) == ["B-PER", "B-LOC", "B-LOC", "I-LOC"]
-    assert as_iob2([]) == []
-
-
 def test_conll_files(tmp_path):
     path = tmp_path / "train.txt"
     path.write_text(
@@ -53,6 +43,13 @@ def test_conll_files(tmp_path):
         path.write_text(text)
         refuses(words, read_tagged, TASK, "train", source=f"conll:{path}")
     refuses("has no split 'dev'", read_tagged, TASK, "dev", source=f"conll:{path}")
+    for given in (
+        "O I-PER I-PER O I-LOC B-LOC I-ORG",  # IOB1
+        "O B-PER I-PER O B-LOC B-LOC B-ORG",  # IOB2
+    ):
+        assert " ".join(as_iob2(given.split())) == "O B-PER I-PER O B-LOC B-LOC B-ORG"
+    assert as_iob2(["I-PER", "I-LOC", "B-LOC", "I-LOC"]) == ["B-PER", "B-LOC", "B-LOC", "I-LOC"]
+    assert as_iob2([]) == []
 
 
 def test_tfds(tfds_dir):
