@@ -109,7 +109,9 @@ def archive_of(vocabulary) -> tf.Module:
     return module
 
 
+@pytest.mark.slow
 def test_saved_models_need_none_of_our_code(tmp_path):
+    """Of every kind; tests/export asks exported models of some in a process of their own."""
     expected = []
     for kind, make in MAKERS.items():
         vocabulary = make()
