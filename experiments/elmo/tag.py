@@ -4,6 +4,7 @@ import argparse
 import functools
 import pathlib
 import statistics
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ from macaron_tf.evaluation.reading import score_tags
 from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.text.words import character_ids, with_ends
-from macaron_tf.training import FitModel, TrainingConfig, build_fit_model, train
+from macaron_tf.training import TrainingConfig, build_fit_model, train
 from macaron_tf.training.state import load_network
 
 _TASK = get_task("conll2003")
@@ -140,12 +141,18 @@ def _tagger(
     network.build()
     if elmo:
         network.elmo.set_weights(elmo.get_weights())
+    # Traced once for all validations.
+    tags = tf.function(
+        lambda characters: tf.argmax(network(characters, training=False), axis=-1),
+        autograph=False,
+        reduce_retracing=True,
+    )
     result = train(
         build_fit_model(network, SequenceObjective("classes"), config),
         functools.partial(learnt.dataset, config.seed),
         config,
         path,
-        validate=lambda model, step: _entities(model, judged),
+        validate=lambda model, step: _entities(tags, judged),
     )
     load_network(result.best_checkpoint, network, "")
     weights = network.mixture.weights_of_layers if elmo else []
@@ -159,19 +166,14 @@ def _tagger(
     return row
 
 
-def _entities(model: FitModel, judged: Sentences) -> dict[str, float]:
-    """Precision, recall and F1 of the entities that the network finds."""
-    scores = tf.function(
-        lambda characters: tf.argmax(model.network(characters, training=False), axis=-1),
-        autograph=False,
-        reduce_retracing=True,
-    )
+def _entities(tags_of: Callable[[tf.Tensor], tf.Tensor], judged: Sentences) -> dict[str, float]:
+    """Precision, recall and F1 of the entities found by `(B, L, C)` -> `(B, L)` numbers of tags."""
     # Sentences of like length together, then back in their order.
     order = np.argsort(judged.lengths, kind="stable")
     found: dict[int, list[str]] = {}
     for part in in_parts(len(order), 4 * _BATCH):
         numbers = order[part]
-        tags = scores(tf.constant(judged.batch(numbers)["inputs"])).numpy()  # (B, L)
+        tags = tags_of(tf.constant(judged.batch(numbers)["inputs"])).numpy()  # (B, L)
         for row, number in enumerate(numbers):
             count = len(judged.examples.words[number])
             found[int(number)] = [_TASK.labels[tag] for tag in tags[row, 1 : 1 + count]]
