@@ -33,6 +33,7 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
     output = layer(*inputs, **call_arguments)
     spec = symbolic(layer, *inputs, **call_arguments)
     assert spec.shape == tuple(output.shape)
+    assert layer.compute_output_shape(*(x.shape for x in inputs)) == spec.shape
     assert keras.backend.standardize_dtype(output.dtype) == spec.dtype == layer.compute_dtype
 
     config = layer.get_config()

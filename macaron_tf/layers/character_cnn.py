@@ -47,6 +47,8 @@ class CharacterCNN(Recording, keras.layers.Layer):
     References: Kim et al. 2016; Jozefowicz et al. 2016; Peters et al. 2018 (ELMo), section 3.4.
     """
 
+    takes_ids = True
+
     def __init__(
         self,
         filters: Sequence[tuple[int, int]] = ELMO_FILTERS,

@@ -24,6 +24,8 @@ class TiedEmbedding(Recording, keras.layers.Layer):
     References: Press and Wolf 2017; Vaswani et al. 2017, section 3.4.
     """
 
+    takes_ids = True
+
     def __init__(
         self,
         vocab_size: int,
@@ -75,6 +77,8 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
     References: Devlin et al. 2018 (BERT), figure 2; languages and positions that restart: Conneau
     and Lample 2019 (XLM), figure 1.
     """
+
+    takes_ids = True
 
     def __init__(
         self,

@@ -17,8 +17,13 @@ class Recording:
 
     From `super().__init__(**kwargs)` on each named argument is an attribute of the same name, which
     the constructor may replace; layers among them it assigns itself, where Keras is to track them.
-    Keras's padding masks pass through.
+    Keras's padding masks pass through. Output shapes are found by a symbolic call.
+
+    Attributes:
+        takes_ids: inputs are integers; otherwise they have the layer's compute dtype.
     """
+
+    takes_ids = False
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -38,6 +43,26 @@ class Recording:
         layer = kind(*arguments, dtype=self.dtype_policy, **options)
         layer.build(shape)
         return layer
+
+    def compute_output_shape(self, *shapes, **named_shapes):
+        """Shapes of the outputs; builds the layer.
+
+        Args:
+            shapes: of the inputs, each a shape or a structure of shapes.
+            named_shapes: of other arguments, with `_shape` behind their names.
+        """
+
+        def tensors(shapes):
+            dtype = "int32" if self.takes_ids else self.compute_dtype
+            return keras.tree.map_shape_structure(lambda s: keras.KerasTensor(s, dtype), shapes)
+
+        named = {name.removesuffix("_shape"): tensors(s) for name, s in named_shapes.items()}
+        outputs = self(*map(tensors, shapes), **named)
+        return keras.tree.map_structure(lambda output: output.shape, outputs)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # A layer's own would ask compute_output_shape, which knows no dtypes.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         arguments = {

@@ -16,6 +16,7 @@ class Model(Recording, keras.Model):
             taken over; None = there is none.
     """
 
+    takes_ids = True
     pooler = language_head = None
 
     def __init__(self, config: Settings, **kwargs):

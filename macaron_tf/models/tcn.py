@@ -178,6 +178,7 @@ class TemporalModel(Model):
     def __init__(self, config: TemporalConfig, **kwargs):
         super().__init__(config, **kwargs)
         policy = self.dtype_policy
+        self.takes_ids = bool(config.vocab_size)
         self.embedding = None
         if config.vocab_size:
             self.embedding = TiedEmbedding(
