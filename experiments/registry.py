@@ -46,8 +46,9 @@ def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -
 
 
 def documentation(name: str) -> str:
-    """A recipe's text: the sources of its numbers, the measured result."""
-    return inspect.getdoc(_makers()[name])
+    """A recipe's text, and its family's: the sources of its numbers, the measured result."""
+    make = _makers()[name]
+    return f"{inspect.getdoc(make)}\n\n{inspect.getdoc(inspect.getmodule(make))}"
 
 
 def run(options: argparse.Namespace) -> None:

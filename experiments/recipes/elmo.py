@@ -7,11 +7,9 @@ from macaron_tf.training.config import TrainingConfig
 def elmo_tiny() -> ElmoRecipe:
     """ELMo, tiny: what two cores train in half an hour.
 
-    The original's parts (Peters et al. 2018, section 3.4: a character CNN with highways, two LSTMs
-    with projections in each direction, their outputs added from layer to layer, dropout 0.1,
-    clipping at 3) at a quarter of the width or less; sizes and rates are chosen for two cores. The
-    text is cut at white space and punctuation, into rows of 32 words, 32 rows an update: 4,500
-    updates are two passes over WikiText-2's articles, 2.3 million words.
+    `elmo_original`'s parts at a quarter of the width or less; sizes and rates are chosen for two
+    cores. The text is cut at white space and punctuation: 4,500 updates are two passes over
+    WikiText-2's articles, 2.3 million words.
 
     Measured: after 2,500 updates (experiments/results/slides_decoders) perplexity 78.8, a tagger's
     F1 80.6 ± 0.6 with it and 79.4 ± 0.7 without.
@@ -42,13 +40,12 @@ def elmo_original() -> ElmoRecipe:
 
         python -m experiments.elmo train elmo_original runs/elmo --set sources=text-lines:1b/*.txt
 
-    Model: Peters et al. 2018, section 3.4, and recipes.md: characters of 16, filters 1:32 2:32 3:64
-    4:128 5:256 6:512 7:1024, 2 highways, 50 characters a word, LSTMs 4096 -> 512, clipping at 3,
-    dropout 0.1, 793,471 words. Data: the One Billion Word Benchmark, ten passes. Rows of 20 words,
-    128 a device on three devices, and 8,192 sampled words are the released training code's; that
-    code uses Adagrad at 0.2 and carries the state from row to row, where this is Adam, and each row
-    begins anew. The whole text is held in memory: 768 million words are 3 GB, and as much again
-    while they are read.
+    Model: Peters et al. 2018, section 3.4, and recipes.md: a character CNN with highways, two LSTMs
+    with projections in each direction, their outputs added from layer to layer. Data: the One
+    Billion Word Benchmark, ten passes. Rows of 20 words, 128 a device on three devices, and 8,192
+    sampled words are the released training code's; that code uses Adagrad at 0.2 and carries the
+    state from row to row, where this is Adam, and each row begins anew. The whole text is held in
+    memory: 768 million words are 3 GB, and as much again while they are read.
 
     Measured: not yet, and not within reach of two cores.
     """

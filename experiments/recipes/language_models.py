@@ -1,7 +1,13 @@
-"""Language models: GPT, GPT-2, Transformer-XL, XLNet."""
+"""Language models: GPT, GPT-2, Transformer-XL, XLNet.
+
+The tiny ones have `bert_tiny`'s shapes, tokens and schedule; `--set model.block=macaron` or
+`--set model.block=swish_rnn` puts the papers' blocks in, at equal matrices. Measured: these, by
+their perplexity on validation text in `experiments/results/slides_decoders`, whose settings differ;
+the others are not run at their size.
+"""
 
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
-from experiments.recipes.bert import bert_base, bert_tiny
+from experiments.recipes.bert import DEVLIN, bert_base, bert_tiny
 from macaron_tf.objectives import MaskingConfig
 
 
@@ -11,14 +17,12 @@ def gpt_tiny() -> PretrainingRecipe:
         python -m experiments.generate complete runs/gpt "The story of"
         python -m experiments.finetune train sst2 runs/gpt-sst2 --init runs/gpt --preset gpt
 
-    Radford et al. 2018 in `bert_tiny`'s shapes, tokens and schedule: a causal post-norm Transformer
-    with learned positions, whose table of lower-cased BPE pieces scores the next one too. Rows are
-    full and go on with the next document, as its contiguous sequences do. Every token of a row is
-    learnt from, seven times as many as where 15% are masked. `--set model.block=macaron` or
-    `--set model.block=swish_rnn` are the papers' blocks at equal matrices.
+    Radford et al. 2018: a causal post-norm Transformer with learned positions, whose table of
+    lower-cased BPE pieces scores the next one too. Rows are full and go on with the next document,
+    as its contiguous sequences do. Every token of a row is learnt from, seven times as many as
+    where 15% are masked.
 
-    Measured: in experiments/results/slides_decoders (whose settings differ) a validation perplexity
-    116.7 ± 0.4; Macaron 121.9 ± 0.9; SwishRNN 111.8 ± 1.2.
+    Measured: 116.7 ± 0.4; Macaron 121.9 ± 0.9; SwishRNN 111.8 ± 1.2.
     """
     return bert_tiny().changed(
         model="gpt_tiny",
@@ -31,14 +35,10 @@ def gpt_tiny() -> PretrainingRecipe:
 def gpt_base() -> PretrainingRecipe:
     """GPT: the next token of books.
 
-    Radford et al. 2018, section 4.1: 12 layers, D 768, 12 heads, F 3072, dropout 0.1; Adam, the
-    learning rate linearly up to 2.5e-4 over 2,000 updates, then down to 0 along a cosine; batches
-    of 64 contiguous sequences of 512 tokens; weight decay 0.01, not of biases and scales; BPE of
-    40,000 merges, lower-cased. Betas and epsilon are Adam's usual ones. Its 100 epochs over about a
-    billion tokens of BookCorpus come to 3 million updates; BookCorpus is not in TensorFlow
-    Datasets, PG-19 stands in for it.
-
-    Measured: not run at this size.
+    Radford et al. 2018, section 4.1: BERT's shapes; the learning rate linearly up to 2.5e-4 over
+    2,000 updates, then down to 0 along a cosine; batches of 64 contiguous sequences of 512 tokens;
+    BPE of 40,000 merges, lower-cased. Betas and epsilon are Adam's usual ones. Its 100 epochs over
+    about a billion tokens of BookCorpus, for which PG-19 stands in, come to 3 million updates.
     """
     return bert_base().changed(
         model="gpt_base",
@@ -64,13 +64,11 @@ def gpt2_tiny() -> PretrainingRecipe:
 
         python -m experiments.generate complete runs/gpt2 "The story of"
 
-    Radford et al. 2019, section 2, in `gpt_tiny`'s shapes, tokens and schedule: a LayerNorm before
-    each sub-layer and one at the end, last matrices that start 1/sqrt(sub-layers) as wide,
-    byte-level BPE with case, so that no text has an unknown piece. GPT-3 (Brown et al. 2020) is
-    this at larger sizes.
+    Radford et al. 2019, section 2: a LayerNorm before each sub-layer and one at the end, last
+    matrices that start 1/sqrt(sub-layers) as wide, byte-level BPE with case, so that no text has an
+    unknown piece. GPT-3 (Brown et al. 2020) is this at larger sizes.
 
-    Measured: in experiments/results/slides_decoders (whose settings differ) a validation perplexity
-    134.0; Macaron 141.9; SwishRNN 106.7.
+    Measured: 134.0; Macaron 141.9; SwishRNN 106.7.
     """
     return gpt_tiny().changed(
         model="gpt2_tiny",
@@ -88,10 +86,7 @@ def gpt2_base() -> PretrainingRecipe:
     updates, and 300 billion tokens in all; its cosine ends at a tenth of the peak, this one at 0),
     and it drops out 0.1 as GPT does. WebText is not to be had: `tfds:c4` stands in for it. The
     other sizes: `--set model=gpt2_medium`, `gpt2_large`, `gpt2_xl`, or `gpt3_small` to `gpt3_175b`
-    with `--set corpus.sequence_length=2048`. 32 micro-batches of 16 rows make an update on one
-    device.
-
-    Measured: not run at this size.
+    with `--set corpus.sequence_length=2048`.
     """
     return gpt_base().changed(
         model="gpt2_base",
@@ -117,14 +112,12 @@ def transformer_xl_tiny() -> PretrainingRecipe:
 
         python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 64 128 256 512
 
-    Dai et al. 2019 in `bert_tiny`'s shapes, tokens and schedule: 32 texts side by side, segments of
-    64 tokens (rows of 66, whose [CLS] and [SEP] fall away) and a memory of 64, as long as a
-    segment, as in the paper; gradients are clipped at its 0.25. Validation text is held out by 32
-    rows in succession, 2,048 tokens that a longer memory can look back on. `--set
-    model.block=macaron` or `swish_rnn` puts other blocks in.
+    Dai et al. 2019: 32 texts side by side, segments of 64 tokens (rows of 66, whose [CLS] and [SEP]
+    fall away) and a memory of 64, as long as a segment, as in the paper; gradients are clipped at
+    its 0.25. Validation text is held out by 32 rows in succession, 2,048 tokens that a longer
+    memory can look back on.
 
-    Measured: in experiments/results/slides_decoders (whose settings differ) a validation perplexity
-    103.7; Macaron 109.0; SwishRNN 101.8.
+    Measured: 103.7; Macaron 109.0; SwishRNN 101.8.
     """
     return bert_tiny().changed(
         model="transformer_xl_tiny",
@@ -144,16 +137,12 @@ def transformer_xl_base() -> PretrainingRecipe:
         python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 640 --clamp 400
 
     Dai et al. 2019, section 4.1, and the released script: 60 texts side by side, segments of 150
-    tokens and a memory of 150, 200,000 updates of Adam with a learning rate of 2.5e-4 and no
-    warm-up, clipped at 0.25, dropout 0.1, adaptive softmax at 20,000, 40,000 and 200,000 of 267,735
-    words with widths that stay (divisor 1). Evaluated with segments of 64, a memory of 640 and
-    distances clamped at 400: perplexity 24.0 of words. Segments of 64: `--set
-    corpus.sequence_length=66` in a `prepare` of its own with this corpus's `--vocabulary`.
-
-    Chosen here: Wikipedia for WikiText-103, 32,000 pieces for words, and so a softmax that is not
-    adaptive and perplexities of pieces; the decay is linear, not the script's cosine.
-
-    Measured: not run at this size.
+    tokens and a memory of 150, adaptive softmax at 20,000, 40,000 and 200,000 of 267,735 words with
+    widths that stay (divisor 1). Evaluated with segments of 64, a memory of 640 and distances
+    clamped at 400: perplexity 24.0 of words. Segments of 64: `--set corpus.sequence_length=66` in a
+    `prepare` of its own with this corpus's `--vocabulary`. Chosen here: Wikipedia for WikiText-103,
+    32,000 pieces for words, and so a softmax that is not adaptive and perplexities of pieces; the
+    decay is linear, not the script's cosine.
     """
     return transformer_xl_tiny().changed(
         model="transformer_xl_base",
@@ -179,15 +168,12 @@ def xlnet_tiny() -> PretrainingRecipe:
 
         python -m experiments.finetune train rte runs/rte --init runs/xlnet --data-dir DIR
 
-    Yang et al. 2019 in `bert_tiny`'s shapes, tokens and schedule: rows of 64 that go on from batch
-    to batch with a memory of 48 (the paper's 384 of 512), one token in 6 guessed, in spans of 1 to
-    5. Both streams go through the same weights; the content stream is what is fine-tuned. Its loss,
-    of tokens that are guessed from the others and from each other, is no language model's
-    perplexity. `--set model.block=macaron` puts another block in; a recurrence would tell a token
-    to itself.
+    Yang et al. 2019: rows that go on from batch to batch with a memory of 48 (the paper's 384 of
+    512), one token in 6 guessed, in spans of 1 to 5. Both streams go through the same weights; the
+    content stream is fine-tuned. Its loss, of tokens that are guessed from the others and from each
+    other, is no language model's perplexity. A recurrence (swish_rnn) would tell a token to itself.
 
-    Measured: in experiments/results/slides_decoders (whose settings differ) a validation loss 5.19;
-    Macaron 5.18.
+    Measured: a loss of 5.19; Macaron 5.18.
     """
     return bert_tiny().changed(
         model="xlnet_tiny",
@@ -201,15 +187,9 @@ def xlnet_tiny() -> PretrainingRecipe:
 def xlnet_large() -> PretrainingRecipe:
     """XLNet large: 24 layers, D 1024, 16 heads, 361 million parameters.
 
-    Yang et al. 2019, section 3.1 and appendix A.4: rows of 512, K = 6, a memory of 384, 500,000
-    updates of 8,192 rows (256 accumulated 32 times here), Adam with weight decay 0.01, epsilon
-    1e-6, a learning rate of 4e-4 after 40,000 updates, linear to 0, dropout 0.1; 32,000
-    SentencePiece unigrams.
-
-    Chosen here: Wikipedia and PG-19 for the paper's five corpora; rows of running text, [CLS]
-    first, for its pairs of segments with [CLS] last.
-
-    Measured: not run at this size.
+    Yang et al. 2019, section 3.1 and appendix A.4: K = 6, 8,192 rows an update. Chosen here:
+    Wikipedia and PG-19 for the paper's five corpora; rows of running text, [CLS] first, for its
+    pairs of segments with [CLS] last.
     """
     return bert_base().changed(
         model="xlnet_large",
@@ -218,13 +198,8 @@ def xlnet_large() -> PretrainingRecipe:
         corpus=dict(packing="full_text", validation_every=200, validation_run=32),
         vocabulary=VocabularyConfig(kind="unigram", size=32_000, lower_case=False),
         batch_size=256,
-        training=dict(
-            max_steps=500_000,
-            learning_rate=4e-4,
-            warmup_steps=40_000,
-            beta_2=0.999,
-            accumulation_steps=32,
-        ),
+        training=DEVLIN
+        | dict(max_steps=500_000, learning_rate=4e-4, warmup_steps=40_000, accumulation_steps=32),
     )
 
 
@@ -235,8 +210,6 @@ def xlnet_base() -> PretrainingRecipe:
     and K = 6 or 7 (`--set partial_prediction=7.0`); updates of 256 rows as BERT base's are chosen
     here. The slides state for K = 7 and 6: SQuAD 2.0 F1 81.3 and 81.0, MNLI 85.8 and 85.6, SST-2
     92.7 and 93.4, RACE 66.1 and 66.7.
-
-    Measured: not run at this size.
     """
     return xlnet_large().changed(
         model="xlnet_base", batch_size=32, training=dict(accumulation_steps=8)

@@ -1,4 +1,11 @@
-"""Encoder-decoders that restore damaged text: T5 and BART."""
+"""Encoder-decoders that restore damaged text: T5 and BART.
+
+The tiny ones have `bert_tiny`'s shapes, rows and tokens in each of the two stacks; `--set
+model.block=macaron` or `swish_rnn` puts other blocks of as many numbers into both. Measured: these,
+by their loss on validation text in `experiments/results/slides_decoders`, whose settings differ;
+the base ones are not run at their size. Wikipedia and books of TensorFlow Datasets stand in for
+their texts.
+"""
 
 from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import bert_base, bert_tiny
@@ -10,14 +17,11 @@ _CORRUPTION = SpanCorruptionConfig(rate=0.15, mean_span=3.0)
 def t5_tiny() -> PretrainingRecipe:
     """T5, tiny: spans give way to sentinels, and an encoder-decoder says what stood there.
 
-    Raffel et al. 2020 in `bert_tiny`'s shapes, rows and tokens, in each of the two stacks: 15% of
-    the tokens in spans of 3 on average, T5's relative bias, root-mean-square norms, no biases, no
-    dropout, and the paper's optimizer: Adafactor at 1/sqrt(max(n, 10^4)), so 0.01 to the end of
-    this run. `--set model.block=macaron` or `swish_rnn` puts other blocks of as many numbers into
-    both stacks.
+    Raffel et al. 2020: 15% of the tokens in spans of 3 on average, T5's relative bias,
+    root-mean-square norms, no biases, no dropout, and the paper's optimizer: Adafactor at
+    1/sqrt(max(n, 10^4)), so 0.01 to the end of this run.
 
-    Measured: in experiments/results/slides_decoders (whose settings differ) a validation loss 4.29
-    ± 0.01; Macaron 4.38 ± 0.07; SwishRNN 3.98 ± 0.03 (three seeds).
+    Measured (three seeds): 4.29 ± 0.01; Macaron 4.38 ± 0.07; SwishRNN 3.98 ± 0.03.
     """
     return bert_tiny().changed(
         model="t5_tiny",
@@ -38,14 +42,10 @@ def t5_base() -> PretrainingRecipe:
     """T5, base: 220 million parameters, spans of 512 tokens hidden behind sentinels.
 
     Raffel et al. 2020, section 3.1: 2^19 updates of 128 sources of 512 tokens, which come from rows
-    of 568 and have targets of 114; 15% hidden in spans of 3 on average; dropout 0.1 (that after the
-    last norm is left out); Adafactor at 1/sqrt(max(n, 10^4)), the first part being a warm-up from
-    0.01 to 0.01. 32,000 SentencePiece pieces of the unigram model, which keep their case. C4 is 750
-    GB: Wikipedia and books of TensorFlow Datasets stand in for it; for the real thing `--set
+    of 568 and have targets of 114; dropout 0.1 (that after the last norm is left out); Adafactor's
+    first part is a warm-up from 0.01 to 0.01. C4 is 750 GB; for the real thing `--set
     "corpus.sources=('tfds:c4/en',)"`. `--set model=t5_1_1_base --set model.dropout=0.0` is version
-    1.1. Four micro-batches of 32 rows make an update on one device.
-
-    Measured: not run at this size.
+    1.1.
     """
     return t5_tiny().changed(
         model="t5_base",
@@ -68,15 +68,12 @@ def t5_base() -> PretrainingRecipe:
 def bart_tiny() -> PretrainingRecipe:
     """BART, tiny: the whole text from its sentences in random order and its spans behind masks.
 
-    Lewis et al. 2020 in `bert_tiny`'s shapes, rows, tokens and optimizer, in each of the two
-    stacks: text infilling of 30% of the words in spans of 3 on average (Poisson), sentences
-    shuffled. The paper's other noises: `--set denoising.rotation=1.0`, `denoising.masking=0.15`,
-    `denoising.deletion=0.15`, alone with `denoising.infilling=0` and `denoising.shuffling=0`.
-    `--set model.block=macaron` or `swish_rnn` puts other blocks of as many numbers into both
-    stacks.
+    Lewis et al. 2020: text infilling of 30% of the words in spans of 3 on average (Poisson),
+    sentences shuffled. The paper's other noises: `--set denoising.rotation=1.0`,
+    `denoising.masking=0.15`, `denoising.deletion=0.15`, alone with `denoising.infilling=0` and
+    `denoising.shuffling=0`.
 
-    Measured: in experiments/results/slides_decoders (whose settings differ) a validation loss 3.56;
-    Macaron 3.48; SwishRNN 1.97.
+    Measured: 3.56; Macaron 3.48; SwishRNN 1.97.
     """
     return bert_tiny().changed(model="bart_tiny", objective="denoising")
 
@@ -84,14 +81,9 @@ def bart_tiny() -> PretrainingRecipe:
 def bart_base() -> PretrainingRecipe:
     """BART, base: 139 million parameters, texts of 512 tokens from their noise.
 
-    Lewis et al. 2020, sections 2.2 and 5.1: text infilling of 30% of the words and shuffled
-    sentences, 500,000 updates of 8,000 texts, byte-level BPE as GPT-2's (50,265 pieces), dropout
-    0.1. The base model's own settings are not said: those of the large one, which follow RoBERTa:
-    Adam(0.9, 0.98), epsilon 1e-6, weight decay 0.01, peak 6e-4 (RoBERTa base's) after 24,000
-    updates, linear to 0. Wikipedia and books of TensorFlow Datasets stand in for RoBERTa's 160 GB.
-    250 micro-batches of 32 rows make an update on one device.
-
-    Measured: not run at this size.
+    Lewis et al. 2020, sections 2.2 and 5.1: 500,000 updates of 8,000 texts, byte-level BPE as
+    GPT-2's. The base model's own settings are not said: those of the large one, which follow
+    RoBERTa, with RoBERTa base's peak of 6e-4.
     """
     return bert_base().changed(
         model="bart_base",
