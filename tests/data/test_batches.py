@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.data.batches import ArrayBatches, Buckets, ExampleBatches, choose_lengths
+from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
-from macaron_tf.data.tasks.reading import Examples, TextSets
+from macaron_tf.data.tasks.reading import Examples, TextSets, read_examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.special_ids import EOS
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -292,3 +293,25 @@ def test_fingerprint(data, sentences, examples, encode):
     assert fingerprint(first=examples.second, second=examples.first) != data.fingerprint()
     other = dataclasses.replace(sentences.encoded, labels=1 - sentences.encoded.labels)
     assert ExampleBatches(other, ROWS).fingerprint() != sentences.fingerprint()
+
+
+def test_real_pairs_with_berts_vocabulary(tfds_dir, shared_data):
+    path = shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
+    vocabulary = WordPieceVocabulary.from_file(path, lower_case=True)
+    examples = read_examples(TASKS["rte"], "validation", tfds_dir)
+    data = ExampleBatches(encode_examples(vocabulary, examples, 64), 16)
+    assert len(data.shapes) <= 4 and data.lengths[-1] == 64
+    seen = 0
+    for batch in data.evaluation_dataset().as_numpy_iterator():
+        rows = zip(batch["token_ids"], batch["segment_ids"], batch["index"], strict=True)
+        for ids, segments, index in rows:
+            if index < 0:
+                continue
+            length = int((ids != 0).sum())
+            boundary = length - segments.sum()
+            first, second = vocabulary.encode_lines([examples.first[index], examples.second[index]])
+            first, second = first[: boundary - 2], second[: length - 1 - boundary]
+            assert ids[:length].tolist() == [101, *first, 102, *second, 102]
+            assert length == 64 or not ids[length:].any()
+            seen += 1
+    assert seen == len(examples.first)

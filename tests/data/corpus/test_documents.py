@@ -107,6 +107,19 @@ def test_shares_of_lines_in_expectation(alpha):
     assert lines[0] / lines[1] == pytest.approx(6_000 / 3_000)  # within a language as they are
 
 
+def test_shares_of_a_hundred_thousand_draws():
+    """Documents of one line each: shares of lines are shares of draws."""
+    counts = [80_000, 2_000, 500]
+    sources = [CorpusSource("text:x", language=language) for language in ("en", "de", "ne")]
+    weights = language_weights(sources, [(n, n) for n in counts], 0.5)
+    readers = [lambda n=n: iter(["text"] * n) for n in counts]
+    drawn = np.bincount([document.source for document in mixed_documents(readers, weights, 1)])
+    share = np.sqrt(counts) / np.sqrt(counts).sum()
+    total = drawn.sum()
+    assert total > 100_000 * 0.9
+    assert np.all(np.abs(drawn - total * share) < 3 * np.sqrt(total * share * (1 - share)))
+
+
 def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
     (tmp_path / "en.txt").write_text("\n\n".join(f"one {n}\ntwo\n" for n in range(400)))
     (tmp_path / "ne.txt").write_text("\n\n".join(f"ek {n}" for n in range(20)))

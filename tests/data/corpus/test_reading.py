@@ -74,6 +74,13 @@ def test_a_restart_gives_the_same_batches(corpus, monkeypatch, batch_size, shuff
         assert first_ids(restarted.take(3)) == through[step : step + 3]
 
 
+def test_a_restart_far_ahead(corpus, monkeypatch):
+    monkeypatch.setattr(corpus, "shuffled_rows", 1)
+    dataset = corpus.dataset("train", 9, seed=0, start_step=10_007)
+    (batch,) = first_ids(dataset.take(1))
+    assert batch == first_ids(corpus.dataset("train", 9, seed=0, start_step=10_000).take(8))[7]
+
+
 def test_sizes_of_batches(corpus):
     spec = corpus.dataset("train", 4).element_spec
     expected = tf.TensorSpec([4, 8], tf.int32)

@@ -62,6 +62,26 @@ def test_rows_of_sentences(make, packing):
     assert (len(rows), inner.sum()) == ((48, 0) if packing == "doc_sentences" else (42, 6))
 
 
+def test_rows_across_documents(make):
+    corpus = make(packing="full_text")
+    rows = rows_of(corpus)
+    assert ((rows != 0).sum(axis=1) >= 15).mean() > 0.9
+    assert sorted(numbers_of(corpus, rows)) == list(range(600))
+    assert ((rows == 3).sum(axis=1) - 1).sum() >= 8  # a [SEP] between documents of a shard
+
+
+def test_next_sentences(make):
+    corpus, labels = make(pairs="next_sentence"), []
+    for row in each_row(corpus, "train"):
+        first, second = np.flatnonzero(row["token_ids"] == 3)
+        segments = [0] * (first + 1) + [1] * (second - first) + [0] * (15 - second)
+        assert row["segment_ids"].tolist() == segments
+        a, b = halves_of(corpus, row["token_ids"])
+        assert (not a or not b or a[0] // 50 == b[0] // 50) == (row["pair_label"] == 0)
+        labels.append(row["pair_label"])
+    assert 0.35 < np.mean(labels) < 0.75
+
+
 def test_sentence_order(make):
     corpus = make(pairs="sentence_order", sequence_length=32, validation_every=4)
     documents, labels = {"train": set(), "validation": set()}, []
