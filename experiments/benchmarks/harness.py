@@ -29,6 +29,8 @@ from macaron_tf.io.paths import write_aside
 
 # Settings and their rows, from `compare`; measured as they are taken.
 Tables = Iterable[tuple[str, list[dict]]]
+# Of all tables: more of results.json, a section of the report, and the figure.
+Summary = tuple[dict, str, Figure]
 
 DROPOUT = count("--dropout", "everywhere", 0.1, least=0.0, below=1)
 DTYPE_POLICY = argument(
@@ -83,11 +85,14 @@ class Benchmark(argparse.ArgumentParser):
             if action.default not in (None, False, [], argparse.SUPPRESS):
                 action.help += " (default %(default)s)"
 
-    def measures(self, title: str) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
+    def measures(
+        self, title: str, summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None
+    ) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
         """Makes a `main` of a function from options to `Tables`, which are printed and written.
 
         Args:
             title: of the report, with `{option}`s.
+            summary: of all tables; without one the figure shows their rates.
         """
 
         def wrap(measured: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
@@ -96,7 +101,7 @@ class Benchmark(argparse.ArgumentParser):
                 options = self.parse_args(arguments)
                 facts = machine(options.threads, self.packages)
                 shown = title.format(**vars(options))
-                publish(options.out, shown, facts, measured(options), self.unit)
+                publish(options.out, shown, facts, measured(options), self.unit, summary)
 
             return main
 
@@ -169,6 +174,7 @@ def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
         {
             **row,
             "rate": quartiles(row["units"] / np.array(row["seconds"])),
+            "reference": base["name"],
             "ratio": ratio(row, "seconds"),
             "cpu_ratio": ratio(row, "cpu_seconds"),
         }
@@ -230,7 +236,7 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
         cells = [
             [
                 row["name"],
-                *(_cell(row[key], 1 if key == "rate" else 2) for key in columns),
+                *(cell(row[key], 1 if key == "rate" else 2) for key in columns),
                 *row.get("more", {}).values(),
             ]
             for row in rows
@@ -239,29 +245,38 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
     return text
 
 
-def _cell(values: list[float], digits: int) -> str:
+def cell(values: list[float], digits: int) -> str:
+    """The median, and the quartiles in brackets."""
     low, middle, high = (f"{value:.{digits}f}" for value in values)
     return f"{middle} ({low} to {high})"
 
 
-def publish(directory: str | None, title: str, facts: Mapping, tables: Tables, unit: str) -> None:
+def publish(
+    directory: str | None,
+    title: str,
+    facts: Mapping,
+    tables: Tables,
+    unit: str,
+    summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None,
+) -> None:
     """Prints each table as it is measured, then the report; writes its files in a directory."""
     measured = {}
     for setting, rows in tables:
         measured[setting] = rows
-        reference = next(row["name"] for row in rows if row["ratio"] == [1.0, 1.0, 1.0])
         for row in rows:
             print(
                 f"{setting}: {row['name']}: {row['rate'][1]:.1f} {unit} a second, "
-                f"{1 / row['ratio'][1]:.2f} times {reference}'s rate, CPU time ratio "
-                f"{row['cpu_ratio'][1]:.2f}",
+                f"{1 / row['ratio'][1]:.2f} times {row['reference']}'s rate, CPU time "
+                f"ratio {row['cpu_ratio'][1]:.2f}",
                 flush=True,
             )
-    text = markdown(title, facts, measured, unit)
+    more, section, figure = summary(measured) if summary else ({}, "", None)
+    text = markdown(title, facts, measured, unit) + section
     print(text)
     if directory:
-        content = {"title": title, "unit": unit, "machine": facts, "settings": measured}
-        save(directory, content, text + "\n![rates](results.png)\n", _plot(title, measured, unit))
+        content = {"title": title, "unit": unit, "machine": facts, "settings": measured, **more}
+        figure = figure or _plot(title, measured, unit)
+        save(directory, content, text + "\n![results](results.png)\n", figure)
 
 
 def save(

@@ -39,14 +39,13 @@ from experiments.benchmarks.workers import (
 )
 from experiments.command_line import count, switch
 from experiments.studies import table
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import UserError
 from macaron_tf.layers.block import Block
 from macaron_tf.layers.blocks import SwishRNNBlock
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 
-TITLE = "The cost of a training step against its size"
 # Whole blocks, with T5's bias as in the paper's comparison, then their mixers alone.
 BERT_RAB, SWISH_RNN = "BERT-rab", "SwishRNN"
 ATTENTION, RECURRENCE = "attention alone", "recurrence alone"
@@ -172,11 +171,11 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
     return run
 
 
-def peaks(works: Sequence[tuple[str, Point]], threads: int) -> Iterator[int]:
+def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
     """The peak bytes of each mixer's step at a point, measured in a child process."""
     if not os.access(CLEAR, os.W_OK):
         raise UserError(f"memory is measured by {CLEAR}, not to be had here: give --no-memory.")
-    given = {"works": [(mixer, dataclasses.asdict(point)) for mixer, point in works]}
+    given = {"works": [(mixer, dataclasses.asdict(point)) for point, mixer in works]}
     environment = {**thread_variables(threads), **GIVE_BACK_MEMORY}
     work = works[0]
     try:
@@ -224,84 +223,43 @@ def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict
     return {"all": power_law(sizes, costs), "upper half": upper}
 
 
-def costs_of(rows: list[dict], mixer: str, cost: str) -> tuple[list[int], list[float]]:
-    """The sizes at which a mixer's cost was measured, above 0, and its medians."""
-    found = [(row["at"], row.get(cost, 0)) for row in rows if row["name"] == mixer]
-    pairs = [(at, float(np.median(value))) for at, value in found if np.median(value)]
-    return [at for at, _ in pairs], [value for _, value in pairs]
+def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
+    """The exponents of each axis's rows: by axis, mixer, cost, and "all" or "upper half".
 
-
-def exponents(results: Mapping[str, list[dict]]) -> dict:
-    """All laws: by axis, mixer, cost, and "all" or "upper half"; none where costs are missing."""
-    laws = {axis: {mixer: {} for mixer in MIXERS} for axis in results}
-    for (axis, rows), mixer, cost in itertools.product(results.items(), MIXERS, COSTS):
-        sizes, costs = costs_of(rows, mixer, cost)
-        if len(sizes) > 1:
-            laws[axis][mixer][cost] = power_laws(sizes, costs)
-    return laws
-
-
-def report(results: Mapping[str, list[dict]], facts: Mapping, about: str) -> str:
-    """The report of `measured`'s rows: exponents of all axes, then a table of points for each."""
-    text = harness.heading(TITLE, facts) + (
-        f"Forward and backward, {about}. Times are medians of interleaved rounds, quartiles in "
-        "brackets; memory is what a step's peak adds to weights and inputs. Exponents are of "
-        "cost = a size^p, least squares of the logarithms.\n\n## Exponents\n\n"
-    )
-    names = ["against", "mixer"]
-    names += [f"{cost}, {kind}" for cost in ("time", "memory") for kind in ("all", "upper half")]
-    rows = []
-    for axis, mixers in exponents(results).items():
-        span = f"{axis} {results[axis][0]['at']} to {results[axis][-1]['at']}"
-        for mixer, laws in mixers.items():
-            cells = [map(_shown, laws[cost].values()) if cost in laws else "--" for cost in COSTS]
-            rows.append([span, mixer, *itertools.chain(*cells)])
-    text += "\n".join([*table(names, rows), ""])
-    for axis, of_axis in results.items():
-        rows = []
-        for row in of_axis:
-            low, middle, high = row["milliseconds"]
-            memory = f"{row['mebibytes']:.1f}" if "mebibytes" in row else "-"
-            time = f"{middle:.1f} ({low:.1f} to {high:.1f})"
-            rows.append([str(row["at"]), row["name"], time, f"{row['ratio'][1]:.2f}", memory])
-        names = [axis, "mixer", "ms a step", f"time ratio to {BERT_RAB}", "peak MiB"]
-        text += "\n".join(["", f"## {axis}: {_others(of_axis)}", "", *table(names, rows), ""])
-    return text
-
-
-def _others(rows: list[dict]) -> str:
-    """The other sizes: those that all points share, and B L where it is the same."""
-    points = [Point(**row["point"]) for row in rows]
-    values = {
-        **{axis: {getattr(point, field) for point in points} for axis, (field, *_) in AXES.items()},
-        "B L": {point.tokens for point in points},
-    }
-    if len(values["B"]) == 1:
-        del values["B L"]
-    return ", ".join(f"{name} {min(of)}" for name, of in values.items() if len(of) == 1)
-
-
-def figure(results: Mapping[str, list[dict]]) -> Figure:
-    """Time and memory against each axis, log-log, exponents of the upper half in the legends."""
-    drawing = Figure(figsize=(10, 3.6 * len(results)), layout="constrained")
-    grid = drawing.subplots(len(results), len(COSTS), squeeze=False)
-    laws = exponents(results)
-    for (axis, rows), places in zip(results.items(), grid, strict=True):
+    The figure has time and memory against each axis, log-log, and the upper half's exponents.
+    """
+    drawing = Figure(figsize=(10, 3.6 * len(tables)), layout="constrained")
+    grid = drawing.subplots(len(tables), len(COSTS), squeeze=False)
+    laws, lines = {}, []
+    for (setting, rows), places in zip(tables.items(), grid, strict=True):
+        axis, sizes = rows[0]["axis"], sorted({row["at"] for row in rows})
+        laws[axis] = {mixer: {} for mixer in MIXERS}
         for (cost, label), axes in zip(COSTS.items(), places, strict=True):
-            for mixer, of_mixer in laws[axis].items():
-                if cost in of_mixer:
-                    exponent = of_mixer[cost]["upper half"]["exponent"]
-                    name = f"{mixer}: {axis}^{exponent:.2f}"
-                    axes.plot(*costs_of(rows, mixer, cost), marker="o", label=name)
-            sizes = sorted({row["at"] for row in rows})
+            for mixer, found in laws[axis].items():
+                mine = [row for row in rows if row["mixer"] == mixer and np.median(row[cost])]
+                if len(mine) > 1:
+                    line = [row["at"] for row in mine], [np.median(row[cost]) for row in mine]
+                    found[cost] = power_laws(*line)
+                    exponent = found[cost]["upper half"]["exponent"]
+                    axes.plot(*line, marker="o", label=f"{mixer}: {axis}^{exponent:.2f}")
             axes.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
             axes.set_xticks(sizes, map(str, sizes))
             axes.minorticks_off()
-            axes.set_title(_others(rows), fontsize="medium")
+            axes.set_title(setting, fontsize="medium")
             axes.grid(alpha=0.3)
             if axes.lines:
                 axes.legend(fontsize="small")
-    return drawing
+        for mixer, found in laws[axis].items():
+            cells = [map(_shown, found[cost].values()) if cost in found else "--" for cost in COSTS]
+            span = f"{axis} {sizes[0]} to {sizes[-1]}"
+            lines.append([span, mixer, *itertools.chain(*cells)])
+    names = ["against", "mixer"]
+    names += [f"{cost}, {kind}" for cost in ("time", "memory") for kind in ("all", "upper half")]
+    text = (
+        "\n## Exponents\n\nOf cost = a size^p, least squares of the logarithms. Memory is what a "
+        "step's peak adds to weights and inputs.\n\n"
+    )
+    return {"exponents": laws}, text + "\n".join([*table(names, lines), ""]), drawing
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
@@ -325,10 +283,11 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     return points
 
 
-def measured(options: argparse.Namespace, points: Mapping[str, list[Point]]) -> dict:
-    """Of each axis the rows of `timed` at all points.
+def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) -> list[dict]:
+    """The rows of `timed` at all points of an axis.
 
-    A row also has its size "at", its "point", "milliseconds" of a step, quartiles, and "mebibytes".
+    A row also has its "axis" and "mixer", its size "at", "milliseconds" of a step, quartiles, and
+    "mebibytes", 0 where they are not measured.
     """
 
     def turn(step: Callable, steps: int, tokens: int) -> int:
@@ -336,8 +295,8 @@ def measured(options: argparse.Namespace, points: Mapping[str, list[Point]]) -> 
             step()
         return steps * tokens
 
-    results = {axis: [] for axis in points}
-    for axis, point in ((axis, point) for axis, found in points.items() for point in found):
+    found = []
+    for point in points:
         say(f"{axis}: {point}")
         steps = max(1, TURN_TOKENS // point.tokens)
         turns = {
@@ -345,41 +304,35 @@ def measured(options: argparse.Namespace, points: Mapping[str, list[Point]]) -> 
             for mixer in MIXERS
         }
         for row in harness.timed(turns, options):
+            row |= {"axis": axis, "mixer": row["name"], "at": getattr(point, AXES[axis][0])}
+            row["name"] = f"{axis} {row['at']}, {row['mixer']}"
             row["milliseconds"] = harness.quartiles(1e3 * np.array(row["seconds"]) / steps)
-            row |= {"at": getattr(point, AXES[axis][0]), "point": dataclasses.asdict(point)}
-            results[axis].append(row)
+            row["mebibytes"] = 0.0
+            found.append(row)
     if not options.no_memory:
-        rows = [row for of_axis in results.values() for row in of_axis]
-        works = [(row["name"], Point(**row["point"])) for row in rows]
-        for row, peak in zip(rows, peaks(works, options.threads), strict=True):
+        works = list(itertools.product(points, MIXERS))
+        for row, peak in zip(found, peaks(works, options.threads), strict=True):
             row["mebibytes"] = peak / 2**20
-    return results
+    for row in found:
+        memory = f"{row['mebibytes']:.1f}" if row["mebibytes"] else "-"
+        row["more"] = {"ms a step": harness.cell(row["milliseconds"], 1), "peak MiB": memory}
+    return found
 
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """Measures all points and prints the report."""
-    options = command.parse_args(arguments)
+@command.measures("The cost of a training step, forward and backward, against its size", summary)
+def main(options: argparse.Namespace) -> harness.Tables:
+    """Measures the points of each axis."""
     points = axis_points(options)
     harness.set_threads(options.threads)
     # Every point is a function of its own, traced once; TensorFlow would warn of so many.
     tf.get_logger().setLevel("ERROR")
-    facts = harness.machine(options.threads, command.packages)
-    results = measured(options, points)
-    about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' if options.jit else ''}"
-    text = report(results, facts, about)
-    print(text)
-    if options.out:
-        content = {
-            "title": TITLE,
-            "about": about,
-            "machine": facts,
-            "exponents": exponents(results),
-            "points": results,
-        }
-        harness.save(
-            options.out, content, text + "\n![time and memory](results.png)\n", figure(results)
-        )
+    about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' * options.jit}"
+    for axis, of_axis in points.items():
+        sizes = {name: getattr(options, field) for name, (field, *_) in AXES.items()}
+        if axis == "L" and options.tokens:
+            sizes = {**sizes, "B": f"{options.tokens} / L"}
+        rest = ", ".join(f"{name} {size}" for name, size in sizes.items() if name != axis)
+        yield f"{axis}: {rest}; {about}", measured(options, axis, of_axis)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.benchmarks import harness, scaling, workers
+from experiments.benchmarks import scaling, workers
 from experiments.benchmarks.scaling import power_law, power_laws
 
 POINT = scaling.Point(length=8, batch=2, width=64, layers=2, dropout=0.0)
@@ -79,7 +79,7 @@ def test_a_peak_is_what_lived_at_once():
 
 @pytest.mark.slow
 def test_memory_of_the_recurrence_grows_with_l():
-    works = [("recurrence alone", scaling.Point(length, 2, 64, 1)) for length in (256, 1024)]
+    works = [(scaling.Point(length, 2, 64, 1), "recurrence alone") for length in (256, 1024)]
     small, large = scaling.peaks(works, 1)
     assert 3 < large / small < 5
 
@@ -93,19 +93,30 @@ def test_points_of_an_axis_are_rising_and_keep_the_rest():
     assert [p.width for p in points["D"]] == [64, 128, 256] and len(points) == 2
 
 
-def test_the_report_has_every_point_and_exponent(tmp_path, monkeypatch):
+def test_the_report_has_every_point_and_exponent(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scaling, "make_step", lambda mixer, point: lambda: sum(range(point.tokens)))
-    points = {"L": [scaling.Point(length, 1, 64, 1) for length in (4, 8)]}
-    options = scaling.command.parse_args(["--rounds", "1", "--no-memory"])
-    results = scaling.measured(options, points)
-    assert [row["at"] for row in results["L"]] == [4] * 4 + [8] * 4
-    for row in results["L"]:
-        row["milliseconds"], row["mebibytes"] = [row["at"] ** 2] * 3, 2.0 * row["at"]
-    text = scaling.report(results, harness.machine(1, ()), "float32")
+    monkeypatch.setattr(scaling, "peaks", lambda works, threads: [p.length << 20 for p, _ in works])
+    measured = scaling.measured
+
+    def squares(*given) -> list[dict]:
+        return [{**row, "milliseconds": [row["at"] ** 2] * 3} for row in measured(*given)]
+
+    monkeypatch.setattr(scaling, "measured", squares)
+    monkeypatch.setattr(scaling.harness, "set_threads", lambda within: None)
+    sizes = ["--axes", "L", "--lengths", "8", "4", "--batch", "1", "--width", "64"]
+    sizes += ["--layers", "1", "--rounds", "1"]
+    assert scaling.main([*sizes, "--out", str(tmp_path)]) == 0
+    assert "L 8, SwishRNN: " in (printed := capsys.readouterr().out)
+    assert "times BERT-rab's rate" in printed
+    written = json.loads((tmp_path / "results.json").read_text())
+    ((setting, rows),) = written["settings"].items()
+    assert setting == "L: B 1, D 64, layers 1; float32, dropout 0.1"
+    assert [row["at"] for row in rows] == [4] * 4 + [8] * 4
+    assert [row["mixer"] for row in rows] == 2 * list(scaling.MIXERS)
+    text = (tmp_path / "README.md").read_text()
     line = "| L 4 to 8 | attention alone | 2.00 (two points) | 2.00 (two points) | 1.00 (two"
-    assert line in text and "## L: B 1, D 64, layers 1" in text
-    assert text.count("| 64.0 (64.0 to 64.0) |") == len(scaling.MIXERS)
-    laws = json.loads(json.dumps(scaling.exponents(results)))
-    assert laws["L"]["SwishRNN"]["mebibytes"]["all"]["exponent"] == pytest.approx(1)
-    harness.save(tmp_path, {}, text, scaling.figure(results))
+    assert line in text and f"## {setting}" in text
+    assert "| ms a step | peak MiB |" in text and text.count(" | 8.0 |") == len(scaling.MIXERS)
+    law = written["exponents"]["L"]["SwishRNN"]["mebibytes"]["all"]
+    assert law["exponent"] == pytest.approx(1)
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
