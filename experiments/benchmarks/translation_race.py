@@ -1,11 +1,10 @@
 """The translation training benchmark's race: one model, one text, two systems' commands."""
 
-import abc
 import argparse
 import dataclasses
-import json
 import os
 import pathlib
+import re
 import signal
 import string
 import subprocess
@@ -18,6 +17,7 @@ import numpy as np
 from experiments import registry
 from experiments.benchmarks.workers import thread_variables
 from experiments.recipe import override
+from experiments.studies import flags, validations
 from experiments.translate.init import Start
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.data.batches import Buckets
@@ -28,7 +28,7 @@ from macaron_tf.evaluation.translation import TranslationMetric, evaluate_transl
 from macaron_tf.io.paths import write_aside
 from macaron_tf.special_ids import EOS
 from macaron_tf.text import SentencePieceVocabulary
-from macaron_tf.training.progress import TRAIN, VALIDATION, read_lines
+from macaron_tf.training.progress import TRAIN
 
 RECIPE = "multi30k_transformer_tiny"
 REFERENCE = "Joey NMT, float32"
@@ -120,8 +120,8 @@ def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int, epochs: int =
 
 
 @dataclasses.dataclass(kw_only=True)
-class Trainer(abc.ABC):
-    """A training command that logs after every so many updates.
+class Trainer:
+    """`python -m experiments.translate train`, which logs after every so many updates.
 
     Attributes:
         command: runs when it is first needed.
@@ -139,26 +139,22 @@ class Trainer(abc.ABC):
     padded_tokens: int = 0
     updates: int = dataclasses.field(default=0, init=False)
     _process: subprocess.Popen | None = dataclasses.field(default=None, init=False)
-    _read: int = dataclasses.field(default=0, init=False)
 
-    log = ""  # the file of `run` to which it writes a line after some updates
+    # The file of `run` to which it writes a line after some updates, and their number in a line.
+    log, logged = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
 
-    def turn(self, updates: int) -> float:
+    def turn(self, updates: int) -> None:
         """Lets the command run until it has logged so many more updates, then halts it.
-
-        Returns:
-            Seconds of CPU that the process used for them.
 
         Raises:
             UserError: the command ended.
         """
         self.go()
-        begun, wanted = self._cpu_seconds(), self.updates + updates
+        wanted = self.updates + updates
         while self.updates < wanted:
             time.sleep(0.01)
             self.look()
         self._process.send_signal(signal.SIGSTOP)
-        return self._cpu_seconds() - begun
 
     def go(self) -> None:
         """Starts the command, or lets it go on."""
@@ -170,15 +166,10 @@ class Trainer(abc.ABC):
         self._process.send_signal(signal.SIGCONT)
 
     def look(self) -> None:
-        """Reads the log's new lines; a UserError where the command has ended."""
+        """Reads the log; a UserError where the command has ended."""
         if (self.run / self.log).exists():
-            with (self.run / self.log).open("rb") as log:
-                log.seek(self._read)
-                text = log.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._read += len(whole)
-            for line in whole.decode().splitlines():
-                self.updates = self.logged_update(line) or self.updates
+            text = (self.run / self.log).read_text(encoding="utf-8", errors="replace")
+            self.updates = max(map(int, re.findall(self.logged, text)), default=0)
         if self._process.poll() is not None:
             said = self._output.read_text(errors="replace").strip().splitlines() or ["nothing"]
             raise UserError(
@@ -192,47 +183,25 @@ class Trainer(abc.ABC):
             self._process.kill()
             self._process.wait()
 
-    @abc.abstractmethod
-    def logged_update(self, line: str) -> int | None:
-        """The number of updates in a line of the log; None = there is none."""
-
-    @abc.abstractmethod
-    def validated(self) -> list[int]:
-        """The updates after which a greedy translation of the validation text is at hand."""
-
-    @abc.abstractmethod
-    def bleu(self, step: int) -> float:
-        """The tokenized BLEU of that translation."""
-
-    @property
-    def _output(self) -> pathlib.Path:
-        return self.run.with_suffix(".txt")
-
-    def _cpu_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
         """Of all threads so far, from proc(5): utime and stime are fields 14 and 15."""
+        if self._process is None:
+            return 0.0
         stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
         fields = stat.rpartition(")")[2].split()  # the name before may hold blanks
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-
-class OurTrainer(Trainer):
-    """`python -m experiments.translate train`."""
-
-    log = "metrics.jsonl"
-
-    def logged_update(self, line: str) -> int | None:
-        logged = json.loads(line)
-        return logged["step"] if logged["kind"] == TRAIN else None
-
     def validated(self) -> list[int]:
-        return list(self._scores())
+        """The updates after which a greedy translation of the validation text is at hand."""
+        return [line["step"] for line in validations(self.run)]
 
     def bleu(self, step: int) -> float:
-        return self._scores()[step]
+        """The tokenized BLEU of that translation."""
+        return next(line["bleu"] for line in validations(self.run) if line["step"] == step)
 
-    def _scores(self) -> dict[int, float]:
-        lines = read_lines(self.run / self.log)
-        return {line["step"]: line["bleu"] for line in lines if line["kind"] == VALIDATION}
+    @property
+    def _output(self) -> pathlib.Path:
+        return self.run.with_suffix(".txt")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -243,12 +212,7 @@ class JoeyTrainer(Trainer):
     references: Sequence[str]
     metric: TranslationMetric
 
-    log = "train.log"
-
-    def logged_update(self, line: str) -> int | None:
-        _, found, rest = line.partition("Step:")
-        number = rest.partition(",")[0].strip()
-        return int(number) if found and "Batch Loss" in rest and number.isdecimal() else None
+    log, logged = "train.log", r"Step: +(\d+), Batch Loss"
 
     def validated(self) -> list[int]:
         found = ((int(path.stem), path.read_bytes()) for path in self.run.glob("*.hyps"))
@@ -275,7 +239,6 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
     """The padded tokens of a batch whose updates hold so many real target tokens on average."""
-
     longest = data.lengths[-1]
     return min(
         range(longest, max(longest, round(4 * target_tokens)) + 1, 8),
@@ -316,14 +279,30 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
     config = joey_config(recipe, joey, options.tokens, options.updates, validate_every)
     write_aside(joey / "config.yaml", config.encode())
 
-    epoch = updates_per_epoch(data.row_lengths, options.tokens, recipe.training.seed)
-    theirs = data.target_tokens / epoch
+    theirs = data.target_tokens / updates_per_epoch(
+        data.row_lengths, options.tokens, recipe.training.seed
+    )
     budget = options.our_tokens or equal_budget(data, theirs)
     environment = {**os.environ, **thread_variables(options.threads)}
     environment |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    trainers: dict[str, Trainer] = {
-        name: OurTrainer(
-            command=our_command(options, recipe, work, policy, budget, validate_every),
+    settings = {
+        **{f"model.{name}": value for name, value in recipe.model_options},
+        "training.max_steps": recipe.training.max_steps,
+        "data.batching.max_tokens": budget,
+        "training.log_every": options.updates,
+        "training.steps_per_call": options.updates,
+        "training.validate_every": validate_every,
+        "training.save_every_steps": None,
+    }
+    given = [*options.set, *(f"{path}={value}" for path, value in settings.items())]
+    words = ["--data-dir", data_dir, "--vocabulary", str(work / "vocabulary")]
+    ours = [sys.executable, "-m", "experiments.translate", "train", RECIPE]
+    trainers = {
+        name: Trainer(
+            command=[
+                *(*ours, str(work / policy), *words),
+                *flags("--set", [*given, f"training.dtype_policy={policy}"]),
+            ],
             run=work / policy,
             environment=environment,
             target_tokens=mean_target_tokens(data, budget),
@@ -342,31 +321,6 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
         metric=recipe.metric,
     )
     return trainers
-
-
-def our_command(
-    options: argparse.Namespace,
-    recipe: TranslationRecipe,
-    work: pathlib.Path,
-    policy: str,
-    budget: int,
-    validate_every: int,
-) -> list[str]:
-    """Our training command in one dtype policy, which also names the run's folder in `work`."""
-    settings = {
-        **{f"model.{name}": value for name, value in recipe.model_options},
-        "training.max_steps": recipe.training.max_steps,
-        "training.dtype_policy": policy,
-        "data.batching.max_tokens": budget,
-        "training.log_every": options.updates,
-        "training.steps_per_call": options.updates,
-        "training.validate_every": validate_every,
-        "training.save_every_steps": None,
-    }
-    command = [sys.executable, "-m", "experiments.translate", "train", RECIPE, str(work / policy)]
-    command += ["--data-dir", options.data_dir, "--vocabulary", str(work / "vocabulary")]
-    given = [*options.set, *(f"{path}={value}" for path, value in settings.items())]
-    return command + [word for setting in given for word in ("--set", setting)]
 
 
 def equality(trainers: Mapping[str, Trainer]) -> str:

@@ -60,17 +60,16 @@ command = Benchmark(
 
 def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
     """The rows of `compare`: target tokens a second, in turns."""
-    cpu_seconds = {name: [] for name in trainers}
 
     def turn(name: str) -> int:
-        cpu_seconds[name].append(trainers[name].turn(options.updates))
+        trainers[name].turn(options.updates)
         return round(options.updates * trainers[name].target_tokens)
 
+    def cpu_clock() -> float:  # this process only waits
+        return sum(trainer.cpu_seconds() for trainer in trainers.values())
+
     turns = {name: functools.partial(turn, name) for name in trainers}
-    rows = harness.interleave(turns, options.rounds, options.warm_up)
-    for row in rows:
-        # Not this process's own, which only waited.
-        row["cpu_seconds"] = cpu_seconds[row["name"]][options.warm_up :]
+    rows = harness.interleave(turns, options.rounds, options.warm_up, cpu_clock)
     return harness.compare(rows, REFERENCE)
 
 

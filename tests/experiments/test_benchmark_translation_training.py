@@ -1,4 +1,5 @@
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import translation_race, translation_training
-from experiments.benchmarks.translation_race import JoeyTrainer, OurTrainer
+from experiments.benchmarks.translation_race import JoeyTrainer, Trainer
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.errors import UserError
@@ -106,12 +107,13 @@ def test_logs_are_read(tmp_path):
         "2026-01-01 00:00:00,000 - INFO - joeynmt.training - Epoch   1, Step:     1240, Batch "
         "Loss:     6.120, Batch Acc: 0.1, Tokens per Sec:     1360, Lr: 0.000312"
     )
-    joey = joey_trainer(tmp_path, None, [])
-    assert joey.logged_update(line) == 1240
-    assert joey.logged_update("... - Best validation result (greedy) at step 20: 1.0") is None
-    ours = OurTrainer(command=[], run=tmp_path, environment={})
-    assert ours.logged_update('{"step": 15, "kind": "train", "loss": 2.0}') == 15
-    assert ours.logged_update('{"step": 15, "kind": "validation", "bleu": 2.0}') is None
+    best = "... - Best validation result (greedy) at step 20: 1.0"
+    assert re.findall(JoeyTrainer.logged, f"{line}\n{best}\n") == ["1240"]
+    lines = '{"step": 15, "kind": "train"}\n{"step": 20, "kind": "validation", "bleu": 2}\n'
+    assert re.findall(Trainer.logged, lines) == ["15"]
+    ours = Trainer(command=[], run=tmp_path, environment={})
+    (tmp_path / "metrics.jsonl").write_text(lines)
+    assert ours.validated() == [20] and ours.bleu(20) == 2
 
 
 def test_both_systems_get_the_same_text_and_much_the_same_batches(number_text, tmp_path):
@@ -144,9 +146,11 @@ def test_a_trainer_runs_in_its_turns_only(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     command = [sys.executable, "-c", TICKER, str(run / "metrics.jsonl")]
-    trainer = OurTrainer(command=command, run=run, environment={})
+    trainer = Trainer(command=command, run=run, environment={})
     try:
-        assert trainer.turn(10) >= 0.0
+        assert trainer.cpu_seconds() == 0.0
+        trainer.turn(10)
+        assert trainer.cpu_seconds() >= 0.0
         halted = trainer.updates
         assert halted >= 10
         before = (run / "metrics.jsonl").read_bytes()
@@ -160,7 +164,7 @@ def test_a_trainer_runs_in_its_turns_only(tmp_path):
 
 def test_a_command_that_ends_is_one_sentence(tmp_path):
     command = [sys.executable, "-c", "print('no such thing')"]
-    trainer = OurTrainer(command=command, run=tmp_path / "run", environment={})
+    trainer = Trainer(command=command, run=tmp_path / "run", environment={})
     with pytest.raises(UserError, match="ended with exit status 0 .*: no such thing"):
         trainer.turn(1)
 
@@ -178,7 +182,7 @@ def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):
 def test_curves_are_reported_and_kept(tmp_path, monkeypatch):
     names = [*translation_race.OURS, translation_race.REFERENCE]
     given = {"command": [], "environment": {}, "target_tokens": 1800.0, "padded_tokens": 4096}
-    trainers = {name: OurTrainer(run=tmp_path / name, **given) for name in names}
+    trainers = {name: Trainer(run=tmp_path / name, **given) for name in names}
     point = {"updates": 500, "minutes": 2.5, "bleu": 7.0, "target_tokens": 900_000.0}
     ran = []
 
