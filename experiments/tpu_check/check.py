@@ -10,7 +10,8 @@ import sys
 from experiments import studies
 from experiments.tpu_check import compiler, report
 from experiments.tpu_check.chips import chip_of, listing
-from experiments.tpu_check.step import Step, Traced, step_of
+from experiments.tpu_check.sources import Traced
+from experiments.tpu_check.step import Step, step_of
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import clear_errors, write_aside
 
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     given = studies.flags("--set", options.set)
     facts = {
         "options": [*batch, "--compilations", str(options.compilations), *given],
-        "versions": versions(),
+        "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},
     }
     found = []
     for name, one in steps.items():
@@ -59,11 +60,6 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(row["ok"] for row in found) else 1
 
 
-def versions() -> dict[str, str]:
-    """Installed versions of the packages that decide the results."""
-    return {package: importlib.metadata.version(package) for package in _PACKAGES}
-
-
 def _check(name: str, step: Step, options: argparse.Namespace) -> list[dict]:
     """A recipe's rows, one a topology. The steps are traced once for all of them."""
     _say(f"{name}: building the model")
@@ -75,23 +71,22 @@ def _check(name: str, step: Step, options: argparse.Namespace) -> list[dict]:
         _say(f"{name}: tracing the step of {rows} x {shape.length}")
         return step.trace(model, shape._replace(rows=rows))
 
+    def compiled(topology: str, rows: int) -> dict:
+        hlo, text = traced(rows).hlo, None
+        _say(f"{name}: compiling the step of {rows} x {shape.length} for {topology}")
+        if options.hlo:
+            text = pathlib.Path(options.hlo) / f"{name}-{topology.replace(':', '-')}-{rows}.hlo"
+        return compiler.compile_step(hlo, topology, text)
+
     first, found = traced(shape.rows), []
     for topology in options.topology:
-        measured = {"problems": first.problems}
+        results = {}
         if not first.problems:
-
-            def compiled(rows: int, topology=topology) -> dict:
-                hlo, text = traced(rows).hlo, None
-                _say(f"{name}: compiling the step of {rows} x {shape.length} for {topology}")
-                if options.hlo:
-                    file = f"{name}-{topology.replace(':', '-')}-{rows}.hlo"
-                    text = pathlib.Path(options.hlo) / file
-                return compiler.compile_step(hlo, topology, text)
-
+            compile_ = functools.partial(compiled, topology)
             limit = chip_of(topology).core_bytes
-            results = compiler.search(compiled, shape.rows, limit, options.compilations)
-            measured = report.measure(topology, shape.length, results, first.sources)
-        found.append(report.row(name, topology, shape, model.network.count_params(), **measured))
+            results = compiler.search(compile_, shape.rows, limit, options.compilations)
+        parameters = model.network.count_params()
+        found.append(report.row(name, topology, shape, parameters, first, results))
     return found
 
 

@@ -14,13 +14,9 @@ from collections.abc import Iterator, Sequence
 from experiments import studies
 from experiments.tpu_check.chips import chip_of
 from experiments.tpu_check.compiler import fits, memory_total
-from experiments.tpu_check.sources import Sources
+from experiments.tpu_check.sources import Sources, Traced, problem
 from macaron_tf.errors import UserError
 
-_MEASURED = (
-    "memory", "memory_total", "memory_limit", "largest_rows", "tried", "cycles", "loop_cycles",
-    "loops", "milliseconds", "tokens_a_second",
-)  # fmt: skip
 _COLUMNS = (
     "recipe", "topology", "passes", "batch a core", "GiB: arguments", "temporaries",
     "all / a core's", "largest batch seen to fit", "Mcycles a step", "in loops", "ms a step",
@@ -28,50 +24,48 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def problem(what: str, op: str | None = None, source: str | None = None) -> dict:
-    """A reason that a step is not fit for a TPU: a sentence, the op to blame, and our line."""
-    return {"what": what, "op": op, "source": source}
-
-
 def row(
     recipe: str,
     topology: str,
     shape: tuple[int, int],
     parameters: int,
-    problems: Sequence[dict],
-    **measured,
+    traced: Traced,
+    results: dict[int, dict],
 ) -> dict:
-    """A row from the rows and the length of its micro-batch, and the values of `measure`."""
-    head = {"ok": not problems, "recipe": recipe, "topology": topology}
-    head |= {"rows": shape[0], "length": shape[1], "parameters": parameters}
-    empty = {name: [] if name == "loops" else None for name in _MEASURED}
-    return {**head, "problems": list(problems), **empty, **measured}
-
-
-def measure(topology: str, length: int, results: dict[int, dict], sources: Sources) -> dict:
-    """The problems of a recipe's compilations, and their measured values.
+    """A row from the rows and the length of a micro-batch, and what its compilations found.
 
     Args:
         results: of `compiler.search`; the first one is the batch that is asked about.
-        sources: of the traced step.
     """
     chip = chip_of(topology)
-    rows, first = next(iter(results.items()))
-    limit = chip.core_bytes
-    tried = {number: fits(result, limit) for number, result in results.items()}
-    found = {
-        "problems": list(_problems(first, chip.cores, limit, sources)),
-        "memory": first.get("memory"),
-        "memory_total": memory_total(first),
-        "memory_limit": limit,
-        "largest_rows": max((number for number, fit in tried.items() if fit), default=None),
-        "tried": tried,
-    }
-    if cycles := first.get("cycles"):
+    first, cycles, speed = next(iter(results.values()), None), {}, {}
+    tried = {number: fits(result, chip.core_bytes) for number, result in results.items()}
+    problems = list(traced.problems)
+    if first:
+        problems += _problems(first, chip.cores, chip.core_bytes, traced.sources)
+        cycles = first.get("cycles", {})
+    if cycles:
         seconds = cycles["cycles"] / (chip.clock_ghz * 1e9)
-        found |= {name: cycles[name] for name in ("cycles", "loop_cycles", "loops")}
-        found |= {"milliseconds": seconds * 1e3, "tokens_a_second": rows * length / seconds}
-    return found
+        speed = {"milliseconds": seconds * 1e3, "tokens_a_second": shape[0] * shape[1] / seconds}
+    return {
+        "ok": not problems,
+        "recipe": recipe,
+        "topology": topology,
+        "rows": shape[0],
+        "length": shape[1],
+        "parameters": parameters,
+        "problems": problems,
+        "memory": first and first.get("memory"),
+        "memory_total": first and memory_total(first),
+        "memory_limit": chip.core_bytes if first else None,
+        "largest_rows": max((number for number, fit in tried.items() if fit), default=None),
+        "tried": tried if first else None,
+        "cycles": cycles.get("cycles"),
+        "loop_cycles": cycles.get("loop_cycles"),
+        "loops": cycles.get("loops", []),
+        "milliseconds": speed.get("milliseconds"),
+        "tokens_a_second": speed.get("tokens_a_second"),
+    }
 
 
 def _problems(result: dict, cores: int, limit: int, sources: Sources) -> Iterator[dict]:

@@ -5,6 +5,7 @@ import pathlib
 import re
 import sysconfig
 import traceback
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
@@ -32,6 +33,24 @@ class Sources:
             if op := self._ops.get("/".join(parts[first:])):
                 return _innermost((f.filename, f.lineno, f.name) for f in op.traceback or [])
         return None
+
+
+class Traced(NamedTuple):
+    """A step's serialized HLO module, or the problems that stand in its way.
+
+    Attributes:
+        hlo: None with problems.
+        sources: finds ops of the step's graph.
+    """
+
+    hlo: bytes | None
+    problems: tuple[dict, ...] = ()
+    sources: Sources | None = None
+
+
+def problem(what: str, op: str | None = None, source: str | None = None) -> dict:
+    """A reason that a step is not fit for a TPU: a sentence, the op to blame, and our line."""
+    return {"what": what, "op": op, "source": source}
 
 
 def of_exception(error: BaseException) -> str | None:

@@ -17,8 +17,7 @@ from experiments.run import Run
 from experiments.tcn.recipe import SequenceRecipe
 from experiments.tcn.tasks import TASKS
 from experiments.tcn.train import SequenceRun
-from experiments.tpu_check.report import problem
-from experiments.tpu_check.sources import Sources, of_exception, refused
+from experiments.tpu_check.sources import Sources, Traced, of_exception, problem, refused
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.batches import Buckets
@@ -40,19 +39,6 @@ class Shape(NamedTuple):
 
     rows: int
     length: int
-
-
-class Traced(NamedTuple):
-    """A step's serialized HLO module, or the problems that stand in its way.
-
-    Attributes:
-        hlo: None with problems.
-        sources: finds ops of the step's graph.
-    """
-
-    hlo: bytes | None
-    problems: tuple[dict, ...] = ()
-    sources: Sources | None = None
 
 
 class Step:
