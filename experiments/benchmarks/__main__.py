@@ -16,8 +16,9 @@ import sys
 import time
 from collections.abc import Mapping
 
+from experiments import command_line as cli
 from experiments.studies import table
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 
 # Of a results.json: setting, ours, peer, ours beside the peer.
@@ -34,6 +35,7 @@ SUBJECTS = {
     "serving": ("SavedModel", "serving --rounds 3"),
     "scaling": (None, "scaling"),
 }
+_KNOWN = ", ".join(SUBJECTS)
 
 
 def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
@@ -83,21 +85,11 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
     return status, [("not run", "-", "-", why)]
 
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> int:
+def run(options: argparse.Namespace) -> int:
     """Runs them; returns 1 where one failed for another reason than a sentence of its own."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    known = ", ".join(SUBJECTS)
-    parser.add_argument("--only", nargs="+", default=list(SUBJECTS), metavar="NAME", help=known)
-    parser.add_argument("--out", default="runs/bench", metavar="DIR", help="default %(default)s")
-    options = parser.parse_args(arguments)
     for name in options.only:
         if name not in SUBJECTS:
-            raise UserError(f"--only {name}: there are {known}.")
+            raise UserError(f"--only {name}: there are {_KNOWN}.")
     out = pathlib.Path(options.out)
     rows, failed = [], False
     for number, name in enumerate(options.only, 1):
@@ -113,6 +105,15 @@ def main(arguments: list[str] | None = None) -> int:
     write_aside(out / "README.md", f"# Benchmarks in short\n\n{text}".encode())
     return int(failed)
 
+
+main = cli.single_program(
+    "experiments.benchmarks",
+    __doc__,
+    "",
+    "experiments.benchmarks.__main__:run",
+    cli.argument("--only", _KNOWN, nargs="+", default=list(SUBJECTS), metavar="NAME"),
+    cli.argument("--out DIR", "default %(default)s", default="runs/bench"),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

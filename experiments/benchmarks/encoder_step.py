@@ -11,7 +11,7 @@ class StepSetting:
 
     Attributes:
         dropout: everywhere: embeddings, attention weights, sub-layers' outputs.
-        bfloat16: matrix products in bfloat16, weights and optimizer in float32.
+        dtype_policy: mixed_bfloat16: matrix products in it, weights and optimizer in float32.
         jit, implementation: compiled with XLA, and of the kernels, where contenders do not say.
         replicas: of the contender that has several.
         seed: of weights, tokens and dropout.
@@ -25,7 +25,7 @@ class StepSetting:
     length: int
     vocab_size: int = 8_000
     dropout: float = 0.1
-    bfloat16: bool = False
+    dtype_policy: str = "float32"
     jit: bool = False
     implementation: str = "auto"
     replicas: int = 2

@@ -50,12 +50,12 @@ def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -
 
 
 class HuggingFacePeer:
-    """One of transformers' classes that generate, of random weights."""
+    """One of transformers' classes, of random weights."""
 
-    def __init__(self, kind: type, **settings: Any):
+    def __init__(self, kind: type, seed: int = 0, **settings: Any):
         import torch
 
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         self._torch = torch
         self.model = kind(kind.config_class(**settings)).eval()
 

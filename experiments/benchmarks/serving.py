@@ -79,7 +79,7 @@ def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
     return [" ".join(itertools.islice(words, length)) for length in lengths]
 
 
-class HuggingFaceClassifier:
+class HuggingFaceClassifier(peers.HuggingFacePeer):
     """A `BertForSequenceClassification` of random weights with its fast tokenizer.
 
     Args:
@@ -96,16 +96,16 @@ class HuggingFaceClassifier:
         seed: int,
         bfloat16: bool = False,
     ):
-        import torch
         import transformers
 
-        torch.manual_seed(seed)
-        self._torch, self._vocabulary = torch, vocabulary
+        self._vocabulary = vocabulary
         self._tokenizer = transformers.BertTokenizerFast(
             vocab={word: number for number, word in enumerate(vocabulary.words)},
             do_lower_case=vocabulary.lower_case,
         )
-        settings = transformers.BertConfig(
+        super().__init__(
+            transformers.BertForSequenceClassification,
+            seed,
             vocab_size=vocabulary.size,
             hidden_size=config.hidden_dim,
             num_hidden_layers=config.num_layers,
@@ -116,19 +116,19 @@ class HuggingFaceClassifier:
             num_labels=len(LABELS),
             attn_implementation="sdpa",
         )
-        model = transformers.BertForSequenceClassification(settings).eval()
-        self._model = model.bfloat16() if bfloat16 else model
+        if bfloat16:
+            self.model.bfloat16()
 
     def __call__(self, lines: Sequence[str]) -> np.ndarray:
         """Lines `(B,)` to probabilities `(B, C)`."""
         cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
         inputs = self._tokenizer(list(lines), return_tensors="pt", **cut)
         with self._torch.inference_mode():
-            return self._model(**inputs).logits.float().softmax(-1).numpy()
+            return self.model(**inputs).logits.float().softmax(-1).numpy()
 
     def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
         """Our classifier with the same weights, read from `save_pretrained`'s files."""
-        self._model.save_pretrained(directory)
+        self.model.save_pretrained(directory)
         self._vocabulary.save(directory)
         # Hugging Face's name of the same lines.
         (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
@@ -137,7 +137,7 @@ class HuggingFaceClassifier:
         network = EncoderClassifier(copied.config, len(LABELS), dtype=dtype)
         network.build()
         network.set_weights(copied.get_weights())
-        head = self._model.classifier
+        head = self.model.classifier
         kernel, bias = (value.detach().numpy() for value in (head.weight, head.bias))
         network.head.dense.set_weights([kernel.T, bias])
         return network

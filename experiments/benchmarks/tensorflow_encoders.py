@@ -82,10 +82,7 @@ def training_step(
     """
     keras.utils.set_random_seed(setting.seed)
     training = TrainingConfig(
-        **ADAMW,
-        schedule="constant",
-        warmup_steps=0,
-        dtype_policy="mixed_bfloat16" if setting.bfloat16 else "float32",
+        **ADAMW, schedule="constant", warmup_steps=0, dtype_policy=setting.dtype_policy
     )
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
@@ -251,8 +248,7 @@ def peer_contenders(
 ) -> dict[str, Contender]:
     """A library's steps without and with XLA, in the Keras that its layers are made for."""
     keras.utils.set_random_seed(setting.seed)
-    policy = "mixed_bfloat16" if setting.bfloat16 else "float32"
-    keras.mixed_precision.set_global_policy(policy)
+    keras.mixed_precision.set_global_policy(setting.dtype_policy)
 
     def contender(jit: bool) -> Contender:
         return peer_step(setting, make(setting), keras.optimizers.AdamW(**ADAMW), jit)

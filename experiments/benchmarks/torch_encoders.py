@@ -110,7 +110,7 @@ def training_step(
     setting: StepSetting, model: nn.Module, logits: Callable[..., torch.Tensor]
 ) -> Contender:
     """AdamW steps of a model; `logits` are `(N, V)` of `ids (B, L)` and positions `(N,)`."""
-    batch = random_batch(setting)
+    batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
     ids = torch.from_numpy(batch["token_ids"]).long()
     positions = torch.from_numpy(flat_positions(batch))
     labels = torch.from_numpy(batch["masked_labels"]).long().flatten()
@@ -126,7 +126,7 @@ def training_step(
 
     def run(steps: int) -> float:
         for _ in range(steps):
-            with torch.autocast("cpu", torch.bfloat16, enabled=setting.bfloat16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
                 loss = F.cross_entropy(logits(ids, positions).float(), labels)
             loss.backward()
             optimizer.step()

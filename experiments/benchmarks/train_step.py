@@ -132,16 +132,10 @@ def fastest(rows: list[dict], ours: Collection[str]) -> str:
 @command.measures("A training step of an encoder, against {against}")
 def main(options: argparse.Namespace) -> Tables:
     """Times the contenders of each setting."""
+    chosen = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
     for name in options.settings:
-        setting = dataclasses.replace(
-            SETTINGS[name],
-            dropout=options.dropout,
-            bfloat16=options.dtype_policy == "mixed_bfloat16",
-            jit=options.jit,
-            implementation=options.implementation,
-            replicas=options.replicas,
-            seed=options.seed,
-        )
+        given = {field: getattr(options, field) for field in chosen}
+        setting = dataclasses.replace(SETTINGS[name], **given)
         about = (
             f"{name}: {setting.num_layers} layers, D {setting.hidden_dim}, {setting.batch} x "
             f"{setting.length} tokens, dropout {setting.dropout:g}, {options.dtype_policy}"

@@ -51,7 +51,7 @@ def test_the_batch_is_the_same_for_all_and_15_percent_masked():
     assert batch["masked_positions"].shape == batch["masked_labels"].shape == (32, 19)
     assert (np.diff(batch["masked_positions"], axis=1) > 0).all()
     assert batch["token_ids"].min() >= 5
-    again = random_batch(dataclasses.replace(setting, bfloat16=True, dropout=0.0))
+    again = random_batch(dataclasses.replace(setting, dtype_policy="mixed_bfloat16", dropout=0.0))
     for name, array in batch.items():
         np.testing.assert_array_equal(array, again[name])
     picked = batch["token_ids"].reshape(-1)[flat_positions(batch)].reshape(32, 19)
