@@ -24,6 +24,23 @@ import pytest
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_autotuning():
+    """Switches tf.data's tuning off: its thread may miss that an iterator ends, which then waits.
+
+    The garbage collector ends iterators in whatever test runs, and held some of them up for 20 to
+    60 seconds.
+    """
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    iterate = tf.data.Dataset.__iter__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf.data.Dataset, "__iter__", lambda self: iterate(self.with_options(options)))
+        yield
+
+
 def pytest_unconfigure() -> None:
     """Removes the session's cache."""
     _CACHE.cleanup()

@@ -68,13 +68,9 @@ def toy_dataset(start: int = 0, stop: int | None = None) -> tf.data.Dataset:
             yield toy_batch(index)
             index += 1
 
-    # Its tuning thread may miss that an iterator ends, and holds up the process for a minute.
-    options = tf.data.Options()
-    options.autotune.enabled = False
     spec = tf.TensorSpec((None, None), tf.int32)
     signature = {"source": spec, "target": spec}
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    return dataset.with_options(options)
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
 
 
 def merged_batch(indices) -> dict[str, np.ndarray]:
