@@ -49,8 +49,8 @@ class Run(abc.ABC):
     def open(cls, path: str | os.PathLike) -> typing.Self:
         """Reads a run's recipe and vocabulary from its folder, `gs://` included."""
         path = storage.as_path(path)
-        text, where = _recipe_text(path, f"`{cls.recipe_class.command} train`")
-        recipe = recipe_from_json(cls.recipe_class, text, where)
+        text = _recipe_text(path, f"`{cls.recipe_class.command} train`")
+        recipe = recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"))
         kind = cls.vocabulary_class
         return cls(path, recipe, kind and kind.load(path / "vocabulary"))
 
@@ -64,8 +64,15 @@ class Run(abc.ABC):
         return run
 
     @abc.abstractmethod
+    def make_network(self) -> keras.Model:
+        """The recipe's model at the vocabulary's size, in the recipe's dtype policy."""
+
     def build_network(self) -> keras.Model:
-        """The recipe's model at the vocabulary's size, in the recipe's dtype policy, built."""
+        """`make_network`, built."""
+        network = self.make_network()
+        if not network.built:
+            network.build()
+        return network
 
     def first_stage(self, network: keras.Model) -> FirstStage | None:
         """The network's first stage of training; None = every update trains all weights."""
@@ -138,11 +145,10 @@ def write_json(path: epath.Path, value) -> None:
     storage.write_aside(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _recipe_text(path: epath.Path, writer: str) -> tuple[str, str]:
-    """The text of a run's recipe.json, and the file's name."""
+def _recipe_text(path: epath.Path, writer: str) -> str:
     file = path / "recipe.json"
     try:
-        return file.read_bytes().decode(), str(file)
+        return file.read_bytes().decode()
     except (*storage.FILE_ERRORS, UnicodeDecodeError) as error:
         raise UserError(
             f"{path} is not a run: cannot read {file}; give the folder that {writer} wrote"
@@ -151,10 +157,10 @@ def _recipe_text(path: epath.Path, writer: str) -> tuple[str, str]:
 
 def read_kind(path: str | os.PathLike) -> str:
     """The kind of the recipe of a run's folder, such as "translation"; see `Recipe.kind`."""
-    text, where = _recipe_text(storage.as_path(path), "a `train` command")
+    text = _recipe_text(storage.as_path(path), "a `train` command")
     try:
         return str(json.loads(text)["kind"])
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(
-            f"{where} is not a recipe that this version wrote: it names no kind of run"
+            f"{path}/recipe.json is not a recipe that this version wrote: it names no kind of run"
         ) from error

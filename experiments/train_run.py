@@ -1,13 +1,15 @@
 """Training as every command's `train` does it: open, check, seed, build, fit, report."""
 
+import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from experiments.recipe import Recipe
 from experiments.run import Run
+from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import TrainingResult, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory
@@ -92,12 +94,20 @@ def train_run(
 def report(
     result: TrainingResult,
     recipe: Recipe,
-    next_commands: Sequence[str],
+    options: argparse.Namespace,
+    *steps: str,
     best: str = "best validation {metric} {score:.4f} at step {step:,}",
 ) -> None:
-    """Prints the reason a training ended, its best checkpoint (the line `best`) and commands."""
+    """Prints the reason a training ended, its best checkpoint (the line `best`) and next commands.
+
+    Args:
+        options: of `train`.
+        steps: commands, where {me} is the recipe's, {run} the folder, {data} its `--data-dir`.
+    """
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:
         metric, score = recipe.training.best_metric, result.best_score
         print(best.format(metric=metric, score=score, step=result.best_step))
-    print("next: " + "\n      ".join(next_commands))
+    data = f" --data-dir {options.data_dir}" if options.data_dir else ""
+    words = dict(me=recipe.command, run=as_path(options.run), data=data)
+    print("next: " + "\n      ".join(step.format(**words) for step in steps))

@@ -54,8 +54,6 @@ class ElmoRun(Run):
     recipe_class = ElmoRecipe
     vocabulary_class = WordVocabulary
 
-    def build_network(self) -> Elmo:
+    def make_network(self) -> Elmo:
         config = self.recipe.model_config(self.vocabulary.size)
-        network = Elmo(config, dtype=self.recipe.training.dtype_policy)
-        network.build()
-        return network
+        return Elmo(config, dtype=self.recipe.training.dtype_policy)

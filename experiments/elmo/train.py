@@ -115,8 +115,8 @@ def run(options: argparse.Namespace) -> None:
         note=f"; {rows.ids.size:,} words to learn from, {held_out.ids.size:,} held out, "
         f"{vocabulary.size:,} to predict",
     )
-    embed = f"{recipe.command} embed {path} --input lines.txt --output vectors.npz"
-    report(result, recipe, [embed, f"{recipe.command} tag {path} {path}-conll --data-dir DIR"])
+    embed = "{me} embed {run} --input lines.txt --output vectors.npz"
+    report(result, recipe, options, embed, "{me} tag {run} {run}-conll --data-dir DIR")
 
 
 def evaluate(options: argparse.Namespace) -> None:

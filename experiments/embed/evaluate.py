@@ -29,11 +29,7 @@ def read_sets(
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
 ) -> TextSets:
-    """Reads a split of a task of two texts, or of triplets; arguments as for `read_examples`.
-
-    Raises:
-        UserError: see `TaskKind.read` and `read_triplets`; triplets without a source.
-    """
+    """Reads a split of a task of two texts, or of triplets; arguments as for `read_examples`."""
     if task is TRIPLETS:
         if not source:
             raise UserError(f"{task.name} have no data of their own: give --source tsv:FILE")

@@ -103,11 +103,7 @@ class EmbeddingRecipe(EpochRecipe):
 
 
 def pair_task(name: str) -> Task:
-    """`TRIPLETS`, or a task whose examples are two texts and a class or score of the two.
-
-    Raises:
-        UserError: no such task, or it is another kind of task.
-    """
+    """`TRIPLETS`, or a task whose examples are two texts and a class or score of the two."""
     if name == TRIPLETS.name:
         return TRIPLETS
     if not _is_of_pairs(get_task(name)):
@@ -140,9 +136,6 @@ def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
     Args:
         name: a task of two texts, or "triplets".
         objective: None = the one that fits the task.
-
-    Raises:
-        UserError: no such task, or the objective does not fit it.
     """
     task = pair_task(name)
     fitting = default_objective(task)

@@ -34,9 +34,9 @@ class EmbeddingRun(Run):
 
     recipe_class = EmbeddingRecipe
 
-    def build_network(self) -> SiameseEncoder:
+    def make_network(self) -> SiameseEncoder:
         recipe = self.recipe
-        network = SiameseEncoder(
+        return SiameseEncoder(
             recipe.model_config(self.vocabulary.size),
             recipe.pooling,
             recipe.normalize,
@@ -44,8 +44,6 @@ class EmbeddingRun(Run):
             recipe.concatenation,
             dtype=recipe.training.dtype_policy,
         )
-        network.build()
-        return network
 
 
 class SentenceEncoder:
@@ -128,11 +126,7 @@ def read_start(
     vocabulary: str | None = None,
     lower_case: bool | None = None,
 ) -> Init:
-    """Reads `--init`, see `read_init`; it may name a sentence-transformers directory, too.
-
-    Raises:
-        UserError: as `read_init`; or an encoder whose rows do not begin with [CLS].
-    """
+    """Reads `--init`, see `read_init`; it may name a sentence-transformers directory, too."""
     init = read_init(given, model, vocabulary, lower_case, pooling=True)
     if init.config.summary == "last":
         raise UserError(
@@ -158,9 +152,6 @@ def open_encoder(
 
     Returns:
         The encoder, and the run, where it is one of this kind.
-
-    Raises:
-        UserError: as `read_start`; there is no such checkpoint, or the model has fewer positions.
     """
     start, run = read_start(given, lower_case=lower_case), None
     source, config = start.source, start.config

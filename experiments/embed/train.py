@@ -53,24 +53,16 @@ def run(options: argparse.Namespace) -> None:
 
     run = EmbeddingRun(path, recipe, vocabulary)
     result = train_examples(run, learnt, objective, validation, init, options.devices)
-    where = f" --data-dir {options.data_dir}" if options.data_dir else ""
-    steps = [
-        f"{recipe.command} evaluate {path}{where}",
-        f"{recipe.command} search {path} --corpus FILE",
-        f"python -m export.saved_model {path} served/{path.name}",
-    ]
+    steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
+    steps += (f"python -m export.saved_model {{run}} served/{path.name}",)
     best = "best on the development set at step {step:,}: {metric} {score:.4f}"
-    report(result, recipe, steps, best)
+    report(result, recipe, options, *steps, best=best)
 
 
 def configure(options: argparse.Namespace, start: Init) -> EmbeddingRecipe:
     """The paper's recipe for a task, this start and the settings given.
 
     The start's own pooling and length count where none is given.
-
-    Raises:
-        UserError: as `override`; a setting has an argument of its own; or a setting cannot be
-            trained with.
     """
     refuse_given(options.set, _GIVEN)
     recipe, found = start.apply(paper_recipe(options.task, options.objective)), start.source

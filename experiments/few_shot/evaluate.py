@@ -4,18 +4,16 @@ import argparse
 import collections
 import dataclasses
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from etils import epath
 
 from experiments.few_shot.asking import Asker
 from experiments.few_shot.tasks import PromptTask, read_task
 from experiments.figures import mean_curves
 from experiments.generate.opening import OpenedModel, open_model
 from experiments.run import write_json
-from experiments.studies import cell, table
+from experiments.studies import grouped, mean_of, table, values
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.language import chance, majority
@@ -28,7 +26,9 @@ _KNOWN = ("chance", "majority")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluates, prints the table, and writes OUT/few_shot.json, .md and .png."""
+    """Evaluates, prints the table, and writes OUT/few_shot.json, .md and .png; of several sizes
+    sizes.png too.
+    """
     template = None
     if options.template or options.words:
         if not (options.template and options.words and len(options.task) == 1):
@@ -39,20 +39,28 @@ def run(options: argparse.Namespace) -> None:
         for name in options.task
     ]
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}
-    record = {"settings": settings, "baselines": {}, "runs": []}
-    for task in tasks:
-        record["baselines"][task.name] = {
+    known = {
+        task.name: {
             "metric": task.metric,
             "form": task.form,
             "examples": len(task.asked),
             **baselines(task),
         }
+        for task in tasks
+    }
+    record = {"settings": settings, "baselines": known, "runs": []}
     for path in options.runs:
         opened = open_model(path, causal=True)
         record["runs"] += evaluate(opened, tasks, options.shots, options.seeds, **settings)
     out = storage.as_path(options.out)
-    write_report(record, out)
-    print(markdown(record), end="")
+    write_json(out / JSON, record)
+    text = markdown(record)
+    storage.write_aside(out / MARKDOWN, text.encode())
+    mean_curves(_panels(record, "shots", "model"), out / FIGURE, "examples asked for, K", "score")
+    if len({run["parameters"] for run in record["runs"]}) > 1:
+        panels = _panels(record, "parameters", "shots", "K = ")
+        mean_curves(panels, out / SIZES, "parameters", "score", log_x=True)
+    print(text, end="")
     print(f"written: {out}/{MARKDOWN}, {JSON}, {FIGURE}")
 
 
@@ -114,59 +122,36 @@ def evaluate(
     return records
 
 
-def write_report(record: dict[str, Any], out: epath.Path) -> None:
-    """Writes OUT/few_shot.json, few_shot.md and few_shot.png; of several sizes sizes.png too.
-
-    Args:
-        record: "settings", "baselines" by task, and "runs", of `evaluate`.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    write_json(out / JSON, record)
-    storage.write_aside(out / MARKDOWN, markdown(record).encode())
-    panels = _panels(record, "shots", lambda run: run["model"])
-    mean_curves(panels, out / FIGURE, "examples asked for, K", "score")
-    if len({run["parameters"] for run in record["runs"]}) > 1:
-        panels = _panels(record, "parameters", lambda run: f"K = {run['shots']}")
-        mean_curves(panels, out / SIZES, "parameters", "score", log_x=True)
-
-
 def _panels(
-    record: dict[str, Any], x: str, name: Callable[[dict], str]
+    record: dict[str, Any], x: str, name: str, before: str = ""
 ) -> dict[str, dict[str, dict[float, list[float]]]]:
     """Of each task the scores against x, a line a name; chance and majority are straight lines."""
     points = sorted({run[x] for run in record["runs"]})
     panels = {}
-    for task, baseline in record["baselines"].items():
-        lines: dict[str, dict[float, list[float]]] = {}
-        for run in record["runs"]:
-            if run["task"] == task:
-                lines.setdefault(name(run), {}).setdefault(run[x], []).append(run["score"])
+    for task, runs in grouped(record["runs"], "task").items():
+        panels[task] = {
+            f"{before}{value}": {at: values(each, "score") for at, each in grouped(mine, x).items()}
+            for value, mine in grouped(runs, name).items()
+        }
         for known in _KNOWN:
-            lines[known] = {point: [baseline[known]] for point in points}
-        panels[task] = lines
+            panels[task][known] = {at: [record["baselines"][task][known]] for at in points}
     return panels
 
 
 def markdown(record: dict[str, Any]) -> str:
-    """The table: a row for each task, model and K; `record` as for `write_report`."""
-    settings, groups = record["settings"], {}
-    for run in record["runs"]:
-        group = groups.setdefault((run["task"], run["model"], run["shots"]), {})
-        for name in ("shown", "cut", "score", "perplexity"):
-            group.setdefault(name, []).extend([run[name]] if name in run else [])
-    rows = []
-    for (task, model, shots), group in groups.items():
-        baseline, score = record["baselines"][task], cell(group["score"], 1, 100)
-        if group["perplexity"]:
-            score += f" (perplexity {statistics.mean(group['perplexity']):,.0f})"
-        asked = [task, baseline["metric"], f"{baseline['examples']:,}", model, str(shots)]
-        shown, cut = (statistics.mean(group[name]) for name in ("shown", "cut"))
+    """The table of a report: a row for each task, model and K."""
+    settings, rows = record["settings"], []
+    for task, baseline in record["baselines"].items():
+        mine = [run for run in record["runs"] if run["task"] == task]
         known = [f"{100 * baseline[name]:.1f}" for name in _KNOWN]
-        rows.append([*asked, f"{shown:.1f}", f"{100 * cut:.0f}%", score, *known])
-    tasks = list(record["baselines"])
-    rows.sort(key=lambda row: tasks.index(row[0]))
+        for model, runs in grouped(mine, "model").items():
+            for shots, group in grouped(runs, "shots").items():
+                score = mean_of(group, "score", 1, 100)
+                if perplexity := values(group, "perplexity"):
+                    score += f" (perplexity {statistics.mean(perplexity):,.0f})"
+                asked = [task, baseline["metric"], f"{baseline['examples']:,}", model, str(shots)]
+                shown, cut = (statistics.mean(values(group, name)) for name in ("shown", "cut"))
+                rows.append([*asked, f"{shown:.1f}", f"{100 * cut:.0f}%", score, *known])
     head = ["task", "metric", "questions", "model", "K", "shown", "cut", "score", *_KNOWN]
     calibrated = ", calibrated by queries about nothing" if settings["calibrate"] else ""
     lines = [

@@ -63,9 +63,6 @@ def read_task(
             with `{split}` in their names have train and validation; of others every fourth example
             is for shots.
         template: of a classification task, in place of its own.
-
-    Raises:
-        UserError: no such task, file or split, or a task that cannot be asked in words.
     """
     source = Source.of(name)
     if source.kind in ("lambada", "tsv") and source.place:

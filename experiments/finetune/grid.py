@@ -28,7 +28,7 @@ from experiments.finetune.train import (
     train_recipe,
 )
 from experiments.run import write_json
-from experiments.studies import cell, table
+from experiments.studies import cell, table, values
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.errors import UserError
@@ -51,14 +51,7 @@ _LABEL = re.compile(r"[\w.+-]+")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One run of a grid.
-
-    Attributes:
-        model: the row of the table.
-        init: its start.
-        recipe: every setting, resolved.
-        path: the run's folder.
-    """
+    """One run of a grid, in the folder `path`: `model` is its row of the table."""
 
     model: str
     init: Init
@@ -71,10 +64,10 @@ class Cell:
         if opened is None:
             return None
         check_vocabulary(opened.vocabulary.hash, self.init.vocabulary, str(self.path))
-        result = opened.result() if opened.recipe == self.recipe else None
-        if result is not None:
-            encoded = data.encoded(self.init.vocabulary, self.recipe.limits)[TRAIN]
-            opened.check_data(ExampleBatches(encoded, self.recipe.batch_size).fingerprint())
+        if (result := opened.result()) is None or opened.recipe != self.recipe:
+            return None
+        encoded = data.encoded(self.init.vocabulary, self.recipe.limits)[TRAIN]
+        opened.check_data(ExampleBatches(encoded, self.recipe.batch_size).fingerprint())
         return result
 
     def train(self, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
@@ -124,8 +117,8 @@ def run(options: argparse.Namespace) -> None:
     if options.source and len(options.tasks) > 1:
         raise UserError(f"--source {options.source} is of one task: give one TASK")
     for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
-        values = getattr(options, name) or []
-        if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+        given = getattr(options, name) or []
+        if twice := [value for i, value in enumerate(given) if value in given[:i]]:
             raise UserError(f"{name.replace('_', '-')}: {twice[0]} is given twice: give it once")
     steps = {"training.max_steps": "--epochs"} if options.epochs else {}
     refuse_given(options.set, {**_OWN, **steps})
@@ -163,9 +156,10 @@ def run(options: argparse.Namespace) -> None:
         # A long grid can be read while it runs.
         full = {**record, "combinations": combinations(record["runs"])}
         write_json(storage.as_path(out / JSON), full)
-        storage.write_aside(out / MARKDOWN, markdown(full).encode())
+        text = markdown(full)
+        storage.write_aside(out / MARKDOWN, text.encode())
         one.keep_best()
-    print(markdown(full))
+    print(text)
     print(f"table: {out / MARKDOWN} and {out / JSON}")
 
 
@@ -225,20 +219,15 @@ def combinations(runs: list[dict]) -> list[dict]:
     """
     groups: dict[tuple, list[dict]] = {}
     for run in runs:
-        groups.setdefault(tuple(run[name] for name in _GROUP), []).append(run)
+        groups.setdefault(tuple((name, run[name]) for name in _GROUP), []).append(run)
     found = []
-    for group, members in groups.items():
-        scores = [run["score"] for run in members if run["score"] is not None]
+    for settings, members in groups.items():
+        scores = values(members, "score")
         diverged = sum(run["reason"] == "diverged" or run["score"] is None for run in members)
-        found.append(
-            {
-                **dict(zip(_GROUP, group, strict=True)),
-                "mean": statistics.mean(scores) if scores else None,
-                "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
-                "diverged": diverged,
-                "runs": members,
-            }
-        )
+        line = dict(settings)
+        line["mean"] = statistics.mean(scores) if scores else None
+        line["deviation"] = statistics.stdev(scores) if len(scores) > 1 else None
+        found.append({**line, "diverged": diverged, "runs": members})
 
     def order(line: dict) -> tuple:
         unscored, mean = line["mean"] is None, line["mean"] or 0.0
@@ -250,9 +239,7 @@ def combinations(runs: list[dict]) -> list[dict]:
 def markdown(record: dict) -> str:
     """The text of grid.md: the best of each model and task, and below every combination."""
     tasks, lines = record["tasks"], record["combinations"]
-    best: dict[tuple, dict] = {}
-    for line in lines:
-        best.setdefault((line["model"], line["task"]), line)
+    best = {(line["model"], line["task"]): line for line in reversed(lines)}
     rows = []
     for model in record["models"]:
         chosen = [best.get((model, task), {"runs": [], "mean": None}) for task in tasks]
@@ -268,19 +255,14 @@ def markdown(record: dict) -> str:
     every = [_combination(line, line is best[line["model"], line["task"]]) for line in lines]
     text = [
         "# Fine-tuning" + ("" if done == planned else f" ({done} of {planned} runs)"),
-        "",
         f"`{record['command']}`",
-        "",
         "Development-set scores times 100: of each model and task the combination with the best "
         f"mean over seeds ({seeds}), ± the sample's standard deviation.",
-        "",
-        *table(["model", *tasks, "mean"], rows),
-        "",
+        "\n".join(table(["model", *tasks, "mean"], rows)),
         f"The score is the mean of: {names}.",
-        "",
-        *table(head, every),
+        "\n".join(table(head, every)),
     ]
-    return "\n".join(text) + "\n"
+    return "\n\n".join(text) + "\n"
 
 
 def _mean(scores: list[float | None]) -> str:
@@ -288,26 +270,19 @@ def _mean(scores: list[float | None]) -> str:
 
 
 def _score_text(line: dict) -> str:
-    scores = [run["score"] for run in line["runs"] if run["score"] is not None]
-    if not scores:
-        return "diverged" if line["runs"] else ""
-    return cell(scores, 1, 100) + (" (diverged)" if line["diverged"] else "")
+    if scores := values(line["runs"], "score"):
+        return cell(scores, 1, 100) + (" (diverged)" if line["diverged"] else "")
+    return "diverged" if line["runs"] else ""
 
 
 def _combination(line: dict, best: bool) -> list[str]:
     task, runs, score = get_task(line["task"]), line["runs"], _score_text(line)
-    metrics = []
-    for name in (*task.metrics, *task.more_metrics):
-        if values := [run["metrics"][name] for run in runs if name in run["metrics"]]:
-            metrics.append(f"{name} {_mean(values)}")
-    epochs = line["epochs"]
-    return [
-        task.name,
-        line["model"],
-        f"{line['learning_rate']:g}",
-        str(line["batch_size"]),
-        f"{runs[0]['max_steps']:,} steps" if epochs is None else f"{epochs:g}",
-        str(len(runs)),
-        f"**{score}**" if best else score,
-        ", ".join(metrics),
+    metrics = [
+        f"{name} {_mean(found)}"
+        for name in (*task.metrics, *task.more_metrics)
+        if (found := values([run["metrics"] for run in runs], name))
     ]
+    epochs, rate = line["epochs"], f"{line['learning_rate']:g}"
+    length = f"{runs[0]['max_steps']:,} steps" if epochs is None else f"{epochs:g}"
+    chosen = [task.name, line["model"], rate, str(line["batch_size"]), length, str(len(runs))]
+    return [*chosen, f"**{score}**" if best else score, ", ".join(metrics)]

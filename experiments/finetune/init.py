@@ -65,11 +65,7 @@ class Init:
         )
 
     def check(self, recipe: EpochRecipe) -> None:
-        """Refuses a recipe whose model is not the one that the weights are of.
-
-        Raises:
-            UserError: a setting of the model differs; see also `Recipe.model_config`.
-        """
+        """Refuses a recipe whose model is not the one that the weights are of."""
         wanted = recipe.model_config(self.vocabulary.size)
         if self.source is None:
             return
@@ -90,11 +86,7 @@ class Init:
             )
 
     def copy_to(self, network: keras.Model) -> None:
-        """Gives a `TaskModel` these weights; its head, and parts that are not here, stay drawn.
-
-        Raises:
-            UserError: a shape differs.
-        """
+        """Gives a `TaskModel` these weights; its head, and parts that are not here, stay drawn."""
         if self.source is None:
             return
         theirs = self.source.network
@@ -127,10 +119,6 @@ def read_init(
         model: name of the catalog, for `none` alone.
         vocabulary: folder of the vocabulary, needed for `none`; elsewhere it is only compared.
         lower_case, pooling: see `macaron_tf.load`.
-
-    Raises:
-        UserError: there is no such thing, or it is no encoder; a model or a vocabulary that is
-            missing, superfluous or another one.
     """
     if given == NOTHING:
         if not model or not vocabulary:

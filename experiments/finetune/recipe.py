@@ -168,11 +168,7 @@ PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
 
 
 def preset(name: str, task: Task) -> FinetuningRecipe:
-    """A paper's recipe for a task, by its name among `PRESETS`.
-
-    Raises:
-        UserError: no such preset.
-    """
+    """A paper's recipe for a task, by its name among `PRESETS`."""
     if name not in PRESETS:
         raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}")
     return PRESETS[name](task)

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.recipe import FinetuningRecipe
 from experiments.row_outputs import RowOutputs
-from experiments.run import Run, write_json
+from experiments.run import Run
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.io import paths as storage
@@ -121,13 +121,11 @@ class FinetuningRun(Run):
         """The task that it was trained for."""
         return self.recipe.described
 
-    def build_network(self) -> keras.Model:
+    def make_network(self) -> keras.Model:
         recipe = self.recipe
         config = recipe.model_config(self.vocabulary.size)
         policy = recipe.training.dtype_policy
-        network = kind_of(self.task).network(config, recipe.head_dropout, policy)
-        network.build()
-        return network
+        return kind_of(self.task).network(config, recipe.head_dropout, policy)
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
         (self.path / RESULT).unlink(missing_ok=True)
@@ -144,10 +142,6 @@ class FinetuningRun(Run):
     def tuned(checkpoint: os.PathLike) -> dict[str, float]:
         """Metrics of the validation of a checkpoint's weights; {} where there was none."""
         return read_manifest(checkpoint).get("metrics") or {}
-
-    def write_result(self, result: FinetuningResult) -> None:
-        """Records the end of the run."""
-        write_json(self.path / RESULT, dataclasses.asdict(result))
 
     def result(self) -> FinetuningResult | None:
         """The end of the run; None where it has not come."""

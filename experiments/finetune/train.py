@@ -1,6 +1,7 @@
 """`finetune train`: from pre-trained weights to a fine-tuned network."""
 
 import argparse
+import dataclasses
 import functools
 import os
 from typing import Any
@@ -14,8 +15,9 @@ from experiments.epochs import example_batches, refuse_given, train_examples
 from experiments.finetune.init import Init, read_init
 from experiments.finetune.kinds import Limits, kind_of
 from experiments.finetune.recipe import FinetuningRecipe, preset
-from experiments.finetune.run import FinetuningResult, FinetuningRun, Predictor, measure
+from experiments.finetune.run import RESULT, FinetuningResult, FinetuningRun, Predictor, measure
 from experiments.recipe import override
+from experiments.run import write_json
 from experiments.scores import metrics_line
 from experiments.train_run import report
 from macaron_tf.data.batches import EncodedExamples
@@ -40,9 +42,6 @@ class TaskData:
 
     Attributes:
         splits: "train" and the development sets, with labels.
-
-    Raises:
-        UserError: see `TaskKind.read`.
     """
 
     def __init__(
@@ -57,8 +56,7 @@ class TaskData:
             split: self.kind.read(split, data_dir, download, source)
             for split in (TRAIN, *task.validation_splits)
         }
-        self._key: tuple | None = None
-        self._encoded: dict[str, EncodedExamples] = {}
+        self._encoded: dict[tuple, dict[str, EncodedExamples]] = {}
 
     @property
     def validation(self) -> dict[str, Any]:
@@ -67,15 +65,14 @@ class TaskData:
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
         """The rows of every split, see `TaskKind.encode`; the last vocabulary's are kept."""
-        key = (vocabulary.hash, limits)
-        if key != self._key:
+        if (key := (vocabulary.hash, limits)) not in self._encoded:
+            self._encoded = {key: {}}
             for split, examples in self.splits.items():
                 what = f"tokenizing {self.task.name} {split}"
                 progress = functools.partial(track, what=what, unit="examples")
                 rows = self.kind.encode(vocabulary, examples, limits, progress)
-                self._encoded[split] = rows
-            self._key = key
-        return self._encoded
+                self._encoded[key][split] = rows
+        return self._encoded[key]
 
 
 def run(options: argparse.Namespace) -> None:
@@ -87,16 +84,13 @@ def run(options: argparse.Namespace) -> None:
     data = TaskData(task, recipe.source, options.data_dir, options.download)
     path = as_path(options.run)
     result = train_recipe(recipe, path, data, init, options.devices)
-    where = f" --data-dir {options.data_dir}" if options.data_dir else ""
-    steps = [
-        f"{recipe.command} evaluate {path}{where}",
-        f"{recipe.command} predict {path} --input FILE",
-    ]
+    steps = ["{me} evaluate {run}{data}", "{me} predict {run} --input FILE"]
     if task.submissions:
-        steps.append(f"{recipe.command} submit {path} OUT{where}")
-    steps.append(f"python -m export.saved_model {path} served/{task.name}")
+        steps.append("{me} submit {run} OUT{data}")
+    steps.append(f"python -m export.saved_model {{run}} served/{task.name}")
     best = "best on the development set at step {step:,}: "
-    report(result, recipe, steps, best + metrics_line(result_of(path, result).metrics))
+    best += metrics_line(result_of(path, result).metrics)
+    report(result, recipe, options, *steps, best=best)
 
 
 def configure(
@@ -107,20 +101,13 @@ def configure(
     Args:
         source: of the examples; None = the task's own.
         settings: as for `override`.
-
-    Raises:
-        UserError: as `override`; or a setting has an argument of its own.
     """
     refuse_given(settings, _GIVEN)
     return override(init.apply(recipe).changed(source=source or recipe.source), settings)
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Init) -> None:
-    """Refuses settings that cannot be trained with, before minutes are spent on data.
-
-    Raises:
-        UserError: see `Init.check`; or `training.best_metric` is no metric of the task.
-    """
+    """Refuses settings that cannot be trained with, before minutes are spent on data."""
     init.check(recipe)
     task = recipe.described
     recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
@@ -174,17 +161,17 @@ def train_recipe(
 
         return validate
 
-    config = recipe.model_config(vocabulary.size)
-    objective = data.kind.learnt(config, recipe.language_weight)
-    chief = Workers(strategy).chief
+    def end(result: TrainingResult | None) -> None:
+        if Workers(strategy).chief:
+            write_json(path / RESULT, dataclasses.asdict(result_of(path, result)))
+
+    objective = data.kind.learnt(recipe.model_config(vocabulary.size), recipe.language_weight)
     try:
         result = train_examples(run, encoded[TRAIN], objective, validation, init, strategy)
     except Diverged:
-        if chief:
-            run.write_result(result_of(path, None))
+        end(None)
         raise
-    if chief:
-        run.write_result(result_of(path, result))
+    end(result)
     return result
 
 

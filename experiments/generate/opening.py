@@ -65,9 +65,6 @@ def open_model(
         path: RUN or RUN@CHECKPOINT, `gs://` included; or `hugging-face:DIR`.
         checkpoint: which weights, see `find_checkpoint`.
         causal: take a language model only, which says how likely any text is.
-
-    Raises:
-        UserError: it is no run, one of another kind or objective, or has no such checkpoint.
     """
     given = os.fspath(path)
     library = is_library(given)

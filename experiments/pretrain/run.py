@@ -72,15 +72,15 @@ class PretrainingRun(Run):
 
     recipe_class = PretrainingRecipe
 
-    def build_network(self) -> keras.Model:
-        """The recipe's model with its heads, see `Run.build_network`."""
+    def make_network(self) -> keras.Model:
+        """The recipe's model with its heads."""
         recipe = self.recipe
         sentinels = SENTINEL_ROWS if recipe.objective == "span_corruption" else 0
         config = recipe.model_config(self.vocabulary.size + sentinels)
         policy = {"dtype": recipe.training.dtype_policy}
         match recipe.objective:
             case "masked_language" | "span_boundary":
-                network = PretrainingEncoder(
+                return PretrainingEncoder(
                     config,
                     sentence_pair=recipe.corpus.paired,
                     span_boundary=recipe.objective == "span_boundary",
@@ -90,24 +90,26 @@ class PretrainingRun(Run):
             case "replaced_tokens":
                 with _named(f"generator_width is {recipe.generator_width}"):
                     generator = generator_config(config, recipe.generator_width)
-                network = GeneratorDiscriminator(config, generator, **policy)
+                return GeneratorDiscriminator(config, generator, **policy)
             case "causal_language":
-                network = LanguageModel(config, **policy)
+                return LanguageModel(config, **policy)
             case "segment_language":
                 cutoffs = (recipe.adaptive_cutoffs, recipe.adaptive_divisor)
                 with _named("adaptive_cutoffs, adaptive_divisor"):
                     network = SegmentLanguageModel(config, recipe.memory_length, *cutoffs, **policy)
                     network.build()
+                return network
             case "permutation_language":
-                network = TwoStreamModel(config, recipe.memory_length, **policy)
+                return TwoStreamModel(config, recipe.memory_length, **policy)
             case "span_corruption" | "denoising":
-                network = EncoderDecoder(config, **policy)
-        if not network.built:
-            network.build()
-        if recipe.has_memory:
+                return EncoderDecoder(config, **policy)
+
+    def build_network(self) -> keras.Model:
+        network = super().build_network()
+        if self.recipe.has_memory:
             # Each replica keeps its own rows' memory, see `macaron_tf.distribution.distributed`.
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            network.keep_memory(-(-recipe.batch_size // replicas))
+            network.keep_memory(-(-self.recipe.batch_size // replicas))
         return network
 
     def memory(self, network: keras.Model) -> Sequence[keras.Variable]:

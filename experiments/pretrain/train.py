@@ -38,13 +38,12 @@ def run(options: argparse.Namespace) -> None:
         recipe, path, corpus, options.devices, options.data_service, options.own_shards
     )
     command = "text_to_text" if recipe.objective in CORRUPTING else "finetune"
-    steps = [f"python -m experiments.{command} train sst2 {path}-sst2 --init {path}"]
+    steps = [f"python -m experiments.{command} train sst2 {{run}}-sst2 --init {{run}}"]
     if recipe.objective in CAUSAL:
-        steps.append(f'python -m experiments.generate complete {path} "The story of"')
+        steps.append('python -m experiments.generate complete {run} "The story of"')
     elif recipe.objective in FILLING:
-        steps.append(f'{recipe.command} fill {path} "the [MASK] of the story"')
-    steps.append(f"tensorboard --logdir {path}")
-    report(result, recipe, steps)
+        steps.append('{me} fill {run} "the [MASK] of the story"')
+    report(result, recipe, options, *steps, "tensorboard --logdir {run}")
 
 
 def train_recipe(

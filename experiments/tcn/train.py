@@ -30,11 +30,9 @@ class SequenceRun(Run):
 
     vocab_size: int | None = None
 
-    def build_network(self) -> TemporalModel:
+    def make_network(self) -> TemporalModel:
         config = self.recipe.model_config(self.vocab_size)
-        network = TemporalModel(config, dtype=self.recipe.training.dtype_policy)
-        network.build()
-        return network
+        return TemporalModel(config, dtype=self.recipe.training.dtype_policy)
 
 
 def run(options: argparse.Namespace) -> None:

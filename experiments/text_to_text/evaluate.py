@@ -41,11 +41,7 @@ class TextPairs:
     def read(
         cls, recipe: TextRecipe, split: str, data_dir: str | None = None, download: bool = False
     ) -> "TextPairs":
-        """Reads a split of the recipe's source.
-
-        Raises:
-            UserError: the source cannot be read.
-        """
+        """Reads a split of the recipe's source."""
         if prefix := PREFIXES.get(recipe.task):
             pairs = read_pairs(recipe.source, split, *recipe.fields, data_dir, download)
             # Each side in one line; e-mails have many.
@@ -74,11 +70,7 @@ class TextPairs:
 
 
 def check_answers(task: str, vocabulary: PieceVocabulary) -> None:
-    """Refuses a vocabulary that cannot say a task's answers.
-
-    Raises:
-        UserError: an answer does not come back; the sentence names it.
-    """
+    """Refuses a vocabulary that cannot say a task's answers."""
     if task in PREFIXES:
         return
     named = get_task(task)

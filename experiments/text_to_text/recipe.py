@@ -104,9 +104,6 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
     Args:
         init: the start's name on the command line.
         source: of the examples; None = the task's own.
-
-    Raises:
-        UserError: there is no such task.
     """
     training = TrainingConfig(
         max_steps=2_000,

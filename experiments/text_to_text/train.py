@@ -25,11 +25,7 @@ _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("ble
 
 
 def read_start(given: str) -> Pretrained:
-    """Reads `--init`: the folder of a pre-training run of T5 or BART, or `hugging-face:DIR`.
-
-    Raises:
-        UserError: nothing is there, or it is no encoder-decoder that can be fine-tuned.
-    """
+    """Reads `--init`: the folder of a pre-training run of T5 or BART, or `hugging-face:DIR`."""
     found = load(given)
     if found.objective not in CORRUPTING:
         raise UserError(
@@ -107,12 +103,8 @@ def run(options: argparse.Namespace) -> None:
         lambda network: network.set_weights(start.network.get_weights()),
         note=f", from {recipe.init}",
     )
-    where = f" --data-dir {options.data_dir}" if options.data_dir else ""
-    steps = [
-        f"{recipe.command} evaluate {path}{where}",
-        f"{recipe.command} predict {path} --input FILE",
-    ]
-    report(result, recipe, steps)
+    steps = ("{me} evaluate {run}{data}", "{me} predict {run} --input FILE")
+    report(result, recipe, options, *steps)
 
 
 def _named(metric: str, task: str) -> str:

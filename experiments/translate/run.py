@@ -26,14 +26,12 @@ class TranslationRun(Run):
 
     recipe_class = TranslationRecipe
 
-    def build_network(self) -> EncoderDecoder:
+    def make_network(self) -> EncoderDecoder:
         sizes = [self.vocabulary.size]
         if isinstance(self.vocabulary, PairVocabulary):
             sizes = [self.vocabulary.target.size, self.vocabulary.source.size]
         config = self.recipe.model_config(*sizes)
-        network = EncoderDecoder(config, dtype=self.recipe.training.dtype_policy)
-        network.build()
-        return network
+        return EncoderDecoder(config, dtype=self.recipe.training.dtype_policy)
 
     def first_stage(self, network: EncoderDecoder) -> FirstStage | None:
         if not self.recipe.first_stage_steps:

@@ -36,13 +36,9 @@ def run(options: argparse.Namespace) -> None:
     recipe, path = override(recipe, options.set), as_path(options.run)
     text = dict(data_dir=options.data_dir, download=options.download)
     result = train_recipe(recipe, path, options.vocabulary, options.devices, start, **text)
-    where = f" --data-dir {options.data_dir}" if options.data_dir else ""
-    next_commands = [
-        f"{recipe.command} average {path}",
-        f"{recipe.command} evaluate {path}{where}",
-        f"tensorboard --logdir {path}",
-    ]
-    report(result, recipe, next_commands, "best validation {metric} {score:.2f} at step {step:,}")
+    steps = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
+    best = "best validation {metric} {score:.2f} at step {step:,}"
+    report(result, recipe, options, *steps, best=best)
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:

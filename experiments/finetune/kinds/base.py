@@ -81,11 +81,7 @@ class TaskKind(abc.ABC):
     def read(
         self, split: str, data_dir: str | os.PathLike | None, download: bool, source: str | None
     ) -> Any:
-        """The examples of a split, with their labels; arguments as for `read_examples`.
-
-        Raises:
-            UserError: as `reader`; or the labels are secret.
-        """
+        """The examples of a split, with their labels; arguments as for `read_examples`."""
         examples = type(self).reader(self.task, split, data_dir, download, source)
         if examples.labels is None:
             raise UserError(
@@ -109,9 +105,6 @@ class TaskKind(abc.ABC):
 
         Args:
             first: number of the first line.
-
-        Raises:
-            UserError: a line is not of the task's form; says which.
         """
         if self.columns == 1:
             return self.of_texts(lines)

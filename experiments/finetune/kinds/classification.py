@@ -131,9 +131,6 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
 
     Returns:
         Examples to predictions, `(N,)` classes or scores.
-
-    Raises:
-        UserError: there is one class only, or no word.
     """
     # One-letter words count: "a" and "I" are grammar, which CoLA asks about.
     words = TfidfVectorizer(
