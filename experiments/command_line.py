@@ -192,6 +192,9 @@ TFDS = together(
     DATA_DIR,
     switch("--download", "let TensorFlow Datasets download what is missing"),
 )
+EXAMPLES = together(
+    argument("--source", "examples; the task's (or the run's) own by default"), TFDS
+)
 RUN = argument("run", "folder of the run")
 RUN_TO_TRAIN = argument("run", "folder of the run; made, or resumed where it exists")
 VOCABULARY = argument("--vocabulary DIR", "use this vocabulary instead of training one")

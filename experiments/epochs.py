@@ -33,6 +33,9 @@ class EpochRecipe(Recipe):
     counterpart off.
 
     Attributes:
+        task: name of a task, see `macaron_tf.data.tasks.definitions`.
+        source: the examples, see `macaron_tf.data.tasks.reading`.
+        init: the weights to start from, see `experiments.finetune.init.read_init`.
         batch_size: examples of a micro-batch.
         epochs: passes over the training set; None = `training.max_steps` says.
         warmup_fraction: part of the updates that is warm-up; None = `training.warmup_steps` says.
@@ -48,6 +51,9 @@ class EpochRecipe(Recipe):
         "validate_epochs",
     )
 
+    task: str
+    source: str | None
+    init: str = "none"
     batch_size: Count = 32
     epochs: Annotated[float, Gt(0), Lt(1e6)] | None = 3.0
     warmup_fraction: Dropout | None = 0.1
@@ -59,6 +65,9 @@ class EpochRecipe(Recipe):
         self.expect_model(config, EncoderConfig, "is no encoder")
         self.expect_positions(config, "max_length", self.max_length)
         return config
+
+    def usage(self) -> dict:
+        return {**super().usage(), "trained_length": self.max_length}
 
     def follow(self, path: str) -> "EpochRecipe":
         """A number of updates that is set by hand is not computed any more."""
@@ -126,7 +135,6 @@ def train_examples(
 
     Args:
         run: its recipe is an `EpochRecipe`, resolved.
-        examples: to learn from.
         objective, validation: as for `train_run`.
         init: the `experiments.finetune.init.Init` that the weights come from.
     """

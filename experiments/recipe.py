@@ -109,11 +109,7 @@ class Recipe(Settings):
     def check_continues(
         self, before: "Recipe", where, may_change: Iterable[str] | None = None
     ) -> None:
-        """Refuses to continue the run in the folder `where`, started by the recipe `before`.
-
-        Args:
-            may_change: as the class's, which is the default.
-        """
+        """Refuses to continue the run in the folder `where`, started by the recipe `before`."""
         free = tuple(self.may_change if may_change is None else may_change)
         parts = tuple(name for name in free if name.endswith("."))
         old, new = _leaves(before), _leaves(self)
@@ -132,11 +128,7 @@ class Recipe(Settings):
 
 
 def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
-    """Reads the output of `Recipe.to_json`.
-
-    Args:
-        where: the file's name, for errors.
-    """
+    """Reads the output of `Recipe.to_json` in the file `where`."""
     try:
         values = json.loads(text)
         kind = values.pop("kind", recipe_class.kind)

@@ -52,11 +52,7 @@ def documentation(name: str) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `recipes [NAME]`: all recipes with their first lines, or one recipe whole.
-
-    Args:
-        options: `kind`, the class of the recipes as `module:class`, and `name`.
-    """
+    """The command `recipes [NAME]`: all recipes with their first lines, or one recipe whole."""
     kind, name = pkgutil.resolve_name(options.kind), options.name
     if name is None:
         for each in names(kind):

@@ -1,13 +1,14 @@
 """Scores of a run on a split: as a line, and as a JSON file named after the source."""
 
+import hashlib
+import json
+import os
 import re
 from collections.abc import Mapping
-from typing import Any
-
-from etils import epath
 
 from experiments.run import write_json
 from macaron_tf.data.sources.names import Source
+from macaron_tf.io import paths as storage
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
@@ -20,14 +21,19 @@ def default_splits(source: str | None, splits: list[str]) -> list[str]:
     return splits if not source or Source.of(source).has_splits else ["all"]
 
 
-def write_scores(folder: epath.Path, subject: str, ending: str, record: dict[str, Any]) -> str:
-    """Writes scores and returns the path of their file.
+def write_scores(
+    folder: str | os.PathLike, what: str, subject: str, settings: str, identity, record: dict
+) -> None:
+    """Writes scores, and prints `what` they are and where.
 
     Args:
         subject: the source and splits; the file's name takes the last 100 characters.
-        ending: of the name: the other settings that the scores depend on.
+        settings: for the name.
+        identity: weights, texts and settings, as JSON has them; others have another name.
     """
     words = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")
-    path = folder / f"{words}-{ending}.json"
+    text = json.dumps(identity, sort_keys=True, default=lambda array: array.tolist())
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    path = storage.as_path(folder) / f"{words}-{settings}{digest}.json"
     write_json(path, record)
-    return str(path)
+    print(f"{what}: {path}")

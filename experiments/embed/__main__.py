@@ -35,9 +35,6 @@ _POOLING = cli.argument(
     "a sentence's vector from its tokens'; the encoder's own by default, or else mean",
     choices=("mean", "max", "cls"),
 )
-_SOURCE = cli.together(
-    cli.argument("--source", "examples, tfds:NAME or tsv:FILE; the task's own if not"), cli.TFDS
-)
 _ENCODER = cli.together(
     cli.argument("encoder ENCODER", "what makes the vectors"),
     _POOLING,
@@ -63,7 +60,7 @@ main = cli.program(
         ),
         _POOLING,
         cli.INIT_NONE,
-        _SOURCE,
+        cli.EXAMPLES,
         cli.settings("epochs=2, training.seed=2, batch_size=32 or model.dropout=0"),
         cli.DEVICES,
     ),
@@ -75,7 +72,7 @@ main = cli.program(
         cli.argument("--task", "the run's own by default, else stsb"),
         cli.argument("--split", "the development set by default, of a file all"),
         cli.argument("--output DIR", "where the metrics go; RUN/scores by default"),
-        _SOURCE,
+        cli.EXAMPLES,
         cli.DEVICES,
     ),
     cli.command(

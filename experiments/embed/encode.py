@@ -75,11 +75,7 @@ def search(options: argparse.Namespace) -> None:
 def corpus_vectors(encoder: SentenceEncoder, texts: list[str], file: pathlib.Path) -> np.ndarray:
     """Unit vectors `(N, D)` of a file's sentences, kept beside it as FILE.HASH.npy.
 
-    Args:
-        encoder: whose weights, with the texts, make the hash: another model or another text has
-            another file.
-        texts: N sentences.
-        file: where they stand.
+    The hash is over weights and texts: another model or another text has another file.
     """
     digest = hashlib.sha256(encoder.identity().encode())
     for text in texts:

@@ -1,8 +1,6 @@
 """`embed evaluate`: metrics of vectors, such as the correlation of cosines with people's scores."""
 
 import argparse
-import hashlib
-import json
 import os
 import time
 
@@ -18,7 +16,6 @@ from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.data.tasks.reading import TextSets, read_triplets
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import similarity_metrics, triplet_accuracy
-from macaron_tf.io import paths as storage
 from macaron_tf.models.siamese import SiameseEncoder
 
 
@@ -99,7 +96,5 @@ def run(options: argparse.Namespace) -> None:
         "seconds": round(seconds, 2),
         "metrics": metrics,
     }
-    digest = hashlib.sha256(f"{encoder.identity()} {json.dumps(sets.texts)}".encode())
-    subject, ending = f"{name}-{source}-{split}", digest.hexdigest()[:8]
-    path = write_scores(storage.as_path(folder), subject, ending, record)
-    print(f"metrics: {path}")
+    identity = [encoder.identity(), sets.texts]
+    write_scores(folder, "metrics", f"{name}-{source}-{split}", "", identity, record)

@@ -33,8 +33,6 @@ class EmbeddingRecipe(EpochRecipe):
 
     Attributes:
         task: a task of two texts, see `macaron_tf.data.tasks.definitions`, or "triplets".
-        source: the examples, see `read_examples` and `read_triplets`.
-        init: the weights to start from, see `experiments.embed.run.read_start`.
         objective: over a pair's classes, against its score, or of triplets.
         pooling: makes one vector of the tokens' vectors.
         concatenation: what the softmax sees of two vectors, see `SiameseEncoder`.
@@ -45,9 +43,6 @@ class EmbeddingRecipe(EpochRecipe):
     kind = "embedding"
     command = "python -m experiments.embed"
 
-    task: str
-    source: str | None
-    init: str = "none"
     objective: Literal["softmax", "cosine", "triplet"]
     pooling: Literal["mean", "max", "cls"] = "mean"
     concatenation: str = "u,v,|u-v|"
@@ -87,7 +82,6 @@ class EmbeddingRecipe(EpochRecipe):
     def usage(self) -> dict:
         return {
             **super().usage(),
-            "trained_length": self.max_length,
             "max_length": self.max_length,
             "pooling": self.pooling,
             "normalize": self.normalize,
@@ -132,10 +126,6 @@ def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
     Adam at 2e-5, batches of 16, 10% linear warm-up, one epoch over classes or triplets, mean
     pooling. Chosen here: four epochs over STS-B, linearly to 0 after the warm-up; weight decay and
     epsilon are BERT's fine-tuning's.
-
-    Args:
-        name: a task of two texts, or "triplets".
-        objective: None = the one that fits the task.
     """
     task = pair_task(name)
     fitting = default_objective(task)

@@ -50,8 +50,6 @@ class SentenceEncoder:
     """Vectors of sentences, in batches of sentences of about one length; see `RowOutputs`.
 
     Args:
-        network: built.
-        vocabulary: the one it was trained with.
         max_length: longest row, special ids included; longer sentences are cut.
         max_tokens: padded tokens of a batch.
     """
@@ -142,16 +140,13 @@ def open_encoder(
     max_length: int | None = None,
     lower_case: bool | None = None,
 ) -> tuple[SentenceEncoder, EmbeddingRun | None]:
-    """A sentence encoder that is ready to use; of a run of this kind its classifier too.
+    """A sentence encoder that is ready to use, and its run, where it is one of this kind.
 
     Args:
         given: as for `read_start`, but for `none`.
         pooling: instead of its own; `"mean"` for one that never pooled.
         max_length: instead of its own.
         lower_case: as for `read_init`.
-
-    Returns:
-        The encoder, and the run, where it is one of this kind.
     """
     start, run = read_start(given, lower_case=lower_case), None
     source, config = start.source, start.config

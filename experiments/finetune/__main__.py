@@ -54,12 +54,9 @@ _MODEL = cli.together(
     ),
     cli.INIT_NONE,
 )
-_DATA = cli.together(
-    cli.argument("--source", "examples; the task's (or the run's) own by default"), cli.TFDS
-)
 _TRAINING = cli.together(
     _MODEL,
-    _DATA,
+    cli.EXAMPLES,
     cli.settings("epochs=5, training.validate_every=100 or model.dropout=0"),
     cli.DEVICES,
 )
@@ -123,7 +120,7 @@ main = cli.program(
             "--split", "split to score; the task's development sets by default, of a file all"
         ),
         cli.argument("--output DIR", "where metrics and predictions go; RUN/scores by default"),
-        _DATA,
+        cli.EXAMPLES,
         cli.DEVICES,
     ),
     cli.command(
@@ -154,7 +151,7 @@ main = cli.program(
         "experiments.finetune.evaluate:baseline",
         cli.argument("task", "name of a task"),
         cli.argument("--output FILE", "JSON of the metrics"),
-        _DATA,
+        cli.EXAMPLES,
     ),
     cli.command(
         "tasks",

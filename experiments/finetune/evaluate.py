@@ -1,8 +1,6 @@
 """`finetune predict`, `evaluate`, `submit` and `baseline`: answers and scores."""
 
 import argparse
-import hashlib
-import json
 import time
 
 from experiments.finetune.kinds import kind_of
@@ -64,15 +62,10 @@ def evaluate(options: argparse.Namespace) -> None:
             split: kind.answers(found, examples[split]) for split, found in outputs.items()
         },
     }
-    folder = storage.as_path(options.output) if options.output else opened.path / "scores"
-    # Over weights and texts: another evaluation has another name.
-    digest = hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode())
-    for split, found in examples.items():
-        values = [split, *vars(found).values()]
-        digest.update(json.dumps(values, default=lambda array: array.tolist()).encode())
-    ending = f"{checkpoint.name}-{digest.hexdigest()[:8]}"
-    path = write_scores(folder, f"{source}-{'-'.join(splits)}", ending, record)
-    print(f"metrics and predictions: {path}")
+    folder, subject = options.output or opened.path / "scores", f"{source}-{'-'.join(splits)}"
+    identity = [manifest["files"], {split: vars(found) for split, found in examples.items()}]
+    what, settings = "metrics and predictions", f"{checkpoint.name}-"
+    write_scores(folder, what, subject, settings, identity, record)
 
 
 def submit(options: argparse.Namespace) -> None:

@@ -209,9 +209,6 @@ def _cells(
 def combinations(runs: list[dict]) -> list[dict]:
     """Seeds put together: a line for each model, task and choice of settings, best first.
 
-    Args:
-        runs: a `Cell.record` of each.
-
     Returns:
         For each: the settings, "mean" and "deviation" (of the sample) over the seeds with a score,
         "diverged", the number of runs that stopped for NaN or never had a finite output, and

@@ -30,7 +30,6 @@ from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Dropout, NonNegative
-from macaron_tf.training.config import TrainingConfig
 
 # Table 4 of Lei et al. 2022.
 _SWISH_RNN_STEPS = {
@@ -63,10 +62,6 @@ class FinetuningRecipe(EpochRecipe):
     sentences are read through windows.
 
     Attributes:
-        task: name of a task, see `macaron_tf.data.tasks.definitions`.
-        source: the examples, see `read_examples`, `read_questions` and `read_tagged` of
-            `macaron_tf.data`.
-        init: the weights to start from, see `experiments.finetune.init.read_init`.
         head_dropout: on the head's input, the pooled vector or the positions'; spans have none.
         spans: limits of questions and contexts.
         language_weight: lambda of a causal model's own loss beside that of a classification, see
@@ -76,9 +71,6 @@ class FinetuningRecipe(EpochRecipe):
     kind = "finetuning"
     command = "python -m experiments.finetune"
 
-    task: str
-    source: str | None
-    init: str = "none"
     head_dropout: Dropout = 0.1
     spans: SpanLimits = SpanLimits()
     language_weight: NonNegative = 0.5
@@ -101,9 +93,6 @@ class FinetuningRecipe(EpochRecipe):
         """Limits of the rows that the model reads."""
         return Limits(self.max_length, self.spans, self.model_config().causal)
 
-    def usage(self) -> dict:
-        return {**super().usage(), "trained_length": self.max_length}
-
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
         config = super().model_config(vocab_size)
         if self.described.second and config.num_segments == 1:
@@ -113,7 +102,10 @@ class FinetuningRecipe(EpochRecipe):
         return config
 
 
-def _epochs(task: Task, learning_rate: float, **settings) -> FinetuningRecipe:
+def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
+    """A recipe in epochs; `spans` are further settings of questions."""
+    if task.kind == "spans":
+        settings |= spans or {}
     return FinetuningRecipe(
         model="bert_base",
         task=task.name,
@@ -123,11 +115,6 @@ def _epochs(task: Task, learning_rate: float, **settings) -> FinetuningRecipe:
     )
 
 
-def _macaron(task: Task) -> FinetuningRecipe:
-    # Paragraphs are longer than sentences: rows as BERT's.
-    return _epochs(task, 5e-5, max_length=384 if task.kind == "spans" else 128)
-
-
 def _bert(task: Task) -> FinetuningRecipe:
     if task.kind != "spans":
         return _epochs(task, 5e-5)
@@ -135,34 +122,27 @@ def _bert(task: Task) -> FinetuningRecipe:
     return _epochs(task, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
 
 
-def _spanbert(task: Task) -> FinetuningRecipe:
-    spans = dict(epochs=4.0, max_length=512) if task.kind == "spans" else {}
-    return _epochs(task, 2e-5, **spans)
-
-
 def _swish_rnn(task: Task) -> FinetuningRecipe:
     recipe = _epochs(
         task, 1e-5, epochs=None, warmup_fraction=None, validate_epochs=None, max_length=512
     )
-    training = TrainingConfig(
+    training = dict(
         max_steps=_SWISH_RNN_STEPS[task.name],
-        learning_rate=1e-5,
         schedule="constant",
         warmup_steps=1_000,
-        warmup_start=0.0,
-        epsilon=1e-6,
+        beta_2=0.98,
+        weight_decay=0.0,
         validate_every=1_000,
-        best_metric="score",
-        keep_last=1,
     )
     return recipe.changed(training=training)
 
 
 PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
-    "macaron": _macaron,
+    # Paragraphs are longer than sentences: rows as BERT's.
+    "macaron": lambda task: _epochs(task, 5e-5, dict(max_length=384)),
     "bert": _bert,
     "gpt": lambda task: _epochs(task, 6.25e-5, warmup_fraction=0.002),
-    "spanbert": _spanbert,
+    "spanbert": lambda task: _epochs(task, 2e-5, dict(epochs=4.0, max_length=512)),
     "swish_rnn": _swish_rnn,
 }
 

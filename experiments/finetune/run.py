@@ -49,9 +49,6 @@ class Predictor:
     """Outputs of a fine-tuned network, text by text or of tokenized examples; see `RowOutputs`.
 
     Args:
-        network: of the task's kind, built.
-        vocabulary: the one it was trained with.
-        recipe: its own.
         tuned: metrics of the validation of these weights, see `TaskKind.outputs`.
     """
 

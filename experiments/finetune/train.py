@@ -37,9 +37,6 @@ TRAIN = "train"
 class TaskData:
     """A task's training and development sets, read once and tokenized once.
 
-    Args:
-        task, source, data_dir, download: as for `read_examples`.
-
     Attributes:
         splits: "train" and the development sets, with labels.
     """
@@ -96,12 +93,7 @@ def run(options: argparse.Namespace) -> None:
 def configure(
     recipe: FinetuningRecipe, init: Init, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
-    """A preset's recipe for this start, with settings replaced.
-
-    Args:
-        source: of the examples; None = the task's own.
-        settings: as for `override`.
-    """
+    """A preset's recipe for this start, with settings replaced."""
     refuse_given(settings, _GIVEN)
     return override(init.apply(recipe).changed(source=source or recipe.source), settings)
 

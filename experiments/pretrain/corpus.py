@@ -27,11 +27,7 @@ from macaron_tf.text.normalization import NormalizationConfig
 
 
 def train_vocabulary(recipe: PretrainingRecipe, **text) -> PieceVocabulary:
-    """Trains a recipe's vocabulary on the lines of its documents, ten million at most.
-
-    Args:
-        text: `data_dir` and `download` of `macaron_tf.data.sources.readers.documents`.
-    """
+    """Trains a recipe's vocabulary on its `vocabulary_lines`, ten million at most."""
     config, lines = recipe.vocabulary, vocabulary_lines(recipe, **text)
     if config.kind == "wordpiece":
         return WordPieceVocabulary.train(lines, config.size, lower_case=config.lower_case)
@@ -77,7 +73,7 @@ def prepare_corpus(
     Args:
         out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
-        text: as for `train_vocabulary`.
+        text: `data_dir` and `download`.
     """
     if out is None:
         settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]

@@ -21,8 +21,6 @@ def fill(
     """The likeliest pieces for each [MASK] of a text.
 
     Args:
-        text: holds "[MASK]" once or more.
-        top: pieces for each "[MASK]".
         longest: length of the training's rows; later positions are untrained.
 
     Returns:

@@ -41,11 +41,7 @@ def _named(settings: str) -> Iterator[None]:
 def pretraining_objective(
     recipe: PretrainingRecipe, static_shapes: bool = False
 ) -> PretrainingObjective:
-    """The objective of a recipe's network.
-
-    Args:
-        static_shapes: static shapes, whatever the recipe's setting.
-    """
+    """The objective of a recipe's network; of static shapes, if either says so."""
     skip = not (recipe.static_shapes or static_shapes)
     match recipe.objective:
         case "masked_language":

@@ -24,13 +24,7 @@ from macaron_tf.text.base import PieceVocabulary
 
 @dataclasses.dataclass(frozen=True)
 class TextPairs:
-    """A split of a task.
-
-    Attributes:
-        task: its name.
-        pairs: (source, target) lines.
-        labels, groups: of `Examples`, for a task with classes or scores.
-    """
+    """(source, target) lines of a split of a task; of classes or scores as `Examples` has them."""
 
     task: str
     pairs: list[tuple[str, str]]

@@ -100,10 +100,6 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
 
     T5's runs, which Adafactor made, are fine-tuned with it at a constant 0.001 (Raffel et al.
     2020, section 3.1.2); BART's with Adam at 3e-5 after a warm-up (the released recipe).
-
-    Args:
-        init: the start's name on the command line.
-        source: of the examples; None = the task's own.
     """
     training = TrainingConfig(
         max_steps=2_000,

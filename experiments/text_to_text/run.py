@@ -34,12 +34,7 @@ class TextRun(Run):
     def writer(
         self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
     ) -> LineTranslator:
-        """Writes answers, a line for a line.
-
-        Args:
-            network: with trained weights.
-            decoding: the recipe's by default.
-        """
+        """Writes answers, a line for a line; `decoding` is the recipe's by default."""
         recipe = self.recipe
         # A target may be as long as in training, however short the source is; the ids before
         # BOS are not searched.
@@ -57,11 +52,7 @@ class TextRun(Run):
 
 
 def framed(task: str, line: str) -> str:
-    """The source text of a line, with the task's prefix.
-
-    Args:
-        line: a text, or two with a tab between; any white space in them is a space.
-    """
+    """The source of a text, or of two with a tab between; any white space in them is a space."""
     line = as_prompt(line)
     if task in PREFIXES:
         return PREFIXES[task] + " ".join(line.split())
@@ -78,12 +69,7 @@ def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
 
 
 class TaskGenerator(SequenceGenerator):
-    """Answers lines of a task, see `framed`; at temperature 0 with the likeliest tokens.
-
-    Args:
-        max_target: limit of an answer.
-        options: of `SequenceGenerator`.
-    """
+    """Answers lines of a task, see `framed`; at temperature 0 with the likeliest tokens."""
 
     def __init__(self, network, vocabulary, task: str, max_target: int, **options):
         super().__init__(network, vocabulary, **options)

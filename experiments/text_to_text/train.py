@@ -1,26 +1,22 @@
 """`text_to_text train`: from a pre-trained encoder-decoder to one that answers in words."""
 
 import argparse
-import dataclasses
+from collections.abc import Sequence
 
+from experiments.pairs import LOSSES, train_pairs
 from experiments.pretrain.recipe import CORRUPTING
 from experiments.recipe import override
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.recipe import PREFIXES, recipe_for
 from experiments.text_to_text.run import TextRun
-from experiments.train_run import RunData, report, train_run
+from experiments.train_run import report
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.translation import CleaningConfig, TranslationData
-from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.models import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.objectives import TranslationObjective
 from macaron_tf.pretrained import load
-from macaron_tf.training import FitModel
 
-_SAMPLES = 5
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
 
 
@@ -41,17 +37,16 @@ def run(options: argparse.Namespace) -> None:
     """Fine-tunes in a run's folder, or goes on there, and says what to do next."""
     start, path = read_start(options.init), as_path(options.run)
     recipe = override(recipe_for(options.task, start, options.init, options.source), options.set)
-    losses, names = ("loss", "nll", "perplexity", "accuracy"), _SCORES.get(recipe.task)
-    if names is None:
+    if (names := _SCORES.get(recipe.task)) is None:
         task = get_task(recipe.task)
         names = tuple(_named(name, task.name) for name in (*task.metrics, *task.more_metrics))
-    recipe.check_metric((*losses, *names, "score"))
+    recipe.check_metric((*LOSSES, *names, "score"))
     run = TextRun(path, recipe, start.vocabulary)
     recipe.model_config()
     check_answers(recipe.task, start.vocabulary)
     TextRun.resume(path, recipe)  # refused before the data are read
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
-    train_pairs, held_out = (
+    learnt, held_out = (
         TextPairs.read(recipe, split, options.data_dir, options.download)
         for split in ("train", "validation")
     )
@@ -59,48 +54,25 @@ def run(options: argparse.Namespace) -> None:
         TranslationData.from_pairs(
             pairs.pairs, run.texts, cleaning=cleaning, batching=recipe.batching
         )
-        for pairs in (train_pairs, held_out)
+        for pairs in (learnt, held_out)
     )
     print(f"{recipe.task}: {data.summary()}", flush=True)
     answered = held_out.first(recipe.validation_examples)
 
-    def validation(network: EncoderDecoder):
-        """Loss of held-out targets, the task's metrics of greedy answers, and some of them."""
-        greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
-        writer = run.writer(network, greedy)
+    def score(answers: Sequence[str]) -> dict[str, float]:
+        scores = answered.score(answers)
+        return {_named(name, recipe.task): value for name, value in scores.items()}
 
-        def validate(model: FitModel, step: int) -> dict:
-            metrics = model.evaluate(judged.evaluation_dataset(), verbose=0, return_dict=True)
-            answers = writer.translate([source for source, _ in answered.pairs]).best
-            scores = answered.score(answers)
-            shown = zip(answered.pairs[:_SAMPLES], answers, strict=False)
-            return {
-                **{name: metrics[name] for name in losses},
-                **{_named(name, recipe.task): value for name, value in scores.items()},
-                "samples": [
-                    f"source: {source}\ntarget: {target}\nanswer: {answer}"
-                    for (source, target), answer in shown
-                ],
-            }
-
-        return validate
-
-    objective = TranslationObjective(
-        recipe.label_smoothing,
-        skip_padding=not is_tpu(options.devices),
-        first=recipe.answer_start[0],
-    )
-    result = train_run(
+    result = train_pairs(
         run,
-        RunData(
-            lambda step: data.dataset(recipe.training.seed, step),
-            data.fingerprint(),
-            {"pairs": len(data)},
-        ),
-        objective,
-        validation,
+        data,
+        judged,
+        answered.pairs,
+        score,
+        "source: {}\ntarget: {}\nanswer: {}",
         options.devices,
-        lambda network: network.set_weights(start.network.get_weights()),
+        first=recipe.answer_start[0],
+        initialize=lambda network: network.set_weights(start.network.get_weights()),
         note=f", from {recipe.init}",
     )
     steps = ("{me} evaluate {run}{data}", "{me} predict {run} --input FILE")

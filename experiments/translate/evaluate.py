@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import pathlib
 import time
@@ -88,13 +87,10 @@ def run(options: argparse.Namespace) -> None:
         "hypotheses": hypotheses,
         "references": references,
     }
-    folder = storage.as_path(options.output) if options.output else opened.path / "scores"
-    # Each text, weights and settings have a file of their own.
-    identity = json.dumps([conditions, manifest["files"], pairs])
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
-    ending = f"{checkpoint.name}-beam{decoding.beam_size}-{digest}"
-    path = write_scores(folder, f"{source}-{split}", ending, record)
-    print(f"scores and translations: {path}")
+    folder, what = options.output or opened.path / "scores", "scores and translations"
+    settings = f"{checkpoint.name}-beam{decoding.beam_size}-"
+    identity = [conditions, manifest["files"], list(pairs)]
+    write_scores(folder, what, f"{source}-{split}", settings, identity, record)
 
 
 def run_compare(options: argparse.Namespace) -> None:

@@ -100,11 +100,7 @@ class TranslationRecipe(Recipe):
     def model_config(
         self, vocab_size: int | None = None, source_vocab_size: int | None = None
     ) -> EncoderDecoderConfig:
-        """The model's configuration, at the size of the vocabulary, or of the target's.
-
-        Args:
-            source_vocab_size: of the source's vocabulary, where it has its own.
-        """
+        """The model's configuration, at the size of the vocabulary, or of each side's own."""
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
         config = super().model_config(vocab_size)

@@ -44,17 +44,14 @@ class TranslationRun(Run):
         decoding: BeamSearchConfig | SamplingConfig | None = None,
         seed: int = 1,
     ) -> LineTranslator:
-        """A translator of lines with a checkpoint's weights.
+        """A translator of lines with a checkpoint's weights, by the recipe's beam search."""
+        return self.writer(self.load_network(checkpoint), decoding or self.recipe.decoding, seed)
 
-        Args:
-            checkpoint: see `load_network`.
-            decoding: None = the recipe's beam search.
-        """
-        network = self.load_network(checkpoint)
+    def writer(
+        self, network: EncoderDecoder, decoding: BeamSearchConfig | SamplingConfig, seed: int = 1
+    ) -> LineTranslator:
+        """A translator of lines with a network's weights."""
+        longest = source_limit(network)
         return LineTranslator(
-            network,
-            self.vocabulary,
-            decoding or self.recipe.decoding,
-            max_source_length=source_limit(network),
-            seed=seed,
+            network, self.vocabulary, decoding, max_source_length=longest, seed=seed
         )

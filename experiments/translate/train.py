@@ -8,25 +8,20 @@ import tensorflow as tf
 from etils import epath
 
 from experiments import registry
+from experiments.pairs import LOSSES, train_pairs
 from experiments.recipe import override
-from experiments.train_run import RunData, report, train_run
+from experiments.train_run import report
 from experiments.translate.init import Start, read_start
 from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun, source_limit
+from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData
-from macaron_tf.decoding import LineTranslator
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.paths import as_path
-from macaron_tf.models import EncoderDecoder
-from macaron_tf.objectives import TranslationObjective
-from macaron_tf.text import PieceVocabulary, check_vocabulary
-from macaron_tf.training import FitModel, TrainingResult
-
-METRICS = ("loss", "nll", "perplexity", "accuracy", "bleu", "sacrebleu", "chrf")
-_SAMPLES = 5  # translations that a validation shows
+from macaron_tf.text import check_vocabulary
+from macaron_tf.training import TrainingResult
 
 
 def run(options: argparse.Namespace) -> None:
@@ -70,7 +65,7 @@ def train_recipe(
     """
     start, config = start or Start(""), recipe.data
     start.check(recipe)  # before minutes are spent on the data
-    recipe.check_metric(METRICS)
+    recipe.check_metric((*LOSSES, "bleu", "sacrebleu", "chrf"))
     held_out = read_pairs(config.source, config.validation_split, *config.languages, **text)
     opened = TranslationRun.resume(path, recipe)
     if opened and not vocabulary_dir:
@@ -108,66 +103,26 @@ def train_recipe(
             f"a TPU wants batches of one shape, and there are {len(data.shapes)}: "
             "--set data.batching.shapes=1"
         )
-    return train_run(
+    cleaning = dataclasses.replace(config.cleaning, max_ratio=None, deduplicate=False)
+    judged = TranslationData.from_pairs(
+        held_out, vocabulary, cleaning=cleaning, batching=config.batching
+    )
+    asked = list(held_out[: config.validation_lines])
+
+    def score(hypotheses: Sequence[str]) -> dict[str, float]:
+        """The papers' tokenized BLEU under the recipe's metric, and sacrebleu's."""
+        references = [reference for _, reference in asked]
+        scores = evaluate_translations(hypotheses, references, recipe.metric)
+        return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
+
+    return train_pairs(
         TranslationRun(path, recipe, vocabulary),
-        RunData(
-            lambda first: data.dataset(recipe.training.seed, first),
-            data.fingerprint(),
-            {"pairs": len(data)},
-        ),
-        TranslationObjective(recipe.label_smoothing, skip_padding=not is_tpu(strategy)),
-        lambda network: TranslationValidation(recipe, network, vocabulary, held_out),
+        data,
+        judged,
+        asked,
+        score,
+        "source:      {}\nreference:   {}\ntranslation: {}",
         strategy,
         initialize=lambda network: start.copy_to(network, recipe),
         note=f", from {start.given}" if start.given else "",
     )
-
-
-class TranslationValidation:
-    """Loss and BLEU of held-out text, and some translations to look at.
-
-    BLEU is the papers' tokenized one under the recipe's metric, of greedy translations: they take a
-    tenth of the time of a beam of 5 and are good enough to choose a checkpoint.
-
-    Args:
-        pairs: the held-out (source, target) lines; all count in the loss, the first
-            `validation_lines` in BLEU.
-    """
-
-    def __init__(
-        self,
-        recipe: TranslationRecipe,
-        network: EncoderDecoder,
-        vocabulary: PieceVocabulary,
-        pairs: Sequence[tuple[str, str]],
-    ):
-        self.metric = recipe.metric
-        self.data = TranslationData.from_pairs(
-            pairs,
-            vocabulary,
-            cleaning=dataclasses.replace(recipe.data.cleaning, max_ratio=None, deduplicate=False),
-            batching=recipe.data.batching,
-        )
-        self.pairs = list(pairs[: recipe.data.validation_lines])
-        greedy = dataclasses.replace(recipe.decoding, beam_size=1, n_best=1)
-        self.translator = LineTranslator(
-            network, vocabulary, greedy, max_source_length=source_limit(network)
-        )
-
-    def __call__(self, model: FitModel, step: int) -> dict:
-        """The `METRICS` and `samples`, see `macaron_tf.training.train`."""
-        metrics = model.evaluate(self.data.evaluation_dataset(), verbose=0, return_dict=True)
-        sources, references = ([pair[side] for pair in self.pairs] for side in (0, 1))
-        hypotheses = self.translator.translate(sources).best
-        scores = evaluate_translations(hypotheses, references, self.metric)
-        shown = zip(sources, references, hypotheses, strict=True)
-        return {
-            **{name: metrics[name] for name in METRICS[:4]},
-            "bleu": scores.tokenized_bleu,
-            "sacrebleu": scores.bleu,
-            "chrf": scores.chrf,
-            "samples": [
-                f"source:      {source}\nreference:   {reference}\ntranslation: {hypothesis}"
-                for source, reference, hypothesis in list(shown)[:_SAMPLES]
-            ],
-        }

@@ -101,11 +101,7 @@ class TaskKind(abc.ABC):
         return 2 if self.task.second else 1
 
     def parse(self, lines: list[str], first: int) -> Any:
-        """Examples from the lines of a file, one a line, tabs between its texts.
-
-        Args:
-            first: number of the first line.
-        """
+        """Examples from the lines of a file, one a line, tabs between its texts."""
         if self.columns == 1:
             return self.of_texts(lines)
         rows = [line.split("\t") for line in lines]
@@ -157,9 +153,6 @@ class TaskKind(abc.ABC):
 
         Args:
             logits: of each row; where its output is shorter than the longest, -1e9 fills it up.
-            encoded: the rows.
-            examples: their examples.
-            limits: they were encoded with.
             tuned: metrics of the validation of the network's weights, if there was one.
         """
 

@@ -124,13 +124,6 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     Logistic regression, or ridge regression of scores. Words and pairs of them, sublinear counts.
     Two texts a and b give the columns a, b, |a - b|, a * b and their cosine: without the last three
     no linear model can tell whether they are alike.
-
-    Args:
-        task: a classification or regression task.
-        train: to fit to.
-
-    Returns:
-        Examples to predictions, `(N,)` classes or scores.
     """
     # One-letter words count: "a" and "I" are grammar, which CoLA asks about.
     words = TfidfVectorizer(
