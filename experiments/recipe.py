@@ -1,5 +1,6 @@
 """Recipes: one frozen value holds every setting of a run and is saved in the run's folder."""
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
-from macaron_tf.settings import Settings, describe, hints_of, parse
+from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
 # Settings of length, validation and saving, which may change when a run is resumed.
@@ -67,10 +68,8 @@ class Recipe(Settings):
 
     def catalog_config(self, **options):
         """The catalog's configuration of the model, with fields replaced."""
-        try:
+        with naming("model"):
             return catalog.config(self.model, **options)
-        except ValueError as error:
-            raise UserError(f"model: {error}") from error
 
     def usage(self) -> dict[str, typing.Any]:
         """Fields of `macaron_tf.models.pretrained.Pretrained` about the network's use."""
@@ -112,7 +111,7 @@ class Recipe(Settings):
         """Refuses to continue the run in the folder `where`, started by the recipe `before`."""
         free = tuple(self.may_change if may_change is None else may_change)
         parts = tuple(name for name in free if name.endswith("."))
-        old, new = _leaves(before), _leaves(self)
+        old, new = ({path: value for path, value, _ in _leaves(one)} for one in (before, self))
         for name in old | new:
             allowed = name in free or name.startswith(parts)
             slope = name == "training.max_steps" and self.training.schedule in ENDING_SCHEDULES
@@ -125,6 +124,15 @@ class Recipe(Settings):
     def to_json(self) -> str:
         """The recipe as JSON; `recipe_from_json` reads it back."""
         return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, indent=2) + "\n"
+
+
+@contextlib.contextmanager
+def naming(settings: str) -> Iterator[None]:
+    """Names the settings in a refusal of what they make."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{settings}: {error}") from error
 
 
 def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
@@ -187,31 +195,19 @@ def _changed(node, values: dict[str, typing.Any]):
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
     """Every setting of a recipe: its path, its value, its range, and a text about it."""
-    config = recipe.model_config()
-    for path, node in [*_nodes(recipe, ""), *_nodes(config, "model.")]:
-        for item in describe(type(node)):
-            value = getattr(node, item.name)
-            if not dataclasses.is_dataclass(value) and item.name != "model_options":
-                yield f"{path}{item.name}", repr(value), item.range, item.text
+    for path, value, item in (*_leaves(recipe), *_leaves(recipe.model_config(), "model.")):
+        if path != "model_options":
+            yield path, repr(value), item.range, item.text
 
 
-def _nodes(node, path: str) -> Iterator[tuple[str, typing.Any]]:
-    """The settings classes in a value, each with the beginning of its fields' paths."""
-    yield path, node
-    for field in dataclasses.fields(node):
-        value = getattr(node, field.name)
+def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDescription]]:
+    """Every setting that has no parts: its path, its value and what it is."""
+    known = describe(type(node))
+    items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in known]
+    yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
+    for name, value, _ in items:
         if dataclasses.is_dataclass(value):
-            yield from _nodes(value, f"{path}{field.name}.")
-
-
-def _leaves(recipe: Recipe) -> dict[str, typing.Any]:
-    """Every setting that has no parts, by its path."""
-    values = {
-        f"{path}{field.name}": getattr(node, field.name)
-        for path, node in _nodes(recipe, "")
-        for field in dataclasses.fields(node)
-    }
-    return {name: value for name, value in values.items() if not dataclasses.is_dataclass(value)}
+            yield from _leaves(value, f"{name}.")
 
 
 def _hint(cls, path: str, setting: str):

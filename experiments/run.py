@@ -127,16 +127,17 @@ class Run(abc.ABC):
                 "or start another run"
             )
 
-    def checkpoint(self, name: str | None = None) -> epath.Path:
-        """The folder of a checkpoint, see `find_checkpoint`."""
+    def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
+        """The folder of a checkpoint, see `find_checkpoint`; a path is one already."""
+        if isinstance(name, os.PathLike):
+            return name
         return find_checkpoint(self.path, name, self.recipe.training.save_every_steps)
 
     def load_network(self, checkpoint: os.PathLike | str | None = None) -> keras.Model:
         """The network with the weights of a checkpoint, given by path or name."""
         network = self.build_network()
-        if not isinstance(checkpoint, os.PathLike):
-            checkpoint = self.checkpoint(checkpoint)
-        load_network(checkpoint, network, self.vocabulary.hash if self.vocabulary else "")
+        vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
+        load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network
 
 

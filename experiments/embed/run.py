@@ -46,27 +46,24 @@ class EmbeddingRun(Run):
         )
 
 
+@dataclasses.dataclass(eq=False)
 class SentenceEncoder:
     """Vectors of sentences, in batches of sentences of about one length; see `RowOutputs`.
 
-    Args:
+    Attributes:
         max_length: longest row, special ids included; longer sentences are cut.
         max_tokens: padded tokens of a batch.
     """
 
-    def __init__(
-        self,
-        network: SiameseEncoder,
-        vocabulary: PieceVocabulary,
-        max_length: int,
-        max_tokens: int = 8192,
-    ):
-        self.network = network
-        self.vocabulary = vocabulary
-        self.max_length = max_length
-        self.max_tokens = max(max_tokens, max_length)
-        self.width = network.config.hidden_dim
-        self._outputs = RowOutputs(network, ("token_ids",))
+    network: SiameseEncoder
+    vocabulary: PieceVocabulary
+    max_length: int
+    max_tokens: int = 8192
+
+    def __post_init__(self):
+        self.max_tokens = max(self.max_tokens, self.max_length)
+        self.width = self.network.config.hidden_dim
+        self._outputs = RowOutputs(self.network, ("token_ids",))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors `(N, D)` float32 of N sentences, in their order.

@@ -1,5 +1,6 @@
 """A model's answers to a task's prompts, behind K examples."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,19 +19,21 @@ _ANSWER_TOKENS = 16  # of a free answer
 Ids = list[int]
 
 
+@dataclasses.dataclass(eq=False)
 class Asker:
     """Asks one model.
 
-    Args:
+    Attributes:
         normalization: of a choice, see `choice_scores`.
         calibrate: whether scores of a choice are `calibrated`.
     """
 
-    def __init__(self, opened: OpenedModel, normalization: str = "token", calibrate: bool = False):
-        self.opened = opened
-        self.normalization = normalization
-        self.calibrate = calibrate
-        self.scorer = opened.scorer(opened.window)
+    opened: OpenedModel
+    normalization: str = "token"
+    calibrate: bool = False
+
+    def __post_init__(self):
+        self.scorer = self.opened.scorer(self.opened.window)
 
     def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, Any]:
         """Scores a task.

@@ -45,26 +45,22 @@ class FinetuningResult:
     seconds: float | None
 
 
+@dataclasses.dataclass(eq=False)
 class Predictor:
     """Outputs of a fine-tuned network, text by text or of tokenized examples; see `RowOutputs`.
 
-    Args:
+    Attributes:
         tuned: metrics of the validation of these weights, see `TaskKind.outputs`.
     """
 
-    def __init__(
-        self,
-        network: keras.Model,
-        vocabulary: PieceVocabulary,
-        recipe: FinetuningRecipe,
-        tuned: Mapping[str, float] | None = None,
-    ):
-        self.network = network
-        self.vocabulary = vocabulary
-        self.recipe = recipe
-        self.tuned = dict(tuned or {})
-        self.kind = kind_of(recipe.described)
-        self._outputs = RowOutputs(network, _INPUTS, self.kind.row_shape)
+    network: keras.Model
+    vocabulary: PieceVocabulary
+    recipe: FinetuningRecipe
+    tuned: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        self.kind = kind_of(self.recipe.described)
+        self._outputs = RowOutputs(self.network, _INPUTS, self.kind.row_shape)
 
     def logits(self, data: ExampleBatches) -> np.ndarray:
         """The network's outputs `(N, ...)` for N tokenized rows, at the longest row's length."""
@@ -130,8 +126,7 @@ class FinetuningRun(Run):
 
     def predictor(self, checkpoint: os.PathLike | str | None = None) -> Predictor:
         """Texts to outputs with a checkpoint's weights, see `load_network`."""
-        if not isinstance(checkpoint, os.PathLike):
-            checkpoint = self.checkpoint(checkpoint)
+        checkpoint = self.checkpoint(checkpoint)
         network = self.load_network(checkpoint)
         return Predictor(network, self.vocabulary, self.recipe, self.tuned(checkpoint))
 

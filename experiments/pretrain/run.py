@@ -1,15 +1,14 @@
 """A pre-training run: network and objective of each recipe."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.recipe import naming
 from experiments.run import Run
-from macaron_tf.errors import UserError
 from macaron_tf.models import GeneratorDiscriminator, LanguageModel, PretrainingEncoder
 from macaron_tf.models.electra import generator_config
 from macaron_tf.models.encoder_decoder import EncoderDecoder
@@ -27,15 +26,6 @@ from macaron_tf.objectives import (
     SpanCorruptionObjective,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-
-
-@contextlib.contextmanager
-def _named(settings: str) -> Iterator[None]:
-    """Names the settings in a refusal of the model that they make."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(f"{settings}: {error}") from error
 
 
 def pretraining_objective(
@@ -84,14 +74,14 @@ class PretrainingRun(Run):
                     **policy,
                 )
             case "replaced_tokens":
-                with _named(f"generator_width is {recipe.generator_width}"):
+                with naming(f"generator_width is {recipe.generator_width}"):
                     generator = generator_config(config, recipe.generator_width)
                 return GeneratorDiscriminator(config, generator, **policy)
             case "causal_language":
                 return LanguageModel(config, **policy)
             case "segment_language":
                 cutoffs = (recipe.adaptive_cutoffs, recipe.adaptive_divisor)
-                with _named("adaptive_cutoffs, adaptive_divisor"):
+                with naming("adaptive_cutoffs, adaptive_divisor"):
                     network = SegmentLanguageModel(config, recipe.memory_length, *cutoffs, **policy)
                     network.build()
                 return network

@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.finetune.init import Init, init_of, read_init
 from experiments.pretrain.recipe import CORRUPTING
+from experiments.recipe import naming
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
@@ -118,10 +119,8 @@ def _fitting(
     init: Init, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
     """The configuration of an encoder-decoder whose `parts` can have the weights of `init`."""
-    try:
+    with naming(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
-    except ValueError as error:
-        raise UserError(f"--init {init.given}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
