@@ -390,8 +390,8 @@ def test_the_recurrence_compiles_and_its_loops_are_counted(tmp_path):
     file = tmp_path / "r.json"
     assert main(["swish_rnn_tiny", *TINY[1:], "--json", str(file)]) == 0
     loops = json.loads(file.read_text())["rows"][0]["loops"]
-    # Two layers of step sizes 1 and 2 on 16 positions, forward and backward.
-    assert sorted(loop["trips"] for loop in loops) == [8, 8, 16, 16]
+    # Step sizes 1 and 2 on 16 positions, four steps a trip, forward and backward.
+    assert sorted(loop["trips"] for loop in loops) == [2, 2, 4, 4]
 
 
 def test_the_compilers_own_refusal_for_memory_is_understood(capsys):
