@@ -29,7 +29,7 @@ _ROWS = {"without ELMo": False, "with ELMo": True}
 _pad = functools.partial(keras.utils.pad_sequences, padding="post")
 
 
-class Sentences:
+class Sentences(ArrayBatches):
     """Tagged sentences as characters, each between the marks of its two ends."""
 
     def __init__(self, examples: TaggedSentences, max_characters: int):
@@ -37,9 +37,15 @@ class Sentences:
         marked = with_ends(tf.ragged.constant(examples.words, tf.string, ragged_rank=1))
         self.characters = character_ids(marked.flat_values, max_characters).numpy()  # (words, C)
         self.splits = marked.row_splits.numpy()
-        self.lengths = np.diff(self.splits)  # words, the two marks included
+        shapes = {
+            "inputs": ("int32", (None, None, max_characters)),
+            "targets": ("int32", (None, None)),
+            "weight": ("float32", (None, None)),
+        }
+        lengths = np.diff(self.splits)  # words, the two marks included
+        super().__init__(len(examples), _BATCH, self.padded, shapes, lengths)
 
-    def batch(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    def padded(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """`inputs (B, L, C)`, `targets (B, L)` and `weight (B, L)`, 0 at marks and padding."""
         tags = [self.examples.labels[number] for number in numbers]
         bounds = [self.splits[number : number + 2] for number in numbers]
@@ -48,16 +54,6 @@ class Sentences:
             "targets": _pad([np.pad(mine, 1) for mine in tags]),
             "weight": _pad([np.pad(np.ones(len(mine)), 1) for mine in tags], dtype="float32"),
         }
-
-    def dataset(self, seed: int, start: int) -> tf.data.Dataset:
-        """Endless batches of sentences of like length."""
-        shapes = {
-            "inputs": ("int32", (None, None, self.characters.shape[1])),
-            "targets": ("int32", (None, None)),
-            "weight": ("float32", (None, None)),
-        }
-        batches = ArrayBatches(len(self.examples), _BATCH, self.batch, shapes, self.lengths)
-        return batches.dataset(seed, start)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -75,8 +71,7 @@ def run(options: argparse.Namespace) -> None:
     for name, has_elmo in _ROWS.items():
         for seed in options.seeds:
             path = out / f"{name.replace(' ', '-')}-{seed}"
-            config = _training(len(learnt.examples), options.epochs, seed)
-            found = _tagger(elmo if has_elmo else None, learnt, judged, config, path)
+            found = _tagger(elmo if has_elmo else None, learnt, judged, options.epochs, seed, path)
             rows.append({"name": name, "seed": seed, **found})
     record = {"elmo": str(opened.path), "checkpoint": weights.name, "rows": rows}
     title = f"{_TASK.name}: entities found, F1 on {options.split}"
@@ -102,27 +97,12 @@ def _table(rows: list[dict]) -> list[str]:
     return [*studies.table(head, lines), "", gain]
 
 
-def _training(examples: int, epochs: int, seed: int) -> TrainingConfig:
-    updates = max(examples // _BATCH, 1)
-    return TrainingConfig(
-        max_steps=epochs * updates,
-        seed=seed,
-        learning_rate=2e-3,
-        schedule="linear",
-        warmup_steps=0,
-        beta_2=0.999,
-        clip_norm=5.0,
-        validate_every=updates,
-        best_metric="f1",
-        keep_last=1,
-    )
-
-
 def _tagger(
     elmo: Elmo | None,
     learnt: Sentences,
     judged: Sentences,
-    config: TrainingConfig,
+    epochs: int,
+    seed: int,
     path: pathlib.Path,
 ) -> dict:
     """Trains one tagger, unless it is complete; its F1, weights of ELMo's layers and size."""
@@ -130,7 +110,19 @@ def _tagger(
     if done.exists():
         print(f"{path}: complete")
         return studies.read_json(done)
-    keras.utils.set_random_seed(config.seed)
+    config = TrainingConfig(
+        max_steps=epochs * learnt.steps_per_epoch,
+        seed=seed,
+        learning_rate=2e-3,
+        schedule="linear",
+        warmup_steps=0,
+        beta_2=0.999,
+        clip_norm=5.0,
+        validate_every=learnt.steps_per_epoch,
+        best_metric="f1",
+        keep_last=1,
+    )
+    keras.utils.set_random_seed(seed)
     network = WordTagger(
         WordTaggerConfig(
             len(_TASK.labels),
@@ -149,7 +141,7 @@ def _tagger(
     )
     result = train(
         build_fit_model(network, SequenceObjective("classes"), config),
-        functools.partial(learnt.dataset, config.seed),
+        functools.partial(learnt.dataset, seed),
         config,
         path,
         validate=lambda model, step: _entities(tags, judged),
@@ -173,7 +165,7 @@ def _entities(tags_of: Callable[[tf.Tensor], tf.Tensor], judged: Sentences) -> d
     found: dict[int, list[str]] = {}
     for part in in_parts(len(order), 4 * _BATCH):
         numbers = order[part]
-        tags = tags_of(tf.constant(judged.batch(numbers)["inputs"])).numpy()  # (B, L)
+        tags = tags_of(tf.constant(judged.padded(numbers)["inputs"])).numpy()  # (B, L)
         for row, number in enumerate(numbers):
             count = len(judged.examples.words[number])
             found[int(number)] = [_TASK.labels[tag] for tag in tags[row, 1 : 1 + count]]

@@ -2,11 +2,11 @@
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import itertools
 
 import numpy as np
-import tensorflow as tf
 
 from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun
@@ -21,38 +21,28 @@ from macaron_tf.text.words import WordText, WordVocabulary, as_word_text, count_
 from macaron_tf.training import FitModel, build_fit_model
 
 
-class Rows:
+class Rows(ArrayBatches):
     """A text cut into rows of L words; an incomplete last row is dropped.
+
+    A batch is `characters (B, L, C)` and `words (B, L)`.
 
     Attributes:
         ids: `(rows, L)`, words by their index in `text.types`.
-        characters: `(types, C)`.
     """
 
-    def __init__(self, text: WordText, length: int, max_characters: int):
+    def __init__(self, text: WordText, recipe: ElmoRecipe):
+        length, width = recipe.row_length, recipe.model_config(text.vocab_size).max_characters
         count = len(text.ids) // length
-        self.text = text
         self.ids = text.ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
-        self.characters = text.characters(max_characters)
+        characters = text.characters(width)  # (types, C)
 
-    def batches(self, size: int, seed: int | None = None, start: int = 0) -> tf.data.Dataset:
-        """Batches of `characters (B, L, C)` and `words (B, L)`, endless from number `start` on.
-
-        Args:
-            seed: of the order; None = once, in the text's order.
-        """
-
-        def batch(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
             ids = self.ids[numbers]
-            return {"characters": self.characters[ids], "words": self.text.targets(ids)}
+            return {"characters": characters[ids], "words": text.targets(ids)}
 
-        length = self.ids.shape[1]
-        shapes = {
-            "characters": ("int32", (None, length, self.characters.shape[1])),
-            "words": ("int32", (None, length)),
-        }
-        batches = ArrayBatches(len(self.ids), size, batch, shapes)
-        return batches.evaluation_dataset() if seed is None else batches.dataset(seed, start)
+        shapes = {"characters": ("int32", (None, length, width))}
+        shapes["words"] = ("int32", (None, length))
+        super().__init__(count, recipe.batch_size, gather, shapes)
 
 
 def read_rows(
@@ -78,16 +68,14 @@ def read_rows(
     del found[:: recipe.held_out]
     parts = [list(itertools.chain.from_iterable(part)) for part in (found, held)]
     vocabulary = vocabulary or count_words([parts[0]], recipe.vocabulary_size)
-    max_characters = recipe.model_config(vocabulary.size).max_characters
-    train, validation = (
-        Rows(as_word_text(part, vocabulary), recipe.row_length, max_characters) for part in parts
-    )
-    if len(train.ids) < recipe.batch_size or not len(validation.ids):
+    learnt, judged = (len(part) // recipe.row_length for part in parts)
+    if learnt < recipe.batch_size or not judged:
         raise UserError(
-            f"the sources have {len(train.ids)} rows to learn from and {len(validation.ids)} held "
-            f"out, less than a batch of {recipe.batch_size} or none: give more documents, or lower "
-            "batch_size, row_length or held_out"
+            f"the sources have {learnt} rows to learn from and {judged} held out, less than a "
+            f"batch of {recipe.batch_size} or none: give more documents, or lower batch_size, "
+            "row_length or held_out"
         )
+    train, validation = (Rows(as_word_text(part, vocabulary), recipe) for part in parts)
     return train, validation, vocabulary
 
 
@@ -101,16 +89,15 @@ def run(options: argparse.Namespace) -> None:
     rows, held_out, vocabulary = read_rows(
         recipe, opened and opened.vocabulary, options.data_dir, options.download
     )
-    size = recipe.batch_size
     result = train_run(
         ElmoRun(path, recipe, vocabulary),
         RunData(
-            lambda start: rows.batches(size, recipe.training.seed, start),
+            functools.partial(rows.dataset, recipe.training.seed),
             hashlib.sha256(rows.ids.tobytes()).hexdigest(),
             {"rows": len(rows.ids)},
         ),
         BidirectionalLanguageObjective(recipe.samples),
-        lambda network: lambda model, step: scores(model, held_out, size),
+        lambda network: lambda model, step: scores(model, held_out),
         options.devices,
         note=f"; {rows.ids.size:,} words to learn from, {held_out.ids.size:,} held out, "
         f"{vocabulary.size:,} to predict",
@@ -127,12 +114,12 @@ def evaluate(options: argparse.Namespace) -> None:
     network = opened.load_network(weights)
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
     model = build_fit_model(network, BidirectionalLanguageObjective(), training)
-    found = {"checkpoint": weights.name, **scores(model, held_out, opened.recipe.batch_size)}
+    found = {"checkpoint": weights.name, **scores(model, held_out)}
     write_json(opened.path / "scores" / f"{weights.name}.json", found)
     print("\n".join(f"{name:12} {value}" for name, value in found.items()))
 
 
-def scores(model: FitModel, rows: Rows, size: int) -> dict[str, float]:
+def scores(model: FitModel, rows: Rows) -> dict[str, float]:
     """The objective's metrics on some rows."""
-    metrics = model.evaluate(rows.batches(size), verbose=0, return_dict=True)
+    metrics = model.evaluate(rows.evaluation_dataset(), verbose=0, return_dict=True)
     return {name: metrics[name] for name in BidirectionalLanguageObjective.metric_names}
