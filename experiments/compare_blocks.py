@@ -66,12 +66,12 @@ def run(options: argparse.Namespace) -> None:
 def _train_and_score(options: argparse.Namespace, run: pathlib.Path, settings: list[str]) -> dict:
     """Trains and scores one run by the commands that a person would type; its scores."""
     recipe = studies.planned(options.recipe, run, settings, TranslationRecipe)
-    data = studies.flag("--data-dir", options.data_dir)
+    data = studies.flags("--data-dir", options.data_dir)
     # A folder of its own: RUN/scores may hold a person's evaluations of other text.
     output = run / "comparison"
     found = _own_scores(run, output, recipe)
     if not found:
-        chosen = studies.flags("--set", settings)
+        chosen = studies.flags("--set", *settings)
         scored = ["--checkpoint", "average", "--output", str(output)]
         studies.command("translate", "train", options.recipe, str(run), *data, *chosen)
         studies.command("translate", "average", str(run))

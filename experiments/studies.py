@@ -75,7 +75,7 @@ def pretrained(
     recipe.model_config()
     if not is_complete(run):
         command(
-            *("pretrain", "train", name, str(run), "--corpus", corpus, *flags("--set", settings)),
+            *("pretrain", "train", name, str(run), "--corpus", corpus, *flags("--set", *settings)),
             log=log,
         )
     if not is_complete(run):
@@ -92,8 +92,7 @@ def pretrained(
 def is_complete(run: pathlib.Path) -> bool:
     """Whether a folder holds a pre-training that has come to its end."""
     recipe = recipe_in(run, PretrainingRecipe)
-    ends = [line["step"] for line in validations(run)]
-    return recipe is not None and recipe.training.max_steps in ends
+    return bool(recipe) and recipe.training.max_steps in values(validations(run), "step")
 
 
 def validations(run: pathlib.Path | str) -> list[dict]:
@@ -115,9 +114,9 @@ def grid(
         options: with `data_dir`, `source`, `finetune_set`.
         more: further words of its command line.
     """
-    more += (*flag("--data-dir", options.data_dir), *flag("--source", options.source))
-    chosen = flags("--set", options.finetune_set)
-    command("finetune", "grid", *tasks, str(out), *more, *chosen, log=log)
+    more += (*flags("--data-dir", options.data_dir), *flags("--source", options.source))
+    more += (*flags("--set", *options.finetune_set),)
+    command("finetune", "grid", *tasks, str(out), *more, log=log)
     return read_json(out / "grid.json")["combinations"]
 
 
@@ -140,19 +139,21 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
         )
 
 
-def flag(name: str, value: str | None) -> list[str]:
-    """The words of an option; none where it is not given."""
-    return [name, value] if value else []
-
-
-def flags(name: str, values: Iterable[str]) -> list[str]:
-    """The words of an option that is given once for each value."""
-    return [word for value in values for word in (name, value)]
+def flags(name: str, *values: str | None) -> list[str]:
+    """The words of an option that is given once for each value; None gives none."""
+    return [word for value in values if value is not None for word in (name, value)]
 
 
 def read_json(path: pathlib.Path) -> Any:
     """The content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def written(path: pathlib.Path, script: str, *words: str, log: pathlib.Path | None = None) -> Any:
+    """The content of a JSON file that a `command` writes, unless the file is there."""
+    if not path.exists():
+        command(script, *words, log=log)
+    return read_json(path)
 
 
 def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
@@ -263,9 +264,8 @@ def write(
         figure: whether there is a NAME.png to show.
         rest: of the JSON, besides the command and the commit.
     """
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    revision = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(revision, capture_output=True, text=True).stdout.strip()
     line = shlex.join(["python", "-m", f"experiments.{script}", *options.arguments])
     record = {"command": line, "commit": commit, **rest}
     write_aside(out / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())

@@ -8,7 +8,7 @@ from experiments import studies
 from experiments.figures import mean_curves
 from experiments.pretrain.run import PretrainingRun
 from experiments.slides.frame import Corpus, Study, StudyRun, System
-from experiments.studies import flag, flags
+from experiments.studies import flags
 
 # Examples and a question have to fit into a row: rows 4 times as long, a quarter as many.
 _LONG = ("corpus.sequence_length=256", "model.max_length=256")
@@ -60,13 +60,14 @@ def run(options: argparse.Namespace) -> None:
     out = pathlib.Path(options.out)
     chosen = STUDY.runs(options.systems, options.seeds)
     runs = [one for one in chosen if one.system != ELMO]
+    has_elmo = len(runs) < len(chosen)
     if options.report:
         runs = [one for one in runs if studies.is_complete(out / "runs" / one.name)]
     else:
-        _train(options, runs, len(runs) < len(chosen), out)
+        _train(options, runs, has_elmo, out)
     rows = []
     for one in runs:
-        folder, memory = out / "runs" / one.name, out / "memory" / f"{one.name}.json"
+        folder, memory = out / "runs" / one.name, _memory(one, out)
         rows.append(
             {
                 "system": one.system.name,
@@ -78,106 +79,107 @@ def run(options: argparse.Namespace) -> None:
             }
         )
     elmo, tagging = None, out / "tagged" / "tagging.json"
-    if tagging.exists() and ELMO in [one.system for one in chosen]:
+    if has_elmo and tagging.exists():
         curve = studies.validations(out / "runs" / "ELMo")
         elmo = {"curve": curve, "tagged": studies.read_json(tagging)["rows"]}
-    _report(options, out, rows, elmo)
+    title, lines = "The slides' decoders", []
+    if rows:
+        title += f" after {max(row['curve'][-1]['step'] for row in rows):,} updates"
+        systems = studies.grouped(rows, "system")
+        lines += _blocks(systems)
+        panels = {
+            system: studies.curves(mine, "block", "step", "loss", "curve")
+            for system, mine in systems.items()
+        }
+        mean_curves(panels, out / "decoders.png", "updates", "validation loss, nats a token")
+    lines += _memories([row for row in rows if row["memory"]], out)
+    lines += _taggers(elmo) if elmo else []
+    if (asked := out / "few_shot" / "few_shot.md").exists():
+        # Its heading one level lower.
+        lines += ["", "#" + asked.read_text(encoding="utf-8").rstrip()]
+        lines += ["", "![Score against K](few_shot/few_shot.png)"]
+    record = {"rows": rows, "elmo": elmo}
+    studies.write(out, "decoders", "slides", options, title, lines, bool(rows), **record)
+
+
+def _memory(one: StudyRun, out: pathlib.Path) -> pathlib.Path:
+    """The file of a Transformer-XL's scores with several memories."""
+    return out / "memory" / f"{one.name}.json"
 
 
 def _train(options: argparse.Namespace, runs: list[StudyRun], elmo: bool, out: pathlib.Path):
     """Pre-trains missing runs; then scores memories, asks GPT-2, and trains ELMo, at once."""
     corpora = STUDY.train(runs, options, out)
-    data = flag("--data-dir", options.data_dir)
+    data = flags("--data-dir", options.data_dir)
     tasks = {}
 
-    def task(words: str, *line: str, log: str) -> None:
-        tasks[words] = functools.partial(studies.command, *line, log=out / "logs" / f"{log}.log")
+    def task(words: str, path: pathlib.Path, *line: str, log: str) -> None:
+        log = out / "logs" / f"{log}.log"
+        tasks[words] = functools.partial(studies.written, path, *line, log=log)
 
     for one in runs:
-        scores = out / "memory" / f"{one.name}.json"
-        if one.system.name == "Transformer-XL" and not scores.exists():
+        if one.system.name == "Transformer-XL":
             task(
                 f"{one.name}: scored with {len(MEMORIES)} memories",
-                *("pretrain", "evaluate", str(out / "runs" / one.name)),
-                *("--corpus", corpora[one.system.corpus], "--output", str(scores)),
+                *(_memory(one, out), "pretrain", "evaluate", str(out / "runs" / one.name)),
+                *("--corpus", corpora[one.system.corpus], "--output", str(_memory(one, out))),
                 *("--memory", *map(str, MEMORIES)),
                 log=f"memory-{one.name}",
             )
     models = [one for one in runs if one.system.name == "GPT-2" and one.seed == options.seeds[0]]
-    if models and not (out / "few_shot" / "few_shot.json").exists():
+    if models:
         task(
             f"{', '.join(one.name for one in models)}: asked",
-            *("few_shot", *(str(out / "runs" / one.name) for one in models), *FEW_SHOT),
-            *("--out", str(out / "few_shot"), *data),
+            *(out / "few_shot" / "few_shot.json", "few_shot"),
+            *(str(out / "runs" / one.name) for one in models),
+            *(*FEW_SHOT, "--out", str(out / "few_shot"), *data),
             log="few_shot",
         )
     if elmo:
-        tasks["ELMo: trained, and taggers with and without it"] = functools.partial(
-            _elmo, options, data, out
-        )
+        words = "ELMo: trained, and taggers with and without it"
+        tasks[words] = functools.partial(_elmo, options, data, out)
     studies.at_once(options.jobs, tasks)
 
 
 def _elmo(options: argparse.Namespace, data: list[str], out: pathlib.Path) -> None:
     """ELMo's language model, and taggers with it and without it."""
     folder, log = str(out / "runs" / "ELMo"), out / "logs" / "ELMo.log"
-    settings = flags("--set", [*_ELMO_SETTINGS, *options.elmo_set])
+    settings = flags("--set", *_ELMO_SETTINGS, *options.elmo_set)
     studies.command("elmo", "train", ELMO.recipe, folder, *settings, *data, log=log)
     tags = ["tag", folder, str(out / "tagged"), "--seeds", *map(str, options.seeds)]
-    tags += [*flag("--source", options.source), *data]
+    tags += [*flags("--source", options.source), *data]
     studies.command("elmo", *tags, log=out / "logs" / "ELMo-tags.log")
 
 
-def _report(
-    options: argparse.Namespace, out: pathlib.Path, rows: list[dict], elmo: dict | None
-) -> None:
-    """Writes OUT/decoders.md, .json and .png, and memory.png of Transformer-XL.
+def _memories(rows: list[dict], out: pathlib.Path) -> list[str]:
+    """A line a block, a column a memory; draws OUT/memory.png."""
+    if not rows:
+        return []
+    curves = studies.curves(rows, "block", "memory", "perplexity", "memory")
+    lengths = studies.values(rows[0]["memory"], "memory")
+    cells = (
+        (block, *(studies.cell(found[length], 1) for length in lengths))
+        for block, found in curves.items()
+    )
+    panels = {"Transformer-XL": curves}
+    mean_curves(panels, out / "memory.png", "positions remembered", "validation perplexity")
+    text = "Transformer-XL's perplexity by the positions that it remembers (64 in training):"
+    table = studies.table(("block", *map(str, lengths)), cells)
+    return ["", text, "", *table, "", "![Perplexity against memory](memory.png)"]
 
-    Args:
-        elmo: "curve" and "tagged" (the rows of `elmo tag`); None = not trained.
-    """
-    systems = studies.grouped(rows, "system")
-    lines = _blocks(systems) if rows else []
-    if rows:
-        panels = {
-            system: studies.curves(mine, "block", "step", "loss", "curve")
-            for system, mine in systems.items()
-        }
-        mean_curves(panels, out / "decoders.png", "updates", "validation loss, nats a token")
-    remembering = [row for row in rows if row["memory"]]
-    if remembering:
-        curves = studies.curves(remembering, "block", "memory", "perplexity", "memory")
-        lengths = [line["memory"] for line in remembering[0]["memory"]]
-        cells = (
-            (block, *(studies.cell(found[length], 1) for length in lengths))
-            for block, found in curves.items()
-        )
-        text = "Transformer-XL's perplexity by the positions that it remembers (64 in training):"
-        lines += ["", text, "", *studies.table(("block", *map(str, lengths)), cells)]
-        lines += ["", "![Perplexity against memory](memory.png)"]
-        panels = {"Transformer-XL": curves}
-        mean_curves(panels, out / "memory.png", "positions remembered", "validation perplexity")
-    if elmo:
-        last = elmo["curve"][-1]
-        taggers = studies.grouped(elmo["tagged"], "name")
-        cells = (
-            (name, str(len(mine)), studies.mean_of(mine, "f1", 1, 100))
-            for name, mine in taggers.items()
-        )
-        text = (
-            f"ELMo after {last['step']:,} updates: perplexity {last['perplexity']:.1f} (forward "
-            "and backward); a tagger of CoNLL-2003's entities with and without its vectors:"
-        )
-        lines += ["", text, "", *studies.table(("tagger", "seeds", "F1"), cells)]
-    if (asked := out / "few_shot" / "few_shot.md").exists():
-        # Its heading one level lower.
-        lines += ["", "#" + asked.read_text(encoding="utf-8").rstrip()]
-        lines += ["", "![Score against K](few_shot/few_shot.png)"]
-    title = "The slides' decoders"
-    if rows:
-        title += f" after {max(row['curve'][-1]['step'] for row in rows):,} updates"
-    record = {"rows": rows, "elmo": elmo}
-    studies.write(out, "decoders", "slides", options, title, lines, bool(rows), **record)
+
+def _taggers(elmo: dict) -> list[str]:
+    """F1 of the taggers by `elmo tag`, and the perplexity at the end of the "curve"."""
+    last, taggers = elmo["curve"][-1], studies.grouped(elmo["tagged"], "name")
+    cells = (
+        (name, str(len(mine)), studies.mean_of(mine, "f1", 1, 100))
+        for name, mine in taggers.items()
+    )
+    text = (
+        f"ELMo after {last['step']:,} updates: perplexity {last['perplexity']:.1f} (forward "
+        "and backward); a tagger of CoNLL-2003's entities with and without its vectors:"
+    )
+    return ["", text, "", *studies.table(("tagger", "seeds", "F1"), cells)]
 
 
 def _blocks(systems: dict[str, list[dict]]) -> list[str]:

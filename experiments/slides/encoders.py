@@ -122,10 +122,8 @@ def _finetuned(options: argparse.Namespace, names: list[str], out: pathlib.Path)
 def _evaluated(name: str, corpus: str, out: pathlib.Path) -> dict:
     """A run's metrics on the validation rows of the corpus in a folder."""
     scores = out / "crossed" / f"{name}-{pathlib.Path(corpus).name}.json"
-    if not scores.exists():
-        where = ["--corpus", corpus, "--output", str(scores)]
-        studies.command("pretrain", "evaluate", str(out / "runs" / name), *where)
-    return studies.read_json(scores)
+    where = ["--corpus", corpus, "--output", str(scores)]
+    return studies.written(scores, "pretrain", "evaluate", str(out / "runs" / name), *where)
 
 
 def sentence_scores(
@@ -139,7 +137,7 @@ def sentence_scores(
         train: also train it on STS-B, and score it again.
         data_dir: TensorFlow Datasets' folder.
     """
-    data = studies.flag("--data-dir", data_dir)
+    data = studies.flags("--data-dir", data_dir)
 
     def correlation(encoder: pathlib.Path, place: pathlib.Path) -> float:
         if not list(place.glob("*.json")):

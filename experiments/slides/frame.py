@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from experiments import studies
-from experiments.studies import flag, flags
+from experiments.studies import flags
 from macaron_tf.errors import UserError
 
 
@@ -113,10 +113,9 @@ class Study:
         }
         for name, folder in corpora.items():
             corpus = self.corpora[name]
-            words = ["prepare", corpus.recipe, folder, *flags("--set", corpus.settings)]
-            if corpus.vocabulary:
-                words += ["--vocabulary", corpora[corpus.vocabulary]]
-            studies.command("pretrain", *words, *flag("--data-dir", options.data_dir))
+            words = ["prepare", corpus.recipe, folder, *flags("--set", *corpus.settings)]
+            words += flags("--vocabulary", corpora.get(corpus.vocabulary))
+            studies.command("pretrain", *words, *flags("--data-dir", options.data_dir))
 
         def one(run: StudyRun) -> None:
             settings = [*self.settings, *run.system.settings]

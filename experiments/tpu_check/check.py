@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         with clear_errors(f"--hlo {options.hlo} cannot be written", "choose another place"):
             pathlib.Path(options.hlo).mkdir(parents=True, exist_ok=True)
     batch = [] if options.batch is None else ["--batch", str(options.batch)]
-    given = studies.flags("--set", options.set)
+    given = studies.flags("--set", *options.set)
     facts = {
         "options": [*batch, "--compilations", str(options.compilations), *given],
         "versions": {package: importlib.metadata.version(package) for package in _PACKAGES},

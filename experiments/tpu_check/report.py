@@ -173,7 +173,7 @@ def _command(rows: Sequence[dict], facts: dict) -> str:
     recipes, topologies = (
         list(dict.fromkeys(row[name] for row in rows)) for name in ("recipe", "topology")
     )
-    words = [*recipes, *studies.flags("--topology", topologies), *facts["options"]]
+    words = [*recipes, *studies.flags("--topology", *topologies), *facts["options"]]
     return shlex.join(["python", "-m", "experiments.tpu_check", *words])
 
 
