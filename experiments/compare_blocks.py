@@ -39,14 +39,9 @@ def run(options: argparse.Namespace) -> None:
     for seed in options.seeds:
         for block in options.blocks:
             run = pathlib.Path(options.runs) / f"{block}-{seed}"
-            settings = [
-                f"model={block}_{size}",
-                f"training.seed={seed}",
-                f"training.max_steps={options.steps}",
-                f"training.warmup_steps={options.warmup}",
-                *options.set,
-            ]
-            row = _train_and_score(options, run, settings)
+            values = (f"{block}_{size}", seed, options.steps, options.warmup)
+            settings = [f"{name}{value}" for name, value in zip(_OWN, values, strict=True)]
+            row = _train_and_score(options, run, [*settings, *options.set])
             rows.append({"block": block, "seed": seed, **row})
     out = pathlib.Path(options.results)
     tests = [_bootstrap(pair, seed) for seed, pair in studies.grouped(rows, "seed").items()]
@@ -118,16 +113,11 @@ def _report(rows: list[dict], tests: list[dict], blocks: list[str]) -> list[str]
         mean = studies.mean_of(mine, "tokenized_bleu", 2)
         lines.append((block, "mean", f"**{mean}**", "", "", ""))
     head = ("block", "seed", "tokenized BLEU", "sacreBLEU", "chrF", "minutes")
-    difference = f"{blocks[1]} - {blocks[0]}"
-    paired = (
-        (
-            str(test["seed"]),
-            f"{test['difference']:+.2f}",
-            f"{test['interval'][0]:+.2f} to {test['interval'][1]:+.2f}",
-            f"{test['p_value']:.3f}",
-        )
-        for test in tests
-    )
+    difference, paired = f"{blocks[1]} - {blocks[0]}", []
+    for test in tests:
+        least, most = test["interval"]
+        cells = (f"{test['difference']:+.2f}", f"{least:+.2f} to {most:+.2f}")
+        paired.append((str(test["seed"]), *cells, f"{test['p_value']:.3f}"))
     signatures = {(row["tokenized_signature"], row["bleu_signature"]) for row in rows}
     return [
         *studies.table(head, lines),

@@ -3,6 +3,7 @@
 import io
 import pathlib
 import statistics
+from collections.abc import Collection
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -27,24 +28,19 @@ def mean_curves(
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.5 * columns + 1.5, 3.6 * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in axes[len(panels) :]:
-        axis.remove()
+    axes = [figure.add_subplot(rows, columns, number + 1) for number in range(len(panels))]
     # A name has the same colour in every panel.
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    for axis, (title, lines) in zip(axes, panels.items(), strict=False):
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for name, points in lines.items():
             xs = sorted(points)
-            means = [statistics.mean(points[x]) for x in xs]
-            bars = [_deviation(points[x]) for x in xs]
-            color = f"C{names.index(name)}"
-            axis.errorbar(xs, means, bars, capsize=2, label=name, color=color)
+            means, bars = _means([points[x] for x in xs])
+            axis.errorbar(xs, means, bars, capsize=2, label=name, color=f"C{names.index(name)}")
         axis.set(title=title, xlabel=x_label, xscale="log" if log_x else "linear")
         axis.grid(alpha=0.3)
-    for axis in axes[: len(panels) : columns]:
+    for axis in axes[::columns]:
         axis.set_ylabel(y_label)
-    fullest = max(zip(axes, panels.values(), strict=False), key=lambda panel: len(panel[1]))
-    fullest[0].legend()
+    max(axes, key=lambda axis: len(axis.containers)).legend()
     _write(figure, path)
 
 
@@ -59,15 +55,17 @@ def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, lab
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (title, bars) in zip(axes, panels.items(), strict=True):
-        means = [statistics.mean(values) for values in bars.values()]
-        axis.barh(list(bars), means, xerr=list(map(_deviation, bars.values())), capsize=3)
+        means, deviations = _means(bars.values())
+        axis.barh(list(bars), means, xerr=deviations, capsize=3)
         axis.set(title=title, xlabel=label)
     axes[0].invert_yaxis()  # the first name on top
     _write(figure, path)
 
 
-def _deviation(values: list[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+def _means(points: Collection[list[float]]) -> tuple[list[float], list[float]]:
+    """The mean of each point's values, and their deviation."""
+    deviations = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in points]
+    return list(map(statistics.mean, points)), deviations
 
 
 def _write(figure: Figure, path: pathlib.Path) -> None:

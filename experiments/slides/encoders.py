@@ -109,11 +109,11 @@ def _finetuned(options: argparse.Namespace, names: list[str], out: pathlib.Path)
     cells = {}
     for task, part in itertools.product(options.tasks, range(min(options.jobs, len(names)))):
         inits = [f"{name}={out / 'runs' / name}" for name in names[part :: options.jobs]]
+        folder = out / "finetuned" / f"{task}-{part}"
+        log = out / "logs" / f"finetune-{task}-{part}.log"
+        words = ("--init", *inits, *FINETUNING)
         cells[f"{task}, part {part + 1}: {len(inits)} fine-tuned"] = functools.partial(
-            studies.grid,
-            *([task], options, out / "finetuned" / f"{task}-{part}"),
-            *("--init", *inits, *FINETUNING),
-            log=out / "logs" / f"finetune-{task}-{part}.log",
+            studies.grid, [task], options, folder, *words, log=log
         )
     found = itertools.chain.from_iterable(studies.at_once(options.jobs, cells))
     return {(cell["model"], cell["task"]): cell["mean"] for cell in found}
@@ -175,12 +175,10 @@ def _table(systems: dict[str, list[dict]], tasks: list[str]) -> list[str]:
 
 def _crossed(systems: dict[str, list[dict]]) -> list[str]:
     """Accuracies of each model of pairs on both kinds of pairs, as in ALBERT's table."""
-    lines = []
-    for name, mine in systems.items():
-        found = [studies.values(mine, kind) for kind in _CROSSED]
-        if any(found):
-            lines.append((name, *(studies.cell(scores, 1, 100) for scores in found)))
-    if not lines:
-        return []
+    lines = [
+        (name, *(studies.mean_of(mine, kind, 1, 100) for kind in _CROSSED))
+        for name, mine in systems.items()
+        if any(studies.values(mine, kind) for kind in _CROSSED)
+    ]
     text = "Pairs told right, %, by models that learnt the one kind or the other:"
-    return [text, "", *studies.table(("system", *_CROSSED.values()), lines)]
+    return [text, "", *studies.table(("system", *_CROSSED.values()), lines)] if lines else []

@@ -1,6 +1,8 @@
 """The figures and tables of the SwishRNN paper: each trains its missing runs, then writes them."""
 
 import argparse
+import collections
+import itertools
 import pathlib
 import statistics
 
@@ -19,7 +21,6 @@ def curves(options: argparse.Namespace) -> None:
             curve = studies.pretrained(recipe, path, options.corpus, settings)
             row = {"recipe": recipe, "seed": seed, "run": str(path)}
             rows.append({**row, **curve[-1], "curve": curve})
-    recipes = studies.grouped(rows, "recipe")
     table = studies.table(
         ("recipe", "seeds", "validation loss", "perplexity", "accuracy %"),
         (
@@ -30,7 +31,7 @@ def curves(options: argparse.Namespace) -> None:
                 studies.mean_of(mine, "perplexity", 1),
                 studies.mean_of(mine, "accuracy", 1, 100),
             )
-            for recipe, mine in recipes.items()
+            for recipe, mine in studies.grouped(rows, "recipe").items()
         ),
     )
     losses = studies.curves(rows, "recipe", "step", "loss")
@@ -56,9 +57,8 @@ def step_sizes(options: argparse.Namespace) -> None:
             last = studies.pretrained(recipe, path, options.corpus, settings)[-1]
             timing = [line for line in read_lines(path / "timing.jsonl") if line["kind"] == TRAIN]
             speeds = studies.values(timing, "tokens_per_second")
-            cells = studies.grid(
-                tasks, options, out / "grid" / path.name, "--init", f"model={path}"
-            )
+            init = ("--init", f"model={path}")
+            cells = studies.grid(tasks, options, out / "grid" / path.name, *init)
             rows.append(
                 {
                     "name": name,
@@ -69,15 +69,11 @@ def step_sizes(options: argparse.Namespace) -> None:
                     "scores": {cell["task"]: cell["mean"] or 0.0 for cell in cells},
                 }
             )
-    named = studies.grouped(rows, "name")
-    scores = {
-        task: {name: [row["scores"][task] for row in mine] for name, mine in named.items()}
-        for task in tasks
-    }
-    speeds = {
-        name: statistics.median(studies.values(mine, "tokens_per_second"))
-        for name, mine in named.items()
-    }
+    named, speeds, scores = studies.grouped(rows, "name"), {}, {task: {} for task in tasks}
+    for name, mine in named.items():
+        speeds[name] = statistics.median(studies.values(mine, "tokens_per_second"))
+        for task in tasks:
+            scores[task][name] = [row["scores"][task] for row in mine]
     lines = [
         "Development scores times 100, mean over seeds ± deviation. Time: the reference's tokens a "
         "second over the row's, medians of runs one after another; `python -m "
@@ -107,42 +103,23 @@ def stability(options: argparse.Namespace) -> None:
     rates = {rate: repr(rate) for rate in options.learning_rates}
     choices = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
     cells = studies.grid(tasks, options, out / "grid", "--init", *options.init, *choices)
-    models = list(studies.grouped(cells, "model"))
-    # A run that diverged scores 0.
-    found = {
-        (cell["task"], cell["model"], cell["learning_rate"]): [
-            run["score"] or 0.0 for run in cell["runs"]
-        ]
-        for cell in cells
-    }
-    panels = {
-        task: {model: {rate: found[task, model, rate] for rate in rates} for model in models}
-        for task in tasks
-    }
-    panels["mean"] = {
-        model: {
-            rate: [
-                statistics.mean(seed)
-                for seed in zip(*(found[task, model, rate] for task in tasks), strict=True)
-            ]
-            for rate in rates
-        }
-        for model in models
-    }
+    panels = {task: collections.defaultdict(dict) for task in [*tasks, "mean"]}
+    for cell in cells:
+        # A run that diverged scores 0.
+        scores = [run["score"] or 0.0 for run in cell["runs"]]
+        panels[cell["task"]][cell["model"]][cell["learning_rate"]] = scores
+    for model, rate in itertools.product(panels[tasks[0]], rates):
+        seeds = zip(*(panels[task][model][rate] for task in tasks), strict=True)
+        panels["mean"][model][rate] = list(map(statistics.mean, seeds))
     lines = []
     for task, by_model in panels.items():
         for model, by_rate in by_model.items():
-            means = [statistics.mean(scores) for scores in by_rate.values()]
-            shown = [studies.cell(scores, 1, 100) for scores in by_rate.values()]
+            means = [statistics.mean(by_rate[rate]) for rate in rates]
+            shown = [studies.cell(by_rate[rate], 1, 100) for rate in rates]
             lines.append((task, model, *shown, f"{100 * (max(means) - min(means)):.1f}"))
-    figures.mean_curves(
-        panels, out / "stability.png", "learning rate", "development score", log_x=True
-    )
-    text = (
-        "Scores times 100, mean over seeds ± deviation; range = best minus worst learning rate's."
-    )
-    table = studies.table(("task", "model", *rates.values(), "range"), lines)
+    figure = out / "stability.png"
+    figures.mean_curves(panels, figure, "learning rate", "development score", log_x=True)
+    text = "Scores times 100, mean over seeds ± deviation; range = best minus worst rate's."
+    report = [text, "", *studies.table(("task", "model", *rates.values(), "range"), lines)]
     title = "Score against learning rate"
-    studies.write(
-        out, "stability", "swish_rnn", options, title, [text, "", *table], combinations=cells
-    )
+    studies.write(out, "stability", "swish_rnn", options, title, report, combinations=cells)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from etils import epath
 from scipy.io.matlab import MatReadError
 
-from macaron_tf.data.batches import ArrayBatches
+from macaron_tf.data.batches import ArrayBatches, Batches
 from macaron_tf.data.sources.tfds import read_columns
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
@@ -52,6 +52,13 @@ class TaskData:
     test: tf.data.Dataset | None
     summary: str
     vocab_size: int | None = None
+
+
+def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
+    """The `TaskData` of batches to train on, to validate and to test; `more` is the rest of it."""
+    train, *held_out = splits
+    judged = (batches and batches.evaluation_dataset() for batches in held_out)
+    return TaskData(partial(train.dataset, seed), *judged, *more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,20 +156,16 @@ def music(options: argparse.Namespace, size: int, seed: int) -> TaskData:
     frames = ("float32", (None, None, KEYS))
     shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}
 
-    def batches(pieces: Sequence[np.ndarray], size: int) -> ArrayBatches:
-        gather = partial(padded, pieces)
-        return ArrayBatches(len(pieces), size, gather, shapes, [len(piece) for piece in pieces])
+    def batches(pieces: Sequence[np.ndarray], size: int) -> ArrayBatches | None:
+        gather, lengths = partial(padded, pieces), list(map(len, pieces))
+        return ArrayBatches(len(pieces), size, gather, shapes, lengths) if pieces else None
 
-    def once(pieces: list[np.ndarray]) -> tf.data.Dataset:
-        return batches(sorted(pieces, key=len), _PIECES).evaluation_dataset()
-
-    return TaskData(
-        partial(batches(train, size).dataset, seed),
-        once(validation),
-        once(test) if test else None,
+    held_out = (batches(sorted(pieces, key=len), _PIECES) for pieces in (validation, test))
+    summary = (
         f"{len(train)} pieces of {sum(map(len, train)):,} frames, {len(validation)} to validate, "
-        f"{len(test)} to test",
+        f"{len(test)} to test"
     )
+    return task_data(seed, (batches(train, size), *held_out), summary)
 
 
 def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
@@ -229,17 +232,13 @@ def text(
                 "give the splits of one corpus"
             )
 
-    def batches(split: str, streams: int) -> ArrayBatches:
+    def batches(split: str, streams: int) -> ArrayBatches | None:
         ids = np.array([number[symbol] for symbol in symbols[split]], "int32")
-        return windows(ids, streams, window)
+        return windows(ids, streams, window) if len(ids) else None
 
-    return TaskData(
-        partial(batches("train", size).dataset, 0),
-        batches("valid", _STREAMS).evaluation_dataset(),
-        batches("test", _STREAMS).evaluation_dataset() if symbols["test"] else None,
-        f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate",
-        len(vocabulary),
-    )
+    splits = batches("train", size), batches("valid", _STREAMS), batches("test", _STREAMS)
+    summary = f"{len(symbols['train']):,} {unit}, {len(symbols['valid']):,} to validate"
+    return task_data(0, splits, summary, len(vocabulary))
 
 
 def _lines(folder: str | None, split: str) -> list[str]:
@@ -302,23 +301,16 @@ def images(permutation: np.ndarray, options: argparse.Namespace, size: int, seed
         def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
             # The released code's normalization: mean 0.1307 and deviation 0.3081 of all pixels.
             inputs = (pixels[numbers][:, permutation, None] / 255 - 0.1307) / 0.3081
-            weight = np.ones(len(numbers), "float32")
-            return {
-                "inputs": inputs.astype("float32"),
-                "targets": digits[numbers],
-                "weight": weight,
-            }
+            answers = {"targets": digits[numbers], "weight": np.ones(len(numbers), "float32")}
+            return {"inputs": inputs.astype("float32"), **answers}
 
         return ArrayBatches(len(digits), size, gather, shapes)
 
-    pixels, digits = read("train")
-    held, test = np.arange(len(digits)) % _HELD_OUT == 0, read("test")
-    return TaskData(
-        partial(batches(pixels[~held], digits[~held], size).dataset, seed),
-        batches(pixels[held], digits[held], _IMAGES).evaluation_dataset(),
-        batches(*test, _IMAGES).evaluation_dataset(),
-        f"{(~held).sum():,} images, {held.sum():,} to validate, {len(test[1]):,} to test",
-    )
+    (pixels, digits), test = read("train"), read("test")
+    held = np.arange(len(digits)) % _HELD_OUT == 0
+    splits = (pixels[~held], digits[~held], size), (pixels[held], digits[held], _IMAGES)
+    summary = f"{(~held).sum():,} images, {held.sum():,} to validate, {len(test[1]):,} to test"
+    return task_data(seed, [batches(*split) for split in (*splits, (*test, _IMAGES))], summary)
 
 
 MODELS = ("tcn", "lstm", "gru", "rnn")

@@ -38,8 +38,7 @@ class SequenceRun(Run):
 def run(options: argparse.Namespace) -> None:
     """Trains the runs that are not complete, and writes OUT/TASK.md, .json and .png."""
     base = registry.load(f"tcn_{options.task}", SequenceRecipe)
-    task = TASKS[options.task]
-    out = pathlib.Path(options.out)
+    task, out = TASKS[options.task], pathlib.Path(options.out)
     for mixer in options.models:  # refuses wrong settings before minutes are spent
         base.of_mixer(mixer, options.set)
     rows = []
@@ -74,11 +73,8 @@ def _train(recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Pat
         return studies.read_json(done)
     keras.backend.clear_session()
     config = recipe.model_config(data.vocab_size)
-    print(
-        f"{path}: {config.mixer} of {config.parameters:,} parameters, widths {config.widths}; "
-        f"{data.summary}",
-        flush=True,
-    )
+    size = f"{config.parameters:,} parameters, widths {config.widths}"
+    print(f"{path}: {config.mixer} of {size}; {data.summary}", flush=True)
     result = train_run(
         run,
         RunData(data.train),
