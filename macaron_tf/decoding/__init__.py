@@ -21,26 +21,3 @@ from macaron_tf.decoding.translator import (
     Translations,
     translate_ids,
 )
-
-__all__ = [
-    "BeamSearchConfig",
-    "Completion",
-    "Controls",
-    "FilledContext",
-    "GenerationConfig",
-    "Hypothesis",
-    "LineTranslator",
-    "Prompts",
-    "Rules",
-    "SamplingConfig",
-    "SequenceGenerator",
-    "TextGenerator",
-    "TextScorer",
-    "Translations",
-    "beam_search",
-    "fill_context",
-    "generate",
-    "sample",
-    "score_ids",
-    "translate_ids",
-]

@@ -2,5 +2,3 @@
 
 from macaron_tf.distribution.replicas import distributed, spread_seeds
 from macaron_tf.distribution.strategy import STRATEGIES, Workers, is_tpu, make_strategy
-
-__all__ = ["STRATEGIES", "Workers", "distributed", "is_tpu", "make_strategy", "spread_seeds"]

@@ -16,17 +16,3 @@ from macaron_tf.interop.keras_models import (
 )
 from macaron_tf.interop.language_models import read_language_model, read_xlnet
 from macaron_tf.models.pretrained import Pretrained
-
-__all__ = [
-    "Pretrained",
-    "copy_keras_hub",
-    "import_encoder_decoder",
-    "import_keras_hub_bert",
-    "read_encoder",
-    "read_encoder_decoder",
-    "read_keras_hub_bert",
-    "read_language_model",
-    "read_model_garden_bert",
-    "read_sentence_transformer",
-    "read_xlnet",
-]

@@ -126,7 +126,7 @@ class MultiHeadAttention(Mixer):
         )
         width = self.num_heads * self._head_dim
         self.build_projections(x_shape, memory_shape or x_shape, width)
-        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop = Dropout(self.dropout, name="dropout")
 
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
         """Builds those to queries, keys and values, H d = `width` wide each, and the output's."""

@@ -64,7 +64,6 @@ class Block(Mixer):
                 mixer,
                 step_size=step_size,
                 **config.options("dropout", "norm", "epsilon", "affine", "norm_type"),
-                dtype=self.dtype_policy,
                 name=name,
             )
             # Tracked by Keras under its own name: weight paths read `block/feed_forward_0/...`.
@@ -90,7 +89,6 @@ class Block(Mixer):
         return FeedForward(
             **{**options, "feed_forward_dim": feed_forward_dim},
             **self._initializers(),
-            dtype=self.dtype_policy,
             name="feed_forward",
         )
 
@@ -101,7 +99,6 @@ class Block(Mixer):
             dropout=self.config.attention_dropout,
             scaled=self.config.scaled,
             **self._initializers(),
-            dtype=self.dtype_policy,
             name="attention",
             **kind,
         )

@@ -53,7 +53,6 @@ class SwishRNNBlock(Block):
             gate=self.config.rnn_gate,
             activation_dropout=self.config.activation_dropout,
             **self._initializers(),
-            dtype=self.dtype_policy,
             name="swish_rnn",
         )
 
@@ -80,7 +79,6 @@ class GatedMLPBlock(Block):
             **config.options("epsilon", "affine"),
             **dropouts,
             kernel_initializer=self.kernel_initializer.clone(),
-            dtype=self.dtype_policy,
             name="gated_mlp",
         )
 

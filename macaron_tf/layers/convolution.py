@@ -107,10 +107,10 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
         drop = keras.layers.SpatialDropout1D if spatial_dropout else Dropout
         self.convolutions = [
-            CausalConvolution(filters, kernel_size, dilation, dtype=self.dtype_policy, name=name)
+            CausalConvolution(filters, kernel_size, dilation, name=name)
             for name in ("convolution_0", "convolution_1")
         ]
-        self.drops = [drop(dropout, dtype=self.dtype_policy) for _ in range(2)]
+        self.drops = [drop(dropout) for _ in range(2)]
         self.skip = None
 
     def build(self, x_shape):

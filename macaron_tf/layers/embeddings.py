@@ -108,12 +108,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         self.position_layer = self.segments = self.languages = self.layer_norm = None
         if self.tokens is None:
             self.tokens = TiedEmbedding(
-                self.vocab_size,
-                width,
-                scale=False,
-                initializer=initializer.clone(),
-                dtype=self.dtype_policy,
-                name="tokens",
+                self.vocab_size, width, scale=False, initializer=initializer.clone(), name="tokens"
             )
         if not self.tokens.built:
             self.tokens.build()
@@ -139,7 +134,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
             self.layer_norm = self.part(
                 normalization, shape, epsilon=self.epsilon, affine=self.affine, name="norm"
             )
-        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop = Dropout(self.dropout, name="dropout")
 
     def call(
         self,

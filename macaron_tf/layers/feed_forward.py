@@ -63,7 +63,7 @@ class FeedForward(Mixer):
             kernel_initializer=(self.output_initializer or self.kernel_initializer).clone(),
             name="outer",
         )
-        self.drop = Dropout(config.activation_dropout, dtype=self.dtype_policy)
+        self.drop = Dropout(config.activation_dropout)
 
     def mix(self, x, context: Context, state=None):
         training = context.training

@@ -147,7 +147,7 @@ class GatedMLP(Mixer):
             kernel_initializer=self.kernel_initializer.clone(),
             name="inner",
         )
-        self.drop = Dropout(self.activation_dropout, dtype=self.dtype_policy)
+        self.drop = Dropout(self.activation_dropout)
         self.gating = self.part(
             SpatialGating,
             (*outer_shape, self.feed_forward_dim),

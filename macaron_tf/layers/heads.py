@@ -128,7 +128,7 @@ class ClassificationHead(Head):
         super().__init__(initializer_range, **kwargs)
 
     def build(self, x_shape):
-        self.drop = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.drop = Dropout(self.dropout, name="dropout")
         self.dense = self.built_dense(x_shape, self.num_classes)
 
     def call(self, x, training=None):

@@ -76,9 +76,7 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
     def build(self, x_shape):
         # W x + b of all positions in one product, before the loop.
         self.inner = self.part(keras.layers.Dense, x_shape, 4 * self.units, name="inner")
-        cell = ProjectedLSTMCell(
-            self.units, self.projection_dim, self.clip, dtype=self.dtype_policy, name="cell"
-        )
+        cell = ProjectedLSTMCell(self.units, self.projection_dim, self.clip, name="cell")
         self.loop = self.part(
             keras.layers.RNN,
             (*x_shape[:-1], 4 * self.units),
@@ -119,12 +117,10 @@ class ProjectedLSTMStack(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
         check_count("num_layers", num_layers)
         self.lstms = [
-            ProjectedLSTM(
-                units, projection_dim, clip, backwards, dtype=self.dtype_policy, name=f"lstm_{n}"
-            )
+            ProjectedLSTM(units, projection_dim, clip, backwards, name=f"lstm_{n}")
             for n in range(num_layers)
         ]
-        self.drops = [Dropout(dropout, dtype=self.dtype_policy) for _ in self.lstms]
+        self.drops = [Dropout(dropout) for _ in self.lstms]
 
     def build(self, x_shape):
         for lstm in self.lstms:

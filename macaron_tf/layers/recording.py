@@ -1,7 +1,9 @@
 """A base whose `get_config` is the arguments that its constructor was called with."""
 
+import contextlib
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -17,7 +19,8 @@ class Recording:
 
     From `super().__init__(**kwargs)` on each named argument is an attribute of the same name, which
     the constructor may replace; layers among them it assigns itself, where Keras is to track them.
-    Keras's padding masks pass through. Output shapes are found by a symbolic call.
+    Keras's padding masks pass through. Output shapes are found by a symbolic call. Layers that the
+    constructor or `build` makes have its dtype policy, unless they are given another one.
 
     Attributes:
         takes_ids: inputs are integers; otherwise they have the layer's compute dtype.
@@ -37,10 +40,12 @@ class Recording:
         keras.saving.register_keras_serializable(package="macaron_tf")(cls)
         if "__init__" in cls.__dict__:
             cls.__init__ = _recording(cls.__init__)
+        if "build" in cls.__dict__:
+            cls.build = _building(cls.build)
 
     def part(self, kind, shape, *arguments, **options) -> keras.layers.Layer:
-        """Makes a layer within this one: of its dtype policy, built for an input's shape."""
-        layer = kind(*arguments, dtype=self.dtype_policy, **options)
+        """Makes a layer within this one, built for an input's shape."""
+        layer = kind(*arguments, **options)
         layer.build(shape)
         return layer
 
@@ -100,10 +105,31 @@ def _recording(init):
         own = {k: v for k, v in more.items() if k not in _KERAS_OWN}
         noted.setdefault("_arguments", {**named, **own})
         noted["_named"] = {**noted.get("_named", {}), **named}
-        init(self, *args, **kwargs)
+        with _default_policy(kwargs.get("dtype")):
+            init(self, *args, **kwargs)
 
     recorded.__signature__ = signature
     return recorded
+
+
+def _building(build):
+    @functools.wraps(build)
+    def built(self, *args, **kwargs):
+        with _default_policy(self.dtype_policy):
+            build(self, *args, **kwargs)
+
+    return built
+
+
+@contextlib.contextmanager
+def _default_policy(policy) -> Iterator[None]:
+    """While the context lasts, Keras's default dtype policy is this one; None changes nothing."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(keras.dtype_policies.get(policy))
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _serialized(value):

@@ -43,10 +43,8 @@ class Residual(Recording, keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.sublayer = sublayer
         check_choice("norm", norm, ("pre", "post"))
-        self.layer_norm = normalization(
-            norm_type, epsilon, affine, dtype=self.dtype_policy, name="norm"
-        )
-        self.drop = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+        self.layer_norm = normalization(norm_type, epsilon, affine, name="norm")
+        self.drop = Dropout(dropout, name="dropout")
 
     def build(self, x_shape, memory_shape=None):
         self.layer_norm.build(x_shape)

@@ -70,7 +70,7 @@ class SwishRNN(Mixer):
         self.beta = self.add_weight(shape=shape, initializer="zeros", autocast=False, name="beta")
         self.state_bias = self.add_weight(shape=shape, initializer="zeros", name="state_bias")
         self.gate_bias = self.add_weight(shape=shape, initializer="zeros", name="gate_bias")
-        self.drop = Dropout(self.activation_dropout, dtype=self.dtype_policy)
+        self.drop = Dropout(self.activation_dropout)
 
     def mix(self, x, context: Context, state=None):
         if state is not None:

@@ -69,13 +69,12 @@ class GeneratorDiscriminator(TaskModel):
                     f"the discriminator has {field}={mine!r} and the generator {theirs!r}: they "
                     "share their embeddings, so give both the same"
                 )
-        policy = self.dtype_policy
-        self.encoder = Encoder(config, dtype=policy)
+        self.encoder = Encoder(config)
         self.generator = PretrainingEncoder(
-            generator_config, embeddings=self.encoder.embeddings, dtype=policy, name="generator"
+            generator_config, embeddings=self.encoder.embeddings, name="generator"
         )
         self.replaced_token = ReplacedTokenHead(
-            config.activation, config.initializer_range, dtype=policy, name="replaced_token"
+            config.activation, config.initializer_range, name="replaced_token"
         )
 
     def call(self, inputs, training=None):

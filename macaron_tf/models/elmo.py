@@ -74,12 +74,10 @@ class Elmo(Model):
 
     def __init__(self, config: ElmoConfig, **kwargs):
         super().__init__(config, **kwargs)
-        policy = self.dtype_policy
         self.words = CharacterCNN(
             output_dim=config.projection_dim,
             vocab_size=CHARACTERS,
             **config.options("filters", "char_dim", "num_highways"),
-            dtype=policy,
             name="words",
         )
         self.forwards, self.backwards = (
@@ -87,13 +85,12 @@ class Elmo(Model):
                 units=config.lstm_dim,
                 backwards=name == "backwards",
                 **config.options("num_layers", "projection_dim", "clip", "dropout"),
-                dtype=policy,
                 name=name,
             )
             for name in ("forwards", "backwards")
         )
-        self.drop = Dropout(config.dropout, dtype=policy)
-        self.output_layer = keras.layers.Dense(config.vocab_size, dtype=policy, name="output")
+        self.drop = Dropout(config.dropout)
+        self.output_layer = keras.layers.Dense(config.vocab_size, name="output")
 
     def build(self, input_shape=None):
         config = self.config
@@ -170,27 +167,23 @@ class WordTagger(Model):
 
     def __init__(self, config: WordTaggerConfig, **kwargs):
         super().__init__(config, **kwargs)
-        policy = self.dtype_policy
         self.words = CharacterCNN(
             config.filters,
             config.word_dim,
             CHARACTERS,
             config.char_dim,
             num_highways=0,
-            dtype=policy,
             name="words",
         )
         self.elmo = self.mixture = None
         if config.elmo:
-            self.elmo = Elmo(config.elmo, dtype=policy)
-            self.mixture = LayerMixture(dtype=policy, name="mixture")
+            self.elmo = Elmo(config.elmo)
+            self.mixture = LayerMixture(name="mixture")
         self.lstm = keras.layers.Bidirectional(
-            keras.layers.LSTM(config.lstm_dim, return_sequences=True, dtype=policy),
-            dtype=policy,
-            name="lstm",
+            keras.layers.LSTM(config.lstm_dim, return_sequences=True), name="lstm"
         )
-        self.drops = [Dropout(config.dropout, dtype=policy) for _ in range(2)]
-        self.output_layer = keras.layers.Dense(config.num_tags, dtype=policy, name="output")
+        self.drops = [Dropout(config.dropout) for _ in range(2)]
+        self.output_layer = keras.layers.Dense(config.num_tags, name="output")
 
     def build(self, input_shape=None):
         config = self.config

@@ -39,7 +39,7 @@ class Encoder(Model):
         **kwargs,
     ):
         super().__init__(config, **kwargs)
-        policy, width = self.dtype_policy, config.embedding_width
+        width = config.embedding_width
         initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
         self.embeddings = embeddings or EncoderEmbeddings(
             config.vocab_size,
@@ -50,7 +50,6 @@ class Encoder(Model):
             norm=config.embedding_norm,
             **config.options("max_length", "num_languages", "initializer_range"),
             **config.options("dropout", "epsilon", "affine"),
-            dtype=policy,
             name="embeddings",
         )
         if self.embeddings.embedding_dim != width:
@@ -61,10 +60,7 @@ class Encoder(Model):
         self.projection = None
         if width != config.hidden_dim:
             self.projection = Dense(
-                config.hidden_dim,
-                kernel_initializer=initializer.clone(),
-                dtype=policy,
-                name="projection",
+                config.hidden_dim, kernel_initializer=initializer.clone(), name="projection"
             )
         self.stack = Stack(
             config,
@@ -75,7 +71,6 @@ class Encoder(Model):
             shared_biases=config.shared_position_biases,
             kernel_initializer=initializer,
             output_initializer=_output_initializer(config),
-            dtype=policy,
             name="stack",
         )
 

@@ -43,7 +43,6 @@ class EncoderDecoder(Model):
 
     def __init__(self, config: EncoderDecoderConfig, **kwargs):
         super().__init__(config, **kwargs)
-        policy = self.dtype_policy
         initializer = keras.initializers.get(config.initializer)
         if config.initializer_range is not None:
             initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
@@ -55,7 +54,6 @@ class EncoderDecoder(Model):
             config.hidden_dim,
             scale=config.embedding_scale,
             initializer=table if config.initializer_range is None else initializer.clone(),
-            dtype=policy,
             name="embedding",
         )
         self.source_embeddings, self.target_embeddings = (
@@ -69,17 +67,12 @@ class EncoderDecoder(Model):
                 initializer_range=config.initializer_range or 0.02,
                 norm=config.embedding_norm,
                 tokens=self.embedding,
-                dtype=policy,
                 name=name,
             )
             for name in ("source_embeddings", "target_embeddings")
         )
         self.encoder = Stack(
-            config,
-            config.num_encoder_layers,
-            kernel_initializer=initializer,
-            dtype=policy,
-            name="encoder",
+            config, config.num_encoder_layers, kernel_initializer=initializer, name="encoder"
         )
         self.decoder = Stack(
             config,
@@ -87,7 +80,6 @@ class EncoderDecoder(Model):
             causal=True,
             cross_attention=True,
             kernel_initializer=initializer,
-            dtype=policy,
             name="decoder",
         )
         self.output_projection = None
@@ -96,14 +88,11 @@ class EncoderDecoder(Model):
                 config.vocab_size,
                 use_bias=False,
                 kernel_initializer=initializer.clone(),
-                dtype=policy,
                 name="output_projection",
             )
         self.source_encoder = None
         if config.num_source_layers:
-            self.source_encoder = Encoder(
-                source_encoder_config(config), dtype=policy, name="source_encoder"
-            )
+            self.source_encoder = Encoder(source_encoder_config(config), name="source_encoder")
 
     def build(self, input_shape=None):
         hidden_shape = (None, None, self.config.hidden_dim)

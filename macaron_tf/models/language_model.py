@@ -18,12 +18,11 @@ class TokenModel(Model):
 
     def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):
         super().__init__(config, **kwargs)
-        self.encoder = Encoder(config, dtype=self.dtype_policy)
+        self.encoder = Encoder(config)
         self.language_head = NextTokenHead(
             config.vocab_size,
             use_bias,
             initializer_range=config.initializer_range,
-            dtype=self.dtype_policy,
             name="language_head",
         )
 

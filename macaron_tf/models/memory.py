@@ -129,7 +129,6 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
                 self.cutoffs,
                 divisor,
                 config.initializer_range,
-                dtype=self.dtype_policy,
                 name="adaptive_softmax",
             )
 

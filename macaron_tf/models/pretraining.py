@@ -45,22 +45,20 @@ class PretrainingEncoder(Model):
     ):
         super().__init__(config, **kwargs)
         self.head_options = dict(head_options or {})
-        policy = self.dtype_policy
-        self.encoder = Encoder(config, embeddings, dtype=policy)
+        self.encoder = Encoder(config, embeddings)
         own = {
             "activation": config.activation,
             "epsilon": config.epsilon,
             "initializer_range": config.initializer_range,
-            "dtype": policy,
         }
         self.masked_language = MaskedLanguageHead(
             config.vocab_size, **{**own, **self.head_options}, name="masked_language"
         )
         self.pooler = self.sentence_pair = self.span_boundary = None
         if sentence_pair:
-            self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
+            self.pooler = Pooler(config.initializer_range, name="pooler")
             self.sentence_pair = ClassificationHead(
-                2, initializer_range=config.initializer_range, dtype=policy, name="sentence_pair"
+                2, initializer_range=config.initializer_range, name="sentence_pair"
             )
         if span_boundary:
             self.span_boundary = SpanBoundaryHead(config.vocab_size, **own, name="span_boundary")

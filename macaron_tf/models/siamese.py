@@ -51,9 +51,8 @@ class SiameseEncoder(TaskModel):
         super().__init__(config, **kwargs)
         self.num_classes = check_count("num_classes", num_classes, least=0)
         self.features = parse_concatenation(concatenation)
-        policy = self.dtype_policy
-        self.encoder = Encoder(config, dtype=policy)
-        self.pool = Pooling(pooling, dtype=policy, name="pooling")
+        self.encoder = Encoder(config)
+        self.pool = Pooling(pooling, name="pooling")
         self.head = self.classification_head(num_classes) if num_classes else None
 
     def build(self, input_shape=None):

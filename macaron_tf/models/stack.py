@@ -64,7 +64,6 @@ class Stack(Mixer):
                 rnn_step_size=step_size,
                 kernel_initializer=kernel_initializer,
                 output_initializer=output_initializer,
-                dtype=self.dtype_policy,
                 name=f"block_{number}",
             )
             first = layers.index(layers[number])
@@ -75,21 +74,14 @@ class Stack(Mixer):
         tables = {"none": 0, "shared": min(attending, 1), "per_layer": attending}
         self.biases = [
             RelativePositionBias(
-                config.num_heads,
-                bidirectional=not causal,
-                dtype=self.dtype_policy,
-                name=f"relative_bias_{i}",
+                config.num_heads, bidirectional=not causal, name=f"relative_bias_{i}"
             )
             for i in range(tables[config.relative_bias])
         ]
         self.final_norm = None
         if config.norm == "pre":
             self.final_norm = normalization(
-                config.norm_type,
-                config.epsilon,
-                config.affine,
-                dtype=self.dtype_policy,
-                name="final_norm",
+                config.norm_type, config.epsilon, config.affine, name="final_norm"
             )
 
     def build(self, x_shape, memory_shape=None):

@@ -18,9 +18,7 @@ class TaskModel(Model):
 
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
         """A linear layer behind dropout."""
-        return ClassificationHead(
-            outputs, dropout, self.config.initializer_range, dtype=self.dtype_policy, name="head"
-        )
+        return ClassificationHead(outputs, dropout, self.config.initializer_range, name="head")
 
     def build(self, input_shape=None):
         for layer in self.layers:  # in the order of their weights
@@ -48,11 +46,10 @@ class EncoderClassifier(TaskModel):
         self, config: EncoderConfig, num_classes: int, head_dropout: float = 0.1, **kwargs
     ):
         super().__init__(config, **kwargs)
-        policy = self.dtype_policy
-        self.encoder = Encoder(config, dtype=policy)
+        self.encoder = Encoder(config)
         mode = "last" if config.summary == "last" else "cls"
-        self.pool = Pooling(mode, dtype=policy, name="pool")
-        self.pooler = Pooler(config.initializer_range, dtype=policy, name="pooler")
+        self.pool = Pooling(mode, name="pool")
+        self.pooler = Pooler(config.initializer_range, name="pooler")
         self.head = self.classification_head(num_classes, head_dropout)
 
     def call(self, inputs, training=None):
@@ -75,8 +72,8 @@ class EncoderSpanReader(TaskModel):
 
     def __init__(self, config: EncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
-        self.encoder = Encoder(config, dtype=self.dtype_policy)
-        self.head = SpanHead(config.initializer_range, dtype=self.dtype_policy, name="head")
+        self.encoder = Encoder(config)
+        self.head = SpanHead(config.initializer_range, name="head")
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
@@ -104,7 +101,7 @@ class EncoderTagger(TaskModel):
 
     def __init__(self, config: EncoderConfig, num_tags: int, head_dropout: float = 0.1, **kwargs):
         super().__init__(config, **kwargs)
-        self.encoder = Encoder(config, dtype=self.dtype_policy)
+        self.encoder = Encoder(config)
         self.head = self.classification_head(num_tags, head_dropout)
 
     def call(self, inputs, training=None):
@@ -123,8 +120,8 @@ class CausalReader(TaskModel, abc.ABC):
 
     def __init__(self, config: EncoderConfig, num_outputs: int, head_dropout: float, **kwargs):
         super().__init__(config, **kwargs)
-        self.language_model = LanguageModel(config, dtype=self.dtype_policy)
-        self.pool = Pooling("last", dtype=self.dtype_policy, name="last")
+        self.language_model = LanguageModel(config)
+        self.pool = Pooling("last", name="last")
         self.head = self.classification_head(num_outputs, head_dropout)
 
     @property

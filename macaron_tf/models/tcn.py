@@ -142,7 +142,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         options = {
             "dropout": dropout,
             "spatial_dropout": spatial_dropout,
-            "dtype": self.dtype_policy,
         }
         self.blocks = [
             ConvolutionBlock(width, kernel_size, 2**number, name=f"block_{number}", **options)
@@ -177,7 +176,6 @@ class TemporalModel(Model):
 
     def __init__(self, config: TemporalConfig, **kwargs):
         super().__init__(config, **kwargs)
-        policy = self.dtype_policy
         self.takes_ids = bool(config.vocab_size)
         self.embedding = None
         if config.vocab_size:
@@ -187,14 +185,13 @@ class TemporalModel(Model):
                 scale=False,
                 # Small, so that the scores of the same table start small.
                 initializer=keras.initializers.RandomNormal(stddev=0.1),
-                dtype=policy,
                 name="embedding",
             )
-            self.embedding_drop = Dropout(config.embedding_dropout, dtype=policy)
+            self.embedding_drop = Dropout(config.embedding_dropout)
         self.drops = []
         if config.mixer == "tcn":
             options = config.options("kernel_size", "dropout", "spatial_dropout", "last_only")
-            tcn = TemporalConvolution(config.widths, **options, dtype=policy, name="tcn")
+            tcn = TemporalConvolution(config.widths, **options, name="tcn")
             self.mixers = [tcn]
         else:
             last = len(config.widths) - 1
@@ -203,18 +200,17 @@ class TemporalModel(Model):
                 recurrent(
                     width,
                     return_sequences=number < last or not config.last_only,
-                    dtype=policy,
                     name=f"{config.mixer}_{number}",
                 )
                 for number, width in enumerate(config.widths)
             ]
-            self.drops = [Dropout(config.dropout, dtype=policy) for _ in config.widths]
+            self.drops = [Dropout(config.dropout) for _ in config.widths]
         if config.tied:
             self.output_bias = self.add_weight(
                 name="output_bias", shape=(config.output_dim,), initializer="zeros"
             )
         else:
-            self.output_layer = keras.layers.Dense(config.output_dim, dtype=policy, name="output")
+            self.output_layer = keras.layers.Dense(config.output_dim, name="output")
 
     def build(self, input_shape=None):
         config = self.config

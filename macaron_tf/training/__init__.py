@@ -3,14 +3,3 @@
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import Diverged, FitModel, build_fit_model
 from macaron_tf.training.session import Interrupted, TrainingResult, TrainingSession, train
-
-__all__ = [
-    "Diverged",
-    "FitModel",
-    "Interrupted",
-    "TrainingConfig",
-    "TrainingResult",
-    "TrainingSession",
-    "build_fit_model",
-    "train",
-]
