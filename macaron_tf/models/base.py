@@ -11,6 +11,8 @@ from macaron_tf.settings import Settings
 class Model(Recording, keras.Model):
     """Base of the models, each named like its class: `encoder_classifier`, and so on.
 
+    A call gives the `logits` of the `hidden_states`, in a subclass that does not override it.
+
     Attributes:
         pooler, language_head: BERT's and a language model's, for which pre-trained weights are
             taken over; None = there is none.
@@ -22,3 +24,6 @@ class Model(Recording, keras.Model):
     def __init__(self, config: Settings, **kwargs):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
         super().__init__(**kwargs)
+
+    def call(self, inputs, training=None):
+        return self.logits(self.hidden_states(inputs, training=training))

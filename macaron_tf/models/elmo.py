@@ -118,7 +118,7 @@ class Elmo(Model):
         _, forward, backward = self.both_ways(characters, training=training)
         return tuple(self.drop(h, training=training) for h in (forward[-1], backward[-1]))
 
-    def scores(self, hidden):
+    def logits(self, hidden):
         """Scores of every word of the vocabulary: `(..., P) -> (..., V)`."""
         return self.output_layer(hidden)
 
@@ -209,9 +209,6 @@ class WordTagger(Model):
         h = self.lstm(self.drops[0](x, training=training), mask=mask)
         return self.drops[1](h, training=training)
 
-    def scores(self, hidden):
+    def logits(self, hidden):
         """`(..., 2 lstm_dim) -> (..., T)`."""
         return self.output_layer(hidden)
-
-    def call(self, characters, training=None):
-        return self.scores(self.hidden_states(characters, training=training))

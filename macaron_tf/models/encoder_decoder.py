@@ -111,9 +111,6 @@ class EncoderDecoder(Model):
                 name="logits_bias", shape=(self.config.vocab_size,), initializer="zeros"
             )
 
-    def call(self, inputs, training=None):
-        return self.logits(self.hidden_states(inputs, training=training))
-
     def encode(self, source, training=None):
         """Source ids `(B, S)` to the memory `(B, S, D)`."""
         vectors = None

@@ -61,23 +61,15 @@ class LanguageModel(TokenModel):
             raise ValueError("a language model needs a configuration with causal=True")
         super().__init__(config, config.output_bias, **kwargs)
 
-    def call(self, inputs, training=None):
-        return self.logits(self.hidden_states(inputs, training=training))
-
     def hidden_states(self, inputs, training=None):
         """The encoder's output `(B, L, D)`: `call` without `logits`."""
         return self.encoder(inputs, training=training)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """Begins cached decoding of K texts a row.
+        """Begins cached decoding of K texts a row: see `EncoderDecoder.init_decode`.
 
         Args:
-            batch_size: B, an int or a scalar. beams: K.
-            max_length: as in `EncoderDecoder.init_decode`: fixed room for this many tokens; with
-                None the cache grows with every step.
-
-        Returns:
-            `context`, constant while decoding, and the empty `cache`, tensors `(B, K, ...)`.
+            batch_size: B, an int or a scalar.
         """
         self.config.check_room(max_length)
         context = {}
@@ -88,15 +80,10 @@ class LanguageModel(TokenModel):
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache):
-        """Scores of the next token of each text.
+        """Scores of the next token of each text: see `EncoderDecoder.decode_step`.
 
         Args:
-            tokens: ids `(B, K)`, those at position `index`; none is padding.
-            index: scalar int32, 0 for the first token.
-            context: from `init_decode`. cache: from `init_decode` or the last step.
-
-        Returns:
-            float32 logits `(B, K, V)` and the new cache.
+            tokens: ids `(B, K)`; none is padding.
         """
         # (B, K) -> (B K, 1) -> (B K, D): the K texts stand where rows usually do.
         x = self._embedded(ops.reshape(tokens, (-1, 1)), index)

@@ -234,11 +234,8 @@ class TemporalModel(Model):
                 x = self.drops[number](x, training=training)
         return x
 
-    def scores(self, hidden):
+    def logits(self, hidden):
         """`(..., D) -> (..., O)`."""
         if self.config.tied:
             return self.embedding.logits(hidden) + ops.cast(self.output_bias, hidden.dtype)
         return self.output_layer(hidden)
-
-    def call(self, inputs, training=None):
-        return self.scores(self.hidden_states(inputs, training=training))

@@ -162,7 +162,7 @@ class SequenceObjective(Objective):
         if self.skip_padding:
             used = tf.where(weights > 0)[:, 0]
             hidden, weights, targets = (tf.gather(x, used) for x in (hidden, weights, targets))
-        scores = tf.cast(network.scores(hidden), tf.float32)  # (N, O)
+        scores = tf.cast(network.logits(hidden), tf.float32)  # (N, O)
         if self.loss == "squared_error":
             return weighted_sums(tf.reduce_mean(tf.square(scores - targets), axis=-1), weights)
         if self.loss == "bernoulli":

@@ -75,7 +75,7 @@ def test_scores_come_of_the_last_layer_of_each_direction():
     forward, backward = model.hidden_states(characters)
     np.testing.assert_allclose(numpy_of(forward), layers[:, :, 2, :5], atol=1e-6)
     np.testing.assert_allclose(numpy_of(backward), layers[:, :, 2, 5:], atol=1e-6)
-    assert model.scores(forward).shape == (2, 7, 11)
+    assert model.logits(forward).shape == (2, 7, 11)
 
 
 def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores():
