@@ -116,8 +116,6 @@ class MultiHeadAttention(Mixer):
         super().__init__(autocast=False, **kwargs)
         if causal and cross:
             raise ValueError("attention is causal over its own sequence or cross to a memory")
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.output_initializer = keras.initializers.get(output_initializer)
 
     def build(self, x_shape, memory_shape=None):
         hidden_dim = x_shape[-1]

@@ -57,8 +57,6 @@ class Block(Mixer):
         config = dataclasses.replace(config, **fields) if config else BlockConfig(**fields)
         super().__init__(autocast=False, **kwargs)  # as `Residual`
         self.config, self._names = config, []
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.output_initializer = keras.initializers.get(output_initializer)
         for operator, name, mixer, step_size in self._mixers():
             residual = Residual(
                 mixer,

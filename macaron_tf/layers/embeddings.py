@@ -35,9 +35,8 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.initializer = keras.initializers.get(
-            initializer or keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
-        )
+        if initializer is None:
+            self.initializer = keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
 
     def build(self, input_shape=None):
         shape = (self.vocab_size, self.hidden_dim)

@@ -40,8 +40,6 @@ class FeedForward(Mixer):
         self.config = FeedForwardConfig(feed_forward_dim=feed_forward_dim, **options)
         super().__init__(**kwargs)
         self.activation = activation(self.config.activation)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.output_initializer = keras.initializers.get(output_initializer)
 
     def build(self, input_shape):
         config, (*outer_shape, hidden_dim) = self.config, input_shape

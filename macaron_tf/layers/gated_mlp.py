@@ -135,7 +135,6 @@ class GatedMLP(Mixer):
         super().__init__(**kwargs)
         check_divisible("feed_forward_dim", feed_forward_dim, "halves", 2)
         self.activation = activation_named(activation)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, input_shape):
         *outer_shape, hidden_dim = input_shape

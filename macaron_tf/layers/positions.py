@@ -63,7 +63,6 @@ class LearnedPositions(Recording, keras.layers.Layer):
 
     def __init__(self, max_length: int, initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
-        self.initializer = keras.initializers.get(initializer)
 
     def build(self, input_shape):
         shape = (self.max_length, input_shape[-1])
@@ -140,7 +139,6 @@ class RelativePositionBias(Recording, keras.layers.Layer):
                 f"num_buckets={num_buckets} must be a multiple of {parts}, and "
                 f"max_distance={max_distance} above num_buckets / {parts}"
             )
-        self.initializer = keras.initializers.get(initializer)
         self._buckets = relative_buckets(num_buckets, max_distance, bidirectional)
 
     def build(self):

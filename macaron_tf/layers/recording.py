@@ -19,6 +19,7 @@ class Recording:
 
     From `super().__init__(**kwargs)` on each named argument is an attribute of the same name, which
     the constructor may replace; layers among them it assigns itself, where Keras is to track them.
+    An argument `initializer` or `..._initializer` may be a name: the attribute is the object.
     Keras's padding masks pass through. Output shapes are found by a symbolic call. Layers that the
     constructor or `build` makes have its dtype policy, unless they are given another one.
 
@@ -32,6 +33,8 @@ class Recording:
         super().__init__(**kwargs)
         self.supports_masking = True
         for name, value in vars(self).pop("_named", {}).items():
+            if name.endswith("initializer"):
+                value = keras.initializers.get(value)
             if not isinstance(value, keras.layers.Layer):
                 setattr(self, name, value)
 

@@ -44,8 +44,6 @@ class SwishRNN(Mixer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.output_initializer = keras.initializers.get(output_initializer)
         check_choice("gate", gate, GATES)
 
     def build(self, input_shape):
