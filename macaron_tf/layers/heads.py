@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from macaron_tf.checks import check_choice
+from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.layers.recording import Recording
 
@@ -85,13 +86,11 @@ class Head(Recording, keras.layers.Layer):
     def __init__(self, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
 
-    def built_dense(
-        self, x_shape, units: int, name: str = "dense", dense=keras.layers.Dense, **options
-    ) -> keras.layers.Dense:
+    def built_dense(self, x_shape, units: int, name: str = "dense", **options) -> Dense:
         """A `Dense` layer, built for `x_shape`."""
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         return self.part(
-            dense, x_shape, units, kernel_initializer=initializer, name=name, **options
+            Dense, x_shape, units, kernel_initializer=initializer, name=name, **options
         )
 
 

@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.heads import Head
 from macaron_tf.layers.norms import LayerNormalization
@@ -53,7 +52,7 @@ class NextTokenHead(TableHead):
         self.projection = None
         if x_shape[-1] != table_shape[-1]:
             self.projection = self.built_dense(
-                x_shape, table_shape[-1], "projection", Dense, use_bias=False
+                x_shape, table_shape[-1], "projection", use_bias=False
             )
         self.build_bias()
 
@@ -79,7 +78,7 @@ class TransformingHead(TableHead):
         """A `Dense` layer with its activation, and a LayerNorm, both built."""
         norm_shape, name = (*x_shape[:-1], units), f"dense{suffix}"
         return (
-            self.built_dense(x_shape, units, name, Dense, activation=self.activation),
+            self.built_dense(x_shape, units, name, activation=self.activation),
             self.part(LayerNormalization, norm_shape, epsilon=self.epsilon, name=f"norm{suffix}"),
         )
 
@@ -170,10 +169,8 @@ class ReplacedTokenHead(Head):
         self.activation = activation_named(activation)
 
     def build(self, x_shape):
-        self.dense = self.built_dense(
-            x_shape, x_shape[-1], "dense", Dense, activation=self.activation
-        )
-        self.answer = self.built_dense(x_shape, 1, "answer", Dense)
+        self.dense = self.built_dense(x_shape, x_shape[-1], activation=self.activation)
+        self.answer = self.built_dense(x_shape, 1, "answer")
 
     def call(self, x):
         return ops.squeeze(self.answer(self.dense(x)), axis=-1)  # (..., D) -> (...,)

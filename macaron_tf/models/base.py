@@ -11,7 +11,8 @@ from macaron_tf.settings import Settings
 class Model(Recording, keras.Model):
     """Base of the models, each named like its class: `encoder_classifier`, and so on.
 
-    A call gives the `logits` of the `hidden_states`, in a subclass that does not override it.
+    The layers are built in the order in which they were made, each for vectors `(B, L, D)`, and a
+    call gives the `logits` of the `hidden_states`, in a subclass that does not override it.
 
     Attributes:
         pooler, language_head: BERT's and a language model's, for which pre-trained weights are
@@ -24,6 +25,13 @@ class Model(Recording, keras.Model):
     def __init__(self, config: Settings, **kwargs):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
         super().__init__(**kwargs)
+
+    def build(self, input_shape=None):
+        for layer in self.layers:
+            if isinstance(layer, keras.Model):
+                layer.build()
+            else:
+                layer.build((None, None, self.config.hidden_dim))
 
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))

@@ -3,10 +3,10 @@
 import dataclasses
 
 from macaron_tf.layers.language_heads import ReplacedTokenHead
+from macaron_tf.models.base import Model
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.pretraining import PretrainingEncoder
-from macaron_tf.models.tasks import TaskModel
 
 _SHARED = (
     "vocab_size",
@@ -40,7 +40,7 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
     )
 
 
-class GeneratorDiscriminator(TaskModel):
+class GeneratorDiscriminator(Model):
     """A masked language model whose guesses an encoder learns to tell from the real tokens.
 
     The two share their embeddings, positions, segments and LayerNorm included; each has a matrix

@@ -95,16 +95,7 @@ class EncoderDecoder(Model):
             self.source_encoder = Encoder(source_encoder_config(config), name="source_encoder")
 
     def build(self, input_shape=None):
-        hidden_shape = (None, None, self.config.hidden_dim)
-        self.embedding.build()
-        self.source_embeddings.build()
-        self.target_embeddings.build()
-        self.encoder.build(hidden_shape)
-        self.decoder.build(hidden_shape, hidden_shape)
-        if self.output_projection:
-            self.output_projection.build(hidden_shape)
-        if self.source_encoder:
-            self.source_encoder.build()
+        super().build()
         self.logits_bias = None
         if self.config.logits_bias:
             self.logits_bias = self.add_weight(

@@ -2,7 +2,6 @@
 
 import abc
 
-import keras
 from keras import ops
 
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
@@ -19,13 +18,6 @@ class TaskModel(Model):
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
         """A linear layer behind dropout."""
         return ClassificationHead(outputs, dropout, self.config.initializer_range, name="head")
-
-    def build(self, input_shape=None):
-        for layer in self.layers:  # in the order of their weights
-            if isinstance(layer, keras.Model):
-                layer.build()
-            else:
-                layer.build((None, None, self.config.hidden_dim))
 
 
 class EncoderClassifier(TaskModel):
