@@ -2,7 +2,6 @@
 
 import math
 
-import keras
 from keras import ops
 
 from macaron_tf.checks import check_divisible
@@ -146,10 +145,9 @@ class MultiHeadAttention(Mixer):
         return self._projection("output", (*outer, width), units, self.output_initializer)
 
     def _projection(self, name: str, shape, units: int, initializer=None, **options):
-        options = {"use_bias": self.use_bias, **options, "name": name}
         initializer = (initializer or self.kernel_initializer).clone()
-        return self.part(
-            keras.layers.Dense, shape, units, kernel_initializer=initializer, **options
+        return self.dense_part(
+            name, shape, units, initializer, **{"use_bias": self.use_bias, **options}
         )
 
     def mix(self, x, context: Context, state=None):

@@ -117,13 +117,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         if x_shape[-1] != self.filters:
             # Small, so that the two paths start apart: the released code's 0.01.
             initializer = keras.initializers.RandomNormal(stddev=0.01)
-            self.skip = self.part(
-                keras.layers.Dense,
-                x_shape,
-                self.filters,
-                kernel_initializer=initializer,
-                name="skip",
-            )
+            self.skip = self.dense_part("skip", x_shape, self.filters, initializer)
         first, second = self.convolutions
         first.build(x_shape)
         second.build((*x_shape[:-1], self.filters))

@@ -1,10 +1,9 @@
 """The position-wise feed-forward sub-layer: the channel mixer of a Transformer."""
 
-import keras
 from keras import ops
 
 from macaron_tf.layers.config import FeedForwardConfig, take_fields
-from macaron_tf.layers.dense import Dense, activation
+from macaron_tf.layers.dense import activation
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import Dropout
 
@@ -43,23 +42,18 @@ class FeedForward(Mixer):
 
     def build(self, input_shape):
         config, (*outer_shape, hidden_dim) = self.config, input_shape
-        self.inner = self.part(
-            Dense,
+        self.inner = self.dense_part(
+            "inner",
             input_shape,
             config.feed_forward_dim * (2 if config.gated else 1),
             # A gate's activation is of one half only.
             activation=None if config.gated else self.activation,
             use_bias=config.use_bias,
-            kernel_initializer=self.kernel_initializer.clone(),
-            name="inner",
         )
-        self.outer = self.part(
-            keras.layers.Dense,
-            (*outer_shape, config.feed_forward_dim),
-            hidden_dim,
-            use_bias=config.use_bias,
-            kernel_initializer=(self.output_initializer or self.kernel_initializer).clone(),
-            name="outer",
+        inner_shape = (*outer_shape, config.feed_forward_dim)
+        last = (self.output_initializer or self.kernel_initializer).clone()
+        self.outer = self.dense_part(
+            "outer", inner_shape, hidden_dim, last, use_bias=config.use_bias
         )
         self.drop = Dropout(config.activation_dropout)
 

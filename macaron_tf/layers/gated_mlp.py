@@ -5,7 +5,6 @@ from keras import ops
 
 from macaron_tf.checks import check_count, check_divisible
 from macaron_tf.layers.attention import MultiHeadAttention
-from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.dense import activation as activation_named
 from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.norms import Dropout, normalization
@@ -138,13 +137,8 @@ class GatedMLP(Mixer):
 
     def build(self, input_shape):
         *outer_shape, hidden_dim = input_shape
-        self.inner = self.part(
-            Dense,
-            input_shape,
-            self.feed_forward_dim,
-            activation=self.activation,
-            kernel_initializer=self.kernel_initializer.clone(),
-            name="inner",
+        self.inner = self.dense_part(
+            "inner", input_shape, self.feed_forward_dim, activation=self.activation
         )
         self.drop = Dropout(self.activation_dropout)
         self.gating = self.part(
@@ -170,12 +164,8 @@ class GatedMLP(Mixer):
                 kernel_initializer=self.kernel_initializer.clone(),
                 name="tiny_attention",
             )
-        self.outer = self.part(
-            Dense,
-            (*outer_shape, self.feed_forward_dim // 2),
-            hidden_dim,
-            kernel_initializer=self.kernel_initializer.clone(),
-            name="outer",
+        self.outer = self.dense_part(
+            "outer", (*outer_shape, self.feed_forward_dim // 2), hidden_dim
         )
 
     def mix(self, x, context: Context, state=None):

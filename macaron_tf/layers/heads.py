@@ -89,9 +89,7 @@ class Head(Recording, keras.layers.Layer):
     def built_dense(self, x_shape, units: int, name: str = "dense", **options) -> Dense:
         """A `Dense` layer, built for `x_shape`."""
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
-        return self.part(
-            Dense, x_shape, units, kernel_initializer=initializer, name=name, **options
-        )
+        return self.dense_part(name, x_shape, units, initializer, **options)
 
 
 class Pooler(Head):

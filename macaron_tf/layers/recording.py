@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 
+from macaron_tf.layers.dense import Dense
+
 
 class Recording:
     """Makes a Keras layer or model serializable: registers it, records its constructor's arguments.
@@ -51,6 +53,11 @@ class Recording:
         layer = kind(*arguments, **options)
         layer.build(shape)
         return layer
+
+    def dense_part(self, name: str, shape, units: int, initializer=None, **options) -> Dense:
+        """A `Dense` part; its matrix starts as `initializer` says, or as this layer's do."""
+        initializer = initializer or self.kernel_initializer.clone()
+        return self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
 
     def compute_output_shape(self, *shapes, **named_shapes):
         """Shapes of the outputs; builds the layer.

@@ -1,6 +1,5 @@
 """SwishRNN: the channel mixer that also remembers."""
 
-import keras
 from keras import ops
 
 from macaron_tf.checks import check_choice
@@ -47,21 +46,10 @@ class SwishRNN(Mixer):
         check_choice("gate", gate, GATES)
 
     def build(self, input_shape):
-        self.inner = self.part(
-            keras.layers.Dense,
-            input_shape,
-            2 * self.inner_dim,
-            use_bias=False,
-            kernel_initializer=self.kernel_initializer.clone(),
-            name="inner",
-        )
-        self.outer = self.part(
-            keras.layers.Dense,
-            (*input_shape[:-1], self.inner_dim),
-            input_shape[-1],
-            kernel_initializer=(self.output_initializer or self.kernel_initializer).clone(),
-            name="outer",
-        )
+        self.inner = self.dense_part("inner", input_shape, 2 * self.inner_dim, use_bias=False)
+        inner_shape = (*input_shape[:-1], self.inner_dim)
+        last = (self.output_initializer or self.kernel_initializer).clone()
+        self.outer = self.dense_part("outer", inner_shape, input_shape[-1], last)
         shape = (self.inner_dim,)
         # Not cast to bfloat16 by the policy: the recurrence is float32.
         self.alpha = self.add_weight(shape=shape, initializer="ones", autocast=False, name="alpha")
