@@ -249,7 +249,7 @@ def equal_budget(data: TranslationData, target_tokens: float) -> int:
 def mean_target_tokens(data: TranslationData, budget: int) -> float:
     """Real target tokens of our updates, the mean over an epoch."""
     buckets = Buckets(data.lengths, budget, data.batching.row_multiple)
-    return data.target_tokens / buckets.steps(data.row_lengths)
+    return data.target_tokens / len(buckets.plan(data.row_lengths, None))
 
 
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:

@@ -72,15 +72,6 @@ class Buckets:
         """The number of each row's bucket, (N,) int64; no length is above the longest bucket."""
         return np.searchsorted(np.asarray(self.lengths), lengths)
 
-    def steps(self, lengths: np.ndarray) -> int:
-        """Number of batches that `plan` makes of rows of these lengths, whatever its order."""
-        counts = np.bincount(self.bucket_of(lengths), minlength=len(self.lengths))
-        steps, carried = 0, 0
-        for count, rows in zip(counts.tolist(), self.rows, strict=True):
-            full, carried = divmod(count + carried, rows)
-            steps += full
-        return steps + (carried > 0)
-
     def plan(self, lengths: np.ndarray, rng: np.random.Generator | None) -> list[Batch]:
         """Deals every row into exactly one batch.
 
@@ -299,7 +290,7 @@ class BucketBatches(Batches):
         if lengths is not None:
             best = [*lengths, *([best[-1]] if best[-1] > max(lengths) else [])]
         self.buckets = make_buckets(best)
-        self.steps_per_epoch = self.buckets.steps(self.row_lengths)
+        self.steps_per_epoch = len(self.buckets.plan(self.row_lengths, None))
 
     def __len__(self) -> int:
         return len(self.row_lengths)

@@ -10,20 +10,6 @@ from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 
-__all__ = [
-    "BytePairVocabulary",
-    "CharacterPairVocabulary",
-    "NormalizationConfig",
-    "PairVocabulary",
-    "PieceVocabulary",
-    "SentencePieceVocabulary",
-    "TextVocabulary",
-    "WordPieceVocabulary",
-    "WordVocabulary",
-    "check_vocabulary",
-    "load_encoder_vocabulary",
-]
-
 
 def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
     """Reads a vocabulary of any kind that has a [MASK], and verifies its hash."""

@@ -1,5 +1,4 @@
 """Text normalization in a graph, and the way from normalized text back to the original."""
-# ruff: noqa: RUF001 -- look-alike punctuation is what this file is about
 
 import dataclasses
 import itertools
@@ -11,65 +10,13 @@ import tensorflow as tf
 
 from macaron_tf.settings import Settings
 
-# RE2's classes are ASCII only; Python's `\s`, `\d`, which the Moses rules of sacremoses rely on,
-# are Unicode's. These two classes make up the difference (a no-break space is white space here).
+# RE2's classes are ASCII only; Python's `\s`, `\d`, which sacremoses' rules rely on, are Unicode's.
+# These two classes make up the difference (a no-break space is white space here).
 _SPACE = r"[\s\v\x{1c}-\x{1f}\x{85}\pZ]"
 _DIGIT = r"\p{Nd}"
 # A control character (a NUL, a stray line feed) or a Unicode line separator inside a line would
 # break "one line in = one line out" or become an unknown piece: it counts as a space.
 _LINE_BREAKERS = r"[\p{Cc}\x{2028}\x{2029}]"
-_NO_BREAK = "\u00a0"
-
-# (pattern, replacement) in the order in which Moses' normalize-punctuation applies them.
-_SPACING = (
-    (r"\r", ""),
-    (r"\(", " ("),
-    (r"\)", ") "),
-    (r" +", " "),
-    (r"\) ([.!:?;,])", r")\1"),
-    (r"\( ", "("),
-    (r" \)", ")"),
-    (rf"({_DIGIT}) %", r"\1%"),
-    (r" :", ":"),
-    (r" ;", ";"),
-)
-_QUOTES = (
-    (r"`", "'"),
-    (r"''", ' " '),
-    (r"[„“”]", '"'),
-    (r"–", "-"),
-    (r"—", " - "),
-    (r" +", " "),
-    (r"´", "'"),
-    (r"([a-zA-Z])‘([a-zA-Z])", r"\1'\2"),
-    (r"([a-zA-Z])’([a-zA-Z])", r"\1'\2"),
-    (r"[‘‚’]", "'"),
-    (r"''", '"'),
-    (r"´´", '"'),
-    (r"…", "..."),
-    (rf"{_NO_BREAK}«{_NO_BREAK}", '"'),
-    (rf"«{_NO_BREAK}", '"'),
-    (r"«", '"'),
-    (rf"{_NO_BREAK}»{_NO_BREAK}", '"'),
-    (rf"{_NO_BREAK}»", '"'),
-    (r"»", '"'),
-)
-_PSEUDO_SPACES = (
-    (rf"{_NO_BREAK}%", "%"),
-    (rf"nº{_NO_BREAK}", "nº "),
-    (rf"{_NO_BREAK}:", ":"),
-    (rf"{_NO_BREAK}ºC", " ºC"),
-    (rf"{_NO_BREAK}cm", " cm"),
-    (rf"{_NO_BREAK}\?", "?"),
-    (rf"{_NO_BREAK}!", "!"),
-    (rf"{_NO_BREAK};", ";"),
-    (rf",{_NO_BREAK}", ", "),
-    (r" +", " "),
-)
-_ENGLISH_COMMAS = ((r'"([,.]+)', r'\1"'),)
-# The full stop stays inside when the quotation ends the sentence: something has to follow.
-_EUROPEAN_COMMAS = ((r',"', '",'), (rf'(\.+)"({_SPACE}*[^<])', r'"\1\2'))
-_DECIMAL_COMMA_LANGUAGES = ("de", "es", "cz", "cs", "fr")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,20 +35,22 @@ class NormalizationConfig(Settings):
     remove_nonprinting: bool = False
 
 
-def punctuation_rules(language: str) -> tuple[tuple[str, str], ...]:
+def punctuation_rules(language: str) -> list[tuple[str, str]]:
     """Moses' punctuation rules of a language in order: RE2 patterns and their replacements.
 
     Args:
         language: a language code such as "en" or "de-AT"; only its first part counts.
     """
-    language = language.replace("_", "-").split("-")[0].lower()
-    rules = _SPACING + _QUOTES + _PSEUDO_SPACES
-    if language == "en":
-        rules += _ENGLISH_COMMAS
-    elif language in ("de", "es", "fr"):
-        rules += _EUROPEAN_COMMAS
-    mark = "," if language in _DECIMAL_COMMA_LANGUAGES else "."
-    return rules + ((rf"({_DIGIT}){_NO_BREAK}({_DIGIT})", rf"\1{mark}\2"),)
+    import sacremoses  # half a second, and few commands normalize punctuation
+
+    moses = sacremoses.MosesPunctNormalizer(language.replace("_", "-").split("-")[0].lower())
+    return [
+        (
+            pattern.replace(r"\s", _SPACE).replace(r"\d", _DIGIT),
+            re.sub(r"\\g<(\d)>", r"\\\1", replacement),
+        )
+        for pattern, replacement in moses.substitutions
+    ]
 
 
 def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) -> tf.Tensor:

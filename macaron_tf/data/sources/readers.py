@@ -12,7 +12,15 @@ from etils import epath
 
 from macaron_tf.data.sources import homeassistant
 from macaron_tf.data.sources.names import DOCUMENTS, PAIRS, Source, parse_source
-from macaron_tf.data.sources.tfds import PreparedSplit, import_tfds, listed, open_set, set_files
+from macaron_tf.data.sources.tfds import (
+    PreparedSplit,
+    decoded,
+    import_tfds,
+    listed,
+    open_set,
+    read_columns,
+    set_files,
+)
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of, state_stamp
@@ -52,8 +60,10 @@ def read_pairs(
     parsed = parse_source(source, PAIRS)
     languages = (source_lang, target_lang)
     if parsed.kind == "tfds":
-        found = open_set(parsed.place, split, data_dir, download, languages)
-        return _translation_set(found, *languages)
+        columns = read_columns(
+            parsed.place, split, languages, data_dir, download, languages=languages
+        ).values
+        return list(zip(*(decoded(columns[code]) for code in languages), strict=True))
     if parsed.kind == "text":
         return _aligned_lines(*_aligned_paths(parsed, split))
     if parsed.kind == "tsv":
@@ -103,27 +113,6 @@ def source_fingerprint(
     identity = [state_stamp(path) for path in files] or embedded
     record = json.dumps([parsed.kind, identity, split, source_lang, target_lang])
     return hashlib.sha256(record.encode()).hexdigest()
-
-
-def _translation_set(
-    found: PreparedSplit, source_lang: str, target_lang: str
-) -> list[tuple[str, str]]:
-    for language in (source_lang, target_lang):
-        if language not in found.features:
-            raise UserError(
-                f"tfds:{found.name} has no language {language!r}: "
-                f"its records hold {listed(found.features)}"
-            )
-    languages = (source_lang, target_lang)
-    with found.reading():
-        records = found.records().as_numpy_iterator()
-        pairs = [
-            tuple(record[code].decode("utf-8", "replace") for code in languages)
-            for record in records
-        ]
-    if not pairs:
-        raise found.empty("pair")
-    return pairs
 
 
 def _aligned_paths(source: Source, split: str) -> list[epath.Path]:

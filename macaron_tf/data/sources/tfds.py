@@ -120,37 +120,32 @@ def prepared_folder(
     Args:
         languages: two whose names, joined, may stand for a configuration that is not named.
     """
-    root = _data_dir(data_dir)
-    base, config, version = parse_tfds(name)
-    path = f"{base}/{config}" if config else base
-    if not (root / base).is_dir():
-        prepared = listed(_subfolders(root))
+    root, (base, config, version) = _data_dir(data_dir), parse_tfds(name)
+    configs = ("", *_subfolders(root / base))
+    prepared = {
+        found: versions for found in configs if (versions := _versions(root / base / found))
+    }
+    if config or "" in prepared:
+        fitting = [config] if config in prepared else []
+    else:
+        wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
+        fitting = [found for found in prepared if found in wanted or len(prepared) == 1]
+        if prepared and len(fitting) != 1:
+            raise UserError(
+                f"tfds:{name} has several configurations: name one of {listed(prepared)}, as in "
+                f"tfds:{base}/CONFIG"
+            )
+    if not fitting:
+        path = f"{base}/{config}" if config else base
+        there = (f"{base}/{found}" for found in prepared) if prepared else _subfolders(root)
         raise UserError(
-            f"no TFDS set {base!r} in {root}, which holds {prepared}: correct the name, give "
+            f"no TFDS set {path!r} in {root}, which holds {listed(there)}: correct the name, give "
             f"another data_dir, or {_remedy(path, root)}"
         )
-    folder = root / base / config
-    if not config and not _versions(folder):
-        configs = _subfolders(folder)
-        wanted = {"-".join(languages), "-".join(languages[::-1])} if languages else set()
-        fitting = [c for c in configs if c in wanted or len(configs) == 1]
-        if len(fitting) != 1:
-            raise UserError(
-                f"tfds:{name} has several configurations or none: name one of "
-                f"{listed(configs)}, as in tfds:{base}/CONFIG"
-            )
-        folder /= fitting[0]
-    if not folder.is_dir():
-        raise UserError(
-            f"no configuration {config!r} of TFDS set {base!r} in {root}, which holds "
-            f"{listed(_subfolders(root / base))}: correct the name or {_remedy(path, root)}"
-        )
-    versions = _versions(folder)
-    if not versions:
-        raise UserError(f"TFDS set {path!r} in {root} is not prepared: {_remedy(path, root)}")
+    versions = prepared[fitting[0]]
     if version and version not in versions:
-        raise UserError(f"tfds:{path} has no version {version!r}: it has {listed(versions)}")
-    return folder / (version or versions[-1])
+        raise UserError(f"tfds:{name} has no version {version!r}: it has {listed(versions)}")
+    return root / base / fitting[0] / (version or versions[-1])
 
 
 def _versions(folder: epath.Path) -> list[str]:
@@ -231,14 +226,16 @@ def read_columns(
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
     ragged: bool = False,
+    languages: tuple[str, str] | None = None,
 ) -> Columns:
     """Reads some fields of a split, in the order of the records on disk; see `open_set`.
 
     Args:
         fields: fields to read, each a scalar or a dict of scalars.
         ragged: fields may also be sequences, of another length in each record.
+        languages: see `prepared_folder`.
     """
-    found = open_set(name, split, data_dir, download)
+    found = open_set(name, split, data_dir, download, languages)
     missing = [field for field in fields if field not in found.features]
     if missing:
         raise UserError(
@@ -261,6 +258,10 @@ def read_columns(
         if isinstance(feature, kinds.ClassLabel) and feature.names:
             class_names[field] = tuple(feature.names)
     return Columns({key: join(parts) for key, parts in columns.items()}, class_names)
+
+
+def decoded(texts: Sequence[bytes]) -> list[str]:
+    return [text.decode("utf-8", "replace") for text in texts]
 
 
 def _flat(record: dict, prefix: str = "") -> dict[str, np.ndarray]:

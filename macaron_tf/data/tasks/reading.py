@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from macaron_tf.data.sources.names import TFDS, Source, parse_source
-from macaron_tf.data.sources.tfds import read_columns
+from macaron_tf.data.sources.tfds import decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
@@ -32,10 +32,6 @@ def parse_task_source(task: Task, source: str | None, file_form: str) -> Source:
     if source is None:
         raise UserError(f"the task {task.name!r} has no data of its own: give {file_form}")
     return parse_source(source, (TFDS, file_form), f"the task {task.name!r}")
-
-
-def decoded(texts: Sequence[bytes]) -> list[str]:
-    return [text.decode("utf-8", "replace") for text in texts]
 
 
 class Table:

@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples, Progress
-from macaron_tf.data.sources.tfds import read_columns
+from macaron_tf.data.sources.tfds import decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
-from macaron_tf.data.tasks.reading import decoded, parse_task_source
+from macaron_tf.data.tasks.reading import parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
