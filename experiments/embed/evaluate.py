@@ -13,7 +13,7 @@ from experiments.finetune.kinds import kind_of
 from experiments.scores import default_splits, metrics_line, write_scores
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
-from macaron_tf.data.tasks.reading import TextSets, read_triplets
+from macaron_tf.data.tasks.reading import Examples, read_triplets
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import similarity_metrics, triplet_accuracy
 from macaron_tf.models.siamese import SiameseEncoder
@@ -25,14 +25,13 @@ def read_sets(
     source: str | None = None,
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
-) -> TextSets:
+) -> Examples:
     """Reads a split of a task of two texts, or of triplets; arguments as for `read_examples`."""
     if task is TRIPLETS:
         if not source:
             raise UserError(f"{task.name} have no data of their own: give --source tsv:FILE")
         return read_triplets(source, split)
-    examples = kind_of(task).read(split, data_dir, download, source)
-    return TextSets((examples.first, examples.second), examples.labels)
+    return kind_of(task).read(split, data_dir, download, source)
 
 
 def measure(
@@ -54,7 +53,7 @@ def measure(
     if task.regression:
         return similarity_metrics(vectors[:, 0], vectors[:, 1], labels)
     logits = network.pair_logits(tf.constant(vectors[:, 0]), tf.constant(vectors[:, 1]))  # (N, C)
-    return kind_of(task).measure(tf.cast(logits, tf.float32).numpy(), TextSets((), labels))
+    return kind_of(task).measure(tf.cast(logits, tf.float32).numpy(), Examples((), labels))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from macaron_tf.data.batches import ArrayBatches, Buckets, ExampleBatches, choose_lengths
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode_sets
-from macaron_tf.data.tasks.reading import Examples, TextSets, read_examples
+from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.special_ids import EOS
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
@@ -77,7 +77,7 @@ def examples():
         return [" ".join(rng.choice(list("abcdefgh"), rng.integers(1, 21))) for _ in range(COUNT)]
 
     labels = rng.integers(0, 2, COUNT).astype(np.int32)
-    return Examples(texts(), texts(), labels, np.arange(COUNT) * 10, None)
+    return Examples((texts(), texts()), labels)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def data(examples, encode):
 
 @pytest.fixture(scope="module")
 def sentences(examples, vocabulary):
-    sets = TextSets((examples.first, examples.second), examples.labels.astype(np.float32))
+    sets = dataclasses.replace(examples, labels=examples.labels.astype(np.float32))
     return ExampleBatches(encode_sets(vocabulary, sets, LENGTH), ROWS)
 
 
@@ -277,7 +277,7 @@ def test_without_labels(examples, encode, vocabulary):
     assert set(batch) == {"token_ids", "segment_ids", "weight", "index"}
     refuses("no labels to learn from", data.dataset)
     refuses("batch_size=0", ExampleBatches, data.encoded, 0)
-    sets = TextSets((["a a", "d"], ["b", "e e"], ["c", "f"]), None)
+    sets = Examples((["a a", "d"], ["b", "e e"], ["c", "f"]), None)
     data = ExampleBatches(encode_sets(vocabulary, sets, LENGTH), 2)
     batch = next(data.batches())
     assert set(batch) == {"token_ids", "weight"} and batch["token_ids"].shape == (2, 3, 8)
@@ -290,7 +290,7 @@ def test_fingerprint(data, sentences, examples, encode):
 
     assert fingerprint() == data.fingerprint()
     assert fingerprint(labels=1 - examples.labels) != data.fingerprint()
-    assert fingerprint(first=examples.second, second=examples.first) != data.fingerprint()
+    assert fingerprint(texts=examples.texts[::-1]) != data.fingerprint()
     other = dataclasses.replace(sentences.encoded, labels=1 - sentences.encoded.labels)
     assert ExampleBatches(other, ROWS).fingerprint() != sentences.fingerprint()
 

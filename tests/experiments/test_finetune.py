@@ -202,7 +202,7 @@ def test_the_papers_numbers():
 
 def test_a_diverged_models_outputs_score_nan():
     labels = np.array([0, 1, 2], np.int32)
-    examples = Examples(["a"] * 3, ["b"] * 3, labels, np.arange(3), None)
+    examples = Examples((["a"] * 3, ["b"] * 3), labels)
     outputs = {
         "validation_matched": np.full((3, 3), np.nan, np.float32),
         "validation_mismatched": np.eye(3, dtype=np.float32),

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from experiments.finetune.kinds.base import Limits, TaskKind
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.data.tasks.encoding import encode_choices, encode_examples
-from macaron_tf.data.tasks.reading import Examples, TextSets, read_choices, read_examples
+from macaron_tf.data.tasks.encoding import encode_examples
+from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import decide, score
 from macaron_tf.models import CausalChooser, CausalClassifier, EncoderClassifier
@@ -30,8 +30,7 @@ class Classification(TaskKind):
         return " ".join(self.task.labels) or f"a number from {low:g} to {high:g}"
 
     def of_texts(self, *columns: Sequence[str]) -> Examples:
-        first, second = [*map(list, columns), None][:2]
-        return Examples(first, second, None, np.arange(len(first)), None)
+        return Examples(tuple(map(list, columns)), None)
 
     def encode(self, vocabulary, examples: Examples, limits: Limits, progress=None):
         return encode_examples(vocabulary, examples, limits.max_length, progress, limits.causal)
@@ -58,7 +57,7 @@ class Classification(TaskKind):
     def decide(self, outputs: np.ndarray) -> np.ndarray:
         return decide(self.task, outputs)
 
-    def score(self, predictions: np.ndarray, examples: Examples | TextSets) -> dict[str, float]:
+    def score(self, predictions: np.ndarray, examples: Examples) -> dict[str, float]:
         return score(self.task, predictions, examples.labels, examples.groups)
 
     def answers(self, outputs: np.ndarray, examples: Examples) -> list:
@@ -81,8 +80,6 @@ class Classification(TaskKind):
 class Choice(Classification):
     """Tasks of RACE's kind. Outputs are logits `(N, R)`, one of each choice."""
 
-    reader = staticmethod(read_choices)
-
     @property
     def answer(self) -> str:
         return f"one of the choices {' '.join(self.task.labels)}"
@@ -95,12 +92,6 @@ class Choice(Classification):
     def columns(self) -> int:
         return 1 + len(self.task.second)
 
-    def of_texts(self, *columns: Sequence[str]) -> TextSets:
-        return TextSets(tuple(map(list, columns)), None)
-
-    def encode(self, vocabulary, examples: TextSets, limits: Limits, progress=None):
-        return encode_choices(vocabulary, examples, limits.max_length, progress, limits.causal)
-
     def network(self, config, head_dropout, policy) -> CausalChooser:
         if not config.causal:
             raise UserError(
@@ -109,7 +100,7 @@ class Choice(Classification):
             )
         return CausalChooser(config, head_dropout, dtype=policy)
 
-    def baseline(self, train: TextSets) -> None:
+    def baseline(self, train: Examples) -> None:
         return None
 
 

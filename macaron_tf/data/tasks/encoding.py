@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.data.batches import CLS_SEGMENT, EncodedExamples, Progress, in_parts
-from macaron_tf.data.tasks.reading import Examples, TextSets
+from macaron_tf.data.tasks.reading import Examples
 from macaron_tf.errors import UserError
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -116,42 +116,27 @@ def encode_examples(
     progress: Progress | None = None,
     causal: bool = False,
 ) -> EncodedExamples:
-    """Tokenizes a split once, by `encode_pairs`."""
+    """Tokenizes a split once, by `encode_pairs`; of choices R rows an example, one of each."""
+    contexts, *choices = examples.texts
+    count = len(choices) or 1
+    first = [context for context in contexts for _ in range(count)]
+    second = [text for texts in zip(*choices, strict=True) for text in texts] if choices else None
 
     def encode(part: slice) -> tuple:
-        first, second = examples.first[part], examples.second and examples.second[part]
-        encoded = encode_pairs(vocabulary, first, second, max_length, causal)
-        first = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
-        return encoded["token_ids"], tf.math.count_nonzero(first, axis=1)
+        texts = first[part], second and second[part]
+        encoded = encode_pairs(vocabulary, *texts, max_length, causal)
+        opening = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
+        return encoded["token_ids"], tf.math.count_nonzero(opening, axis=1)
 
-    rows, boundaries = encode_parts(len(examples), encode, vocabulary.size, progress)
+    rows, boundaries = encode_parts(len(first), encode, vocabulary.size, progress)
     return EncodedExamples(
         rows,
         np.concatenate([boundary for (boundary,) in boundaries]),
         examples.labels,
         max_length,
+        count=count,
         cls_last=vocabulary.cls_last,
     )
-
-
-def encode_choices(
-    vocabulary: PieceVocabulary,
-    examples: TextSets,
-    max_length: int,
-    progress: Progress | None = None,
-    causal: bool = False,
-) -> EncodedExamples:
-    """`encode_examples` of R rows an example: its context with each choice."""
-    contexts, *choices = examples.texts
-    pairs = Examples(
-        [context for context in contexts for _ in choices],
-        [text for texts in zip(*choices, strict=True) for text in texts],
-        None,
-        np.arange(len(choices) * len(examples)),
-        None,
-    )
-    encoded = encode_examples(vocabulary, pairs, max_length, progress, causal)
-    return dataclasses.replace(encoded, labels=examples.labels, count=len(choices))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,7 +177,7 @@ def encode_sentences(
     return TokenRows.of_lengths([ids], [kept + 2], vocabulary.size), cut
 
 
-def encode_sets(vocabulary: PieceVocabulary, sets: TextSets, max_length: int) -> EncodedSentences:
+def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) -> EncodedSentences:
     """Tokenizes a split of sentence sets by `encode_sentences`."""
     _check_any(len(sets))
     texts = [text for example in zip(*sets.texts, strict=True) for text in example]

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -89,25 +88,34 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
-    """A split of a task, N examples in the source's order.
+    """A split of N examples of one text or more, in the source's order.
 
     Attributes:
-        second: the second text of each; None for a task on one text.
-        labels: (N,) int32 classes, or float32 scores of a regression task; None where the answers
-            are kept secret.
+        texts: lists of N texts: one or two; contexts and then each choice; or anchors, positives
+            and negatives of triplets.
+        labels: (N,) int32 classes or right choices, or float32 scores; None where the answers are
+            kept secret, or the order of a triplet says all.
         indices: (N,) int64, the benchmark's number of each, which its server asks for.
         groups: (N, 2) int64, the paragraph and the question of each, for a task whose examples are
-            judged together by question; None otherwise.
+            judged together by question.
     """
 
-    first: list[str]
-    second: list[str] | None
+    texts: tuple[list[str], ...]
     labels: np.ndarray | None
-    indices: np.ndarray
-    groups: np.ndarray | None
+    indices: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.texts[0])
+
+    @property
+    def first(self) -> list[str]:
+        return self.texts[0]
+
+    @property
+    def second(self) -> list[str] | None:
+        """The second text of each; None for a task on one text."""
+        return self.texts[1] if len(self.texts) > 1 else None
 
 
 def read_examples(
@@ -140,29 +148,18 @@ def read_examples(
             number, an empty text, a line of too few or too many columns; names the file, the line
             and the column.
     """
-    columns = _columns(task, split, data_dir, download, source)
-    second = columns.joined(task.second) if task.second else None
-    groups = None if columns.groups is None else columns.groups.astype(np.int64)
-    return Examples(columns.joined(task.first), second, columns.labels, columns.indices, groups)
-
-
-class _Columns(NamedTuple):
-    """The texts of each field; the others are as those of `Examples`."""
-
-    texts: dict[str, list[str]]
-    labels: np.ndarray | None
-    indices: np.ndarray
-    groups: np.ndarray | None
-
-    def joined(self, fields: Sequence[str]) -> list[str]:
-        return [" ".join(parts) for parts in zip(*map(self.texts.get, fields), strict=True)]
-
-
-def _columns(task, split, data_dir, download, source) -> _Columns:
     parsed = parse_task_source(task, source, "tsv:FILE")
     if parsed.kind == "tfds":
-        return _of_tfds(task, parsed.place, split, data_dir, download)
-    return _of_table(task, Table(parsed, split))
+        fields, *others = _of_tfds(task, parsed.place, split, data_dir, download)
+    else:
+        fields, *others = _of_table(task, Table(parsed, split))
+    second = [(field,) for field in task.second] if task.kind == "choice" else [task.second]
+    parts = (zip(*map(fields.get, names), strict=True) for names in (task.first, *second) if names)
+    return Examples(tuple([" ".join(texts) for texts in part] for part in parts), *others)
+
+
+# The texts of each field, and the labels, indices and groups of `Examples`.
+_Columns = tuple[dict[str, list[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
 def _of_tfds(task, name, split, data_dir, download) -> _Columns:
@@ -188,9 +185,10 @@ def _of_tfds(task, name, split, data_dir, download) -> _Columns:
         labels = labels.astype(np.float32 if task.regression else np.int32)
     groups = None
     if task.grouped:
-        groups = np.stack([values[f"{_INDEX}/{part}"] for part in ("paragraph", "question")], 1)
+        parts = [values[f"{_INDEX}/{part}"] for part in ("paragraph", "question")]
+        groups = np.stack(parts, axis=1).astype(np.int64)
     indices = values[f"{_INDEX}/answer" if task.grouped else _INDEX].astype(np.int64)
-    return _Columns({field: decoded(values[field]) for field in fields}, labels, indices, groups)
+    return {field: decoded(values[field]) for field in fields}, labels, indices, groups
 
 
 def _of_table(task: Task, table: Table) -> _Columns:
@@ -216,7 +214,7 @@ def _of_table(task: Task, table: Table) -> _Columns:
             ]
         )
     labels = np.array(labels, np.float32 if task.regression else np.int32) if labelled else None
-    return _Columns(texts, labels, np.arange(len(rows), dtype=np.int64), groups)
+    return texts, labels, np.arange(len(rows), dtype=np.int64), groups
 
 
 def _parse_label(task: Task, text: str, where: str) -> int | float:
@@ -251,41 +249,8 @@ def _allowed(task: Task) -> str:
     return "a number from {:g} to {:g}".format(*task.score_range)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TextSets:
-    """A split of N examples of several texts each.
-
-    Attributes:
-        texts: lists of N texts: contexts and then each choice, the two sentences of pairs, or
-            anchors, positives and negatives of triplets.
-        labels: (N,) int32, the right choice or a class, or float32 scores; None where they are
-            kept secret, or the order of a triplet says all.
-    """
-
-    groups: ClassVar[None] = None  # examples are judged one by one, see `Examples.groups`
-
-    texts: tuple[list[str], ...]
-    labels: np.ndarray | None
-
-    def __len__(self) -> int:
-        return len(self.texts[0])
-
-
-def read_choices(
-    task: Task,
-    split: str,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
-    source: str | None = None,
-) -> TextSets:
-    """`read_examples` of a task of kind "choice", whose `second` fields are the choices."""
-    columns = _columns(task, split, data_dir, download, source)
-    choices = (columns.texts[field] for field in task.second)
-    return TextSets((columns.joined(task.first), *choices), columns.labels)
-
-
-def read_triplets(source: str, split: str) -> TextSets:
+def read_triplets(source: str, split: str) -> Examples:
     """Reads triplets: a `Table`, `tsv:FILE`, of `anchor`, `positive` and `negative`."""
     table = Table(parse_source(source, ("tsv:FILE",), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
-    return TextSets(tuple(map(list, zip(*rows, strict=True))), None)
+    return Examples(tuple(map(list, zip(*rows, strict=True))), None)

@@ -9,13 +9,12 @@ import tensorflow as tf
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import (
-    encode_choices,
     encode_examples,
     encode_pairs,
     encode_sentences,
     windows_over,
 )
-from macaron_tf.data.tasks.reading import Examples, read_choices
+from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import refuses
@@ -127,7 +126,7 @@ def test_a_text_of_ten_megabytes(vocabulary):
 def test_no_room(vocabulary):
     assert spelt(vocabulary, ["a b"], None, 3) == ["^a| 000"]
     assert spelt(vocabulary, ["a b"], ["c d"], 5) == ["^a|c| 00011"]
-    empty = Examples([], None, None, np.array([], np.int64), None)
+    empty = Examples(([],), None)
     refuses("no example", encode_examples, vocabulary, empty, 8)
 
 
@@ -140,12 +139,12 @@ def test_progress_is_told(vocabulary):
             yield part
 
     texts = [" ".join("abcde"[: 1 + i % 5]) for i in range(1218)]
-    many = Examples(texts, texts[::-1], None, np.arange(1218), None)
+    many = Examples((texts, texts[::-1]), None)
     found = encode_examples(vocabulary, many, 8, progress)
     assert told == [(1024, 1218), (194, 1218)]
     whole, _ = encoded(vocabulary, texts, texts[::-1], 8)
     assert found.rows.padded(np.arange(1218), 8).tolist() == whole
-    again = encode_examples(vocabulary, dataclasses.replace(many, second=None), 8)
+    again = encode_examples(vocabulary, dataclasses.replace(many, texts=many.texts[:1]), 8)
     assert (again.boundaries == again.rows.lengths).all()
 
 
@@ -158,10 +157,10 @@ def write(path, lines):
 def test_each_choice_is_a_row_of_its_context(vocabulary, tmp_path):
     task = get_task("story_cloze")
     source = write(tmp_path / "all.tsv", ["a b\tc\td e\t2", "c\ta\tb\t1", "e\td d d\ta\t1"])
-    found = read_choices(task, "train", source=source)
+    found = read_examples(task, "train", source=source)
     assert found.texts == (["a b", "c", "e"], ["c", "a", "d d d"], ["d e", "b", "a"])
     assert found.labels.tolist() == [1, 0, 0]
-    rows = encode_choices(vocabulary, found, 16, causal=True)
+    rows = encode_examples(vocabulary, found, 16, causal=True)
     assert rows.count == 2
     data = ExampleBatches(rows, 2, shapes=1, length_multiple=1)
     assert (len(data), data.steps_per_epoch) == (3, 2)
@@ -181,10 +180,10 @@ def test_each_choice_is_a_row_of_its_context(vocabulary, tmp_path):
     }
     assert "real" in data.summary()
     task = get_task("story_cloze")
-    refuses("the task 'story_cloze' has no data of its own", read_choices, task, "train")
+    refuses("the task 'story_cloze' has no data of its own", read_examples, task, "train")
     source = write(tmp_path / "all.tsv", ["a b\tc\td e\t3"])
     with pytest.raises(UserError, match="line 2: '3' in column 'label' is not one of the classes"):
-        read_choices(task, "train", source=source)
+        read_examples(task, "train", source=source)
 
 
 def test_rows_of_sentences_are_those_of_training_and_serving():

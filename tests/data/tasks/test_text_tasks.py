@@ -17,7 +17,7 @@ from macaron_tf.data.tasks.text_tasks import (
 
 def examples_of(first, second, labels):
     labels = None if labels is None else np.array(labels)
-    return Examples(first, second, labels, np.arange(len(first)), None)
+    return Examples((first,) if second is None else (first, second), labels)
 
 
 def test_the_papers_examples():
