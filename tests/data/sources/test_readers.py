@@ -122,7 +122,7 @@ def test_both_directions_and_slices(tfds_dir):
         ("tfds:nope", "train", ("en", "de"), r"no TFDS set 'nope' .*multi30k.*no builder 'nope'"),
         ("tfds:opus/medical", "train", ("en", "de"), r"prepare it with: .*load\('opus/medical'"),
         ("tfds:multi30k/xx", "train", ("en", "de"), r"no TFDS set .*/xx' .*de-en, .*fr-en"),
-        ("tfds:multi30k", "train", ("en", "xx"), r"several configurations .*de-en, fr-en"),
+        ("tfds:multi30k", "train", ("en", "xx"), r"several configurations: .*de-en, fr-en"),
         ("tfds:multi30k/de-en:9.9.9", "train", ("en", "de"), r"no version '9\.9\.9': it has 1"),
         ("tfds:multi30k", "test", ("en", "de"), "no split 'test': it has train, validation"),
         ("tfds:multi30k/fr-en", "train", ("en", "de"), "no field 'de': .*en, fr"),
