@@ -29,7 +29,6 @@ from macaron_tf.text.sentencepiece import interleave, normalized_text
 
 # Fields of the model that no pre-trained weight depends on.
 _FREE = (*DROPOUTS, "initializer_range", "vocab_size")
-_MAX_LINES = 10_000_000  # of the text that a vocabulary is trained on
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -220,7 +219,7 @@ class SequenceStart(Start):
             size = data.vocabulary_size
             print(f"training a vocabulary of {size:,} pieces of {language!r}", flush=True)
             lines = (line for line, _ in _training_pairs(recipe, text))
-            lines = normalized_text(lines, data.normalization, [language], _MAX_LINES)
+            lines = normalized_text(lines, data.normalization, [language])
             source = SentencePieceVocabulary.train(
                 lines, size, languages=(language,), character_coverage=1.0
             )

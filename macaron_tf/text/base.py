@@ -128,6 +128,7 @@ class Vocabulary(abc.ABC):
         return vocabulary
 
 
+MAX_LINES = 10_000_000  # that a vocabulary is trained on
 NO_TEXT = "no text to train a vocabulary on: every line is empty"
 
 

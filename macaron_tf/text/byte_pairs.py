@@ -13,9 +13,15 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, UNK
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, check_distinct, too_large, too_small
-from macaron_tf.text.normalization import LocatedPieces, in_chunks, map_lines
-from macaron_tf.text.token_rows import TokenRows
+from macaron_tf.text.base import (
+    MAX_LINES,
+    NO_TEXT,
+    PieceVocabulary,
+    check_distinct,
+    too_large,
+    too_small,
+)
+from macaron_tf.text.normalization import LocatedPieces, map_lines
 from macaron_tf.text.wordpiece import basic_words
 
 CLS, SEP, MASK = BOS, EOS, 4
@@ -224,7 +230,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
         size: int,
         lower_case: bool = False,
         add_prefix_space: bool = True,
-        max_lines: int = 10_000_000,
     ) -> Self:
         """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
 
@@ -241,7 +246,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space)
         if size < (least := plain.pieces):
             raise too_small(size, "the bytes", least, f"{least} pieces or more")
-        text = filter(str.strip, plain.spaced_lines(itertools.islice(lines, max_lines)))
+        text = filter(str.strip, plain.spaced_lines(itertools.islice(lines, MAX_LINES)))
         first = next(text, None)
         if first is None:
             raise UserError(NO_TEXT)
@@ -305,28 +310,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
         ends = tf.cumsum(lengths) - before
         starts = tf.maximum(ends - lengths, 0)
         return ids, ids.with_values(starts), ids.with_values(ends)
-
-    def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
-        """As the base's, by the tokenizers package where it is installed."""
-        if self._fast is None:
-            return super().encode_rows(lines, language)
-        rows = []
-        for chunk in in_chunks(self.spaced_lines(lines)):
-            found = self._fast.encode_batch_fast(chunk, add_special_tokens=False)
-            rows += [one.ids for one in found]
-        return TokenRows.from_lists(rows, self.size)
-
-    @functools.cached_property
-    def _fast(self):
-        """The tokenizers package's tokenizer of the same pieces, or None."""
-        try:
-            from tokenizers import Tokenizer, models, pre_tokenizers
-        except ImportError:
-            return None
-        merges = [tuple(merge.split(" ")) for merge in self.merges]
-        tokenizer = Tokenizer(models.BPE(vocab=self.numbers, merges=merges))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        return tokenizer
 
     def piece_bytes(self, number: int) -> bytes:
         # A piece that is not of bytes, such as GPT-2's <|endoftext|>, stands for itself.

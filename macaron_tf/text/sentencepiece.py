@@ -16,7 +16,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, too_large, too_small
+from macaron_tf.text.base import MAX_LINES, NO_TEXT, PieceVocabulary, too_large, too_small
 from macaron_tf.text.normalization import (
     NormalizationConfig,
     in_chunks,
@@ -98,8 +98,6 @@ class SentencePieceVocabulary(PieceVocabulary):
         fold_accents: bool = False,
         model_type: str = "bpe",
         character_coverage: float = 0.9999,
-        unicode_rule: str = "nmt_nfkc",
-        max_lines: int = 10_000_000,
     ) -> Self:
         """Trains a vocabulary; the same lines give the same vocabulary, byte for byte.
 
@@ -111,7 +109,6 @@ class SentencePieceVocabulary(PieceVocabulary):
             model_type: "bpe" (the papers') or "unigram".
             character_coverage: share of the text's characters that become pieces; by default all
                 but one in 10,000, for an encyclopedia holds thousands that occur once.
-            unicode_rule: SentencePiece's own normalization: "nmt_nfkc", "nfkc" or "identity".
 
         Raises:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
@@ -123,11 +120,11 @@ class SentencePieceVocabulary(PieceVocabulary):
         if masks:
             special = {"bos_id": -1, "eos_id": -1, "control_symbols": list(CONTROL)}
         proto = train_pieces(
-            normalized_text(lines, normalization, languages, max_lines),
+            normalized_text(lines, normalization, languages),
             size,
             model_type=model_type,
             character_coverage=character_coverage,
-            normalization_rule_name=unicode_rule,
+            normalization_rule_name="nmt_nfkc",
             pad_id=PAD,
             unk_id=UNK,
             **special,
@@ -272,7 +269,6 @@ def normalized_text(
     lines: Iterable[str | tuple[str, str]],
     config: NormalizationConfig,
     languages: Sequence[str],
-    max_lines: int,
 ) -> Iterator[str]:
     """Normalizes a training text chunk by chunk; within a chunk, language by language.
 
@@ -282,7 +278,7 @@ def normalized_text(
     Yields:
         Normalized lines, none empty: SentencePiece takes an empty one for an error in its feed.
     """
-    for chunk in in_chunks(itertools.islice(lines, max_lines)):
+    for chunk in in_chunks(itertools.islice(lines, MAX_LINES)):
         by_language: dict[str, list[str]] = {}
         for item in chunk:
             line, language = (item, languages[0]) if isinstance(item, str) else item

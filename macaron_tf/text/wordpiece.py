@@ -14,7 +14,14 @@ import tensorflow_text
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.special_ids import PAD
-from macaron_tf.text.base import NO_TEXT, PieceVocabulary, check_distinct, too_large, too_small
+from macaron_tf.text.base import (
+    MAX_LINES,
+    NO_TEXT,
+    PieceVocabulary,
+    check_distinct,
+    too_large,
+    too_small,
+)
 from macaron_tf.text.normalization import map_lines
 from macaron_tf.text.sentencepiece import train_pieces
 
@@ -147,7 +154,6 @@ class WordPieceVocabulary(PieceVocabulary):
         size: int,
         lower_case: bool = True,
         max_characters: int = 1000,
-        max_lines: int = 10_000_000,
     ) -> "WordPieceVocabulary":
         """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
 
@@ -159,8 +165,7 @@ class WordPieceVocabulary(PieceVocabulary):
         Raises:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
         """
-        lines = itertools.islice(lines, max_lines)
-        learnt = _learn_pieces(lines, size, lower_case, max_characters)
+        learnt = _learn_pieces(itertools.islice(lines, MAX_LINES), size, lower_case, max_characters)
         return cls([*SPECIAL_PIECES, *learnt], lower_case)
 
     @property

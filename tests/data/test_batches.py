@@ -99,7 +99,9 @@ def sentences(examples, vocabulary):
 @pytest.fixture(scope="module")
 def scores(examples, encode):
     labels = np.linspace(0, 5, COUNT, dtype=np.float32)
-    return ExampleBatches(encode(dataclasses.replace(examples, second=None, labels=labels)), ROWS)
+    return ExampleBatches(
+        encode(dataclasses.replace(examples, texts=examples.texts[:1], labels=labels)), ROWS
+    )
 
 
 @pytest.fixture(scope="module")
@@ -259,9 +261,7 @@ def test_few_static_shapes(data, sentences, pairs):
 
 
 def test_lengths_that_are_given_or_too_long(data, examples, encode):
-    few = dataclasses.replace(
-        examples, first=["a"], second=["b"], labels=examples.labels[:1], indices=np.array([0])
-    )
+    few = Examples((["a"], ["b"]), examples.labels[:1])
     short = ExampleBatches(encode(few), ROWS, lengths=data.lengths)
     assert short.lengths == data.lengths and short.steps_per_epoch == 1
     long = ExampleBatches(data.encoded, ROWS, lengths=[8, 16])

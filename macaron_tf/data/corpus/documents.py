@@ -290,15 +290,9 @@ def corpus_documents(
         (known.index(source.languages[0]), known.index(source.languages[-1])) if known else (0, 0)
         for source in config.sources
     ]
-    taken: collections.deque[MixedDocument] = collections.deque()  # read ahead, by the group
-
-    def texts() -> Iterator[Text]:
-        for document in mixture:
-            taken.append(document)
-            yield document.text
-
-    for sentences in tokenized_documents(texts(), vocabulary, splitter):
-        document = taken.popleft()
+    mixture, texts = itertools.tee(mixture)
+    cut = tokenized_documents((document.text for document in texts), vocabulary, splitter)
+    for document, sentences in zip(mixture, cut, strict=True):
         yield CorpusDocument(
             sentences,
             document.repeated,
@@ -313,9 +307,8 @@ def blocks(
 ) -> Iterator[list[CorpusDocument]]:
     """Groups documents by the shard: each block ends with the document that fills it.
 
-    A block of pairs has a document to train on, and of next-sentence pairs two, so that one is
-    there to draw from: it is held back until its successor has them too, and takes what is left at
-    the end.
+    A block has a document to train on, and of next-sentence pairs two, so that one is there to draw
+    from: it is held back until its successor has them too, and takes what is left at the end.
     """
     least = 2 if config.pairs == "next_sentence" else 1
     held: list[CorpusDocument] = []
@@ -326,16 +319,11 @@ def blocks(
         usable += document.rows > 0
         rows += document.rows
         if usable >= least and rows >= config.rows_per_shard:
-            if not config.paired:
-                yield block
-            else:
-                if held:
-                    yield held
-                held = block
-            block, usable, rows = [], 0, 0
-    if usable >= least:
-        if held:
-            yield held
+            if held:
+                yield held
+            held, block, usable, rows = block, [], 0, 0
+    if held and usable >= least:
+        yield held
         held = []
     if held or block:
         yield [*held, *block]
