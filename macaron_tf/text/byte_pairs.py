@@ -246,7 +246,11 @@ class BytePairVocabulary(MergedPieceVocabulary):
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space)
         if size < (least := plain.pieces):
             raise too_small(size, "the bytes", least, f"{least} pieces or more")
-        text = filter(str.strip, plain.spaced_lines(itertools.islice(lines, MAX_LINES)))
+        text = map_lines(
+            lambda strings: plain.spaced(plain.normalized(strings)),
+            itertools.islice(lines, MAX_LINES),
+        )
+        text = filter(str.strip, text)
         first = next(text, None)
         if first is None:
             raise UserError(NO_TEXT)
@@ -279,10 +283,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
         if not self.add_prefix_space:
             return lines
         return tf.strings.regex_replace(lines, rf"^([^{_SPACE}])", r" \1")
-
-    def spaced_lines(self, lines: Iterable[str]) -> Iterable[str]:
-        """`normalized` and `spaced`, outside a graph."""
-        return map_lines(lambda strings: self.spaced(self.normalized(strings)), lines)
 
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
         marked = tf.strings.regex_replace(

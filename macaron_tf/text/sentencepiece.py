@@ -252,7 +252,15 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
             **options,
         )
     except RuntimeError as error:
-        raise _readable(str(error), size) from error
+        message = str(error)
+        if most := re.search(r"too high.*<= (\d+)", message):
+            raise too_large(size, most[1]) from error
+        if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
+            remedy = "more pieces or lower the character coverage"
+            raise too_small(size, "the text's characters", least[1], remedy) from error
+        if "sentences_.empty()" in message:
+            raise UserError(NO_TEXT) from error
+        raise UserError(f"the vocabulary could not be trained: {message.strip()}") from error
     return model.getvalue()
 
 
@@ -285,17 +293,3 @@ def normalized_text(
             by_language.setdefault(language, []).append(line)
         for language, group in by_language.items():
             yield from filter(None, normalize_lines(group, config, language))
-
-
-def _readable(message: str, size: int) -> UserError:
-    """SentencePiece's internal error as a sentence that names the remedy."""
-    most = re.search(r"too high.*<= (\d+)", message)
-    if most:
-        return too_large(size, most.group(1))
-    least = re.search(r"required_chars\. \d+ vs (\d+)", message)
-    if least:
-        remedy = "more pieces or lower the character coverage"
-        return too_small(size, "the text's characters", least.group(1), remedy)
-    if "sentences_.empty()" in message:
-        return UserError(NO_TEXT)
-    return UserError(f"the vocabulary could not be trained: {message.strip()}")

@@ -5,7 +5,7 @@ import collections
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import sentencepiece
 import tensorflow as tf
@@ -157,6 +157,10 @@ class WordPieceVocabulary(PieceVocabulary):
     ) -> "WordPieceVocabulary":
         """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
 
+        The merges are SentencePiece's: `tokenizers` numbers equal merges by chance (two runs on six
+        novels gave two vocabularies), and tensorflow_text's learner took 150 s for their 21,000
+        words and gave 5,900 pieces where 8,000 were asked for.
+
         Args:
             size: number of pieces, the 5 special ones included.
             max_characters: only that many of the text's characters become pieces, the most
@@ -165,8 +169,31 @@ class WordPieceVocabulary(PieceVocabulary):
         Raises:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
         """
-        learnt = _learn_pieces(itertools.islice(lines, MAX_LINES), size, lower_case, max_characters)
-        return cls([*SPECIAL_PIECES, *learnt], lower_case)
+        words = map_lines(
+            lambda strings: spaced_words(strings, lower_case), itertools.islice(lines, MAX_LINES)
+        )
+        # SentencePiece would take its own mark in a text for a space.
+        text = [line.replace(_WORD_START, "").strip() for line in words]
+        counts = collections.Counter(itertools.chain.from_iterable(text))
+        counts.pop(" ", None)
+        # By number and character: a tie must not depend on the order of the text.
+        ranked = sorted(counts, key=lambda character: (-counts[character], character))
+        alphabet = sorted(ranked[:max_characters])
+        if len(alphabet) < len(ranked):
+            kept = {*alphabet, " "}
+            text = [" ".join(filter(kept.issuperset, line.split(" "))) for line in text]
+        text = [line for line in text if line]
+        if not text:
+            raise UserError(NO_TEXT)
+        # In Unicode's order, each as a word's start and as a continuation.
+        singles = [*alphabet, *(CONTINUES + character for character in alphabet)]
+        if size < (least := len(SPECIAL_PIECES) + len(singles)):
+            remedy = f"{least} pieces or more, or lower max_characters"
+            raise too_small(size, "the text's characters", least, remedy)
+        merges = _merges(text, size - len(SPECIAL_PIECES))
+        if len(merges) < size - least:
+            raise too_large(size, len(merges) + least)
+        return cls([*SPECIAL_PIECES, *singles, *merges[: size - least]], lower_case)
 
     @property
     def pieces(self) -> int:
@@ -219,54 +246,11 @@ class WordPieceVocabulary(PieceVocabulary):
         return [self.tokenizer]
 
 
-def _learn_pieces(
-    lines: Iterable[str], size: int, lower_case: bool, max_characters: int
-) -> list[str]:
-    """Learns pieces by byte-pair merges within words; the same lines give the same pieces.
-
-    The merges are SentencePiece's: `tokenizers` numbers equal merges by chance (two runs on six
-    novels gave two vocabularies), and tensorflow_text's learner took 150 s for their 21,000 words
-    and gave 5,900 pieces where 8,000 were asked for.
-
-    Returns:
-        The single characters in Unicode's order, each as a word's start and as a continuation,
-        then the merges in the order they were made.
-    """
-    text = list(_words(lines, lower_case))
-    counts = collections.Counter(character for line in text for character in line)
-    counts.pop(" ", None)
-    # By number and character: a tie must not depend on the order of the text.
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    alphabet = sorted(ranked[:max_characters])
-    if len(alphabet) < len(ranked):
-        kept = {*alphabet, " "}
-        text = [" ".join(filter(kept.issuperset, line.split(" "))) for line in text]
-    text = [line for line in text if line]
-    if not text:
-        raise UserError(NO_TEXT)
-    singles = [*alphabet, *(CONTINUES + character for character in alphabet)]
-    if size < (least := len(SPECIAL_PIECES) + len(singles)):
-        remedy = f"{least} pieces or more, or lower max_characters"
-        raise too_small(size, "the text's characters", least, remedy)
-    merges = _merges(text, size - len(SPECIAL_PIECES), len(singles))
-    if len(merges) < size - least:
-        raise too_large(size, len(merges) + least)
-    return [*singles, *merges[: size - least]]
-
-
-def _words(lines: Iterable[str], lower_case: bool) -> Iterator[str]:
-    """Lines of words set apart by spaces, none empty."""
-    for line in map_lines(lambda strings: spaced_words(strings, lower_case), lines):
-        # SentencePiece would take its own mark in a text for a space.
-        if text := line.replace(_WORD_START, "").strip():
-            yield text
-
-
-def _merges(text: list[str], size: int, singles: int) -> list[str]:
+def _merges(text: list[str], size: int) -> list[str]:
     """The merged pieces, WordPiece's way, in the order of the merges; fewer where the text ends."""
     special = 4
     # SentencePiece counts these too: its specials, its own mark, and for each character the
-    # character (half of `singles`) and at most one merge "▁" + character, which is a single here.
+    # character and at most one merge "▁" + character, which is a single here.
     proto = train_pieces(
         text,
         special + 1 + size,

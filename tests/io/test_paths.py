@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from macaron_tf.data.sources.readers import documents, read_pairs, source_fingerprint
-from macaron_tf.data.sources.tfds import open_set, set_files
+from macaron_tf.data.sources.readers import documents, read_pairs, source_files, source_fingerprint
+from macaron_tf.data.sources.tfds import open_set
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
@@ -107,7 +107,7 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
     ram_paths.put(f"{tfds_dir}/{name}", f"{bucket}/{name}")
     found = open_set(name, "validation", bucket, download=False)
     assert str(found.folder).startswith(f"{bucket}/{name}")
-    assert len(set_files(name, bucket)) > 3
+    assert len(source_files(f"tfds:{name}", "validation", data_dir=bucket)) > 3
     [record] = found.builder.as_dataset(split="validation[:1]")
     assert "sentence1" in record
 

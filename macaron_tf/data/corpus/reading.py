@@ -52,15 +52,13 @@ class Shard:
             return False
 
 
-def damaged_shard(
+def check_shards(
     folder: str, shards: Iterable[Shard], record: RecordFormat, verify: bool, mend: str
-) -> UserError | None:
-    """The error for the first damaged shard; None where all are whole."""
+) -> None:
+    """Refuses the first shard that is missing or damaged."""
     for shard in shards:
         if not shard.is_whole(folder, record, verify):
-            place = storage.join(folder, shard.name)
-            return UserError(f"{place} is missing or damaged: {mend}")
-    return None
+            raise UserError(f"{storage.join(folder, shard.name)} is missing or damaged: {mend}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,8 +261,7 @@ class PretrainingCorpus:
         check_vocabulary(settings["vocabulary"], vocabulary, storage.join(folder, INDEX))
         shards = {"train": state.train, "validation": state.validation}
         corpus = cls(folder, config, vocabulary, shards)
-        if damaged := corpus._damage(verify):
-            raise damaged
+        corpus._check(verify)
         return corpus
 
     @property
@@ -335,8 +332,10 @@ class PretrainingCorpus:
         TensorFlow seldom names the file, so all are examined.
         """
         # Sizes show all damage but changed bytes, which TFRecord's checksums have found.
-        if damaged := self._damage(verify="corrupted record" in error.message):
-            return damaged
+        try:
+            self._check(verify="corrupted record" in error.message)
+        except UserError as damage:
+            return damage
         if self._absolute_folder not in error.message:
             return None
         return UserError(
@@ -416,11 +415,11 @@ class PretrainingCorpus:
         shards = [shard for shard in self.shards[split] if shard.rows]
         return shards, [storage.join(self._absolute_folder, shard.name) for shard in shards]
 
-    def _damage(self, verify: bool) -> UserError | None:
+    def _check(self, verify: bool) -> None:
         shards = itertools.chain(*self.shards.values())
         index = storage.join(self.folder, INDEX)
         mend = f"remove {index} and prepare the corpus again, or put it back"
-        return damaged_shard(self.folder, shards, self.record, verify, mend)
+        check_shards(self.folder, shards, self.record, verify, mend)
 
 
 def process_seed(seed: int, process: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.data.corpus import reading
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import (
     CorpusDocument,
@@ -22,17 +23,6 @@ from macaron_tf.data.corpus.documents import (
     open_source,
 )
 from macaron_tf.data.corpus.packing import RecordFormat, Rows, pack_pairs, running_rows
-from macaron_tf.data.corpus.reading import (
-    FORMAT,
-    INDEX,
-    PROGRESS,
-    CorpusState,
-    PretrainingCorpus,
-    Shard,
-    damaged_shard,
-    read_index,
-    read_record,
-)
 from macaron_tf.data.sources.names import Source
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -60,7 +50,7 @@ def prepare(
     *,
     data_dir: str | os.PathLike | None = None,
     download: bool = False,
-) -> PretrainingCorpus:
+) -> reading.PretrainingCorpus:
     """Writes a corpus as shards of rows of one length, or resumes an unfinished one.
 
     Killed at any moment, the same call goes on after the last whole shard, reading past the
@@ -89,15 +79,15 @@ def prepare(
             # Another process may have finished it since.
             if not _finished(out, settings):
                 _write(config, vocabulary, out, settings, data_dir)
-                return PretrainingCorpus.open(out, verify=False)
-    return PretrainingCorpus.open(out)
+                return reading.PretrainingCorpus.open(out, verify=False)
+    return reading.PretrainingCorpus.open(out)
 
 
 def _finished(out: str, settings: dict) -> bool:
     """Whether there is a whole corpus, which is then of these settings."""
-    if not storage.exists(storage.join(out, INDEX)):
+    if not storage.exists(storage.join(out, reading.INDEX)):
         return False
-    check_settings(read_index(out)[1], settings, out)
+    check_settings(reading.read_index(out)[1], settings, out)
     remove_leftovers(out)
     return True
 
@@ -144,7 +134,7 @@ class CorpusWriter:
     out: str
     settings: dict
     record: RecordFormat
-    state: CorpusState
+    state: reading.CorpusState
 
     def __post_init__(self):
         self._special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
@@ -174,8 +164,8 @@ class CorpusWriter:
             validation = (*validation, part)
         train = (*state.train, _write_shard(self.out, f"train-{number:05d}.tfrecord", kept))
         documents, tokens = state.documents + len(block), state.tokens + _tokens(rows)
-        self.state = CorpusState(documents, counted, tokens, train, validation)
-        write_state(self.out, PROGRESS, self.settings, self.state)
+        self.state = reading.CorpusState(documents, counted, tokens, train, validation)
+        write_state(self.out, reading.PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
         """Writes the validation rows, then the index, which makes the corpus valid."""
@@ -188,12 +178,12 @@ class CorpusWriter:
             records = _records(self.out, self.state.validation)
         else:
             raise UserError("the sources hold no text that the vocabulary can cut: give others")
-        validation: list[Shard] = []
+        validation: list[reading.Shard] = []
         while chunk := list(itertools.islice(records, self.config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
             validation.append(_write_shard(self.out, name, chunk))
         state = dataclasses.replace(self.state, tokens=tokens, validation=tuple(validation))
-        write_state(self.out, INDEX, self.settings, state)
+        write_state(self.out, reading.INDEX, self.settings, state)
         remove_leftovers(self.out)
 
     def _divided(
@@ -241,16 +231,16 @@ def _tokens(rows: Rows) -> int:
     return int((rows.token_ids != 0).sum())
 
 
-def _write_shard(folder: str, name: str, records: Sequence[bytes]) -> Shard:
+def _write_shard(folder: str, name: str, records: Sequence[bytes]) -> reading.Shard:
     with storage.renamed_aside(storage.join(folder, name)) as aside:
         with tf.io.TFRecordWriter(aside) as writer:
             for record in records:
                 writer.write(record)
         digest = storage.file_digest(aside)
-    return Shard(name, len(records), digest)
+    return reading.Shard(name, len(records), digest)
 
 
-def _records(folder: str, shards: Iterable[Shard]) -> Iterator[bytes]:
+def _records(folder: str, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
     paths = [storage.join(folder, shard.name) for shard in shards if shard.rows]
     if paths:
         for batch in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
@@ -302,26 +292,24 @@ def _contents(sources: list[dict]) -> list[dict]:
     return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 
-def begun_state(out: str, settings: dict, record: RecordFormat) -> CorpusState:
+def begun_state(out: str, settings: dict, record: RecordFormat) -> reading.CorpusState:
     """Reads the state to resume from, a new one where nothing was begun.
 
     An unfinished corpus of other settings, or a damaged one, is refused.
     """
-    path = storage.join(out, PROGRESS)
+    path = storage.join(out, reading.PROGRESS)
     if not storage.exists(path):
-        return CorpusState()
-    _, kept, state = read_record(path, "remove it, and the corpus begins anew")
-    check_settings(kept, settings, out)
-    shards = state.train + state.validation
+        return reading.CorpusState()
     mend = f"remove {path}, and the corpus begins anew"
-    if damaged := damaged_shard(out, shards, record, verify=True, mend=mend):
-        raise damaged
+    _, kept, state = reading.read_record(path, mend)
+    check_settings(kept, settings, out)
+    reading.check_shards(out, state.train + state.validation, record, verify=True, mend=mend)
     return state
 
 
-def write_state(out: str, name: str, settings: dict, state: CorpusState) -> None:
+def write_state(out: str, name: str, settings: dict, state: reading.CorpusState) -> None:
     """Records the shards that are complete; under the name `INDEX` it makes the corpus valid."""
-    record = {"format": FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
+    record = {"format": reading.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_aside(storage.join(out, name), (json.dumps(record, indent=1) + "\n").encode())
 
 
@@ -330,4 +318,4 @@ def remove_leftovers(out: str) -> None:
     for pattern in ("part-*.tfrecord", ".tmp-*.tfrecord-*"):
         for path in storage.matching(out, pattern):
             storage.remove(path)
-    storage.remove(storage.join(out, PROGRESS))
+    storage.remove(storage.join(out, reading.PROGRESS))

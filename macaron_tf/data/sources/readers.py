@@ -18,8 +18,8 @@ from macaron_tf.data.sources.tfds import (
     import_tfds,
     listed,
     open_set,
+    prepared_folder,
     read_columns,
-    set_files,
 )
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
@@ -89,7 +89,8 @@ def source_files(
     if parsed.is_embedded:
         return []
     if parsed.kind == "tfds":
-        return set_files(parsed.place, data_dir, tuple(languages) if paired else None)
+        folder = prepared_folder(parsed.place, data_dir, tuple(languages) if paired else None)
+        return [path for path in sorted(folder.iterdir()) if path.is_file()]
     if not paired:
         return _matching_files(parsed, split)
     return _aligned_paths(parsed, split) if parsed.kind == "text" else [parsed.path(split)]

@@ -45,7 +45,7 @@ class PreparedSplit(NamedTuple):
         except Exception as error:  # a bad slice, a damaged or missing record file
             raise UserError(
                 f"tfds:{self.name}: cannot read split {self.split!r} in {self.folder} "
-                f"({_first_line(error)}): check the split or prepare the set again"
+                f"({storage.reason(error)}): check the split or prepare the set again"
             ) from error
 
     def empty(self, item: str) -> UserError:
@@ -84,7 +84,7 @@ def open_set(
             tfds.builder(name, data_dir=str(root)).download_and_prepare()
         except Exception as error:  # unknown name, no network, no disk: TFDS has no common class
             raise UserError(
-                f"TFDS could not prepare {name!r} in {root} ({_first_line(error)}): "
+                f"TFDS could not prepare {name!r} in {root} ({storage.reason(error)}): "
                 "check the name and the network"
             ) from error
         folder = prepared_folder(name, data_dir, languages)
@@ -94,20 +94,12 @@ def open_set(
         features = features if isinstance(features, tfds.features.FeaturesDict) else {}
     except Exception as error:  # TFDS passes on any error of its parsers
         raise UserError(
-            f"{folder} is not a prepared TFDS set ({_first_line(error)}): prepare it again"
+            f"{folder} is not a prepared TFDS set ({storage.reason(error)}): prepare it again"
         ) from error
     # TFDS's own error does not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: it has {listed(splits)}")
     return PreparedSplit(name, split, builder, folder, features)
-
-
-def set_files(
-    name: str, data_dir: str | os.PathLike | None, languages: tuple[str, str] | None = None
-) -> list[epath.Path]:
-    """The files of a prepared set, sorted by name; arguments and errors of `prepared_folder`."""
-    folder = prepared_folder(name, data_dir, languages)
-    return [path for path in sorted(folder.iterdir()) if path.is_file()]
 
 
 def prepared_folder(
@@ -199,11 +191,6 @@ def import_tfds():
 def listed(names: Iterable[str]) -> str:
     """Sorted names for a message; "nothing" where there is none."""
     return ", ".join(sorted(names)) or "nothing"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 class Columns(NamedTuple):
