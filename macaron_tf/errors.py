@@ -1,13 +1,23 @@
 """Errors of a user's input, and the exit statuses of commands."""
 
+import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 class UserError(Exception):
     """A mistake that the user can correct: one sentence names it and the correction."""
+
+
+@contextlib.contextmanager
+def needed(package: str, purpose: str) -> Iterator[None]:
+    """Turns an `ImportError` within the `with` into a `UserError` that says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(f"{purpose} needs a package ({error}): pip install {package}") from error
 
 
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:

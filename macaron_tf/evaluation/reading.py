@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import needed
 
 _ANSWER_METRICS = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 
@@ -39,12 +39,8 @@ def score_answers(
 
     References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
-    try:
+    with needed("tf-models-official", "scoring answers"):
         from official.nlp.tools.squad_evaluate_v2_0 import _normalize_answer, evaluate
-    except ImportError as error:
-        raise UserError(
-            "scoring answers needs a package: pip install tf-models-official"
-        ) from error
     if not len(answers) == len(truths) > 0:
         raise ValueError(f"{len(answers)} answers to {len(truths)} questions")
     if no_answer is not None and np.shape(no_answer) != (len(answers),):
@@ -86,11 +82,9 @@ def score_tags(
         UserError: seqeval is not installed.
         ValueError: the numbers of sentences, or of a sentence's words, differ.
     """
-    try:
+    with needed("seqeval", "scoring entities"):
         from seqeval.metrics import classification_report, f1_score
         from seqeval.scheme import IOB2
-    except ImportError as error:
-        raise UserError("scoring entities needs a package: pip install seqeval") from error
     predictions, truths = [*map(list, predictions)], [*map(list, truths)]
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError("the predictions are not of the same sentences")

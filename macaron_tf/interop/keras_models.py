@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.interop.arrays import (
     ForeignConfig,
     KerasArrays,
@@ -151,12 +151,8 @@ def read_keras_hub_bert(directory: str | pathlib.Path) -> Pretrained:
         UserError: a file is missing, the preset is of another model, or keras_hub is not
             installed.
     """
-    try:
+    with needed("keras-hub", f"reading the preset {directory}"):
         import keras_hub
-    except ImportError:
-        raise UserError(
-            f"reading the preset {directory} needs a package: pip install keras-hub."
-        ) from None
     directory = pathlib.Path(directory)
     for name in ("config.json", "model.weights.h5"):
         if not (directory / name).is_file():

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.special_ids import BOS, EOS, UNK
 from macaron_tf.text.base import (
     MAX_LINES,
@@ -236,12 +236,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
         Args:
             size: number of pieces, the 5 special ones and the 256 bytes included.
         """
-        try:
+        with needed("tokenizers", "training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-        except ImportError:
-            raise UserError(
-                "training a byte-level BPE vocabulary needs a package: pip install tokenizers"
-            ) from None
         # A vocabulary of bytes alone says how text is normalized.
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space)
         if size < (least := plain.pieces):

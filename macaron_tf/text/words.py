@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import Vocabulary
 from macaron_tf.text.normalization import in_chunks
@@ -97,13 +97,8 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
         The sentences of each line, stripped, none empty.
     """
     if splitter == "blingfire":
-        try:
+        with needed("blingfire, or take tensorflow_text", "the sentence splitter blingfire"):
             from blingfire import text_to_sentences
-        except ImportError as error:
-            raise UserError(
-                f"the sentence splitter blingfire is not installed ({error}): pip install "
-                "blingfire, or take tensorflow_text"
-            ) from error
         clean = (line.encode("utf-8", "replace").decode() for line in lines)
         found = [text_to_sentences(line).split("\n") for line in clean]
     elif splitter == "tensorflow_text":

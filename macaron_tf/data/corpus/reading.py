@@ -41,24 +41,20 @@ class Shard:
     rows: int
     sha256: str
 
-    def is_whole(self, folder: str, record: RecordFormat, verify: bool) -> bool:
-        """Whether the file exists with its recorded size and, to `verify`, its SHA-256."""
-        path = storage.join(folder, self.name)
-        try:
-            if tf.io.gfile.stat(path).length != self.rows * record.file_bytes:
-                return False
-            return not verify or storage.file_digest(path) == self.sha256
-        except tf.errors.OpError:
-            return False
-
 
 def check_shards(
     folder: str, shards: Iterable[Shard], record: RecordFormat, verify: bool, mend: str
 ) -> None:
-    """Refuses the first shard that is missing or damaged."""
+    """Refuses the first shard that is missing, of another size or, to `verify`, SHA-256."""
     for shard in shards:
-        if not shard.is_whole(folder, record, verify):
-            raise UserError(f"{storage.join(folder, shard.name)} is missing or damaged: {mend}")
+        path = storage.join(folder, shard.name)
+        try:
+            whole = tf.io.gfile.stat(path).length == shard.rows * record.file_bytes
+            whole = whole and (not verify or storage.file_digest(path) == shard.sha256)
+        except tf.errors.OpError:
+            whole = False
+        if not whole:
+            raise UserError(f"{path} is missing or damaged: {mend}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +190,7 @@ class RowOrder:
         epochs = tf.fill([expected], epoch)
         if self.seed is None:
             return rows, row_numbers, epochs
-        order = _permutation(expected, _mixed(self._epoch_seed(epoch), group))
+        order = _permutation(expected, self.seed, epoch, group)
         return tf.gather(rows, order), tf.gather(row_numbers, order), epochs
 
     def _first_shard(self, group):
@@ -206,20 +202,15 @@ class RowOrder:
         if self.seed is None:
             return tf.range(len(self.paths), dtype=tf.int64)
         # Groups count from 0: no group draws what the shards do.
-        seed = _mixed(self._epoch_seed(epoch), tf.constant(-1, tf.int64))
-        return _permutation(tf.constant(len(self.paths), tf.int64), seed)
-
-    def _epoch_seed(self, epoch: tf.Tensor) -> tf.Tensor:
-        return _mixed(tf.constant(self.seed, tf.int64), epoch)
+        return _permutation(tf.constant(len(self.paths), tf.int64), self.seed, epoch, -1)
 
 
-def _mixed(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """A seed, `(2,)` int64, for each number."""
-    return tf.random.experimental.stateless_fold_in(seed, number, alg=_ALGORITHM)
-
-
-def _permutation(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The numbers below a count in random order, `(count,)` int64."""
+def _permutation(count: tf.Tensor, seed: tuple[int, int], *numbers: tf.Tensor | int) -> tf.Tensor:
+    """The numbers below a count, `(count,)` int64, in an order of the seed and further numbers."""
+    seed = tf.constant(seed, tf.int64)
+    for number in numbers:
+        number = tf.cast(number, tf.int64)
+        seed = tf.random.experimental.stateless_fold_in(seed, number, alg=_ALGORITHM)
     return tf.random.experimental.stateless_shuffle(
         tf.range(count, dtype=tf.int64), seed, alg=_ALGORITHM
     )

@@ -12,7 +12,7 @@ import tensorflow as tf
 from etils import epath
 
 from macaron_tf.data.sources.names import parse_tfds
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 
 _CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
@@ -178,13 +178,8 @@ def _has_builder(name: str) -> bool:
 
 def import_tfds():
     """The package, or a UserError that says how to install it."""
-    try:
+    with needed("tensorflow-datasets importlib_resources", "a tfds: source"):
         import tensorflow_datasets
-    except ImportError as error:
-        raise UserError(
-            f"a tfds: source needs the package tensorflow-datasets ({error}): "
-            "pip install tensorflow-datasets importlib_resources"
-        ) from error
     return tensorflow_datasets
 
 

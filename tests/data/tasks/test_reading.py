@@ -60,7 +60,7 @@ def test_scores_and_questions_with_several_answers(tfds_dir):
 def test_tfds_errors(tfds_dir, tmp_path):
     cola = TASKS["cola"]
     refuses("corresponds to no data.*: check the split", read_examples, cola, "train[:0]", tfds_dir)
-    refuses("no TFDS set 'glue' in .*tfds.load", read_examples, cola, "train", tmp_path)
+    refuses("no TFDS set 'glue/cola' in .*tfds.load", read_examples, cola, "train", tmp_path)
     with pytest.raises(UserError, match="no field 'sentence1': its records hold idx, label, sente"):
         read_examples(TASKS["rte"], "train", tfds_dir, source="tfds:glue/cola")
     with pytest.raises(UserError, match="classes entailment, not_entailment, the task 'mrpc' not_"):
