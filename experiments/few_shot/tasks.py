@@ -14,7 +14,6 @@ from macaron_tf.data.tasks.prompts import (
     Prompt,
     Template,
     classification_prompts,
-    content_free_queries,
     question_prompts,
     read_last_words,
     read_table,
@@ -99,7 +98,7 @@ def read_task(
     def measure(predictions: np.ndarray, labels: np.ndarray) -> float:
         return score(flat, predictions, labels)["score"]
 
-    free = tuple(content_free_queries(template))
+    free = tuple(template.query(text, text) for text in CONTENT_FREE)
     title = " and ".join(metrics)
     return PromptTask(name, "choice", asked, pool[:_POOL], title, measure, free)
 

@@ -156,10 +156,8 @@ class RowOrder:
         group = int(np.searchsorted(ends, offset, side="right"))
         first = epoch * self.groups + group
         passed = offset - int(ends[group] - sizes[group])  # rows of the first group
-        if repeat:
-            numbers = tf.data.Dataset.counter(first)
-        else:
-            numbers = tf.data.Dataset.range(first, (epoch + 1) * self.groups)
+        end = tf.int64.max if repeat else (epoch + 1) * self.groups
+        numbers = tf.data.Dataset.range(first, end)
 
         def rows(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start = tf.where(number == first, passed, 0)

@@ -65,7 +65,7 @@ class Source:
         return self.kind == "tfds" or self.is_embedded or "{split}" in self.place
 
     def path(self, split: str) -> epath.Path:
-        """The file of a split: `{split}` in the name is filled in."""
+        """The file of a split: `{split}` in the name; without it, "train" or "all"."""
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
         if not self.has_splits and split not in _WHOLE:

@@ -44,11 +44,8 @@ def read_pairs(
             languages. `{split}` in a file's name stands for the split, as in
             `text:data/{split}.en,data/{split}.de`; files without it have only the split "train",
             also called "all". `homeassistant` pairs English with the other language.
-        split: "train", "validation", "test" or another of the source's; TFDS slices
-            such as "train[:10%]" too.
-        data_dir: TFDS's folder; its own default when None.
-        download: lets TFDS fetch and prepare the set. Never done otherwise: with no network TFDS
-            tries for minutes.
+        split: "train", "validation", "test" or another of the source's; of TFDS a slice too.
+        data_dir, download: see `open_set`.
 
     Returns:
         (source, target) lines in the source's order, without line ends, not cleaned.
@@ -165,7 +162,7 @@ def documents(
     Args:
         source: one of the forms of `DOCUMENTS`. Of a TFDS set the field `text`, `book_text` or the
             only one that holds a string is read; files come in the order of their names.
-        split, data_dir, download: see `read_pairs`.
+        split, data_dir, download: see `read_pairs` and `open_set`.
 
     Returns:
         An iterator of documents, none blank.

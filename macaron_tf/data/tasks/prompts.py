@@ -97,10 +97,6 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
     ]
 
 
-def content_free_queries(template: Template) -> list[str]:
-    return [template.query(text, text) for text in CONTENT_FREE]
-
-
 def question_prompts(questions: Questions) -> list[Prompt]:
     """Questions about a text, to be answered in free form."""
     if questions.labels is None:
@@ -116,13 +112,12 @@ _CHOICE = re.compile(r"choice\d+")
 
 
 def read_last_words(source: Source, split: str) -> list[Prompt]:
-    """LAMBADA's file (Paperno et al. 2016): a passage a line, whose last word is to be found.
+    """Passages, a line each, whose last words are to be found: LAMBADA (Paperno et al. 2016).
+
+    Of `lambada:FILE`, see `Source.path`.
 
     With examples before it the passage is a gap to be filled: the examples show that one word is
     wanted (Brown et al. 2020, section 3.1.1).
-
-    Args:
-        source: `lambada:FILE`, plain or `.gz`; `{split}` in it stands for the split.
     """
     path = source.path(split)
     prompts = []

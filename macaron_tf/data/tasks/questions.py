@@ -59,12 +59,8 @@ def read_questions(
     Args:
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of SQuAD's fields;
-            `squad:FILE`: SQuAD's JSON of version 1.1 or 2.0; `{split}` in the name stands for the
-                split; without it there are "train" and, equally, "all". Answers may be absent
-                where the split's name begins with "test" or "all".
-
-    Returns:
-        The questions; empty contexts are kept.
+            `squad:FILE`: SQuAD's JSON of version 1.1 or 2.0, see `Source.path`. Answers may be
+                absent where the split's name begins with "test" or "all".
 
     Raises:
         UserError: no such source, split, field; an answer that does not stand where it should, or

@@ -34,12 +34,7 @@ def parse_task_source(task: Task, source: str | None, file_form: str) -> Source:
 
 
 class Table:
-    """A tab-separated table under a header, plain or `.gz`, without quoting.
-
-    Args:
-        source: `tsv:FILE`; `{split}` in it stands for the split; without it there are "train" and,
-            equally, "all".
-    """
+    """A tab-separated table under a header, `tsv:FILE`, plain or `.gz`, without quoting."""
 
     def __init__(self, source: Source, split: str):
         self.path, self.split = source.path(split), split
@@ -125,13 +120,9 @@ def read_examples(
     download: bool = False,
     source: str | None = None,
 ) -> Examples:
-    """Reads a split of a task.
+    """Reads a split of a task; `split`, `data_dir` and `download` are `open_set`'s.
 
     Args:
-        split: "train", "validation", "test" or another of the source's; TFDS slices such as
-            "train[:10%]" too.
-        data_dir: TFDS's folder; its own default when None.
-        download: lets TFDS fetch and prepare the set.
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records with the task's fields, `label` (-1 = secret)
                 and `idx`;
@@ -202,19 +193,17 @@ def _of_table(task: Task, table: Table) -> _Columns:
     texts = {field: [row[i] for row in rows] for i, field in enumerate(fields)}
     groups = None
     if task.grouped:  # equal texts are the same paragraph, or the same question to it
-        paragraphs, questions = {}, {}
-        pairs = zip(texts[task.first[0]], texts[task.second[0]], strict=True)
-        groups = np.array(
-            [
-                (
-                    paragraphs.setdefault(pair[0], len(paragraphs)),
-                    questions.setdefault(pair, len(questions)),
-                )
-                for pair in pairs
-            ]
-        )
+        paragraphs, questions = texts[task.first[0]], texts[task.second[0]]
+        pairs = list(zip(paragraphs, questions, strict=True))
+        groups = np.stack([_numbers(paragraphs), _numbers(pairs)], axis=1)
     labels = np.array(labels, np.float32 if task.regression else np.int32) if labelled else None
     return texts, labels, np.arange(len(rows), dtype=np.int64), groups
+
+
+def _numbers(items: Sequence) -> list[int]:
+    """The number of each item; equal ones have the same."""
+    known = {item: number for number, item in enumerate(dict.fromkeys(items))}
+    return [known[item] for item in items]
 
 
 def _parse_label(task: Task, text: str, where: str) -> int | float:

@@ -51,9 +51,8 @@ def read_tagged(
     Args:
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
-            `conll:FILE`: a word a line, in the first of several columns (with tabs or spaces
-                between), its tag in the last; an empty line ends a sentence. `{split}` in the name
-                stands for the split; without it there are "train" and, equally, "all".
+            `conll:FILE`, see `Source.path`: a word a line, in the first of several columns (with
+                tabs or spaces between), its tag in the last; an empty line ends a sentence.
 
     Raises:
         UserError: no such source, split, field; a tag that the task does not have; names the file

@@ -8,7 +8,6 @@ from macaron_tf.data.tasks.prompts import (
     TEMPLATES,
     Template,
     classification_prompts,
-    content_free_queries,
     question_prompts,
     read_last_words,
     read_table,
@@ -36,7 +35,7 @@ def test_examples_become_prompts():
     assert one.query == "Review: a film\nSentiment:"
     assert (one.answers, one.choices, one.label) == (("positive",), ("negative", "positive"), 1)
     assert two.answers == ("negative",)
-    assert content_free_queries(TEMPLATES["sst2"])[0] == "Review: N/A\nSentiment:"
+    assert TEMPLATES["sst2"].query("N/A", "N/A") == "Review: N/A\nSentiment:"
     questions = Questions(["1"], ["Who?"], ["Ann sleeps."], [(Answer("Ann", 0),)])
     [prompt] = question_prompts(questions)
     assert prompt.query == "Ann sleeps.\nQuestion: Who?\nAnswer:"
