@@ -45,10 +45,10 @@ def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -
     return override(recipe, settings)
 
 
-def documentation(name: str) -> str:
+def documentation(name: str) -> tuple[str, str]:
     """A recipe's text, and its family's: the sources of its numbers, the measured result."""
     make = _makers()[name]
-    return f"{inspect.getdoc(make)}\n\n{inspect.getdoc(inspect.getmodule(make))}"
+    return inspect.getdoc(make), inspect.getdoc(inspect.getmodule(make))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -56,10 +56,10 @@ def run(options: argparse.Namespace) -> None:
     kind, name = pkgutil.resolve_name(options.kind), options.name
     if name is None:
         for each in names(kind):
-            print(f"{each:28} {documentation(each).splitlines()[0]}")
+            print(f"{each:28} {documentation(each)[0].splitlines()[0]}")
         return
     recipe = load(name, kind)
-    print(documentation(name))
+    print("\n\n".join(documentation(name)))
     if recipe.steps:
         print()
     for step in recipe.steps:

@@ -172,6 +172,67 @@ class TranslationClient(Client):
             time.sleep(self._backoff * 2.0**attempt)
 
 
+class GrpcTranslationClient(Client):
+    """Translates over gRPC; needs grpcio, TensorFlow and tensorflow-serving-api. Thread-safe.
+
+    Args:
+        target: the server, such as 127.0.0.1:8500.
+        version: None = the newest.
+        timeout: seconds to wait for an answer, the server's start included.
+        batch_size: lines sent in one request.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        name: str,
+        version: int | None = None,
+        timeout: float = 60.0,
+        batch_size: int = 32,
+    ):
+        super().__init__(batch_size)
+        # Imported late: they bring TensorFlow, which takes seconds and REST does not need.
+        import grpc
+        from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+        # -1: answers of any length; gRPC's own limit is 4 MiB.
+        self._channel = grpc.insecure_channel(
+            target, options=(("grpc.max_receive_message_length", -1),)
+        )
+        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
+        self._name, self._version, self._timeout = name, version, timeout
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._channel.close()
+
+    def _run(self, signature: str, inputs: dict[str, list[str]]) -> dict[str, list]:
+        import grpc
+        import tensorflow as tf
+        from tensorflow_serving.apis import predict_pb2
+
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = self._name
+        request.model_spec.signature_name = signature
+        if self._version is not None:
+            request.model_spec.version.value = self._version
+        for name, lines in inputs.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(lines, dtype="string"))
+        try:
+            response = self._stub.Predict(request, self._timeout, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise TranslationError(error.details(), error.code().name) from None
+        outputs = {}
+        for name, proto in response.outputs.items():
+            array = tf.make_ndarray(proto)
+            if proto.dtype == tf.string.as_datatype_enum:
+                text = [value.decode("utf-8", "replace") for value in array.reshape(-1)]
+                array = array.astype(object)
+                array.flat = text
+            outputs[name] = array.tolist()
+        return outputs
+
+
 def _parse(raw: bytes, status: int) -> dict:
     try:
         answer = json.loads(raw)
@@ -220,12 +281,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command."""
     parsed = parse_arguments(arguments)
-    if parsed.grpc:
-        # Imported late: it brings TensorFlow, which takes seconds and REST does not need.
-        from export.grpc_client import GrpcTranslationClient as client_class
-    else:
-        client_class = TranslationClient
-    client = client_class(
+    client = (GrpcTranslationClient if parsed.grpc else TranslationClient)(
         parsed.grpc or parsed.url,
         parsed.name,
         parsed.version,
@@ -250,6 +306,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    from export import client  # the module whose TranslationError grpc_client raises
-
-    sys.exit(client.main())
+    sys.exit(main())

@@ -9,8 +9,12 @@ import threading
 import pytest
 
 from export import client as command
-from export.client import Candidate, TranslationClient, TranslationError
-from export.grpc_client import GrpcTranslationClient
+from export.client import (
+    Candidate,
+    GrpcTranslationClient,
+    TranslationClient,
+    TranslationError,
+)
 from macaron_tf.errors import UserError
 
 LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]

@@ -5,8 +5,7 @@ import concurrent.futures
 import pytest
 
 from experiments.translate.run import TranslationRun
-from export.client import TranslationClient, TranslationError
-from export.grpc_client import GrpcTranslationClient
+from export.client import GrpcTranslationClient, TranslationClient, TranslationError
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
