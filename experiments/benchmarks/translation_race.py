@@ -301,7 +301,7 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
         name: Trainer(
             command=[
                 *(*ours, str(work / policy), *words),
-                *flags("--set", [*given, f"training.dtype_policy={policy}"]),
+                *flags("--set", *given, f"training.dtype_policy={policy}"),
             ],
             run=work / policy,
             environment=environment,

@@ -34,6 +34,7 @@ CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" no
 def small(dtype=None, **options) -> LanguageModel:
     shapes = (V, 16, 32, 2, 2)
     config = EncoderConfig(*shapes, max_length=12, causal=True, **{**PLAIN, **options})
+    keras.utils.set_random_seed(0)
     model = LanguageModel(config, dtype=dtype)
     model.build()
     rng = np.random.default_rng(0)
