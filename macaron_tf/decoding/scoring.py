@@ -1,5 +1,6 @@
 """Log-probabilities of given outputs."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -58,10 +59,11 @@ class Scores(NamedTuple):
     greedy: np.ndarray
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class TextScorer:
     """Scores texts in rows `[CLS] context continuation`.
 
-    Args:
+    Attributes:
         network: has `hidden_states({"token_ids": (B, L)}, training=False) -> (B, L, D)` and
             `logits (N, D) -> (N, V)`, as `LanguageModel`.
         window: greatest length of a row, [CLS] included.
@@ -72,21 +74,16 @@ class TextScorer:
         UserError: the window holds no token beside [CLS].
     """
 
-    def __init__(
-        self,
-        network: Any,
-        vocabulary: PieceVocabulary,
-        window: int,
-        batch_tokens: int = 4096,
-        starts: bool = True,
-    ):
-        if window < 2:
-            raise UserError(f"a window of {window} tokens holds [CLS] alone: give 2 or more")
-        self.network = network
-        self.vocabulary = vocabulary
-        self.window = window
-        self.batch_tokens = batch_tokens
-        self.prefix = [vocabulary.cls_id] if starts else []
+    network: Any
+    vocabulary: PieceVocabulary
+    window: int
+    batch_tokens: int = 4096
+    starts: bool = True
+
+    def __post_init__(self):
+        if self.window < 2:
+            raise UserError(f"a window of {self.window} tokens holds [CLS] alone: give 2 or more")
+        self.prefix = [self.vocabulary.cls_id] if self.starts else []
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
         self._batch = tf.function(self._score, input_signature=signature, autograph=False)
 

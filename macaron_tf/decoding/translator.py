@@ -108,54 +108,44 @@ class Translations:
         return [found[0].text for found in self.hypotheses]
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class LineTranslator:
     """Translates lines with a model and its vocabulary.
 
     Lines are sorted by length and batched under a budget of padded tokens. One `tf.function` with
-    a relaxed signature serves all shapes: it is traced once.
+    a relaxed signature serves all shapes: it is traced once. The replicas of the current strategy
+    share the batches; all of its worker processes translate the same lines.
 
-    Args:
+    Attributes:
         model: see `translate_ids`.
         vocabulary: has `encode_lines(lines) -> ids without specials, a list a line`,
             `decode_lines(rows of ids) -> lines`, and `pieces`, the count of real ids.
-        config: beam search by default.
         batch_tokens: source tokens a batch, padding and EOS included; a longer line is a batch of
             its own.
         max_source_length: pieces of a line, EOS not counted, after which it is cut with a warning.
         seed: of sampling; the same seed and lines give the same samples.
-        strategy: the strategy of the model's scope: its replicas share the batches, and all of its
-            worker processes translate the same lines; None = the current one.
         prefix: ids that the decoder reads before BOS.
 
     Raises:
         UserError: `batch_tokens` or `max_source_length` is below 1.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        vocabulary: Any,
-        config: BeamSearchConfig | SamplingConfig | None = None,
-        batch_tokens: int = 2048,
-        max_source_length: int = 256,
-        seed: int = 1,
-        strategy: tf.distribute.Strategy | None = None,
-        prefix: Sequence[int] = (),
-    ):
-        if min(batch_tokens, max_source_length) < 1:
-            given = f"batch_tokens={batch_tokens} and max_source_length={max_source_length}"
-            raise UserError(f"{given} must be whole numbers of 1 or more.")
-        self.model = model
-        self.vocabulary = vocabulary
-        self.config = config or BeamSearchConfig()
-        self.batch_tokens = batch_tokens
-        self.max_source_length = max_source_length
-        self.seed = seed
-        self.prefix = tuple(prefix)
+    model: Any
+    vocabulary: Any
+    config: BeamSearchConfig | SamplingConfig = BeamSearchConfig()
+    batch_tokens: int = 2048
+    max_source_length: int = 256
+    seed: int = 1
+    prefix: Sequence[int] = ()
+
+    def __post_init__(self):
+        for name in ("batch_tokens", "max_source_length"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be 1 or more.")
         # autograph off: all control flow is tf.while_loop, and tracing is faster.
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((2,), tf.int32)]
         search = tf.function(self._outputs, input_signature=signature, autograph=False)
-        self._search = ReplicaMap(strategy or tf.distribute.get_strategy(), search)
+        self._search = ReplicaMap(tf.distribute.get_strategy(), search)
 
     def _outputs(self, source: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         pieces = self.vocabulary.pieces

@@ -109,11 +109,9 @@ def import_encoder(
     assign_weights(network, arrays, table, drawn=() if bias else ("masked_language",))
     heads, config = {}, network.config
     if has_pooler:
-        heads["pooler"] = Pooler(config.initializer_range, name="pooler")
+        heads["pooler"] = Pooler(name="pooler")
     if arrays.has_layer(family.replaced_token[0]):
-        heads["replaced_token"] = ReplacedTokenHead(
-            config.activation, config.initializer_range, name="replaced_token"
-        )
+        heads["replaced_token"] = ReplacedTokenHead(config.activation, name="replaced_token")
     for head in heads.values():
         head.build((None, None, config.hidden_dim))
         assign_weights(head, arrays, table)

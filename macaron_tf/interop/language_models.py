@@ -217,14 +217,13 @@ _XLNET = Family(
 )
 
 
-def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) -> Pretrained:
+def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     """Reads an XLNet as `save_pretrained` writes it, with its head over tokens if there is one.
 
     Its vocabulary's rows end with [CLS], and its pooler, a classifier's, reads that [CLS].
 
     Args:
         directory: as for `read_encoder`, for text with `spiece.model` or `tokenizer.json`.
-        memory_length: M of the model; None = their `mem_len`, or 384 where there is none.
 
     Raises:
         UserError: as `read_encoder`.
@@ -247,7 +246,7 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
                 "its special ones at other ids: it is another model's vocabulary."
             )
     size = -(-len(tokens) // 8) * 8
-    memory_length = memory_length or config.get("mem_len") or 384
+    memory_length = config.get("mem_len") or 384  # positions; some files leave it out
     network = built(TwoStreamModel, {**settings, "vocab_size": size}, memory_length)
     table = {
         **_XLNET.table,
@@ -259,7 +258,7 @@ def read_xlnet(directory: str | pathlib.Path, memory_length: int | None = None) 
     assign_weights(network, arrays, table, drawn=() if has_head else ("language_head",))
     pooler = None
     if config.get("summary_type", "last") == "last" and arrays.has_layer(_XLNET_SUMMARY):
-        pooler = Pooler(network.config.initializer_range, name="pooler")
+        pooler = Pooler(name="pooler")
         pooler.build((None, None, network.config.hidden_dim))
         assign_weights(pooler, arrays, table)
     unread = _XLNET.check_rest(arrays)

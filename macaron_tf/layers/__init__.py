@@ -19,6 +19,7 @@ from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.gated_mlp import GatedMLP, SpatialGating
 from macaron_tf.layers.heads import ClassificationHead, LayerMixture, Pooler, Pooling, SpanHead
 from macaron_tf.layers.language_heads import (
+    AdaptiveSoftmax,
     MaskedLanguageHead,
     NextTokenHead,
     ReplacedTokenHead,
@@ -29,5 +30,4 @@ from macaron_tf.layers.positions import LearnedPositions, RelativePositionBias, 
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.scheme import Mix
-from macaron_tf.layers.softmax import AdaptiveSoftmax
 from macaron_tf.layers.swish_rnn import SwishRNN

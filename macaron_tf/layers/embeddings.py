@@ -119,16 +119,11 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
             self.position_layer = self.part(
                 SinusoidalPositions, shape, self.position_layout, name="positions"
             )
-        if self.num_segments:
-            rows = (self.num_segments, width)
-            self.segments = self.add_weight(
-                shape=rows, initializer=initializer.clone(), name="segments"
-            )
-        if self.num_languages:
-            rows = (self.num_languages, width)
-            self.languages = self.add_weight(
-                shape=rows, initializer=initializer.clone(), name="languages"
-            )
+        for name, rows in (("segments", self.num_segments), ("languages", self.num_languages)):
+            if rows:
+                start = initializer.clone()
+                table = self.add_weight(shape=(rows, width), initializer=start, name=name)
+                setattr(self, name, table)
         if self.norm:
             self.layer_norm = self.part(
                 normalization, shape, epsilon=self.epsilon, affine=self.affine, name="norm"

@@ -119,10 +119,8 @@ class ClassificationHead(Head):
     Call arguments: `x (..., D)`; returns `(..., C)`.
     """
 
-    def __init__(
-        self, num_classes: int, dropout: float = 0.0, initializer_range: float = 0.02, **kwargs
-    ):
-        super().__init__(initializer_range, **kwargs)
+    def __init__(self, num_classes: int, dropout: float = 0.0, **kwargs):
+        super().__init__(**kwargs)
 
     def build(self, x_shape):
         self.drop = Dropout(self.dropout, name="dropout")

@@ -74,7 +74,7 @@ class GeneratorDiscriminator(Model):
             generator_config, embeddings=self.encoder.embeddings, name="generator"
         )
         self.replaced_token = ReplacedTokenHead(
-            config.activation, config.initializer_range, name="replaced_token"
+            **config.options("activation", "initializer_range"), name="replaced_token"
         )
 
     def call(self, inputs, training=None):

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from macaron_tf.layers.heads import Head
 from macaron_tf.layers.language_heads import NextTokenHead
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.base import Model
@@ -19,12 +20,12 @@ class TokenModel(Model):
     def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):
         super().__init__(config, **kwargs)
         self.encoder = Encoder(config)
-        self.language_head = NextTokenHead(
-            config.vocab_size,
-            use_bias,
-            initializer_range=config.initializer_range,
-            name="language_head",
-        )
+        self.language_head = self.make_language_head()
+
+    def make_language_head(self) -> Head:
+        """Makes the layer that scores tokens; a model with another one overrides this."""
+        options = self.config.options("vocab_size", "initializer_range")
+        return NextTokenHead(**options, use_bias=self.use_bias, name="language_head")
 
     def build(self, input_shape=None):
         config = self.config

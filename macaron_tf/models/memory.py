@@ -6,7 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from macaron_tf.layers.softmax import AdaptiveSoftmax
+from macaron_tf.checks import check_count
+from macaron_tf.layers.language_heads import AdaptiveSoftmax
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
@@ -117,20 +118,18 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
     ):
         if not config.relative:
             raise ValueError("a memory of segments needs positions='transformer_xl'")
-        if memory_length < 1:
-            raise ValueError(f"memory_length={memory_length} must be 1 or more")
+        check_count("memory_length", memory_length)
         super().__init__(config, **kwargs)
-        self.cutoffs = tuple(cutoffs)
-        if self.cutoffs:
-            # Keras would go on tracking a layer whose attribute is only replaced.
-            self._tracker.untrack(self.language_head)
-            self.language_head = AdaptiveSoftmax(
-                config.vocab_size,
-                self.cutoffs,
-                divisor,
-                config.initializer_range,
-                name="adaptive_softmax",
-            )
+
+    def make_language_head(self):
+        if not self.cutoffs:
+            return super().make_language_head()
+        return AdaptiveSoftmax(
+            **self.config.options("vocab_size", "initializer_range"),
+            cutoffs=self.cutoffs,
+            divisor=self.divisor,
+            name="adaptive_softmax",
+        )
 
     def with_memory(self, inputs, memory, training=None):
         """The output `(B, L, D)` of the next segment and the new memory: see `Encoder`."""

@@ -17,7 +17,8 @@ class TaskModel(Model):
 
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
         """A linear layer behind dropout."""
-        return ClassificationHead(outputs, dropout, self.config.initializer_range, name="head")
+        options = self.config.options("initializer_range")
+        return ClassificationHead(outputs, dropout, **options, name="head")
 
 
 class EncoderClassifier(TaskModel):

@@ -139,12 +139,9 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         self.supports_masking = not last_only
         if not filters:
             raise ValueError("filters is empty: give the channels of at least one block")
-        options = {
-            "dropout": dropout,
-            "spatial_dropout": spatial_dropout,
-        }
+        drops = (dropout, spatial_dropout)
         self.blocks = [
-            ConvolutionBlock(width, kernel_size, 2**number, name=f"block_{number}", **options)
+            ConvolutionBlock(width, kernel_size, 2**number, *drops, name=f"block_{number}")
             for number, width in enumerate(filters)
         ]
 

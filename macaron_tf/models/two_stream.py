@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from macaron_tf.checks import check_count
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.language_model import TokenModel
@@ -34,8 +35,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative or config.causal:
             raise ValueError("two streams need positions='transformer_xl' and causal=False")
-        if memory_length < 1:
-            raise ValueError(f"memory_length={memory_length} must be 1 or more")
+        check_count("memory_length", memory_length)
         super().__init__(config, use_bias=True, **kwargs)
         for block in self.encoder.stack.blocks:
             if not block.takes_queries:

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabulary
+from macaron_tf.objectives.masking.config import MaskingConfig
 from macaron_tf.objectives.masking.masking import Batch, Preparation, masking_of, seeded_map
 from macaron_tf.settings import Settings
 from macaron_tf.special_ids import PAD
+from macaron_tf.text.base import PieceVocabulary
 
 Sums = dict[str, tf.Tensor]
 ENCODER_INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
@@ -56,7 +57,7 @@ class PretrainingObjective(Objective):
         self,
         rows: tf.data.Dataset,
         masking: MaskingConfig,
-        vocabulary: MaskingVocabulary,
+        vocabulary: PieceVocabulary,
         seed: int,
         start_step: int = 0,
     ) -> tf.data.Dataset:
@@ -65,7 +66,7 @@ class PretrainingObjective(Objective):
         return seeded_map(rows, prepare, seed, start_step)
 
     def preparation(
-        self, spec: dict[str, tf.TensorSpec], masking: MaskingConfig, vocabulary: MaskingVocabulary
+        self, spec: dict[str, tf.TensorSpec], masking: MaskingConfig, vocabulary: PieceVocabulary
     ) -> Preparation:
         """Makes a batch of rows, of this `spec`, one to learn from; masks it if not overridden."""
         return masking_of(spec, masking, vocabulary)

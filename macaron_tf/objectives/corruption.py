@@ -2,8 +2,8 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Protocol
+from collections.abc import Callable
+from typing import Annotated, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -13,30 +13,15 @@ from macaron_tf.errors import UserError
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count, reduced_by_row
-from macaron_tf.objectives.masking.config import MaskingVocabulary, multiple_of_8
+from macaron_tf.objectives.masking.config import multiple_of_8
 from macaron_tf.objectives.masking.masking import static_length
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.settings import Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
+from macaron_tf.text.base import PieceVocabulary
 
 # Text (B, R) and a seed to source (B, S) and target (B, T), all ending in EOS.
 Corruption = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-
-
-class CorruptionVocabulary(MaskingVocabulary, Protocol):
-    """The needs of corruption from a vocabulary, besides those of masking.
-
-    Attributes:
-        size: V, rows of an embedding table; ids from there on are free for sentinels.
-        cls_id, sep_id: they stand for the decoder's first input and for the end of a text.
-    """
-
-    size: int
-    cls_id: int
-    sep_id: int
-
-    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of each line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +36,7 @@ class CorruptionObjective(PretrainingObjective):
     """
 
     @abc.abstractmethod
-    def corruption(self, vocabulary: CorruptionVocabulary, length: int) -> Corruption:
+    def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
         """The corruption of texts of at most R = `length` tokens, in-graph, of static shapes."""
 
     def preparation(self, spec, masking, vocabulary):
@@ -209,7 +194,7 @@ class SpanCorruptionObjective(CorruptionObjective):
 
     config: SpanCorruptionConfig = SpanCorruptionConfig()
 
-    def corruption(self, vocabulary: CorruptionVocabulary, length: int) -> Corruption:
+    def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
         """See `CorruptionObjective`; S and T are `SpanCorruptionConfig.lengths`."""
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS:

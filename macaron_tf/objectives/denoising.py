@@ -11,7 +11,6 @@ from annotated_types import Gt, Le
 from macaron_tf.objectives.corruption import (
     Corruption,
     CorruptionObjective,
-    CorruptionVocabulary,
     ended,
     lengths_of,
     packed,
@@ -21,6 +20,7 @@ from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count
 from macaron_tf.objectives.masking.config import rounded_up
 from macaron_tf.settings import Fraction, Settings
 from macaron_tf.special_ids import PAD
+from macaron_tf.text.base import PieceVocabulary
 
 # Draws beyond the budget, for spans of no word, which do not spend it. That all 16 are such has
 # probability e^-48 at mean 3; the budget of such a row is not spent.
@@ -214,7 +214,7 @@ class DenoisingObjective(CorruptionObjective):
 
     config: DenoisingConfig = DenoisingConfig()
 
-    def corruption(self, vocabulary: CorruptionVocabulary, length: int) -> Corruption:
+    def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
         """See `CorruptionObjective`; S and T are both `length` + 1."""
         noise, mask_id = self.config, vocabulary.mask_id
         begins = np.array(vocabulary.word_starts(), bool)  # (V,)
@@ -246,7 +246,7 @@ class DenoisingObjective(CorruptionObjective):
         return corrupted
 
 
-def full_stops(vocabulary: CorruptionVocabulary) -> list[int]:
+def full_stops(vocabulary: PieceVocabulary) -> list[int]:
     """Ids of a full stop, alone and after a word."""
     rows = vocabulary.encode_lines([".", "a."])
     return sorted({row[-1] for row in rows if row} - set(vocabulary.special_ids))

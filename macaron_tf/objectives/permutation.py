@@ -15,7 +15,7 @@ from macaron_tf.objectives.base import (
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_spans, ngram_lengths, numbers_by_count
-from macaron_tf.objectives.masking.config import MaskingVocabulary, multiple_of_8
+from macaron_tf.objectives.masking.config import multiple_of_8
 from macaron_tf.objectives.masking.masking import (
     flat_positions,
     maskable_tokens,
@@ -23,12 +23,13 @@ from macaron_tf.objectives.masking.masking import (
     static_length,
 )
 from macaron_tf.settings import Positive
+from macaron_tf.text.base import PieceVocabulary
 
 LONGEST_SPAN = 5
 
 
 def permute_tokens(
-    batch: Batch, seed: tf.Tensor, partial: float, vocabulary: MaskingVocabulary
+    batch: Batch, seed: tf.Tensor, partial: float, vocabulary: PieceVocabulary
 ) -> Batch:
     """Chooses the predicted tokens and their order: the same seed chooses the same.
 

@@ -1,30 +1,12 @@
-"""Settings of masking, and its vocabulary."""
+"""Settings of masking."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt, Le
 
 from macaron_tf.settings import Count, Fraction, Settings
-
-
-class MaskingVocabulary(Protocol):
-    """The needs of masking from a vocabulary.
-
-    Attributes:
-        pieces: number of real pieces, without the padding rows of an embedding table.
-        mask_id: id of [MASK].
-        special_ids: ids that are neither masked nor drawn: padding, [UNK], [CLS], [SEP], [MASK].
-    """
-
-    pieces: int
-    mask_id: int
-    special_ids: Sequence[int]
-
-    def word_starts(self) -> np.ndarray:
-        """`(V,)` bool, False where a piece continues a word; `choice="tokens"` does not need it."""
 
 
 @dataclasses.dataclass(frozen=True)

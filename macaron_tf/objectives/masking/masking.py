@@ -16,8 +16,9 @@ from macaron_tf.objectives.masking.choice import (
     outer_boundaries,
     span_lengths,
 )
-from macaron_tf.objectives.masking.config import MaskingConfig, MaskingVocabulary
+from macaron_tf.objectives.masking.config import MaskingConfig
 from macaron_tf.special_ids import PAD
+from macaron_tf.text.base import PieceVocabulary
 
 Batch = dict[str, tf.Tensor]
 # A batch and its seed, `(2,)` int64, to the batch that is learned from.
@@ -25,7 +26,7 @@ Preparation = Callable[[Batch, tf.Tensor], Batch]
 
 
 def mask_tokens(
-    batch: Batch, seed: tf.Tensor, config: MaskingConfig, vocabulary: MaskingVocabulary
+    batch: Batch, seed: tf.Tensor, config: MaskingConfig, vocabulary: PieceVocabulary
 ) -> Batch:
     """Masks a batch: the same seed masks the same tokens, on every device.
 
@@ -96,7 +97,7 @@ def mask_tokens(
 
 
 def masking_of(
-    names: Mapping[str, object], config: MaskingConfig, vocabulary: MaskingVocabulary
+    names: Mapping[str, object], config: MaskingConfig, vocabulary: PieceVocabulary
 ) -> Preparation:
     """Masks a batch by its seed; static masks of row r in epoch e by r and e mod K instead.
 
@@ -143,11 +144,11 @@ def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
     return token_ids.shape[1]
 
 
-def _special_ids(vocabulary: MaskingVocabulary) -> list[int]:
+def _special_ids(vocabulary: PieceVocabulary) -> list[int]:
     return sorted({PAD, vocabulary.mask_id, *vocabulary.special_ids})
 
 
-def maskable_tokens(token_ids: tf.Tensor, vocabulary: MaskingVocabulary) -> tf.Tensor:
+def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Tensor:
     """Whether each token is an ordinary one: `(B, L)` bool."""
     special = _special_ids(vocabulary)
     return functools.reduce(tf.logical_and, [token_ids != one for one in special])
@@ -155,7 +156,7 @@ def maskable_tokens(token_ids: tf.Tensor, vocabulary: MaskingVocabulary) -> tf.T
 
 def _chosen(
     config: MaskingConfig,
-    vocabulary: MaskingVocabulary,
+    vocabulary: PieceVocabulary,
     token_ids: tf.Tensor,
     maskable: tf.Tensor,
     counts: tf.Tensor,
