@@ -60,6 +60,28 @@ def tfds_dir(shared_data: pathlib.Path) -> str:
     return str(shared_data / "tfds")
 
 
+@pytest.fixture
+def refused(capsys):
+    """`refused(main, arguments, words, *folders)`: bad input is one sentence, exit status 2.
+
+    The sentence holds the words, and nothing changes in the folders.
+    """
+
+    def check(main, arguments: list, words: str, *folders) -> None:
+        def content():
+            return sorted(path for folder in folders for path in folder.rglob("*"))
+
+        before = content()
+        capsys.readouterr()
+        assert main([str(word) for word in arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1, error
+        assert words in error, error
+        assert content() == before
+
+    return check
+
+
 NUMBERS = {
     "zero": "null", "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf",
     "six": "sechs", "seven": "sieben", "eight": "acht", "nine": "neun",

@@ -1,4 +1,4 @@
-"""The toy task and a run on it, and a check of refusals, shared by the tests of commands."""
+"""The toy task and a run on it, shared by the tests of commands."""
 
 import pytest
 
@@ -26,25 +26,3 @@ def toy_run(toy, tmp_path_factory):
 def language_run(tmp_path_factory):
     """A language model of the letters' language."""
     return train_language_toy(tmp_path_factory.mktemp("language"))
-
-
-@pytest.fixture
-def refused(capsys):
-    """`refused(main, arguments, words, *folders)`: bad input is one sentence, exit status 2.
-
-    The sentence holds the words, and nothing changes in the folders.
-    """
-
-    def check(main, arguments: list[str], words: str, *folders) -> None:
-        def content():
-            return sorted(path for folder in folders for path in folder.rglob("*"))
-
-        before = content()
-        capsys.readouterr()
-        assert main(arguments) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1, error
-        assert words in error, error
-        assert content() == before
-
-    return check

@@ -1,11 +1,14 @@
 """Runs and their SavedModels say the same, in a process where this project is not installed.
 
-The weights are drawn, not trained: equality does not ask for sense.
+The weights are drawn, not trained: equality does not ask for sense. The translator alone has
+learnt, and answers behind a server too.
 """
 
+import concurrent.futures
 import dataclasses
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -28,6 +31,8 @@ from experiments.recipe import override
 from experiments.text_to_text.recipe import recipe_for
 from experiments.text_to_text.run import TaskGenerator, TextRun, framed
 from experiments.translate.run import TranslationRun
+from export import keras_model
+from export.client import GrpcTranslationClient, TranslationClient
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
@@ -51,7 +56,7 @@ LINES = [text for text, _ in sentences(50, seed=5)]
 LINES += ["", "film " * 100, "\ufeffFUN\u2028plöt \ufffd", "a\x00b"]
 BROKEN = ["fun", "caf\udce9"]
 NUMBERS = [source for source, _ in number_pairs(200, seed=5)]
-NUMBERS[3] = ""
+ODD = ["", " ", "\u2028one\x00two", "\u03a9\u2248\xe7\u221a\u222b\xb5"]
 CONTEXTS = [
     "\u201cthe old  Ann saw, in Rome.",
     "the dog and Eve in O\u0301slo \U0001f600 and the cat",
@@ -117,7 +122,11 @@ INPUTS = {
     "conll2003": [{"text": TAGGED}, {"text": BROKEN[1:]}, {"text": []}],
     "byte_bpe": asked_of_writer(PROMPTS, "a " * 40),
     "bart": asked_of_writer(PAIRS, "a " * 50),
-    "numbers": [{"text": NUMBERS}],
+    "numbers": [
+        {"text": NUMBERS + ODD},
+        {"text": BROKEN},
+        {"text": ["one two", "one " * 25_000]},
+    ],
 }
 
 
@@ -188,7 +197,7 @@ def number_hypotheses(folder):
     """The translator's own answers."""
     run = TranslationRun.open(folder / "numbers")
     decoding = dataclasses.replace(run.recipe.decoding, n_best=2)
-    return run.translator(decoding=decoding).translate(NUMBERS).hypotheses
+    return run.translator(decoding=decoding).translate(NUMBERS + ODD).hypotheses
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +209,7 @@ def answers(folder, number_hypotheses, tmp_path_factory):
         for inputs in rows
     ]
     best = [hypotheses[0].text for hypotheses in number_hypotheses]
-    score = {"source": NUMBERS, "target": best}
+    score = {"source": NUMBERS, "target": best[: len(NUMBERS)]}
     asked.append((str(served(folder, "numbers")), "score", score))
     found = iter(ask_elsewhere(tmp_path_factory.mktemp("elsewhere"), *asked))
     by_name = {name: [next(found) for _ in rows] for name, rows in INPUTS.items()}
@@ -234,12 +243,6 @@ def test_vectors_are_the_runs_and_of_unit_length(folder, answers):
     encoder, _ = open_encoder(str(folder / "embedder"))
     np.testing.assert_allclose(vectors, unit_vectors(encoder.encode(LINES)), atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    config = ServerConfig(str(folder / "served/embedder"), "embedder", rest_port=0, grpc_port=0)
-    with ModelServer(config) as server:
-        body = {"instances": LINES[:2]}
-        status, answer = call(server.rest_port, "POST", "/v1/models/embedder:predict", body)
-    assert status == 200
-    np.testing.assert_allclose(answer["predictions"], vectors[:2], atol=1e-5)
 
 
 def test_spans_are_the_runs(folder, answers):
@@ -322,12 +325,18 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     assert ended
 
 
+def server_of(folder, name) -> ModelServer:
+    config = ServerConfig(
+        str(folder / "served" / name), name, rest_port=0, grpc_port=0, poll_seconds=0.1
+    )
+    return ModelServer(config)
+
+
 def test_the_server_and_the_command_say_the_same(folder, capsys):
     asked = controls(PAIRS[1])
-    config = ServerConfig(str(folder / "served/bart"), "mrpc", rest_port=0, grpc_port=0)
-    with ModelServer(config) as server:
+    with server_of(folder, "bart") as server:
         body = {"inputs": {name: 2 * value for name, value in asked.items()}}
-        status, answer = call(server.rest_port, "POST", "/v1/models/mrpc:predict", body)
+        status, answer = call(server.rest_port, "POST", "/v1/models/bart:predict", body)
         shown = json.loads(server.example().split("'")[1])["instances"][0]
     assert status == 200
     assert shown["max_tokens"] == 20 and shown["top_p"] == 0.9
@@ -339,14 +348,41 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
 
 
 def test_translations_are_the_runs(number_hypotheses, answers):
-    found, scored = answers["numbers"]
+    found, broken, long, scored = answers["numbers"]
     for i, hypotheses in enumerate(number_hypotheses):
         row = found["translations"][i]
         assert row[: len(hypotheses)] == [hypothesis.text for hypothesis in hypotheses]
         assert found["scores"][i][0] == pytest.approx(hypotheses[0].score, abs=1e-4)
-        if NUMBERS[i]:
-            assert scored["log_probs"][i] == pytest.approx(hypotheses[0].log_prob, abs=1e-3)
-            assert scored["tokens"][i] == hypotheses[0].length
+    for i in range(len(NUMBERS)):
+        assert scored["log_probs"][i] == pytest.approx(number_hypotheses[i][0].log_prob, abs=1e-3)
+        assert scored["tokens"][i] == number_hypotheses[i][0].length
+    assert "Invalid" in broken["error"]
+    assert "a line has more than 256 tokens: split it" in long["error"]
+
+
+def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hypotheses):
+    lines = (NUMBERS + ODD)[-96:]
+    expected = [hypotheses[0].text for hypotheses in number_hypotheses][-96:]
+    parts = [slice(start, start + 3) for start in range(0, 96, 3)]
+
+    def check(part: slice) -> None:
+        client = TranslationClient(server.url, "numbers", retries=0)
+        for _ in range(3):
+            assert client.translate(lines[part]) == expected[part]
+        client.close()
+
+    with server_of(folder, "numbers") as server, concurrent.futures.ThreadPoolExecutor(32) as pool:
+        waiting = [pool.submit(check, part) for part in parts]
+        aside = served(folder, "numbers", ".tmp-2")
+        shutil.copytree(served(folder, "numbers"), aside).rename(served(folder, "numbers", 2))
+        while server.versions.current == 1:
+            last = [pool.submit(check, part) for part in parts[::8]]
+            concurrent.futures.wait(last)
+            waiting += last
+        for future in waiting:
+            future.result(timeout=60)
+        grpc = GrpcTranslationClient(f"127.0.0.1:{server.grpc_port}", "numbers")
+        assert grpc.translate(lines) == expected
 
 
 def test_every_export_is_on_record(folder):
@@ -361,43 +397,44 @@ def test_every_export_is_on_record(folder):
     for name, longest in (("byte_bpe", 16), ("bart", 40)):
         record = record_of(folder, name)
         assert record["longest"] == longest and record["checkpoint"].startswith("step-")
-
-
-def test_versions_count_up_and_are_whole(folder, capsys):
     assert record_of(folder, "numbers")["checkpoint"] == "average"
-    run, out = str(folder / "sst2"), folder / "served" / "sst2"
-    assert main([run, str(out)]) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["1", "2"]
-    assert record_of(folder, "sst2", 2) == record_of(folder, "sst2")
-    assert main([run, str(out), "--version", "2"]) == 2
-    assert "--version 2 exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("place", "flags", "words"),
+    ("arguments", "words"),
     [
-        ("{tmp}", [], "is not a run"),
-        ("{tmp}/kind", [], "poetry run"),
-        ("{tmp}/damaged", [], "names no kind of run"),
-        ("{runs}/sst2", ["--checkpoint", "9"], "has no checkpoint 9"),
-        ("{runs}/numbers", ["--checkpoint", "9"], "has no checkpoint 9"),
-        *[(f"{{runs}}/{run}", ["--n-best", "2"], "--n-best") for run in ("sst2", "embedder")],
-        ("{runs}/byte_bpe", ["--n-best", "2"], "--n-best"),
-        ("{runs}/bart", ["--beam-size", "2"], "--beam-size"),
-        ("{runs}/numbers", ["--n-best", "99"], "n_best"),
-        ("{runs}/numbers", ["file"], "cannot be written"),
-        ("hugging-face:DIR", ["--checkpoint", "best"], "has one set of weights"),
+        ("{tmp} {tmp}/out", "is not a run"),
+        ("{tmp}/kind {tmp}/out", "poetry run"),
+        ("{tmp}/damaged {tmp}/out", "names no kind of run"),
+        ("{runs}/sst2 {tmp}/out --checkpoint 9", "has no checkpoint 9"),
+        ("{runs}/numbers {tmp}/out --checkpoint 9", "has no checkpoint 9"),
+        ("{runs}/sst2 {tmp}/out --n-best 2", "--n-best"),
+        ("{runs}/embedder {tmp}/out --n-best 2", "--n-best"),
+        ("{runs}/byte_bpe {tmp}/out --n-best 2", "--n-best"),
+        ("{runs}/bart {tmp}/out --beam-size 2", "--beam-size"),
+        ("{runs}/numbers {tmp}/out --n-best 99", "n_best"),
+        ("{runs}/numbers {tmp}/damaged/recipe.json/out", "cannot be written"),
+        ("{runs}/sst2 {runs}/served/sst2 --version 1", "--version 1 exists"),
+        ("hugging-face:DIR {tmp}/out --checkpoint best", "has one set of weights"),
     ],
 )
-def test_bad_requests_are_one_sentence(place, flags, words, folder, tmp_path, capsys):
+def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refused):
     for name, recipe in (("kind", '{"kind": "poetry"}'), ("damaged", "[]")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.json").write_text(recipe)
-    out = tmp_path / "out"
-    if flags == ["file"]:
-        out, flags = tmp_path / "file" / "out", []
-        (tmp_path / "file").write_text("")
-    assert main([place.format(tmp=tmp_path, runs=folder), str(out), *flags]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and words in error
-    assert not out.exists()
+    asked = [part.format(tmp=tmp_path, runs=folder) for part in arguments.split()]
+    refused(main, asked, words, tmp_path, folder / "served")
+
+
+@pytest.mark.parametrize(
+    ("decoding", "words"),
+    [
+        ("{beam", "--decoding {beam: "),
+        ('{"beams": 4}', "beams"),
+        ('{"beam_size": 0}', "beam_size=0 must be"),
+        ("{}", "nowhere.keras is no model that Keras saved"),
+    ],
+)
+def test_a_bad_keras_model_is_one_sentence(decoding, words, tmp_path, refused):
+    places = [str(tmp_path / name) for name in ("nowhere.keras", "vocabulary", "out")]
+    refused(keras_model.main, [*places, "--decoding", decoding], words, tmp_path)

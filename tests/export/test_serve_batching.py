@@ -12,11 +12,14 @@ from export.server.errors import Code, ServingError
 
 
 class Doubler:
-    """Doubles; fails on negative numbers; can be held up."""
+    """A model of one signature: doubles, unless told another way to its result; fails on negative
+    numbers; can be held up."""
 
     version = 1
 
-    def __init__(self):
+    def __init__(self, result=lambda x: x * 2):
+        self.signature = SimpleNamespace(name="double", batchable=True)
+        self.result = result
         self.calls = []
         self.gate = threading.Event()
         self.gate.set()
@@ -26,11 +29,7 @@ class Doubler:
         self.calls.append(len(inputs["x"]))
         if (inputs["x"] < 0).any():
             raise ServingError(Code.INVALID_ARGUMENT, f"negative: {inputs['x'].min()}")
-        return {"y": signature.result(inputs["x"])}
-
-
-def make_signature(result=lambda x: x * 2):
-    return SimpleNamespace(name="double", batchable=True, result=result)
+        return {"y": self.result(inputs["x"])}
 
 
 @pytest.fixture
@@ -40,39 +39,39 @@ def batcher():
     made.stop(5)
 
 
-def submit(batcher, model, signature, *values):
-    return batcher.submit(model, signature, {"x": np.array(values)}, len(values))
+def submit(batcher, model, *values):
+    return batcher.submit(model, model.signature, {"x": np.array(values)}, len(values))
 
 
 def test_concurrent_requests_are_merged_and_split(batcher):
-    model, signature = Doubler(), make_signature()
-    futures = [submit(batcher, model, signature, i, i + 100) for i in range(4)]
+    model = Doubler()
+    futures = [submit(batcher, model, i, i + 100) for i in range(4)]
     assert [f.result(5)["y"].tolist() for f in futures] == [[2 * i, 2 * i + 200] for i in range(4)]
     assert model.calls == [8]
 
 
 def test_a_lone_request_waits_no_longer_than_the_timeout(batcher):
     started = time.monotonic()
-    submit(batcher, Doubler(), make_signature(), 1).result(5)
+    submit(batcher, Doubler(), 1).result(5)
     assert 0.04 < time.monotonic() - started < 2
 
 
 def test_a_large_request_runs_alone_and_whole(batcher):
     model = Doubler()
-    assert len(submit(batcher, model, make_signature(), *range(30)).result(5)["y"]) == 30
+    assert len(submit(batcher, model, *range(30)).result(5)["y"]) == 30
     assert model.calls == [30]
 
 
 def test_different_widths_are_not_merged(batcher):
-    model, signature = Doubler(), make_signature()
-    narrow = batcher.submit(model, signature, {"x": np.zeros((2, 3))}, 2)
-    wide = batcher.submit(model, signature, {"x": np.zeros((2, 4))}, 2)
+    model = Doubler()
+    narrow = batcher.submit(model, model.signature, {"x": np.zeros((2, 3))}, 2)
+    wide = batcher.submit(model, model.signature, {"x": np.zeros((2, 4))}, 2)
     assert narrow.result(5)["y"].shape == (2, 3) and wide.result(5)["y"].shape == (2, 4)
 
 
 def test_an_error_in_a_batch_fails_only_the_guilty(batcher):
-    model, signature = Doubler(), make_signature()
-    good, bad, fine = (submit(batcher, model, signature, i) for i in (1, -2, 3))
+    model = Doubler()
+    good, bad, fine = (submit(batcher, model, i) for i in (1, -2, 3))
     assert good.result(5)["y"].tolist() == [2] and fine.result(5)["y"].tolist() == [6]
     with pytest.raises(ServingError, match="-2"):
         bad.result(5)
@@ -80,38 +79,38 @@ def test_an_error_in_a_batch_fails_only_the_guilty(batcher):
 
 
 def test_outputs_without_rows_end_the_merging(batcher):
-    model, signature = Doubler(), make_signature(lambda x: x.sum())
-    futures = [submit(batcher, model, signature, i) for i in (1, 2)]
+    model = Doubler(lambda x: x.sum())
+    futures = [submit(batcher, model, i) for i in (1, 2)]
     assert [int(f.result(5)["y"]) for f in futures] == [1, 2]
-    assert not signature.batchable
+    assert not model.signature.batchable
 
 
 def test_a_full_queue_refuses_at_once(batcher):
-    model, signature = Doubler(), make_signature()
+    model = Doubler()
     model.gate.clear()
-    futures = [submit(batcher, model, signature, *range(8))]
+    futures = [submit(batcher, model, *range(8))]
     while batcher.batches == 0:  # the worker holds the first batch
         time.sleep(0.01)
-    futures += [submit(batcher, model, signature, i) for i in range(20)]
+    futures += [submit(batcher, model, i) for i in range(20)]
     with pytest.raises(ServingError, match="20 requests are waiting") as caught:
-        submit(batcher, model, signature, 1)
+        submit(batcher, model, 1)
     assert caught.value.code == Code.RESOURCE_EXHAUSTED and caught.value.http_status == 503
     model.gate.set()
     assert all(f.result(5) for f in futures)
 
 
 def test_a_cancelled_request_is_not_run(batcher):
-    model, signature = Doubler(), make_signature()
-    assert submit(batcher, model, signature, 1).cancel()
-    assert submit(batcher, model, signature, 2).result(5)["y"].tolist() == [4]
+    model = Doubler()
+    assert submit(batcher, model, 1).cancel()
+    assert submit(batcher, model, 2).result(5)["y"].tolist() == [4]
     assert model.calls == [1]
 
 
 def test_stop_finishes_what_is_queued_and_refuses_more():
     batcher = Batcher(max_batch_size=8, timeout_ms=60_000, max_queue=20, workers=1)
-    model, signature = Doubler(), make_signature()
-    future = submit(batcher, model, signature, 5)
+    model = Doubler()
+    future = submit(batcher, model, 5)
     batcher.stop(5)
     assert future.result(0)["y"].tolist() == [10]
     with pytest.raises(ServingError, match="shutting down"):
-        submit(batcher, model, signature, 1)
+        submit(batcher, model, 1)

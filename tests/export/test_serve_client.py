@@ -1,5 +1,7 @@
 """The clients, against a live server and against none."""
 
+import concurrent.futures
+import functools
 import http.server
 import io
 import json
@@ -15,19 +17,24 @@ from export.client import (
     TranslationClient,
     TranslationError,
 )
-from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]
 
 
 @pytest.fixture(params=["rest", "grpc"])
-def client(request, live_server):
+def connect(request, live_server):
+    """Makes clients of the live server that speak a protocol."""
     if request.param == "rest":
-        made = TranslationClient(live_server.url, "toy", batch_size=2)
-    else:
-        made = GrpcTranslationClient(f"127.0.0.1:{live_server.grpc_port}", "toy", batch_size=2)
-    yield made
-    made.close()
+        return functools.partial(TranslationClient, live_server.url, "toy")
+    return functools.partial(GrpcTranslationClient, f"127.0.0.1:{live_server.grpc_port}", "toy")
+
+
+def candidates(line: str) -> list[Candidate]:
+    """Both translations of the toy."""
+    best, length = f"v1:{line.upper()}", len(line)
+    second = Candidate(f"{best}?", pytest.approx(-0.2 * length - 1))
+    return [Candidate(best, pytest.approx(-0.1 * length)), second]
 
 
 def free_port() -> int:
@@ -36,31 +43,45 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_translate_n_best_and_score(client):
+def test_translate_n_best_and_score(connect):
+    client = connect(batch_size=2)
     assert client.translate(LINES) == ["v1:" + line.upper() for line in LINES]
     assert client.translate([]) == []
-    (candidates,) = client.n_best(["abc"])
-    assert candidates == [
-        Candidate("v1:ABC", pytest.approx(-0.3)),
-        Candidate("v1:ABC?", pytest.approx(-1.6)),
-    ]
+    assert client.n_best(["abc"]) == [candidates("abc")]
     assert client.score(["abc", "a", "ab"], ["a", "a", ""]) == [-2.0, 0.0, -2.0]
     with pytest.raises(ValueError, match="2 sources but 1 targets"):
         client.score(["a", "b"], ["a"])
     with pytest.raises(TranslationError, match="a row says FAIL"):
         client.translate(["FAIL"])
+    client.close()
 
 
-def test_versions_and_names(live_server):
-    right = TranslationClient(live_server.url, "toy", version=1)
-    right.wait_until_ready(5)
-    assert right.translate(["a"]) == ["v1:A"]
-    wrong = TranslationClient(live_server.url, "toy", version=8)
+def test_32_concurrent_clients_each_get_their_own_answers(connect, live_server):
+    before = live_server.batcher.batches
+
+    def converse(number: int) -> None:
+        client = connect()
+        for i in range(8):
+            lines = [f"c{number} r{i} w{k}" for k in range(1 + i % 3)]
+            if number % 8 == 0 and i % 4 == 0:
+                with pytest.raises(TranslationError, match="FAIL"):
+                    client.n_best([*lines, "FAIL"])
+            else:
+                assert client.n_best(lines) == [candidates(line) for line in lines]
+        client.close()
+
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        list(pool.map(converse, range(32)))
+    assert live_server.batcher.batches - before < 32 * 8  # some were merged
+
+
+def test_versions_and_names(connect, live_server):
+    assert connect(version=1).translate(["a"]) == ["v1:A"]
     with pytest.raises(TranslationError, match="not found") as caught:
-        wrong.translate(["a"])
-    assert caught.value.status == 404
-    with pytest.raises(UserError, match="no server's address"):
-        TranslationClient("ftp://somewhere", "toy")
+        connect(version=8).translate(["a"])
+    assert caught.value.status in (404, "NOT_FOUND")
+    TranslationClient(live_server.url, "toy", version=1).wait_until_ready(5)
+    refuses("no server's address", TranslationClient, "ftp://somewhere", "toy")
 
 
 def test_a_refused_connection_is_tried_again_and_then_an_error():

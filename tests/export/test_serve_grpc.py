@@ -1,7 +1,5 @@
 """TensorFlow Serving's gRPC contract, on a live server."""
 
-import concurrent.futures
-
 import grpc
 import pytest
 import tensorflow as tf
@@ -130,14 +128,3 @@ def test_a_deadline_is_kept(prediction):
     with pytest.raises(grpc.RpcError) as caught:
         prediction.Predict(make_request("slow", steps=[300_000]), 0.2)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-def test_32_concurrent_calls(prediction):
-    def converse(client: int) -> bool:
-        words = [f"client {client} word {i}" for i in range(3)]
-        response = prediction.Predict(make_request(text=words), 60)
-        found = tf.make_ndarray(response.outputs["translations"])[:, 0].tolist()
-        return found == [f"v1:{word.upper()}".encode() for word in words]
-
-    with concurrent.futures.ThreadPoolExecutor(32) as pool:
-        assert all(pool.map(converse, range(128)))

@@ -29,18 +29,18 @@ def decode(body: str, which: Signature = TEXT):
     return json_tensors.decode_inputs(json_tensors.parse_body(body.encode()), which)
 
 
-def test_row_form_of_one_input_takes_values_or_objects():
-    for body in ('{"instances": ["a", "ü"]}', '{"instances": [{"text": "a"}, {"text": "ü"}]}'):
-        inputs, row_form = decode(body)
-        assert row_form
-        assert inputs["text"].tolist() == [b"a", "ü".encode()]
-
-
-def test_column_form_takes_a_value_or_an_object():
-    for body in ('{"inputs": ["a"]}', '{"inputs": {"text": ["a"]}}'):
-        inputs, row_form = decode(body)
-        assert not row_form
-        assert inputs["text"].tolist() == [b"a"]
+@pytest.mark.parametrize(
+    ("body", "row_form"),
+    [
+        ('{"instances": ["a", "ü"]}', True),
+        ('{"instances": [{"text": "a"}, {"text": "ü"}]}', True),
+        ('{"inputs": ["a", "ü"]}', False),
+        ('{"inputs": {"text": ["a", "ü"]}}', False),
+    ],
+)
+def test_one_input_takes_values_or_objects_in_rows_or_columns(body, row_form):
+    inputs, found = decode(body)
+    assert found == row_form and inputs["text"].tolist() == [b"a", "ü".encode()]
 
 
 def test_several_inputs():

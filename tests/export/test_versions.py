@@ -1,14 +1,28 @@
-"""A model's folder, on the disk and in a bucket: each version whole or not there."""
+"""Versions of a model, on the disk and in a bucket: written whole or not there; found, loaded,
+switched under load, dropped; broken ones passed over."""
 
+import concurrent.futures
+import itertools
+import os
 import resource
+import shutil
+import threading
+import time
 
 import pytest
 import tensorflow as tf
 
+from export.client import TranslationClient
 from export.module import write_version
+from export.server.config import ServerConfig
+from export.server.errors import ServingError
+from export.server.model_server import ModelServer
+from export.server.versions import VersionManager, find_versions
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests import ram_paths
+from tests.export.serving_toys import call
+from tests.harness import refuses
 
 
 class Doubled(tf.Module):
@@ -50,8 +64,7 @@ def test_a_version_is_whole(tmp_path, where):
     assert loaded(x=tf.constant(3.0))["y"].numpy() == 6.0
     assert storage.read_bytes(path / "assets.extra" / "vocabulary.json") == b"{}"
     assert sorted(entry.name for entry in storage.as_path(out).iterdir()) == ["1", "2"]
-    with pytest.raises(UserError, match="--version 2 exists"):
-        write(out, version=2)
+    refuses("--version 2 exists", write, out, version=2)
 
 
 def test_in_a_bucket_the_model_file_comes_last(tmp_path, monkeypatch):
@@ -66,9 +79,169 @@ def test_a_full_disk_leaves_the_older_version(tmp_path):
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
     try:
-        with pytest.raises(UserError, match=r"cannot be written: .*; choose another place"):
-            write(tmp_path)
+        refuses(r"cannot be written: .*; choose another place", write, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
     assert tf.saved_model.load(str(tmp_path / "1")).signatures
+
+
+def wait_for(condition, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+class FakeServable:
+    """Loads unless its saved_model.pb says "broken"."""
+
+    def __init__(self, path, version):
+        with open(os.path.join(path, "saved_model.pb")) as file:
+            if file.read() == "broken":
+                raise ValueError("truncated file")
+        self.version = version
+        self.closed = False
+
+    def warm_up(self):
+        pass
+
+    def close(self):
+        self.closed = True
+
+
+def publish(base, version, content="good"):
+    (base / str(version)).mkdir(exist_ok=True)
+    (base / str(version) / "saved_model.pb").write_text(content)
+
+
+@pytest.fixture
+def manager(tmp_path):
+    publish(tmp_path, 1)
+    made = VersionManager(str(tmp_path), "toy", poll_seconds=0.01, loader=FakeServable)
+    made.poll()
+    return made
+
+
+def settle(manager) -> int:
+    """Polls twice, until a copy was found unchanged; the version that is then served."""
+    manager.poll()
+    manager.poll()
+    return manager.current
+
+
+def states(manager):
+    return {status.version: status.state for status in manager.statuses()}
+
+
+def test_only_complete_integer_folders_are_versions(tmp_path):
+    for name in ("1", "0002", "x", ".tmp-3", "-4", "²"):
+        publish(tmp_path, name)
+    (tmp_path / "5").mkdir()
+    (tmp_path / "6").write_text("a file")
+    assert sorted(find_versions(str(tmp_path))) == [1, 2]
+
+
+def test_the_newest_version_is_taken_up_once_its_copy_has_settled(manager, tmp_path):
+    publish(tmp_path, 2)
+    manager.poll()
+    assert manager.current == 1  # seen for the first time: perhaps still being copied
+    manager.poll()
+    assert manager.current == 2
+    assert states(manager) == {2: "AVAILABLE", 1: "END"}
+    with pytest.raises(ServingError, match=r"Specific\(toy, 1\)"):
+        manager.acquire(1)
+
+
+def test_an_old_version_is_closed_after_its_last_request(manager, tmp_path):
+    lease = manager.acquire()
+    publish(tmp_path, 2)
+    settle(manager)
+    assert states(manager) == {2: "AVAILABLE", 1: "UNLOADING"} and not lease.servable.closed
+    lease.release()
+    lease.release()  # a second release is nothing
+    assert states(manager)[1] == "END" and lease.servable.closed
+
+
+def test_a_broken_version_is_reported_skipped_and_tried_again_when_it_changes(manager, tmp_path):
+    publish(tmp_path, 3, "broken")
+    for _ in range(3):
+        manager.poll()
+    (status,) = manager.statuses(3)
+    assert (manager.current, status.state) == (1, "END") and "truncated file" in status.message
+    publish(tmp_path, 2)  # an intact one below the broken one is better than version 1
+    assert settle(manager) == 2
+    publish(tmp_path, 3, "mended")
+    assert settle(manager) == 3
+
+
+def test_a_removed_version_is_dropped_only_if_another_exists(manager, tmp_path):
+    publish(tmp_path, 2)
+    settle(manager)
+    shutil.rmtree(tmp_path / "2")
+    assert settle(manager) == 1
+    shutil.rmtree(tmp_path / "1")
+    manager.poll()
+    assert manager.current == 1
+    shutil.rmtree(tmp_path)
+    manager.poll()
+    assert manager.current == 1
+
+
+def test_nothing_loaded_yet_is_unavailable(tmp_path):
+    manager = VersionManager(str(tmp_path), "toy", 1.0, loader=FakeServable)
+    with pytest.raises(ServingError, match="not loaded yet") as caught:
+        manager.acquire()
+    assert caught.value.http_status == 503
+
+
+def test_a_folder_of_which_no_version_loads_is_one_sentence(tmp_path):
+    publish(tmp_path, 1)
+    config = ServerConfig(str(tmp_path), "toy", rest_port=0, grpc_port=0)
+    with pytest.raises(UserError, match=r"no version in .* loads \(version 1: "):
+        ModelServer(config).start()
+
+
+def test_versions_come_and_go_under_load_without_an_error(model_folder, toy_versions):
+    """Version 2 is published, a broken 3 follows, 2 is removed again: no request fails."""
+    config = ServerConfig(
+        str(model_folder), "toy", rest_port=0, grpc_port=0, poll_seconds=0.05, workers=2
+    )
+    with ModelServer(config) as server:
+        stop, seen = threading.Event(), set()
+
+        def converse(number: int) -> None:
+            client = TranslationClient(server.url, "toy", retries=0)
+            for count in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
+                text = f"client {number} line {count}"
+                version, result = client.translate([text])[0].split(":", 1)
+                assert result == text.upper()
+                seen.add(version)
+            client.close()
+
+        pool = concurrent.futures.ThreadPoolExecutor(8)
+        clients = [pool.submit(converse, number) for number in range(8)]
+        try:
+            wait_for(lambda: "v1" in seen)
+            shutil.copytree(toy_versions / "2", model_folder / ".tmp-2")
+            os.rename(model_folder / ".tmp-2", model_folder / "2")
+            wait_for(lambda: "v2" in seen)
+            (model_folder / "3").mkdir()
+            (model_folder / "3" / "saved_model.pb").write_bytes(b"half of a file")
+            path = "/v1/models/toy/versions/3"
+            wait_for(lambda: call(server.rest_port, "GET", path)[0] == 200)
+            wait_for(
+                lambda: (
+                    call(server.rest_port, "GET", path)[1]["model_version_status"][0]["state"]
+                    == "END"
+                )
+            )
+            assert server.versions.current == 2
+            seen.clear()
+            shutil.rmtree(model_folder / "2")
+            wait_for(lambda: "v1" in seen)
+        finally:
+            stop.set()
+            pool.shutdown()
+        for client in clients:
+            client.result()
