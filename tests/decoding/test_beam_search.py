@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, beam_search
-from macaron_tf.decoding.beam_search import gather_beams, length_penalty, top_k
+from macaron_tf.decoding.beam_search import top_k
 from tests.decoding.toy import REAL_SIZE, Toy, searched, trimmed
 
 PENALTIES = {
@@ -13,6 +13,7 @@ PENALTIES = {
     "fairseq": lambda alpha, n: n**alpha,
     "none": lambda alpha, n: 1.0,
 }
+GNMT = functools.partial(PENALTIES["gnmt"], 0.6)
 
 
 def search(toy, sources, limit, jit=None, limits=None, **settings):
@@ -20,18 +21,24 @@ def search(toy, sources, limit, jit=None, limits=None, **settings):
     return searched(beam_search, toy, sources, config, config.beam_size, limit, jit, limits=limits)
 
 
+def check(toy, sources, found, expected, penalty) -> None:
+    """Compares the outputs of every source with lists of ids, and their numbers with the toy's."""
+    for b, (source, outputs) in enumerate(zip(sources, expected, strict=True)):
+        assert [trimmed(row) for row in found["ids"][b]] == outputs
+        lengths = [len(ids) for ids in outputs]
+        np.testing.assert_array_equal(found["lengths"][b], lengths)
+        log_probs = [toy.log_prob(source, ids) for ids in outputs]
+        np.testing.assert_allclose(found["log_probs"][b], log_probs, rtol=1e-4)
+        scores = [log_prob / penalty(n) for log_prob, n in zip(log_probs, lengths, strict=True)]
+        np.testing.assert_allclose(found["scores"][b], scores, rtol=1e-4)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_beam_of_one_is_greedy(seed):
     toy = Toy(seed)
     sources = toy.sources(8)
     found = search(toy, sources, 9, jit=False, beam_size=1)
-    for b, source in enumerate(sources):
-        greedy = toy.greedy(source, 9)
-        assert trimmed(found["ids"][b, 0]) == greedy
-        assert found["lengths"][b, 0] == len(greedy)
-        np.testing.assert_allclose(
-            found["log_probs"][b, 0], toy.log_prob(source, greedy), rtol=1e-4
-        )
+    check(toy, sources, found, [[toy.greedy(source, 9)] for source in sources], GNMT)
 
 
 @pytest.mark.parametrize(("name", "alpha"), [("gnmt", 0.6), ("fairseq", 1.0), ("none", 0.6)])
@@ -42,10 +49,8 @@ def test_large_beam_finds_the_best_of_all(name, alpha):
     settings = {"length_penalty": alpha, "length_penalty_name": name, "stopping": "exact"}
     found = search(toy, sources, limit, jit=False, beam_size=100, n_best=5, **settings)
     penalty = functools.partial(PENALTIES[name], alpha)
-    for b, source in enumerate(sources):
-        expected = toy.best(source, limit, penalty, count=5)
-        assert [trimmed(row) for row in found["ids"][b]] == [ids for _, ids in expected]
-        np.testing.assert_allclose(found["scores"][b], [s for s, _ in expected], rtol=1e-4)
+    expected = [toy.beam_search(source, limit, penalty, 3**limit)[:5] for source in sources]
+    check(toy, sources, found, expected, penalty)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
@@ -53,6 +58,7 @@ def test_exact_stopping_changes_nothing(alpha):
     """Against the same search in numpy, which always goes on to the limit."""
     limit = 30
     settings = {"beam_size": 3, "n_best": 2, "length_penalty": alpha, "stopping": "exact"}
+    penalty = functools.partial(PENALTIES["gnmt"], alpha)
     stopped_early = 0
     for seed in range(6):
         toy = Toy(seed)
@@ -60,11 +66,8 @@ def test_exact_stopping_changes_nothing(alpha):
         toy.calls = 0
         found = search(toy, sources, limit, **settings)
         stopped_early += toy.calls < limit
-        for b, source in enumerate(sources):
-            penalty = functools.partial(PENALTIES["gnmt"], alpha)
-            expected = toy.beam_search(source, limit, penalty, beam_size=3)[:2]
-            assert [trimmed(row) for row in found["ids"][b]] == [ids for _, ids in expected]
-            np.testing.assert_allclose(found["scores"][b], [s for s, _ in expected], rtol=1e-4)
+        expected = [toy.beam_search(source, limit, penalty, 3)[:2] for source in sources]
+        check(toy, sources, found, expected, penalty)
     assert stopped_early or alpha == 1.0  # where the bound is too loose for so short a limit
 
 
@@ -86,17 +89,12 @@ def test_outputs_are_sorted_distinct_ended_and_allowed():
     toy = Toy(5)
     sources = toy.sources(10)
     found = search(toy, sources, 8, jit=False, beam_size=6, n_best=6)
-    for b, source in enumerate(sources):
-        outputs = [trimmed(row) for row in found["ids"][b]]
+    expected = [[trimmed(row) for row in rows] for rows in found["ids"]]
+    check(toy, sources, found, expected, GNMT)
+    assert (np.diff(found["scores"]) <= 0).all()
+    for outputs in expected:
         assert len(set(outputs)) == 6
-        assert all(np.diff(found["scores"][b]) <= 0)
-        for n, ids in enumerate(outputs):
-            assert ids[-1] == 3
-            assert set(ids[:-1]) <= {1, 4, 5}
-            log_prob = toy.log_prob(source, ids)
-            np.testing.assert_allclose(found["log_probs"][b, n], log_prob, rtol=1e-4)
-            score = log_prob / PENALTIES["gnmt"](0.6, len(ids))
-            np.testing.assert_allclose(found["scores"][b, n], score, rtol=1e-4)
+        assert all(ids[-1] == 3 and set(ids[:-1]) <= {1, 4, 5} for ids in outputs)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -172,25 +170,6 @@ def test_saved_model_with_unknown_shapes(tmp_path):
         found = loaded.translate(tf.constant(sources), limits)
         expected = search(toy, sources, limit, n_best=2)
         np.testing.assert_array_equal(found["ids"], expected["ids"])
-
-
-def test_gather_beams_reorders_axis_one():
-    x = tf.reshape(tf.range(12), [2, 3, 2])
-    moved = gather_beams({"x": x, "y": [x[:, :, 0]]}, tf.constant([[2, 0, 0], [1, 1, 2]]))
-    np.testing.assert_array_equal(moved["x"][0], x.numpy()[0, [2, 0, 0]])
-    np.testing.assert_array_equal(moved["y"][0][1], x.numpy()[1, [1, 1, 2], 0])
-
-
-@pytest.mark.parametrize(
-    ("name", "alpha", "lengths", "expected"),
-    [
-        ("gnmt", 1.0, [1, 7], [1, 2]),
-        ("fairseq", 0.5, [1, 4], [1, 2]),
-        ("none", 0.5, [1, 4], [1, 1]),
-    ],
-)
-def test_length_penalties(name, alpha, lengths, expected):
-    np.testing.assert_allclose(length_penalty(tf.constant(lengths), name, alpha), expected)
 
 
 @pytest.mark.parametrize("jit", [False, True])

@@ -1,7 +1,7 @@
 import pytest
 
 from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, SamplingConfig
-from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 BEAM = {
     "beam_size": (0, 2.5),
@@ -32,5 +32,4 @@ TEXT = {"temperature": (-1.0,), "top_p": (0.0,), "max_tokens": (0,), "min_tokens
     ],
 )
 def test_a_bad_field_is_named(kind, field, value):
-    with pytest.raises(UserError, match=field):
-        kind(**{field: value})
+    refuses(field, kind, **{field: value})

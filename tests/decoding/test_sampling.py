@@ -15,8 +15,7 @@ from macaron_tf.decoding.sampling import (
     threefry,
     uniforms,
 )
-from macaron_tf.models import EncoderConfig, LanguageModel
-from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, searched, shaken, trimmed
+from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, greedy, language_model, searched, trimmed
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -94,19 +93,15 @@ def run_sample(toy, sources, limit, seed=0, jit=False, **settings):
     return searched(sample, toy, sources, config, config.num_samples, limit, jit, seed=seed)
 
 
-def first_tokens(draws, seed=0, **settings):
+def first_tokens(draws, **settings):
     """The first token of many samples from one distribution over ids 0 to 7, id 7 barred."""
+
+    def decode_step(tokens, index, context, cache):
+        return tf.tile(LOGITS[None, None], [1, draws, 1]), cache
+
     config = SamplingConfig(num_samples=draws, **settings)
-    return sample(
-        lambda tokens, index, context, cache: (tf.tile(LOGITS[None, None], [1, draws, 1]), cache),
-        None,
-        {},
-        1,
-        config,
-        2,
-        seed=seed,
-        vocabulary_size=7,
-    )["ids"].numpy()[0, :, 0]
+    found = sample(decode_step, None, {}, 1, config, 2, seed=0, vocabulary_size=7)
+    return found["ids"].numpy()[0, :, 0]
 
 
 def check_frequencies(tokens, probabilities):
@@ -194,9 +189,7 @@ P, N = 6, 5
 
 @functools.cache
 def small(kind):
-    options = {"dropout": 0.0, "attention_dropout": 0.0, "num_segments": 0, "max_length": 16}
-    config = EncoderConfig(V, 16, 32, 2, 2, causal=True, **options, **MODELS[kind])
-    return shaken(LanguageModel(config))
+    return language_model(V, **MODELS[kind])
 
 
 def asked(rows=ROWS, samples=2, limits=N, seed=1):
@@ -238,15 +231,7 @@ def test_greedy_is_the_argmax_of_the_whole_model(kind):
     rows = [ROWS[0], ROWS[2]]  # three tokens of both are read at once
     found, next_logits = run(model, asked(rows), rules), without_cache(model)
     for b, prompt in enumerate(rows):
-        row, log_prob = list(prompt), 0.0
-        for _ in range(N):
-            logits = next_logits(row)
-            token = int(np.where(barred(np.arange(V)), -np.inf, logits).argmax())
-            log_prob += logits[token] - np.log(np.exp(logits).sum())
-            row.append(token)
-            if token == END:
-                break
-        new = row[len(prompt) :]
+        new, log_prob = greedy(next_logits, prompt, N, barred(np.arange(V)))
         for k in range(2):
             assert found["ids"][b, k].tolist() == new + [0] * (N - len(new))
             assert found["lengths"][b, k] == len(new)

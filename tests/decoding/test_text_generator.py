@@ -4,11 +4,11 @@ import tensorflow as tf
 
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator
 from macaron_tf.decoding.text_generator import fill_context
-from macaron_tf.errors import UserError
 from macaron_tf.models.config import EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.text import WordPieceVocabulary
-from tests.decoding.toy import shaken
+from tests.decoding.toy import greedy, shaken
+from tests.harness import refuses
 
 EXAMPLES = [[1, 1, 1], [2, 2, 2, 2, 2], [3], [4, 4]]
 
@@ -62,19 +62,20 @@ def test_answers_are_the_argmax_of_the_whole_model_and_a_stream_says_the_same(mo
     texts = ["cat [MASK] the mat", "a dog sat ."]
     config = GenerationConfig(temperature=0.0, max_tokens=5)
     for text, [found] in zip(texts, generator.complete(texts, config), strict=True):
-        source, target = np.array([generator.row(text)], np.int32), [2]
-        for _ in range(5):
-            inputs = {"source": source, "target": np.array([target], np.int32)}
-            logits = np.asarray(model(inputs))[0, -1]
-            target.append(int(np.where(generator.barred, -np.inf, logits).argmax()))
-            if target[-1] == 3:
-                break
-        answer = b"".join(generator.detokenizer.token_bytes[i] for i in target[1:]).decode()
+        source = np.array([generator.row(text)], np.int32)
+
+        def next_logits(target, source=source):
+            target = np.array([target], np.int32)
+            return np.asarray(model({"source": source, "target": target}))[0, -1]
+
+        ids, log_prob = greedy(next_logits, [2], 5, generator.barred)
+        answer = b"".join(generator.detokenizer.token_bytes[i] for i in ids).decode()
         assert found.text == answer.removeprefix(" ")
-        assert found.length == len(target) - 1
+        assert found.length == len(ids)
+        assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
         assert "".join(generator.stream(text, config)) == found.text
 
 
 def test_a_text_beyond_the_positions_is_refused(model, vocabulary):
-    with pytest.raises(UserError, match="shorten it"):
-        SequenceGenerator(model, vocabulary, longest=4).row("the cat sat on the mat .")
+    generator = SequenceGenerator(model, vocabulary, longest=4)
+    refuses("shorten it", generator.row, "the cat sat on the mat .")

@@ -1,11 +1,11 @@
 """A small recurrent scorer whose state is a cache, in TensorFlow and in numpy; greedy search."""
 
-import itertools
-
 import numpy as np
+import scipy.special
 import tensorflow as tf
 
 from macaron_tf.decoding import BeamSearchConfig, translate_ids
+from macaron_tf.models import EncoderConfig, LanguageModel
 
 BOS, EOS = 2, 3
 SIZE = 7  # PAD, UNK, BOS, EOS and three words
@@ -40,8 +40,7 @@ class Toy:
         state, rows = np.zeros(self.width), []
         for token in [BOS, *ids]:
             state = np.tanh(state @ self.mix + self.embedding[token] + source)
-            logits = state @ self.output
-            rows.append(logits - np.log(np.exp(logits).sum()))
+            rows.append(scipy.special.log_softmax(state @ self.output))
         return np.array(rows)
 
     def log_prob(self, source: np.ndarray, ids) -> float:
@@ -49,20 +48,11 @@ class Toy:
         rows = self.log_probs(source, ids[:-1])
         return float(sum(row[token] for row, token in zip(rows, ids, strict=True)))
 
-    def outputs(self, limit: int):
-        """Every output of up to `limit` tokens with EOS."""
-        words = [i for i in range(REAL_SIZE) if i not in (0, BOS, EOS)]
-        for length in range(limit):
-            for ids in itertools.product(words, repeat=length):
-                yield (*ids, EOS)
+    def beam_search(self, source: np.ndarray, limit: int, penalty, beam_size: int) -> list[tuple]:
+        """All that ended, best first; never stops before the limit.
 
-    def best(self, source: np.ndarray, limit: int, penalty, count: int = 1) -> list:
-        """The `count` best of all outputs as (score, ids), best first."""
-        scored = [(self.log_prob(source, y) / penalty(len(y)), y) for y in self.outputs(limit)]
-        return sorted(scored, reverse=True)[:count]
-
-    def beam_search(self, source: np.ndarray, limit: int, penalty, beam_size: int) -> list:
-        """All that ended, as (score, ids), best first; never stops before the limit."""
+        Beams as many as there are outputs of that length leave none out.
+        """
         live, ended = [(0.0, ())], []
         for length in range(1, limit + 1):
             following = []
@@ -74,18 +64,27 @@ class Toy:
             considered = following if length == limit else following[:beam_size]
             ended += [(p / penalty(length), ids) for p, ids in considered if ids[-1] == EOS]
             live = [(p, ids) for p, ids in following if ids[-1] != EOS][:beam_size]
-        return sorted(ended, reverse=True)
+        return [ids for _, ids in sorted(ended, reverse=True)]
 
     def greedy(self, source: np.ndarray, limit: int) -> tuple:
-        ids = []
-        while len(ids) + 1 < limit:
-            row = self.log_probs(source, ids)[-1]
-            row[[0, BOS]] = -np.inf
-            token = int(row[:REAL_SIZE].argmax())
-            ids.append(token)
-            if token == EOS:
-                return tuple(ids)
-        return (*ids, EOS)
+        barred = np.isin(np.arange(SIZE), (0, BOS, REAL_SIZE))
+        ids, _ = greedy(lambda ids: self.log_probs(source, ids)[-1], [], limit - 1, barred)
+        return tuple(ids) if EOS in ids else (*ids, EOS)
+
+
+def greedy(next_logits, start: list[int], most: int, barred: np.ndarray) -> tuple[list, float]:
+    """The likeliest tokens behind `start`, up to EOS or `most` of them, and their log P.
+
+    Args:
+        next_logits: of a row of ids, `(V,)`.
+        barred: ids that are never taken, `(V,)` of bool.
+    """
+    new, log_prob = [], 0.0
+    while len(new) < most and EOS not in new:
+        logits = next_logits([*start, *new])
+        new.append(int(np.where(barred, -np.inf, logits).argmax()))
+        log_prob += logits[new[-1]] - scipy.special.logsumexp(logits)
+    return new, log_prob
 
 
 def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **options) -> dict:
@@ -109,6 +108,14 @@ def shaken(model, scale: float = 0.3, seed: int = 1):
     rng = np.random.default_rng(seed)
     model.set_weights([w + rng.normal(0, scale, w.shape) for w in model.get_weights()])
     return model
+
+
+def language_model(vocab_size: int, **options) -> LanguageModel:
+    """A tiny causal model."""
+    sizes = {"num_segments": 0, "max_length": 16}
+    return shaken(
+        LanguageModel(EncoderConfig(vocab_size, 16, 32, 2, 2, causal=True, **sizes, **options))
+    )
 
 
 def trimmed(row) -> tuple:
