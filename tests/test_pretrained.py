@@ -8,7 +8,7 @@ import pytest
 
 import macaron_tf
 from macaron_tf.errors import UserError
-from tests.interop.bert_directory import write_bert
+from tests.interop.toys import write_bert
 
 
 def test_another_librarys_directory_is_loaded(tmp_path):

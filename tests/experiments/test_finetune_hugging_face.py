@@ -23,8 +23,7 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
-from tests.interop import test_parity_decoders_huggingface as decoders
-from tests.interop import test_parity_xlnet_huggingface as xlnet
+from tests.interop import test_parity_language_models as language_models
 from tests.interop.test_parity_encoders import batch, make, ours_of
 from tests.interop.test_vocabularies import XLNET, train_sentencepiece
 
@@ -48,7 +47,7 @@ def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
 
 
 def test_a_language_models_scores_come_along(tmp_path):
-    decoders.make("gpt2", tmp_path)
+    language_models.make("gpt2", tmp_path)
     read = read_language_model(tmp_path)
     init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "mrpc", name="gpt")
     assert recipe.model_config(init.vocabulary.size) == read.network.config
@@ -66,9 +65,8 @@ def xlnet_place(tmp_path_factory):
     directory = tmp_path_factory.mktemp("xlnet")
     (directory / "spiece.model").write_bytes(train_sentencepiece(**XLNET))
     tokenizer = transformers.XLNetTokenizer.from_pretrained(directory)
-    model = xlnet.make(
-        directory, "XLNetForSequenceClassification", vocab_size=len(tokenizer), num_labels=2
-    )
+    options = {"vocab_size": len(tokenizer), "num_labels": 2}
+    model = language_models.make("xlnet", directory, "ForSequenceClassification", **options)
     return model, tokenizer, f"hugging-face:{directory}"
 
 
@@ -99,7 +97,8 @@ def test_xlnet_classifies_as_theirs(xlnet_place):
 def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path):
     run, given = tmp_path / "run", xlnet_place[-1]
     if system == "gpt":
-        decoders.make("gpt", tmp_path, vocab_size=decoders.write_gpt_vocabulary(tmp_path))
+        size = language_models.write_gpt_vocabulary(tmp_path)
+        language_models.make("gpt", tmp_path, vocab_size=size)
         given = f"hugging-face:{tmp_path}"
     for split in ("train", "validation"):
         rows = [("the wheel", "he", "1"), ("well, hell", "1,234 we", "0")] * 4
@@ -118,10 +117,9 @@ def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path
 
 @pytest.mark.parametrize("family", ["xlm", "gpt", "xlnet"])
 def test_a_model_without_a_vocabulary_is_refused(family, tmp_path):
-    {
-        "xlm": lambda: make("xlm", "Model", tmp_path),
-        "gpt": lambda: decoders.make("gpt", tmp_path),
-        "xlnet": lambda: xlnet.make(tmp_path, "XLNetModel"),
-    }[family]()
+    if family == "xlm":
+        make(family, "Model", tmp_path)
+    else:
+        language_models.make(family, tmp_path)
     with pytest.raises(UserError, match="has no tokenizer beside it"):
         read_init(f"hugging-face:{tmp_path}")

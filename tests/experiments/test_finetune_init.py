@@ -19,7 +19,7 @@ from tests.experiments.task_toys import (
     not_yet_trained,
     write_untrained,
 )
-from tests.interop.bert_directory import write_bert
+from tests.interop.toys import write_bert
 
 
 def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):

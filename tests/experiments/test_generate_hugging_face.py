@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 import torch
 
 from tests.interop.test_encoder_decoders import bart_directory, t5_directory
-from tests.interop.test_parity_decoders_huggingface import make, write_gpt_vocabulary
+from tests.interop.test_parity_language_models import make, write_gpt_vocabulary
 
 TEXT, TOKENS = "hello well, the wheel", 12
 

@@ -12,9 +12,9 @@ from macaron_tf.decoding import (
     SequenceGenerator,
     translate_ids,
 )
-from macaron_tf.errors import UserError
 from macaron_tf.interop import import_encoder_decoder, read_encoder_decoder
 from tests.decoding.toy import check_greedy
+from tests.harness import refuses
 from tests.interop.test_vocabularies import byte_pair_tokenizer, train_sentencepiece
 
 torch = pytest.importorskip("torch")
@@ -208,8 +208,7 @@ def test_beam_search_of_a_fixed_length_agrees():
 )
 def test_what_has_no_place_in_our_model_is_refused(system, changes, reason):
     config = (marian() if system == "marian" else t5(False)).config.to_dict()
-    with pytest.raises(UserError, match=reason):
-        import_encoder_decoder({}, {**config, **changes})
+    refuses(reason, import_encoder_decoder, {}, {**config, **changes})
 
 
 def test_a_wrong_directory_is_one_sentence(tmp_path):
@@ -222,8 +221,7 @@ def test_a_wrong_directory_is_one_sentence(tmp_path):
         ),
     ):
         change()
-        with pytest.raises(UserError, match=reason):
-            read_encoder_decoder(tmp_path)
+        refuses(reason, read_encoder_decoder, tmp_path)
 
 
 def t5_directory(directory):

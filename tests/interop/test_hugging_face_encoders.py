@@ -10,10 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder, read_sentence_transformer
-from tests.harness import numpy_of, softmax
-from tests.interop.bert_directory import (
+from tests.harness import numpy_of, refuses, softmax
+from tests.interop.toys import (
     CONFIG,
     MODULES,
     WORDS,
@@ -129,15 +128,13 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
         (model, {"type": "WordLevel"}, "no WordPiece vocabulary"),
     ):
         part.update(change)
-        with pytest.raises(UserError, match=reason):
-            read()
+        refuses(reason, read)
 
 
 def test_nothing_says_whether_text_is_lower_cased(tmp_path):
     write_bert(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(UserError, match="give lower_case=True or False"):
-        read_encoder(tmp_path)
+    refuses("give lower_case=True or False", read_encoder, tmp_path)
     assert not read_encoder(tmp_path, lower_case=False).vocabulary.lower_case
 
 
@@ -169,8 +166,7 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(changes, reason, tmp_path):
-    with pytest.raises(UserError, match=reason):
-        read_encoder(write_bert(tmp_path, **changes))
+    refuses(reason, read_encoder, write_bert(tmp_path, **changes))
 
 
 def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
@@ -178,16 +174,14 @@ def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
     del config["num_hidden_layers"], config["type_vocab_size"]
     write_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"no encoder\.layer\.2\."):  # of 12
-        read_encoder(tmp_path)
+    refuses(r"no encoder\.layer\.2\.", read_encoder, tmp_path)  # of 12
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
     read = read_encoder(tmp_path).network.config
     assert (read.num_segments, read.dropout) == (2, 0.0)
 
 
 def test_missing_and_damaged_files_are_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"no config\.json"):
-        read_encoder(tmp_path)
+    refuses(r"no config\.json", read_encoder, tmp_path)
     write_bert(tmp_path)
     weights = tmp_path / "model.safetensors"
     for change, reason in (
@@ -198,8 +192,7 @@ def test_missing_and_damaged_files_are_one_sentence(tmp_path):
         (lambda: (tmp_path / "config.json").write_text("{"), r"config\.json is no JSON"),
     ):
         change()
-        with pytest.raises(UserError, match=reason):
-            read_encoder(tmp_path)
+        refuses(reason, read_encoder, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +202,7 @@ def test_a_missing_package_is_named(package, file, tmp_path, monkeypatch):
     write_bert(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / file)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=f"pip install {package}"):
-        read_encoder(tmp_path)
+    refuses(f"pip install {package}", read_encoder, tmp_path)
 
 
 def read_sentence(directory, **changes):
@@ -255,8 +247,7 @@ TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
     ],
 )
 def test_another_sentence_encoder_is_refused(changes, reason, tmp_path):
-    with pytest.raises(UserError, match=reason):
-        read_sentence(tmp_path, **changes)
+    refuses(reason, read_sentence, tmp_path, **changes)
 
 
 def test_missing_files_of_modules_are_named(tmp_path):
@@ -266,5 +257,4 @@ def test_missing_files_of_modules_are_named(tmp_path):
         ("modules.json", r"it has no modules\.json"),
     ):
         (tmp_path / file).unlink()
-        with pytest.raises(UserError, match=reason):
-            read_sentence_transformer(tmp_path)
+        refuses(reason, read_sentence_transformer, tmp_path)

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from macaron_tf.errors import UserError
 from macaron_tf.interop import (
     copy_keras_hub,
     import_keras_hub_bert,
@@ -23,8 +22,8 @@ from macaron_tf.models import (
     PretrainingEncoder,
 )
 from tests.decoding.toy import check_greedy
-from tests.harness import ids, numpy_of
-from tests.interop.bert_parity import check_equal, noise
+from tests.harness import ids, numpy_of, refuses
+from tests.interop.toys import check_equal, noise
 
 keras_hub = pytest.importorskip("keras_hub")
 
@@ -163,8 +162,7 @@ def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):
         (lambda: config.write_text('{"class_name": "BertBackbone"}'), r"no tokenizer\.json"),
     ):
         change()
-        with pytest.raises(UserError, match=reason):
-            read_keras_hub_bert(tmp_path)
+        refuses(reason, read_keras_hub_bert, tmp_path)
 
 
 class KerasHubModel:
@@ -240,8 +238,7 @@ def test_logits_and_greedy_decoding_of_keras_hub_layers_agree(pre_norm):
 )
 def test_weights_that_do_not_fit_are_refused(change, reason):
     theirs = KerasHubModel(pre_norm=True)
-    with pytest.raises(UserError, match=reason):
-        copy_keras_hub(our_model(norm="pre"), *change(theirs))
+    refuses(reason, copy_keras_hub, our_model(norm="pre"), *change(theirs))
 
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -356,14 +353,12 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
 )
 def test_another_model_garden_model_is_refused(config, reason, tmp_path):
     write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network), **config)
-    with pytest.raises(UserError, match=reason):
-        read_model_garden_bert(tmp_path, lower_case=True)
+    refuses(reason, read_model_garden_bert, tmp_path, lower_case=True)
 
 
 def test_a_folder_that_is_no_model_garden_bert_is_one_sentence(tmp_path):
     def read(reason):
-        with pytest.raises(UserError, match=reason):
-            read_model_garden_bert(tmp_path, lower_case=True)
+        refuses(reason, read_model_garden_bert, tmp_path, lower_case=True)
 
     read(r"has no bert_config\.json")
     write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network))

@@ -11,9 +11,9 @@ import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.errors import UserError
 from macaron_tf.interop.vocabularies import read_t5_vocabulary, read_vocabulary
 from macaron_tf.text.byte_pairs import BytePairVocabulary
+from tests.harness import refuses
 
 TRAINING = [
     "The quick brown fox jumped over the lazy dog, and the dog didn't mind it at all.",
@@ -221,5 +221,4 @@ def test_other_files_are_refused(tmp_path):
         for file in removed:
             (tmp_path / file).unlink()
         (tmp_path / name).write_text(contents)
-        with pytest.raises(UserError, match=reason):
-            read_vocabulary(tmp_path)
+        refuses(reason, read_vocabulary, tmp_path)

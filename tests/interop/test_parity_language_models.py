@@ -1,30 +1,44 @@
-"""GPT and GPT-2 against Hugging Face (PyTorch), read from directories."""
+"""GPT, GPT-2 and XLNet against Hugging Face (PyTorch), read from directories.
+
+Of XLNet: content stream, permutation masks, both streams, memory.
+"""
 
 import json
 
 import numpy as np
 import pytest
 
-from macaron_tf.errors import UserError
-from macaron_tf.interop import read_language_model
+from macaron_tf.interop import read_language_model, read_xlnet
 from macaron_tf.interop.vocabularies import read_gpt2_vocabulary
 from macaron_tf.text.byte_pairs import byte_alphabet
-from tests.harness import numpy_of
-from tests.interop.bert_parity import check_equal, save_random
+from tests.harness import numpy_of, refuses
+from tests.interop.toys import check_equal, save_random
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
 LENGTH = 16
-SHAPES = {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": LENGTH}
+SHAPES = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": LENGTH}
+L, B, V = 9, 2, 29  # of XLNet
+XLNET = {
+    "vocab_size": V,
+    "d_model": 32,
+    "d_inner": 48,
+    "n_layer": 3,
+    "n_head": 4,
+    "mem_len": 6,
+    "initializer_range": 0.3,
+}
 END = "<|endoftext|>"
 FAMILIES = {
-    "gpt": ("OpenAIGPT", {"afn": "gelu"}),
-    "gpt of relu": ("OpenAIGPT", {"afn": "relu"}),
-    "gpt2": ("GPT2", {}),
-    "gpt2 of another width": ("GPT2", {"n_inner": 48, "activation_function": "gelu"}),
+    "gpt": ("OpenAIGPT", {**SHAPES, "afn": "gelu"}),
+    "gpt of relu": ("OpenAIGPT", {**SHAPES, "afn": "relu"}),
+    "gpt2": ("GPT2", SHAPES),
+    "gpt2 of another width": ("GPT2", {**SHAPES, "n_inner": 48, "activation_function": "gelu"}),
+    "xlnet": ("XLNet", XLNET),
 }
+GPTS = [family for family in FAMILIES if family != "xlnet"]
 
 
 def write_merges(directory, names, merges, last=()) -> int:
@@ -53,13 +67,11 @@ def make(family, directory, head="LMHeadModel", **options):
     name, settings = FAMILIES[family]
     if name == "GPT2":
         options = {"vocab_size": write_vocabulary(directory), **options}
-    config = getattr(transformers, f"{name}Config")(
-        **{"vocab_size": 37, **SHAPES, **settings, **options}
-    )
+    config = getattr(transformers, f"{name}Config")(**{**settings, **options})
     return save_random(getattr(transformers, name + head), config, directory)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GPTS)
 def test_logits_and_log_probabilities_agree(family, tmp_path):
     theirs = make(family, tmp_path)
     read = read_language_model(tmp_path)
@@ -148,21 +160,91 @@ def test_heads_that_ours_has_not_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("family", "options", "reason"),
     [
-        ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=True: only False"),
-        ({"add_cross_attention": True}, "add_cross_attention=True: only False"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=True: only False"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True: only False"),
+        ("xlnet", {"attn_type": "uni"}, "attn_type="),
+        ("xlnet", {"bi_data": True}, "bi_data="),
     ],
 )
-def test_what_has_no_place_in_our_model_is_refused(options, reason, tmp_path):
-    make("gpt2", tmp_path, **options)
-    with pytest.raises(UserError, match=reason):
-        read_language_model(tmp_path)
+def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):
+    make(family, tmp_path, **options)
+    refuses(reason, read_xlnet if family == "xlnet" else read_language_model, tmp_path)
 
 
 def test_a_vocabulary_of_another_model_is_refused(tmp_path):
     make("gpt2", tmp_path)
     numbers = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
-    with pytest.raises(UserError, match="another model's vocabulary"):
-        read_language_model(tmp_path)
+    refuses("another model's vocabulary", read_language_model, tmp_path)
+
+
+def drawn(seed=0):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(5, V, (B, L))
+    order = np.full((B, L), -1)
+    positions = np.array([[1, 4, 6], [0, 5, 8]])
+    for row in range(B):
+        order[row, positions[row]] = rng.permutation(3)
+    segment_ids = (np.arange(L) > np.array([[4], [6]])).astype("int32")
+    return {
+        "token_ids": ids.astype("int32"),
+        "segment_ids": segment_ids,
+        "order": order.astype("int32"),
+        "masked_positions": positions.astype("int32"),
+    }
+
+
+def hidden_states(theirs, read, batch, **more):
+    with torch.no_grad():
+        return theirs(
+            input_ids=torch.tensor(read.ids[batch["token_ids"]]),
+            token_type_ids=torch.tensor(batch["segment_ids"]),
+            **more,
+        )
+
+
+@pytest.mark.parametrize(("options", "padded"), [({}, 0), ({"clamp_len": 4}, 0), ({}, 3)])
+def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, options, padded):
+    theirs = make("xlnet", tmp_path, "Model", **options)
+    read, batch = read_xlnet(tmp_path), drawn()
+    batch["token_ids"][1, L - padded :] = 0
+    real = batch["token_ids"] != 0
+    mask = torch.tensor(real.astype("float32"))
+    expected = hidden_states(theirs, read, batch, attention_mask=mask).last_hidden_state.numpy()
+    inputs = {name: batch[name] for name in ("token_ids", "segment_ids")}
+    found = numpy_of(read.network.encoder(inputs))
+    np.testing.assert_allclose(found[real], expected[real], atol=1e-4)
+
+
+def test_both_streams_with_a_permutation_and_a_memory(tmp_path):
+    theirs = make("xlnet", tmp_path)
+    read = read_xlnet(tmp_path)
+    mems, past = None, read.network.init_memory(B)
+    for seed in range(3):  # the second and third segment look back
+        batch = drawn(seed)
+        order, positions = batch["order"], batch["masked_positions"]
+        # Theirs: 1 where i may not see j; a content always sees itself.
+        hidden = order[:, None, :] >= order[:, :, None]
+        hidden &= order[:, None, :] >= 0
+        mapping = np.eye(L, dtype="float32")[positions]  # (B, P, L)
+        found = hidden_states(
+            theirs,
+            read,
+            batch,
+            perm_mask=torch.tensor(hidden.astype("float32")),
+            target_mapping=torch.tensor(mapping),
+            mems=mems,
+            use_mems=True,
+            output_hidden_states=True,
+        )
+        outputs = read.network({**batch, "memory": past})
+        mems, past = found.mems, outputs["memory"]
+        content, query = found.hidden_states[-2:]  # of the last layer
+        np.testing.assert_allclose(numpy_of(outputs["content"]), content.numpy(), atol=2e-5)
+        np.testing.assert_allclose(numpy_of(outputs["query"]), query.numpy(), atol=2e-5)
+        logits = numpy_of(outputs["masked_language"])[..., : len(read.ids)]
+        np.testing.assert_allclose(logits, found.logits.numpy()[..., read.ids], atol=5e-5)
+        scores = numpy_of(outputs["masked_language"])
+        assert (scores[..., len(read.ids) :] < -1e3).all()
