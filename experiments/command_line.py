@@ -22,7 +22,7 @@ Command = tuple[str, str, str, tuple[Part, ...]]
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
 
-def program(module: str, text: str, forms: str, *commands: Command) -> Callable[..., int]:
+def program(module: str, text: str, *commands: Command, forms: str = "") -> Callable[..., int]:
     """The `main` of `python -m MODULE COMMAND`.
 
     Args:
@@ -37,7 +37,7 @@ def program(module: str, text: str, forms: str, *commands: Command) -> Callable[
 
 
 def single_program(
-    module: str, text: str, forms: str, run: str, *parts: Part
+    module: str, text: str, run: str, *parts: Part, forms: str = ""
 ) -> Callable[..., int]:
     """The `main` of `python -m MODULE`, which has no sub-commands; see `program`."""
     parser, _ = _parser(module, text, forms)

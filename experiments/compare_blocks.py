@@ -16,7 +16,7 @@ import pathlib
 import sys
 
 from experiments import command_line as cli
-from experiments import figures, registry, studies
+from experiments import registry, studies
 from experiments.translate.recipe import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric, paired_bootstrap
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
         label: studies.curves(rows, "block", "step", metric)
         for metric, label in (("loss", "loss (smoothed, nats a token)"), ("bleu", "greedy BLEU"))
     }
-    figures.mean_curves(panels, out / f"{options.name}.png", "updates", "validation")
+    studies.mean_curves(panels, out / f"{options.name}.png", "updates", "validation")
 
 
 def _train_and_score(options: argparse.Namespace, run: pathlib.Path, settings: list[str]) -> dict:
@@ -131,7 +131,6 @@ def _report(rows: list[dict], tests: list[dict], blocks: list[str]) -> list[str]
 main = cli.single_program(
     "experiments.compare_blocks",
     __doc__,
-    "",
     "experiments.compare_blocks:run",
     cli.argument("--recipe", "default %(default)s", default="multi30k_macaron_tiny"),
     cli.argument("--blocks BLOCK", "default macaron transformer", nargs=2, default=_BLOCKS),

@@ -71,7 +71,6 @@ def serve(options: argparse.Namespace) -> None:
 main = cli.single_program(
     "experiments.data_service",
     __doc__,
-    "",
     "experiments.data_service:serve",
     cli.number("--port PORT", "for requests; batches are sent from PORT + 1 (default 5050)", 5050),
     cli.argument(

@@ -110,7 +110,6 @@ def _serve(served: pathlib.Path) -> None:
 main = cli.single_program(
     "experiments.demo",
     __doc__,
-    "",
     "experiments.demo:run",
     cli.argument("--run DIR", "folder of the run (default %(default)s)", default="runs/demo"),
     cli.settings("training.max_minutes=5 or data.target_language=fr"),

@@ -109,7 +109,6 @@ def run(options: argparse.Namespace) -> int:
 main = cli.single_program(
     "experiments.benchmarks",
     __doc__,
-    "",
     "experiments.benchmarks.__main__:run",
     cli.argument("--only", _KNOWN, nargs="+", default=list(SUBJECTS), metavar="NAME"),
     cli.argument("--out DIR", "default %(default)s", default="runs/bench"),

@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import Benchmark, Tables, set_threads, timed
-from experiments.benchmarks.made_up_text import made_up_texts
+from experiments.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
 from experiments.command_line import argument, count
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents

@@ -29,8 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks import peers
-from experiments.benchmarks.harness import Benchmark, Tables, timed
-from experiments.benchmarks.made_up_text import made_up_texts
+from experiments.benchmarks.harness import Benchmark, Tables, made_up_texts, timed
 from experiments.command_line import argument, count, switch
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids

@@ -33,8 +33,7 @@ from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Benchmark, say
 from experiments.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
 from experiments.command_line import argument, count, settings
-from experiments.figures import mean_curves
-from experiments.studies import table
+from experiments.studies import mean_curves, table
 from macaron_tf.errors import UserError, exit_on_user_error
 
 command = Benchmark(

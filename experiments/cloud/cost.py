@@ -78,7 +78,6 @@ def run(options: argparse.Namespace) -> None:
 main = single_program(
     "experiments.cloud.cost",
     __doc__,
-    "",
     "experiments.cloud.cost:run",
     argument("results", "what `tpu_check --json` wrote"),
     argument("--readme FILE", "the guide to write into"),

@@ -18,7 +18,6 @@ _RUN = cli.together(cli.RUN, cli.checkpoint())
 main = cli.program(
     "experiments.elmo",
     __doc__,
-    "",
     cli.command(
         "train",
         "train a recipe, or go on with an interrupted run",
@@ -37,7 +36,7 @@ main = cli.program(
     cli.command(
         "embed",
         "the vectors of the words of some lines, as an .npz",
-        "experiments.elmo.embed:run",
+        "experiments.elmo.train:run_embed",
         _RUN,
         cli.argument("--input FILE", "a sentence a line; stdin by default"),
         cli.argument("--output FILE", "the .npz to write", required=True),

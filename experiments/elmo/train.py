@@ -1,24 +1,46 @@
-"""`elmo train` and `elmo evaluate`: rows of words of a recipe's texts, and training on them."""
+"""`elmo train`, `evaluate` and `embed`: training on rows of words, and the vectors of words."""
 
 import argparse
 import dataclasses
 import functools
 import hashlib
+import io
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
+import tensorflow as tf
 
 from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun
+from experiments.lines import decoded, opened_input, opened_output
 from experiments.run import write_json
-from experiments.train_run import RunData, report, train_run
+from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
+from macaron_tf.models import Elmo
 from macaron_tf.objectives import BidirectionalLanguageObjective
-from macaron_tf.text.words import WordText, WordVocabulary, as_word_text, count_words, read_words
-from macaron_tf.training import FitModel, build_fit_model
+from macaron_tf.text.words import (
+    WordText,
+    WordVocabulary,
+    as_word_text,
+    character_ids,
+    count_words,
+    read_words,
+    split_words,
+    with_ends,
+)
+from macaron_tf.training import build_fit_model
+
+_TOGETHER = 32  # lines
+# The layers of a line's words, `(words, J, D)`, or one vector a word, `(words, D)`.
+_LAYERS = {
+    "all": lambda layers: layers,
+    "mean": lambda layers: layers.mean(axis=1),
+    "top": lambda layers: layers[:, -1],
+}
 
 
 class Rows(ArrayBatches):
@@ -97,7 +119,7 @@ def run(options: argparse.Namespace) -> None:
             {"rows": len(rows.ids)},
         ),
         BidirectionalLanguageObjective(recipe.samples),
-        lambda network: lambda model, step: scores(model, held_out),
+        lambda network: lambda model, step: measured(model, held_out.evaluation_dataset()),
         options.devices,
         note=f"; {rows.ids.size:,} words to learn from, {held_out.ids.size:,} held out, "
         f"{vocabulary.size:,} to predict",
@@ -114,12 +136,50 @@ def evaluate(options: argparse.Namespace) -> None:
     network = opened.load_network(weights)
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
     model = build_fit_model(network, BidirectionalLanguageObjective(), training)
-    found = {"checkpoint": weights.name, **scores(model, held_out)}
+    found = {"checkpoint": weights.name, **measured(model, held_out.evaluation_dataset())}
     write_json(opened.path / "scores" / f"{weights.name}.json", found)
     print("\n".join(f"{name:12} {value}" for name, value in found.items()))
 
 
-def scores(model: FitModel, rows: Rows) -> dict[str, float]:
-    """The objective's metrics on some rows."""
-    metrics = model.evaluate(rows.evaluation_dataset(), verbose=0, return_dict=True)
-    return {name: metrics[name] for name in BidirectionalLanguageObjective.metric_names}
+def run_embed(options: argparse.Namespace) -> None:
+    """Writes an .npz with the words, `words_n`, and the vectors, `line_n`, of line n."""
+    opened = ElmoRun.open(options.run)
+    network = opened.load_network(opened.checkpoint(options.checkpoint))
+    with opened_input(options.input) as file:
+        lines = list(decoded(file))
+    if not lines:
+        raise UserError("there is no line to embed: give some with --input or on stdin")
+    arrays = {}
+    for number, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
+        arrays[f"words_{number}"] = np.array(words, dtype=np.str_)
+        arrays[f"line_{number}"] = _LAYERS[options.layers](vectors)
+    whole = io.BytesIO()
+    np.savez(whole, **arrays)
+    with opened_output(options.output) as file:
+        file.write(whole.getvalue())
+    width = arrays["line_0"].shape[-1]
+    print(f"{len(lines)} lines, vectors of {width} in {options.output}: line_0, words_0, ...")
+
+
+def embed(
+    network: Elmo, lines: list[str], tokenized: bool = False
+) -> Iterator[tuple[list[str], np.ndarray]]:
+    """The words of each line, and their layers `(words, 1 + num_layers, 2 P)` float32.
+
+    Args:
+        tokenized: split at white space only; otherwise see `split_words`.
+    """
+    layers = tf.function(
+        lambda characters: network(characters, training=False),
+        autograph=False,
+        reduce_retracing=True,  # lines are of all lengths
+    )
+    for first in range(0, len(lines), _TOGETHER):
+        texts = tf.constant(lines[first : first + _TOGETHER])
+        words = tf.strings.split(texts) if tokenized else split_words(texts)
+        padded = with_ends(words).to_tensor("")  # (B, L)
+        found = layers(character_ids(padded, network.config.max_characters))
+        for row, mine in enumerate(words.to_list()):
+            # The first and last positions are the marks of the sentence's ends.
+            vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
+            yield [word.decode("utf-8", "replace") for word in mine], vectors

@@ -45,7 +45,6 @@ _ENCODER = cli.together(
 main = cli.program(
     "experiments.embed",
     __doc__,
-    _FORMS,
     cli.command(
         "train",
         "train an encoder of sentences, or go on with an interrupted run",
@@ -78,7 +77,7 @@ main = cli.program(
     cli.command(
         "encode",
         "lines to an array of vectors, one for each line, in order",
-        "experiments.embed.encode:encode",
+        "experiments.embed.evaluate:encode",
         _ENCODER,
         cli.argument("--input FILE", "a sentence a line; stdin by default"),
         cli.argument("--output FILE", ".npy: (lines, D) float32, by numpy.load", required=True),
@@ -88,7 +87,7 @@ main = cli.program(
     cli.command(
         "search",
         "the lines of a file nearest to a query, by the cosine, exactly",
-        "experiments.embed.encode:search",
+        "experiments.embed.evaluate:search",
         _ENCODER,
         cli.argument(
             "--corpus FILE",
@@ -99,6 +98,7 @@ main = cli.program(
         cli.count("--top N", "answers a query (default %(default)s)", 10),
         cli.DEVICES,
     ),
+    forms=_FORMS,
 )
 
 if __name__ == "__main__":

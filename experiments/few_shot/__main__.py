@@ -32,7 +32,6 @@ fit into a row of the training: the table says how many did.
 main = cli.single_program(
     "experiments.few_shot",
     __doc__,
-    _FORMS,
     "experiments.few_shot.evaluate:run",
     cli.argument("runs RUN", "RUN, RUN@CHECKPOINT or hugging-face:DIR", nargs="+"),
     cli.argument("--task TASK", "see below", nargs="+", required=True),
@@ -57,6 +56,7 @@ main = cli.single_program(
     cli.count("--max-examples N", "questions at most", 1_000),
     cli.argument("--out DIR", "folder of table and figures", required=True),
     cli.TFDS,
+    forms=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -76,7 +76,6 @@ def print_tasks(options: argparse.Namespace) -> None:
 main = cli.program(
     "experiments.finetune",
     __doc__,
-    _FORMS,
     cli.command(
         "train",
         "fine-tune on a task, or go on with an interrupted run",
@@ -158,6 +157,7 @@ main = cli.program(
         "list the tasks: columns, classes, metrics",
         "experiments.finetune.__main__:print_tasks",
     ),
+    forms=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun, by_split, measure
 from experiments.finetune.train import TRAIN, TaskData
 from experiments.lines import answer_lines
-from experiments.run import write_json
-from experiments.scores import default_splits, metrics_line, write_scores
+from experiments.run import default_splits, metrics_line, write_json, write_scores
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError

@@ -17,8 +17,7 @@ from experiments.finetune.kinds import Limits, kind_of
 from experiments.finetune.recipe import FinetuningRecipe, preset
 from experiments.finetune.run import RESULT, FinetuningResult, FinetuningRun, Predictor, measure
 from experiments.recipe import override
-from experiments.run import write_json
-from experiments.scores import metrics_line
+from experiments.run import metrics_line, write_json
 from experiments.train_run import report
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.tasks.definitions import Task, get_task

@@ -41,7 +41,6 @@ _DRAWING = cli.together(
 main = cli.program(
     "experiments.generate",
     __doc__,
-    _FORMS,
     cli.command(
         "complete",
         "go on with texts, or answer them",
@@ -72,6 +71,7 @@ main = cli.program(
         cli.argument("--output FILE", "JSON of the scores"),
         cli.checkpoint(),
     ),
+    forms=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ tfds:NAME, text:FILE,FILE, tsv:FILE or homeassistant:LANG
 main = cli.program(
     "experiments.pretrain",
     __doc__,
-    _FORMS,
     cli.command(
         "vocabulary",
         "train a recipe's vocabulary alone",
@@ -86,13 +85,14 @@ main = cli.program(
     cli.command(
         "fill",
         "the likeliest words for each [MASK] of a text",
-        "experiments.pretrain.fill:run",
+        "experiments.pretrain.evaluate:run_fill",
         cli.RUN,
         cli.checkpoint(),
         cli.argument("text", "texts with [MASK]; lines of stdin by default", nargs="*"),
         cli.count("--top N", "words for each [MASK] (default 5)", 5),
     ),
     cli.recipes("experiments.pretrain.recipe:PretrainingRecipe"),
+    forms=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from experiments import registry
 from experiments.pretrain.corpus import described, prepare_corpus
 from experiments.pretrain.recipe import CAUSAL, CORRUPTING, FILLING, PretrainingRecipe
 from experiments.pretrain.run import PretrainingRun, pretraining_objective
-from experiments.train_run import RunData, report, train_run
+from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed, stream_dataset
 from macaron_tf.data.service import check_address, service_error, through_service
 from macaron_tf.distribution import Workers, is_tpu
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> None:
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     path = as_path(options.run)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
-    metric_names(recipe)
+    recipe.check_metric(pretraining_objective(recipe).metric_names)
     for address in filter(None, map(str.strip, (options.data_service or "").split(","))):
         check_address(address)
     if options.corpus and options.vocabulary:
@@ -143,7 +143,6 @@ class PretrainingValidation:
     """Loss and accuracy on a corpus's validation rows, under fixed masks."""
 
     def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
-        self.names = metric_names(recipe)
         objective = pretraining_objective(recipe)
         if recipe.has_memory:  # texts of equal length
             rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
@@ -161,15 +160,7 @@ class PretrainingValidation:
 
     def __call__(self, model: FitModel, step: int) -> dict:
         """The metrics by name, see `macaron_tf.training.train`."""
-        metrics = model.evaluate(self.dataset, verbose=0, return_dict=True)
-        return {name: metrics[name] for name in self.names}
-
-
-def metric_names(recipe: PretrainingRecipe) -> tuple[str, ...]:
-    """The names of a validation's metrics, of which the recipe's `best_metric` must be one."""
-    known = pretraining_objective(recipe).metric_names
-    recipe.check_metric(known)
-    return known
+        return measured(model, self.dataset)
 
 
 def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str = "pairs") -> None:

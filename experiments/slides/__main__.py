@@ -30,7 +30,6 @@ _PRETRAINING = cli.together(
 main = cli.program(
     "experiments.slides",
     __doc__,
-    "",
     cli.command(
         "encoders",
         "the encoders: about three hours on two cores",

@@ -5,10 +5,9 @@ import functools
 import pathlib
 
 from experiments import studies
-from experiments.figures import mean_curves
 from experiments.pretrain.run import PretrainingRun
 from experiments.slides.frame import Corpus, Study, StudyRun, System
-from experiments.studies import flags
+from experiments.studies import flags, mean_curves
 
 # Examples and a question have to fit into a row: rows 4 times as long, a quarter as many.
 _LONG = ("corpus.sequence_length=256", "model.max_length=256")

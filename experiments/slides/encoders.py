@@ -6,7 +6,6 @@ import itertools
 import pathlib
 
 from experiments import studies
-from experiments.figures import mean_bars
 from experiments.slides.frame import Corpus, Study, StudyRun, System
 
 # A 40th of the tokens that are read, so that ten masks a row are seen four times each, as in
@@ -98,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         task: {name: studies.values(mine, task) for name, mine in systems.items()}
         for task in options.tasks
     }
-    mean_bars(bars, out / "encoders.png", "score on the development set")
+    studies.mean_bars(bars, out / "encoders.png", "score on the development set")
     title = f"The slides' encoders after {max(row['step'] for row in rows):,} updates"
     tables = [*_table(systems, options.tasks), "", *_crossed(systems)]
     studies.write(out, "encoders", "slides", options, title, tables, rows=rows)

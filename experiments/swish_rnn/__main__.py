@@ -28,7 +28,6 @@ _FINETUNING = cli.finetuning("cola", "rte", "stsb")
 main = cli.program(
     "experiments.swish_rnn",
     __doc__,
-    "",
     cli.command(
         "curves",
         "figure 4: loss against step",

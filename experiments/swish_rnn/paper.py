@@ -6,7 +6,7 @@ import itertools
 import pathlib
 import statistics
 
-from experiments import figures, studies
+from experiments import studies
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import TRAIN, read_lines
 
@@ -36,7 +36,7 @@ def curves(options: argparse.Namespace) -> None:
     )
     losses = studies.curves(rows, "recipe", "step", "loss")
     label = "validation loss, nats a token"
-    figures.mean_curves({"": losses}, out / "curves.png", "updates", label)
+    studies.mean_curves({"": losses}, out / "curves.png", "updates", label)
     title = f"Masked language loss after {max(row['step'] for row in rows):,} updates"
     studies.write(out, "curves", "swish_rnn", options, title, table, rows=rows)
 
@@ -92,7 +92,7 @@ def step_sizes(options: argparse.Namespace) -> None:
             for name, mine in named.items()
         ),
     )
-    figures.mean_bars(scores, out / "step_sizes.png", "development score")
+    studies.mean_bars(scores, out / "step_sizes.png", "development score")
     title = "Step sizes of the recurrence"
     studies.write(out, "step_sizes", "swish_rnn", options, title, lines, rows=rows)
 
@@ -118,7 +118,7 @@ def stability(options: argparse.Namespace) -> None:
             shown = [studies.cell(by_rate[rate], 1, 100) for rate in rates]
             lines.append((task, model, *shown, f"{100 * (max(means) - min(means)):.1f}"))
     figure = out / "stability.png"
-    figures.mean_curves(panels, figure, "learning rate", "development score", log_x=True)
+    studies.mean_curves(panels, figure, "learning rate", "development score", log_x=True)
     text = "Scores times 100, mean over seeds ± deviation; range = best minus worst rate's."
     report = [text, "", *studies.table(("task", "model", *rates.values(), "range"), lines)]
     title = "Score against learning rate"

@@ -24,7 +24,6 @@ _MODELS = ("tcn", "lstm", "gru", "rnn")
 main = cli.single_program(
     "experiments.tcn",
     __doc__,
-    "",
     "experiments.tcn.train:run",
     cli.argument("task TASK", "one of those above"),
     cli.argument("out", "folder of runs and results"),

@@ -9,11 +9,10 @@ import statistics
 import keras
 
 from experiments import registry, studies
-from experiments.figures import mean_curves
 from experiments.run import Run, write_json
 from experiments.tcn.recipe import SequenceRecipe
 from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
-from experiments.train_run import RunData, train_run
+from experiments.train_run import RunData, measured, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import TemporalModel
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     studies.write(out, options.task, "tcn", options, task.title, lines, rows=rows)
     curves = studies.curves(rows, "model", "step", task.metric)
     figure = out / f"{options.task}.png"
-    mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")
+    studies.mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")
 
 
 def _train(recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Path) -> dict:
@@ -111,8 +110,7 @@ def _train(recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Pat
 
 def _measured(model: FitModel, dataset) -> dict[str, float]:
     """The metrics of an evaluation; for classes also the loss in bits."""
-    metrics = model.evaluate(dataset, verbose=0, return_dict=True)
-    found = {name: metrics[name] for name in model.objective.metric_names}
+    found = measured(model, dataset)
     if "perplexity" in found:
         found["bits"] = found["loss"] / math.log(2)
     return found

@@ -26,7 +26,6 @@ sides are --set fields="('en','de')"
 main = cli.program(
     "experiments.text_to_text",
     __doc__,
-    _FORMS,
     cli.command(
         "train",
         "fine-tune on a task, or go on with an interrupted run",
@@ -62,6 +61,7 @@ main = cli.program(
         cli.checkpoint(),
         cli.DEVICES,
     ),
+    forms=_FORMS,
 )
 
 if __name__ == "__main__":

@@ -3,18 +3,18 @@
 import argparse
 from collections.abc import Sequence
 
-from experiments.pairs import LOSSES, train_pairs
 from experiments.pretrain.recipe import CORRUPTING
 from experiments.recipe import override
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.recipe import PREFIXES, recipe_for
 from experiments.text_to_text.run import TextRun
-from experiments.train_run import report
+from experiments.train_run import report, train_pairs
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.objectives import TranslationObjective
 from macaron_tf.pretrained import load
 
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     if (names := _SCORES.get(recipe.task)) is None:
         task = get_task(recipe.task)
         names = tuple(_named(name, task.name) for name in (*task.metrics, *task.more_metrics))
-    recipe.check_metric((*LOSSES, *names, "score"))
+    recipe.check_metric((*TranslationObjective.metric_names, *names, "score"))
     run = TextRun(path, recipe, start.vocabulary)
     recipe.model_config()
     check_answers(recipe.task, start.vocabulary)

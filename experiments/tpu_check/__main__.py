@@ -21,7 +21,6 @@ from experiments import command_line as cli
 main = cli.single_program(
     "experiments.tpu_check",
     __doc__,
-    "",
     "experiments.tpu_check.check:run",
     cli.argument("recipe", "names of pre-training and translation recipes", nargs="*"),
     cli.argument(

@@ -28,7 +28,6 @@ _RUN = cli.together(
 main = cli.program(
     "experiments.translate",
     __doc__,
-    "sources of text:\n" + cli.source_forms(PAIRS),
     cli.command(
         "train",
         "train a recipe, or go on with an interrupted run",
@@ -100,7 +99,7 @@ main = cli.program(
     cli.command(
         "translate",
         "translate lines, in order, one line out for one line in",
-        "experiments.translate.translate:run",
+        "experiments.translate.evaluate:translate",
         _RUN,
         cli.argument("--input FILE", "lines to translate; stdin by default"),
         cli.argument("--output FILE", "translations; stdout by default"),
@@ -113,6 +112,7 @@ main = cli.program(
         cli.DEVICES,
     ),
     cli.recipes("experiments.translate.recipe:TranslationRecipe"),
+    forms="sources of text:\n" + cli.source_forms(PAIRS),
 )
 
 if __name__ == "__main__":

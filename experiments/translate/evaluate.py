@@ -1,14 +1,17 @@
-"""`translate average`, `evaluate` and `compare`: BLEU of a run, significance of a difference."""
+"""`translate translate`, `average`, `evaluate` and `compare`: lines, BLEU, its significance."""
 
 import argparse
 import dataclasses
 import json
 import pathlib
+import sys
 import time
 
-from experiments.scores import default_splits, write_scores
+from experiments.lines import answer_lines
+from experiments.run import default_splits, write_scores
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, Translations
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import (
     TranslationMetric,
@@ -19,6 +22,54 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.settings import SettingError, Settings
 from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
+
+
+def translate(options: argparse.Namespace) -> None:
+    """Translates a file or stdin to a file or stdout."""
+    opened = TranslationRun.open(options.run)
+    decoding = _decoding(options, opened.recipe.decoding)
+    with options.devices.scope():
+        translator = opened.translator(options.checkpoint, decoding, options.seed)
+
+    def answer(lines: list[str], first: int) -> str:
+        translations = translator.translate(lines, first)
+        for warning in translations.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        return _formatted(translations, options.n_best)
+
+    answer_lines(options.input, options.output, answer)
+
+
+def _decoding(
+    options: argparse.Namespace, recipes: BeamSearchConfig
+) -> BeamSearchConfig | SamplingConfig:
+    if options.temperature is not None:
+        lengths = ("max_length_ratio", "max_length_offset", "max_length", "min_length")
+        return SamplingConfig(
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            num_samples=options.n_best,
+            **{name: getattr(recipes, name) for name in lengths},
+        )
+    if options.top_k or options.top_p < 1:
+        raise UserError("--top-k and --top-p sample: give --temperature too, such as 1.0")
+    beam_size = options.beam_size or recipes.beam_size
+    if not 1 <= options.n_best <= beam_size:
+        raise UserError(f"--n-best {options.n_best}: give 1 to the beam size, {beam_size}")
+    return dataclasses.replace(recipes, beam_size=beam_size, n_best=options.n_best)
+
+
+def _formatted(translations: Translations, n_best: int) -> str:
+    if n_best == 1:
+        return "".join(f"{line}\n" for line in translations.best)
+    rows = []
+    for hypotheses in translations.hypotheses:
+        fields = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
+        # Fewer than N hypotheses may exist; every row has all columns.
+        fields += ["\t"] * (n_best - len(fields))
+        rows.append("\t".join(fields) + "\n")
+    return "".join(rows)
 
 
 def run_average(options: argparse.Namespace) -> None:

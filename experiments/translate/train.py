@@ -8,9 +8,8 @@ import tensorflow as tf
 from etils import epath
 
 from experiments import registry
-from experiments.pairs import LOSSES, train_pairs
 from experiments.recipe import override
-from experiments.train_run import report
+from experiments.train_run import report, train_pairs
 from experiments.translate.init import Start, read_start
 from experiments.translate.recipe import TranslationRecipe
 from experiments.translate.run import TranslationRun
@@ -20,6 +19,7 @@ from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.io.paths import as_path
+from macaron_tf.objectives import TranslationObjective
 from macaron_tf.text import check_vocabulary
 from macaron_tf.training import TrainingResult
 
@@ -65,7 +65,7 @@ def train_recipe(
     """
     start, config = start or Start(""), recipe.data
     start.check(recipe)  # before minutes are spent on the data
-    recipe.check_metric((*LOSSES, "bleu", "sacrebleu", "chrf"))
+    recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
     held_out = read_pairs(config.source, config.validation_split, *config.languages, **text)
     opened = TranslationRun.resume(path, recipe)
     if opened and not vocabulary_dir:

@@ -42,6 +42,7 @@ class TranslationObjective(Objective):
     label_smoothing: Fraction = 0.1
     skip_padding: bool = True
     first: Natural = BOS
+    metric_names = ("loss", "nll", "perplexity", "accuracy")
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         target = batch["target"]

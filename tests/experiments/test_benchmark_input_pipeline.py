@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import input_pipeline
+from experiments.benchmarks.harness import made_up_texts
 from experiments.benchmarks.input_pipeline import NOT_ASKED, batched, mask_rows
-from experiments.benchmarks.made_up_text import made_up_texts
 from macaron_tf.errors import UserError
 
 pytest.importorskip("tokenizers")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from experiments import registry
 from experiments.pretrain.__main__ import main
-from experiments.pretrain.fill import fill
+from experiments.pretrain.evaluate import fill
 from experiments.pretrain.run import PretrainingRun
 from experiments.pretrain.train import PretrainingValidation, train_recipe
 from macaron_tf.data.corpus.reading import PretrainingCorpus
