@@ -131,11 +131,9 @@ def train_examples(
     init,
     strategy: tf.distribute.Strategy,
 ) -> TrainingResult:
-    """Trains a run on tokenized examples, see `train_run`.
+    """Trains a run of a resolved `EpochRecipe` on tokenized examples, see `train_run`.
 
     Args:
-        run: its recipe is an `EpochRecipe`, resolved.
-        objective, validation: as for `train_run`.
         init: the `experiments.finetune.init.Init` that the weights come from.
     """
     recipe = run.recipe

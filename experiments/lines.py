@@ -78,9 +78,6 @@ def answer_lines(
 
     Args:
         answer: lines, and the number of the first one, to the text that answers them.
-
-    Raises:
-        UserError: a file cannot be read or written.
     """
     first = 1
     with opened_input(given) as lines, opened_output(output) as out:

@@ -43,15 +43,10 @@ def recipe_in(run: pathlib.Path, recipe_class: type[Recipe]) -> Recipe | None:
 def planned(
     name: str, run: pathlib.Path, settings: Sequence[str], kind: type[Recipe], *may_change: str
 ) -> Recipe:
-    """The recipe that a run is to have.
+    """The recipe that a run is to have; a run of other settings in its folder is refused.
 
     Args:
-        name: of the recipe in the catalog.
-        settings: replaced ones, `path=value`.
         may_change: beginnings of settings that may differ in a run that is there.
-
-    Raises:
-        UserError: a bad setting, or a run of other settings in the folder.
     """
     recipe = registry.load(name, kind, settings)
     if earlier := recipe_in(run, kind):
@@ -66,15 +61,13 @@ def pretrained(
     settings: Sequence[str],
     log: pathlib.Path | None = None,
 ) -> list[dict]:
-    """Trains a recipe's run unless it is complete; its `validations`.
+    """Trains a recipe's run, see `planned`, unless it is complete; its `validations`.
+
+    A training that failed, diverged or stopped early is a UserError.
 
     Args:
-        name, settings: see `planned`.
         corpus: folder of `pretrain prepare`.
         log: see `command`.
-
-    Raises:
-        UserError: see `planned`; or the training failed, diverged or stopped early.
     """
     # The settings of the text follow from the corpus.
     recipe = planned(name, run, settings, PretrainingRecipe, "corpus.", "vocabulary.")
@@ -131,9 +124,6 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
 
     Args:
         log: file that its output is appended to; None = stdout.
-
-    Raises:
-        UserError: it failed.
     """
     line = [sys.executable, "-m", f"experiments.{script}", *words]
     with open(log, "ab") if log else contextlib.nullcontext() as output:
@@ -163,16 +153,12 @@ def written(path: pathlib.Path, script: str, *words: str, log: pathlib.Path | No
 
 
 def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]]) -> list:
-    """Runs tasks in `jobs` threads, each on its share of the CPUs; prints the progress.
+    """Runs tasks in `jobs` threads, each on its share of the CPUs; their results, in order.
+
+    A task's error cancels those that have not begun.
 
     Args:
         tasks: by the words of their lines of progress.
-
-    Returns:
-        Their results, in the tasks' order.
-
-    Raises:
-        UserError: a task's; tasks that have not begun are cancelled.
     """
     shares = queue.SimpleQueue()
     for number in range(jobs):

@@ -7,7 +7,6 @@ Every output is forced to the same length, so that all take the same number of s
 """
 
 import argparse
-import functools
 import sys
 from collections.abc import Callable
 
@@ -67,12 +66,9 @@ def main(options: argparse.Namespace) -> Tables:
         theirs = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
         equal = (searches["ours"](source) == theirs).mean()
         print(f"batch {batch}: {equal:.0%} of the tokens equal Hugging Face's", flush=True)
-
-        def run(search: Callable, source: np.ndarray) -> int:
-            return search(source).size
-
         contenders = {
-            name: functools.partial(run, search, source) for name, search in searches.items()
+            name: lambda search=search, source=source: search(source).size
+            for name, search in searches.items()
         }
         yield f"batch {batch}", timed(contenders, options)
 

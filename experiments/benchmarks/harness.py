@@ -122,16 +122,13 @@ def interleave(
     """Runs every contender once a round.
 
     Args:
-        contenders: do the work and return its units, always the same.
+        contenders: do the work and return its units; others than before are a UserError.
         warm_up: untimed runs of each before the rounds, for traces, compilations, caches.
         cpu_clock: seconds of CPU so far; this process's, where contenders work in it.
 
     Returns:
         A row a contender: "name", "units" of one run, and of each round "seconds" by the clock and
         "cpu_seconds" of all threads, which load from elsewhere changes less.
-
-    Raises:
-        UserError: a contender's units vary.
     """
     rows = []
     for name, run in contenders.items():
@@ -180,6 +177,16 @@ def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
         }
         for row in rows
     ]
+
+
+def counted(units: int, work: Callable, *given) -> Callable[[], int]:
+    """A contender that does `work(*given)`, always of so many units."""
+
+    def run() -> int:
+        work(*given)
+        return units
+
+    return run
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:

@@ -15,7 +15,6 @@ syllables as frequent as Zipf's law has them, and a vocabulary trained on them.
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import os
 import pathlib
@@ -26,7 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Benchmark, Tables, counted
 from experiments.command_line import argument, count
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
@@ -193,17 +193,12 @@ class Work:
             int(np.count_nonzero(batch["token_ids"]))
             for batch in self.shard_rows(passes).as_numpy_iterator()
         )
-        works = {
-            REFERENCE: (lambda: sum(1 for _ in self.their_batches()), self.tokens),
-            FROM_TEXT: (exhausted(self.text_dataset()), self.tokens),
-            FROM_SHARDS: (exhausted(self.masked(self.shard_rows(passes))), in_shards),
+        from_shards = self.masked(self.shard_rows(passes))
+        return {
+            REFERENCE: counted(self.tokens, lambda: sum(1 for _ in self.their_batches())),
+            FROM_TEXT: counted(self.tokens, exhausted(self.text_dataset())),
+            FROM_SHARDS: counted(in_shards, exhausted(from_shards)),
         }
-
-        def turn(work: Callable, tokens: int) -> int:
-            work()
-            return tokens
-
-        return {name: functools.partial(turn, *work) for name, work in works.items()}
 
 
 def exhausted(dataset: tf.data.Dataset) -> Callable[[], int]:
@@ -228,7 +223,7 @@ def read_texts(pattern: str | None, megabytes: float) -> list[str]:
     """Documents of files, or made up, a million characters a megabyte; the last one is cut."""
     left = round(megabytes * 1e6)
     texts = []
-    for text in documents(f"text:{pattern}") if pattern else made_up_texts():
+    for text in documents(f"text:{pattern}") if pattern else harness.made_up_texts():
         texts.append(text[:left])
         left -= len(text)
         if left <= 0:
@@ -243,7 +238,7 @@ def _stay_on_one_core() -> None:
     if not hasattr(os, "sched_setaffinity"):
         raise UserError("this system cannot keep a process on one core: use Linux.")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    set_threads(1)
+    harness.set_threads(1)
 
 
 @command.measures("Input of masked language modeling on one core: {megabytes:g} MB of text")
@@ -257,7 +252,7 @@ def main(options: argparse.Namespace) -> Tables:
         with tempfile.TemporaryDirectory() as folder:
             work = Work(texts, vocabulary, length, options.batch_size, pathlib.Path(folder))
             work.check()
-            rows = timed(work.contenders(options.passes), options)
+            rows = harness.timed(work.contenders(options.passes), options)
         yield f"rows of {length}, batches of {options.batch_size}, {about}", rows
 
 

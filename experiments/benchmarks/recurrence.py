@@ -7,14 +7,13 @@ are compared first: a fast wrong one is refused.
 """
 
 import argparse
-import functools
 import sys
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from experiments.benchmarks.harness import Benchmark, Tables, set_threads, several, timed
+from experiments.benchmarks.harness import Benchmark, Tables, counted, set_threads, several, timed
 from experiments.command_line import argument, count
 from macaron_tf.errors import UserError
 from macaron_tf.kernels import native, swish_gate
@@ -91,12 +90,11 @@ def main(options: argparse.Namespace) -> Tables:
             if name != "native" or native.available()
         }
         _check_agreement(runs, options.dtype)
-
-        def turn(run: Callable, units: int) -> int:
-            run()[0].numpy()  # the work is done when its result is there
-            return units
-
-        turns = {name: functools.partial(turn, run, rows * length) for name, run in runs.items()}
+        # The work is done when its result is there.
+        turns = {
+            name: counted(rows * length, lambda run=run: run()[0].numpy())
+            for name, run in runs.items()
+        }
         shape = f"{rows} x {length} positions, width {width}, k {options.step_size}"
         yield f"{setting}: {shape}, {options.dtype}", timed(turns, options)
 

@@ -290,17 +290,16 @@ def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) ->
     "mebibytes", 0 where they are not measured.
     """
 
-    def turn(step: Callable, steps: int, tokens: int) -> int:
+    def repeat(step: Callable, steps: int) -> None:
         for _ in range(steps):
             step()
-        return steps * tokens
 
     found = []
     for point in points:
         say(f"{axis}: {point}")
         steps = max(1, TURN_TOKENS // point.tokens)
         turns = {
-            mixer: functools.partial(turn, make_step(mixer, point), steps, point.tokens)
+            mixer: harness.counted(steps * point.tokens, repeat, make_step(mixer, point), steps)
             for mixer in MIXERS
         }
         for row in harness.timed(turns, options):

@@ -13,9 +13,8 @@ process of its own; `replicas` one device with mirrored ones that share its batc
 import argparse
 import contextlib
 import dataclasses
-import functools
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -75,11 +74,7 @@ command = Benchmark(
 
 
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
-    """The rows of all contenders; ratios are to the fastest peer, or else to the first contender.
-
-    Raises:
-        UserError: a peer is not installed, or a model has another size.
-    """
+    """The rows of all contenders; ratios are to the fastest peer, or else the first contender."""
     factories = [AGAINST[options.against]]
     if options.against == "peers":
         factories += [PEERS[name] for name in options.peers]
@@ -90,13 +85,9 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
             stack.enter_context(Worker(factory, dataclasses.asdict(setting), environment))
             for factory in factories
         ]
-
-        def turn(worker: Worker, name: str) -> int:
-            worker.run(name, options.steps)
-            return options.steps * setting.tokens
-
-        turns: dict[str, Callable[[], int]] = {
-            name: functools.partial(turn, worker, name)
+        units = options.steps * setting.tokens
+        turns = {
+            name: harness.counted(units, worker.run, name, options.steps)
             for worker in workers
             for name in worker.parameters
         }

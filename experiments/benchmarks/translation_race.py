@@ -64,16 +64,13 @@ def joey_config(
     log_every: int,
     validate_every: int,
 ) -> str:
-    """The configuration of the model and the optimizer that a recipe describes.
+    """A recipe's model and optimizer as a configuration; a UserError where Joey NMT has no such.
 
     Args:
         folder: with `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`; Joey NMT makes
             its `run` there.
         tokens: rows times padded length of a batch, on the longer side.
         log_every, validate_every: in updates, the latter a multiple of the former.
-
-    Raises:
-        UserError: Joey NMT has no such model or schedule.
     """
     model, training = recipe.model_config(), recipe.training
     dropouts = {model.dropout, model.attention_dropout, model.activation_dropout}
@@ -97,18 +94,17 @@ def joey_config(
     )
 
 
-def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int, epochs: int = 5) -> float:
-    """The number of batches that Joey NMT's sampler makes of an epoch.
+def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
+    """The number of batches that Joey NMT's sampler makes of an epoch, the mean of five.
 
     It takes rows in random order, whatever their lengths, until rows times the longest of them
     reach `tokens`: so a batch of 4,096 tokens of short sentences is half padding.
 
     Args:
         lengths: (rows,) the longer side of each pair, EOS included.
-        epochs: to take the mean of; they differ by a percent.
     """
     rng = np.random.default_rng(seed)
-    batches = 0
+    batches, epochs = 0, 5  # epochs differ by a percent
     for _ in range(epochs):
         rows = longest = 0
         for length in rng.permutation(lengths).tolist():
@@ -144,11 +140,7 @@ class Trainer:
     log, logged = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
 
     def turn(self, updates: int) -> None:
-        """Lets the command run until it has logged so many more updates, then halts it.
-
-        Raises:
-            UserError: the command ended.
-        """
+        """Lets the command run until it has logged so many more updates, then halts it."""
         self.go()
         wanted = self.updates + updates
         while self.updates < wanted:

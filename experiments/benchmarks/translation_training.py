@@ -18,7 +18,6 @@ in OUT already are not run again.
 """
 
 import argparse
-import functools
 import json
 import os
 import pathlib
@@ -59,15 +58,16 @@ command = Benchmark(
 
 def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
     """The rows of `compare`: target tokens a second, in turns."""
-
-    def turn(name: str) -> int:
-        trainers[name].turn(options.updates)
-        return round(options.updates * trainers[name].target_tokens)
+    turns = {
+        name: harness.counted(
+            round(options.updates * trainer.target_tokens), trainer.turn, options.updates
+        )
+        for name, trainer in trainers.items()
+    }
 
     def cpu_clock() -> float:  # this process only waits
         return sum(trainer.cpu_seconds() for trainer in trainers.values())
 
-    turns = {name: functools.partial(turn, name) for name in trainers}
     rows = harness.interleave(turns, options.rounds, options.warm_up, cpu_clock)
     return harness.compare(rows, REFERENCE)
 

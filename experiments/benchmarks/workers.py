@@ -60,6 +60,8 @@ class Contender:
 class Worker(contextlib.AbstractContextManager):
     """A child process with some contenders, those of one framework; ended with the context.
 
+    A UserError says where the child ended before its time.
+
     Args:
         factory: `"package.module:function"`; called in the child with `arguments`, which JSON can
             hold, it returns a dict of `Contender`s.
@@ -68,9 +70,6 @@ class Worker(contextlib.AbstractContextManager):
     Attributes:
         parameters: of each contender, by name.
         cpu_seconds: of the child, all threads, when its latest turn ended.
-
-    Raises:
-        UserError: the child ended before it was ready; `run` too.
     """
 
     def __init__(self, factory: str, arguments: Mapping, environment: Mapping[str, str]):

@@ -69,17 +69,14 @@ class Rows(ArrayBatches):
 
 def read_rows(
     recipe: ElmoRecipe,
-    vocabulary: WordVocabulary | None = None,
-    data_dir: str | None = None,
-    download: bool = False,
+    vocabulary: WordVocabulary | None,
+    data_dir: str | None,
+    download: bool,
 ) -> tuple[Rows, Rows, WordVocabulary]:
     """The training rows of a recipe's texts, the held-out rows, and the vocabulary.
 
     Args:
         vocabulary: of a run; None = counted here.
-
-    Raises:
-        UserError: no such source, or too little text.
     """
     found = [
         words

@@ -44,7 +44,7 @@ lines for `predict`:
   tabs between
 """
 
-_MODEL = cli.together(
+_TRAINING = cli.together(
     cli.argument(
         "--preset NAME",
         "macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
@@ -53,9 +53,6 @@ _MODEL = cli.together(
         default="macaron",
     ),
     cli.INIT_NONE,
-)
-_TRAINING = cli.together(
-    _MODEL,
     cli.EXAMPLES,
     cli.settings("epochs=5, training.validate_every=100 or model.dropout=0"),
     cli.DEVICES,

@@ -115,7 +115,6 @@ def train_recipe(
 
     Raises:
         Diverged: too many updates in a row were NaN; the best validation before is recorded.
-        UserError: settings that do not fit, or a run of other data or settings in `path`.
     """
     vocabulary = init.vocabulary
     recipe = recipe.resolved(len(data.splits[TRAIN]))

@@ -134,7 +134,6 @@ def sentence_scores(
         run: a pre-training run, whose mean pooling gives the vectors.
         out: folder of its training and its scores.
         train: also train it on STS-B, and score it again.
-        data_dir: TensorFlow Datasets' folder.
     """
     data = studies.flags("--data-dir", data_dir)
 

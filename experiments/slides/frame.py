@@ -78,11 +78,7 @@ class Study:
     systems: tuple[System, ...]
 
     def runs(self, names: list[str] | None, seeds: list[int]) -> list[StudyRun]:
-        """The trainings of some systems, None = all: every seed where they are compared, else one.
-
-        Raises:
-            UserError: there is no system of a name.
-        """
+        """The trainings of some systems, None = all; with every seed where they are compared."""
         known = {system.name: system for system in self.systems}
         for name in names or ():
             if name not in known:

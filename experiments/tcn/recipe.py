@@ -44,9 +44,6 @@ class SequenceRecipe(Recipe):
             mixer: `"tcn"`, or a recurrent one, whose widths give as many parameters.
             settings: replaced ones, `path=value`, after the recipe's own; a width is the TCN's.
             vocab_size: of the data, where they are ids.
-
-        Raises:
-            UserError: a bad setting.
         """
         tcn = override(self, settings)
         if mixer == "tcn":

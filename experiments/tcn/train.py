@@ -61,9 +61,6 @@ def _train(recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Pat
 
     Args:
         data: of the recipe's batch size and seed; without a test split the row's "test" is None.
-
-    Raises:
-        UserError: a run of other settings in the folder.
     """
     done = path / "result.json"
     run = SequenceRun(as_path(path), recipe, None, data.vocab_size)

@@ -49,11 +49,7 @@ CHIPS = {
 
 
 def chip_of(topology: str) -> Chip:
-    """The chip of a topology such as `v4:2x2x1`.
-
-    Raises:
-        UserError: it is not written so, or names another chip.
-    """
+    """The chip of a topology such as `v4:2x2x1`."""
     name, _, shape = topology.partition(":")
     if name not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", shape):
         raise UserError(

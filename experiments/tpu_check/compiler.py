@@ -78,11 +78,7 @@ def _next(results: dict[int, dict], limit: int) -> int | None:
 
 
 def check_installed() -> None:
-    """Refuses where jax or libtpu is missing.
-
-    Raises:
-        UserError: it is; the sentence says how to install them.
-    """
+    """Refuses where jax or libtpu is missing."""
     if any(importlib.util.find_spec(package) is None for package in ("jax", "libtpu")):
         raise UserError(
             "the TPU compiler is not installed here: `make tpu-check` installs it, or "

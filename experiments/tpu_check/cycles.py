@@ -96,11 +96,7 @@ class _Computation(dict[str, _Instruction]):
 
 
 def estimate(text: str) -> Estimate:
-    """Sums the estimates of an optimized HLO module.
-
-    Raises:
-        ValueError: it has no entry computation, or no estimate at all.
-    """
+    """Sums the estimates of an optimized HLO module; a ValueError where there are none."""
     module: dict[str, _Computation] = {}
     current, entry = None, None
     for line in text.splitlines():

@@ -126,14 +126,7 @@ def problems(rows: Sequence[dict]) -> str:
 
 
 def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
-    """The rows of a JSON that `as_json` wrote, with these in place of those about the same.
-
-    Args:
-        where: the file's name, for the error.
-
-    Raises:
-        UserError: the text holds no rows.
-    """
+    """The rows of the JSON in the file `where`, with these in place of those about the same."""
     try:
         both = [*json.loads(text)["rows"], *rows]
         return list({(row["recipe"], row["topology"], row["rows"]): row for row in both}.values())

@@ -68,9 +68,6 @@ class Step:
 
         Args:
             batch: rows, of translation tokens on one side; None = the recipe's own.
-
-        Raises:
-            UserError: less than a row.
         """
         return Shape(batch or self.recipe.batch_size, self.length)
 
@@ -242,11 +239,7 @@ _STEPS: dict[type[Recipe], type[Step]] = {
 
 
 def step_of(name: str, settings: list[str] = ()) -> Step:
-    """The step of a catalog recipe with the settings that a TPU wants, and then a person's.
-
-    Raises:
-        UserError: no such recipe or setting, or none that is trained on a TPU.
-    """
+    """The step of a catalog recipe with the settings that a TPU wants, and then a person's."""
     recipe = registry.load(name)
     if type(recipe) not in _STEPS:
         raise UserError(f"{name} is a recipe of kind {recipe.kind!r}: tpu_check knows none")
