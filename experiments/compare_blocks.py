@@ -17,7 +17,7 @@ import sys
 
 from experiments import command_line as cli
 from experiments import registry, studies
-from experiments.translate.recipe import TranslationRecipe
+from experiments.translate.run import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric, paired_bootstrap
 from macaron_tf.training.checkpoints import CheckpointDirectory

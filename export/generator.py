@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from experiments.generate.opening import OpenedModel, open_model
+from experiments.generate.run import OpenedModel, open_model
 from export.module import ExportedModule, checked_text
 from macaron_tf.decoding import Controls, Prompts
 from macaron_tf.special_ids import PAD

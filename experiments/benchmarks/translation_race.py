@@ -19,7 +19,7 @@ from experiments.benchmarks.workers import thread_variables
 from experiments.recipe import override
 from experiments.studies import flags, validations
 from experiments.translate.init import Start
-from experiments.translate.recipe import TranslationRecipe
+from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData

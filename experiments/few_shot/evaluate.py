@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.few_shot.tasks import PromptTask, read_task
-from experiments.generate.opening import OpenedModel, open_model
+from experiments.generate.run import OpenedModel, open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.data.tasks.prompts import Prompt, Template

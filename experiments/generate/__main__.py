@@ -44,7 +44,7 @@ main = cli.program(
     cli.command(
         "complete",
         "go on with texts, or answer them",
-        "experiments.generate.commands:complete",
+        "experiments.generate.run:complete",
         _RUN,
         cli.argument("text", "texts to go on with; lines of stdin by default", nargs="*"),
         _DRAWING,
@@ -52,14 +52,14 @@ main = cli.program(
     cli.command(
         "sample",
         "texts from their first word",
-        "experiments.generate.commands:complete",
+        "experiments.generate.run:complete",
         _RUN,
         _DRAWING,
     ),
     cli.command(
         "score",
         "perplexity of files of text, a token and a word",
-        "experiments.generate.commands:score",
+        "experiments.generate.run:score",
         _RUN,
         cli.argument("files FILE", "text, plain or .gz; a score each", nargs="+"),
         cli.count("--window L", "tokens that the model sees at once; those of its rows by default"),

@@ -6,7 +6,7 @@ need a GPU or TPU, WMT14 several. Their settings are those of Lu et al. 2019, ap
 released code, where nothing else is said; their BLEU is table 1's.
 """
 
-from experiments.translate.recipe import DataConfig, TranslationRecipe
+from experiments.translate.run import DataConfig, TranslationRecipe
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig
 from macaron_tf.decoding.config import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric

@@ -9,8 +9,7 @@ import numpy as np
 
 from experiments.lines import answer_lines
 from experiments.run import write_json
-from experiments.text_to_text.recipe import PREFIXES, TextRecipe
-from experiments.text_to_text.run import TextRun, framed
+from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, framed
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.reading import read_examples

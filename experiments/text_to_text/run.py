@@ -1,18 +1,151 @@
-"""A text-to-text run: its sources, and its answers by a search or by draws."""
+"""A text-to-text run: its recipe, its sources, and its answers by a search or by draws."""
 
 import dataclasses
+import typing
+from typing import Annotated
 
 import tensorflow as tf
+from annotated_types import Ge
 
+from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Run
-from experiments.text_to_text.recipe import PREFIXES, TextRecipe
-from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.text_tasks import in_one_line, source_text, source_texts
+from macaron_tf.data.translation import BatchingConfig
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SequenceGenerator
-from macaron_tf.models import EncoderDecoder
-from macaron_tf.special_ids import EOS
+from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.settings import Count, Dropout, Natural, OneOf
+from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
 from macaron_tf.text.normalization import as_prompt, as_prompts
+from macaron_tf.training import TrainingConfig
+
+# Tasks of pairs of texts, and what stands before the first.
+PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
+# Tasks whose answers are words: a class's name or a score.
+TEXT_TASKS = tuple(name for name, task in TASKS.items() if task.kind == "classification")
+# The e-mails and their subjects that TensorFlow Datasets has.
+_SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextRecipe(Recipe):
+    """Every setting of a text-to-text run.
+
+    Attributes:
+        task: of GLUE or SuperGLUE, by its name; or `"summarization"` or `"translation"`.
+        source: the examples, see `macaron_tf.data.tasks.reading.read_examples`; of the last two
+            tasks pairs of texts, see `macaron_tf.data.read_pairs`.
+        fields: names of the two sides of pairs: languages, or fields of a record.
+        init: the weights to start from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
+        starts: whether sources and targets begin with [CLS], the decoder reading [SEP] before it,
+            as BART's of Hugging Face; the runs trained here do without.
+        sentinel_rows: rows of the model's table beyond the vocabulary's.
+        max_source, max_target: greatest number of tokens of each side, EOS (and [CLS]) included;
+            longer texts are cut.
+        label_smoothing: of the objective.
+        batching: how pairs become batches.
+        decoding: of answers.
+        validation_examples: answers written for a validation; None = all.
+    """
+
+    kind = "text_to_text"
+    command = "python -m experiments.text_to_text"
+    may_change: typing.ClassVar = (*MAY_CHANGE, "decoding.", "validation_examples")
+
+    task: Annotated[str, OneOf((*TEXT_TASKS, *PREFIXES))]
+    source: str
+    fields: tuple[str, str] = ("source", "target")
+    init: str
+    starts: bool = False
+    sentinel_rows: Natural = 0
+    max_source: Annotated[int, Ge(2)] = 128
+    max_target: Annotated[int, Ge(2)] = 32
+    label_smoothing: Dropout = 0.0
+    batching: BatchingConfig = BatchingConfig()
+    decoding: BeamSearchConfig = BeamSearchConfig()
+    validation_examples: Count | None = None
+
+    def check(self) -> None:
+        if not self.source:
+            raise UserError(f"the task {self.task!r} has no data of its own: give --source")
+        for name in ("max_source", "max_target"):
+            if self.starts and getattr(self, name) < 3:
+                raise UserError(f"{name} is {getattr(self, name)}: [CLS], a token and EOS are 3")
+
+    @property
+    def answer_start(self) -> tuple[int, ...]:
+        """Ids that the decoder reads before an answer."""
+        return (EOS, BOS) if self.starts else (BOS,)
+
+    def usage(self) -> dict:
+        answers = {
+            "task": self.task,
+            "longest": self.max_source,
+            "max_target": self.max_target,
+            "source_start": (BOS,) if self.starts else (),
+            "answer_start": self.answer_start,
+        }
+        return {**super().usage(), "trained_length": self.max_source, "answers": answers}
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderDecoderConfig:
+        if vocab_size is not None:
+            vocab_size += self.sentinel_rows
+        config = super().model_config(vocab_size)
+        self.expect_model(config, EncoderDecoderConfig, "is no encoder-decoder")
+        for name in ("max_source", "max_target"):
+            self.expect_positions(config, name, getattr(self, name))
+        return config
+
+
+def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> TextRecipe:
+    """The settings of a task from a start.
+
+    T5's runs, which Adafactor made, are fine-tuned with it at a constant 0.001 (Raffel et al.
+    2020, section 3.1.2); BART's with Adam at 3e-5 after a warm-up (the released recipe).
+    """
+    training = TrainingConfig(
+        max_steps=2_000,
+        optimizer="adafactor",
+        learning_rate=1e-3,
+        schedule="constant",
+        warmup_steps=0,
+        dtype_policy=start.network.dtype_policy.name,
+        validate_every=250,
+        best_metric="score",
+    )
+    denoising = start.objective == "denoising"
+    if (start.optimizer or ("adam" if denoising else "adafactor")) == "adam":
+        training = dataclasses.replace(
+            training,
+            optimizer="adam",
+            learning_rate=3e-5,
+            schedule="linear",
+            warmup_steps=200,
+            beta_2=0.999,
+            weight_decay=0.01,
+            decay_vectors=False,
+            clip_norm=0.1,
+        )
+    given, fields = "", ("source", "target")
+    if task == "summarization":
+        given, fields = _SUMMARIES
+    elif task in TASKS:
+        given = TASKS[task].source or ""
+    return TextRecipe(
+        model=start.model,
+        model_options=start.model_options,
+        task=task,
+        source=source or given,
+        fields=fields,
+        init=init,
+        starts=bool(start.ends),
+        sentinel_rows=start.config.vocab_size - start.vocabulary.size,
+        label_smoothing=0.1 if task in PREFIXES and denoising else 0.0,
+        training=training,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from experiments.pretrain.recipe import CORRUPTING
 from experiments.recipe import override
 from experiments.text_to_text.evaluate import TextPairs, check_answers
-from experiments.text_to_text.recipe import PREFIXES, recipe_for
-from experiments.text_to_text.run import TextRun
+from experiments.text_to_text.run import PREFIXES, TextRun, recipe_for
 from experiments.train_run import report, train_pairs
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.translation import CleaningConfig, TranslationData

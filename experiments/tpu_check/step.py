@@ -18,8 +18,7 @@ from experiments.tcn.recipe import SequenceRecipe
 from experiments.tcn.tasks import TASKS
 from experiments.tcn.train import SequenceRun
 from experiments.tpu_check.sources import Sources, Traced, of_exception, problem, refused
-from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun
+from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.errors import UserError

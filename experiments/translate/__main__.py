@@ -111,7 +111,7 @@ main = cli.program(
         ),
         cli.DEVICES,
     ),
-    cli.recipes("experiments.translate.recipe:TranslationRecipe"),
+    cli.recipes("experiments.translate.run:TranslationRecipe"),
     forms="sources of text:\n" + cli.source_forms(PAIRS),
 )
 

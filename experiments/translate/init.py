@@ -8,7 +8,7 @@ from typing import Any
 from experiments.finetune.init import Init, init_of, read_init
 from experiments.pretrain.recipe import CORRUPTING
 from experiments.recipe import naming
-from experiments.translate.recipe import TranslationRecipe
+from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign

@@ -1,17 +1,140 @@
-"""A translation run."""
+"""Recipe and run of translation."""
 
 import dataclasses
 import os
+from typing import Annotated, ClassVar
 
+from annotated_types import Ge
+
+from experiments.recipe import MAY_CHANGE, Recipe
 from experiments.run import Run
-from experiments.translate.recipe import TranslationRecipe
+from macaron_tf.data.translation import BatchingConfig, BpeDropoutConfig, CleaningConfig
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig
-from macaron_tf.models import EncoderDecoder
+from macaron_tf.errors import UserError
+from macaron_tf.evaluation.translation import TranslationMetric
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import first_stage_variables
+from macaron_tf.settings import Count, Dropout, Natural, Settings
 from macaron_tf.text import PairVocabulary
+from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.updates import FirstStage
 
 _MAX_SOURCE = 256  # pieces of the longest line that is read
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(Settings):
+    """The text that a translation model is trained on, and its batches.
+
+    Attributes:
+        source: see `macaron_tf.data.sources.names.PAIRS`, such as `tfds:multi30k/de-en`.
+        source_language, target_language: a code such as "en".
+        train_split, validation_split, test_split: names of splits.
+        vocabulary_size: pieces of the joint vocabulary; of the source's alone if `--init` is an
+            encoder-decoder, which has the target's.
+        normalization: of every line, before it is cut into pieces.
+        cleaning: filters of the training pairs.
+        batching: shapes and sizes of batches.
+        sampling: BPE-dropout of the training text.
+        validation_lines: lines of the validation split translated for BLEU in training; None =
+            all.
+    """
+
+    section: ClassVar[str] = "data"
+
+    source: str
+    source_language: str
+    target_language: str
+    train_split: str = "train"
+    validation_split: str = "validation"
+    test_split: str = "test"
+    vocabulary_size: Annotated[int, Ge(8)] = 10_000
+    normalization: NormalizationConfig = NormalizationConfig()
+    cleaning: CleaningConfig = CleaningConfig()
+    batching: BatchingConfig = BatchingConfig()
+    sampling: BpeDropoutConfig = BpeDropoutConfig()
+    validation_lines: Count | None = None
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The languages of source and target."""
+        return self.source_language, self.target_language
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationRecipe(Recipe):
+    """Every setting of a translation run.
+
+    Attributes:
+        data: settings of the text.
+        decoding: settings of beam search.
+        metric: settings of BLEU.
+        label_smoothing: of the objective.
+        average_last: checkpoints averaged by `translate average` when no number is given.
+        init: origin of the weights, of `--init`; None = they are drawn.
+        init_decoder: of `--init-decoder`.
+        init_parts: of `--init-parts`.
+        sentinel_rows: rows of the model's table beyond the target vocabulary's.
+        first_stage_steps: updates of BART's first stage, which trains the new encoder of the
+            source, the positions and the projection of the first layer's attention alone; the
+            rest of the run trains everything.
+    """
+
+    kind = "translation"
+    command = "python -m experiments.translate"
+    steps = ("train {name} runs/{name} --data-dir DIR",)
+    may_change = (
+        *MAY_CHANGE,
+        "average_last",
+        "data.test_split",
+        "data.validation_split",
+        "data.validation_lines",
+        "decoding.",
+        "metric.",
+    )
+
+    data: DataConfig
+    decoding: BeamSearchConfig
+    metric: TranslationMetric
+    label_smoothing: Dropout = 0.1
+    average_last: Count = 5
+    init: str | None = None
+    init_decoder: str | None = None
+    init_parts: tuple[str, ...] = ()
+    sentinel_rows: Natural = 0
+    first_stage_steps: Natural = 0
+
+    def model_config(
+        self, vocab_size: int | None = None, source_vocab_size: int | None = None
+    ) -> EncoderDecoderConfig:
+        """The model's configuration, at the size of the vocabulary, or of each side's own."""
+        if vocab_size is not None:
+            vocab_size += self.sentinel_rows
+        config = super().model_config(vocab_size)
+        self.expect_model(config, EncoderDecoderConfig, "cannot translate")
+        if self.first_stage_steps and not config.num_source_layers:
+            raise UserError(
+                f"first_stage_steps is {self.first_stage_steps}, but the model has no new encoder "
+                "of the source: give --init a run of BART's or T5's, or set first_stage_steps=0"
+            )
+        self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
+        self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
+        return dataclasses.replace(config, source_vocab_size=source_vocab_size)
+
+    def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
+        if before.init != self.init:
+            raise UserError(
+                f"{where} was started with --init {before.init or 'left out'}, not "
+                f"{self.init or 'without it'}: give the same command, or another folder"
+            )
+        super().check_continues(before, where, may_change)
+
+    def follow(self, path: str) -> "TranslationRecipe":
+        """A new `data.target_language` is also the language that BLEU tokenizes."""
+        if path != "data.target_language":
+            return self
+        metric = dataclasses.replace(self.metric, language=self.data.target_language)
+        return dataclasses.replace(self, metric=metric)
 
 
 def source_limit(network: EncoderDecoder) -> int:

@@ -11,8 +11,7 @@ from experiments import registry
 from experiments.recipe import override
 from experiments.train_run import report, train_pairs
 from experiments.translate.init import Start, read_start
-from experiments.translate.recipe import TranslationRecipe
-from experiments.translate.run import TranslationRun
+from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import is_tpu

@@ -7,7 +7,7 @@ import numpy as np
 from experiments.few_shot.__main__ import main
 from experiments.few_shot.evaluate import Asker, baselines, draw_shots, evaluate
 from experiments.few_shot.tasks import PromptTask
-from experiments.generate.opening import open_model
+from experiments.generate.run import open_model
 from macaron_tf.data.tasks.prompts import Prompt
 
 LETTERS = "abcdefghij"

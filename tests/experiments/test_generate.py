@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from experiments.generate.__main__ import main
-from experiments.generate.opening import open_model
+from experiments.generate.run import open_model
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.errors import UserError
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from experiments.few_shot import __main__ as few_shot
 from experiments.generate.__main__ import main
-from experiments.generate.opening import open_model
+from experiments.generate.run import open_model
 from export.generator import GeneratorModule
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.interop import read_language_model

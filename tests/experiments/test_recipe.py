@@ -5,7 +5,7 @@ import pytest
 
 from experiments import registry
 from experiments.recipe import override, recipe_from_json
-from experiments.translate.recipe import TranslationRecipe
+from experiments.translate.run import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 

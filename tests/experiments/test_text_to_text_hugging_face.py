@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.generate.opening import open_model
+from experiments.generate.run import open_model
 from experiments.text_to_text.__main__ import main
-from experiments.text_to_text.recipe import recipe_for
-from experiments.text_to_text.run import TextRun, framed
+from experiments.text_to_text.run import TextRun, framed, recipe_for
 from experiments.text_to_text.train import read_start
 from export.generator import GeneratorModule
 from macaron_tf.data.translation import TranslationData

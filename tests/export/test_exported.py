@@ -23,13 +23,12 @@ from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.recipe import preset
 from experiments.finetune.run import FinetuningRun
 from experiments.generate.__main__ import main as generate
-from experiments.generate.opening import open_model
+from experiments.generate.run import open_model
 from experiments.pretrain.corpus import train_vocabulary
 from experiments.pretrain.recipe import PretrainingRecipe
 from experiments.pretrain.run import PretrainingRun
 from experiments.recipe import override
-from experiments.text_to_text.recipe import recipe_for
-from experiments.text_to_text.run import TaskGenerator, TextRun, framed
+from experiments.text_to_text.run import TaskGenerator, TextRun, framed, recipe_for
 from experiments.translate.run import TranslationRun
 from export import keras_model
 from export.client import GrpcTranslationClient, TranslationClient
