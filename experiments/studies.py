@@ -23,7 +23,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from experiments import registry
-from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside

@@ -14,7 +14,7 @@ import sys
 
 from experiments import registry, studies
 from experiments.command_line import argument, single_program
-from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe
 from experiments.tpu_check.chips import chip_of
 from macaron_tf.errors import UserError

@@ -11,8 +11,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from experiments.embed.recipe import TRIPLETS, pair_task
-from experiments.embed.run import SentenceEncoder, encoder_of, warn_cut
+from experiments.embed.run import TRIPLETS, SentenceEncoder, encoder_of, pair_task, warn_cut
 from experiments.finetune.kinds import kind_of
 from experiments.lines import arriving, decoded, opened_input, opened_output
 from experiments.run import default_splits, metrics_line, write_scores

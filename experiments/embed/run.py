@@ -6,19 +6,29 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge
 
-from experiments.embed.recipe import EmbeddingRecipe
+from experiments.epochs import EpochRecipe, fine_tuning
 from experiments.finetune.init import Init, read_init
 from experiments.row_outputs import RowOutputs
 from experiments.run import Run
 from macaron_tf.data.batches import Buckets, choose_lengths
+from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.encoding import EncodedSentences, encode_sentences
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
-from macaron_tf.models.siamese import SiameseEncoder
+from macaron_tf.models.siamese import SiameseEncoder, parse_concatenation
+from macaron_tf.objectives import (
+    CosineObjective,
+    Objective,
+    PairClassificationObjective,
+    TripletObjective,
+)
 from macaron_tf.pretrained import run_place
+from macaron_tf.settings import Positive
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -26,6 +36,129 @@ _LONGEST = 128  # of a model that does not say what it was trained on
 # Lengths of batches: of STS-B's positions 9% are padding; with multiples of 8 it would be 24%.
 _SHAPES = 16
 _LONG = 2_000  # sentences from which on progress is shown
+
+# Which text is near the anchor; not a task of fine-tuning.
+TRIPLETS = Task(
+    "triplets",
+    ("anchor",),
+    ("positive", "negative"),
+    labels=("positive", "negative"),
+    kind="choice",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingRecipe(EpochRecipe):
+    """Every setting of a run of Sentence-BERT; sentences longer than `max_length` are cut.
+
+    Attributes:
+        task: a task of two texts, see `macaron_tf.data.tasks.definitions`, or "triplets".
+        objective: over a pair's classes, against its score, or of triplets.
+        pooling: makes one vector of the tokens' vectors.
+        concatenation: what the softmax sees of two vectors, see `SiameseEncoder`.
+        normalize: whether the vectors are of length 1 before the objective sees them.
+        margin: of the triplet objective.
+    """
+
+    kind = "embedding"
+    command = "python -m experiments.embed"
+
+    objective: Literal["softmax", "cosine", "triplet"]
+    pooling: Literal["mean", "max", "cls"] = "mean"
+    concatenation: str = "u,v,|u-v|"
+    normalize: bool = False
+    margin: Positive = 1.0
+    max_length: Annotated[int, Ge(3)] = 128  # [CLS], a token, [SEP]
+
+    def check(self) -> None:
+        fitting = default_objective(self.described)
+        if self.objective != fitting:
+            raise UserError(
+                f"objective is {self.objective!r}, but {self.task} is learnt by {fitting!r}: "
+                "softmax wants classes of pairs, cosine scores of pairs, triplet triplets"
+            )
+        try:
+            parse_concatenation(self.concatenation)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    @property
+    def described(self) -> Task:
+        """The task that `task` names."""
+        return pair_task(self.task)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of a validation, but for its loss."""
+        if self.objective == "softmax":
+            return ("score", *self.described.metrics)
+        return ("spearman", "pearson") if self.objective == "cosine" else ("accuracy",)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the softmax; 0 for the other objectives."""
+        return self.described.num_classes if self.objective == "softmax" else 0
+
+    def usage(self) -> dict:
+        return {
+            **super().usage(),
+            "max_length": self.max_length,
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+        }
+
+    def make_objective(self) -> Objective:
+        """The training objective."""
+        if self.objective == "softmax":
+            return PairClassificationObjective(self.num_classes)
+        if self.objective == "cosine":
+            return CosineObjective(*self.described.score_range)
+        return TripletObjective(self.margin)
+
+
+def pair_task(name: str) -> Task:
+    """`TRIPLETS`, or a task whose examples are two texts and a class or score of the two."""
+    if name == TRIPLETS.name:
+        return TRIPLETS
+    if not _is_of_pairs(get_task(name)):
+        known = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
+        raise UserError(
+            f"{name} is not about pairs of texts: give {TRIPLETS.name}, or one of {known}"
+        )
+    return get_task(name)
+
+
+def _is_of_pairs(task: Task) -> bool:
+    # The answers of MultiRC are judged together, by question.
+    return bool(task.second) and task.kind == "classification" and not task.grouped
+
+
+def default_objective(task: Task) -> str:
+    """The objective that a task's labels allow."""
+    if task is TRIPLETS:
+        return "triplet"
+    return "cosine" if task.regression else "softmax"
+
+
+def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
+    """The settings of Reimers and Gurevych 2019, sections 3.1 and 4.4.
+
+    Adam at 2e-5, batches of 16, 10% linear warm-up, one epoch over classes or triplets, mean
+    pooling. Chosen here: four epochs over STS-B, linearly to 0 after the warm-up; weight decay and
+    epsilon are BERT's fine-tuning's.
+    """
+    task = pair_task(name)
+    fitting = default_objective(task)
+    best = {"softmax": "score", "cosine": "spearman", "triplet": "accuracy"}
+    return EmbeddingRecipe(
+        model="bert_base",
+        task=name,
+        source=task.source,
+        objective=objective or fitting,
+        batch_size=16,
+        epochs=4.0 if fitting == "cosine" else 1.0,
+        training=fine_tuning(2e-5, best[fitting]),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

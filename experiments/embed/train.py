@@ -5,8 +5,14 @@ import argparse
 import tensorflow as tf
 
 from experiments.embed.evaluate import measure, read_sets
-from experiments.embed.recipe import EmbeddingRecipe, paper_recipe
-from experiments.embed.run import EmbeddingRun, SentenceEncoder, read_start, warn_cut
+from experiments.embed.run import (
+    EmbeddingRecipe,
+    EmbeddingRun,
+    SentenceEncoder,
+    paper_recipe,
+    read_start,
+    warn_cut,
+)
 from experiments.epochs import refuse_given, train_examples
 from experiments.finetune.init import Init
 from experiments.recipe import override

@@ -17,8 +17,7 @@ import tensorflow as tf
 from experiments.epochs import refuse_given
 from experiments.finetune.evaluate import score_baseline
 from experiments.finetune.init import NOTHING, Init, read_init
-from experiments.finetune.recipe import FinetuningRecipe, preset
-from experiments.finetune.run import FinetuningResult, FinetuningRun
+from experiments.finetune.run import FinetuningRecipe, FinetuningResult, FinetuningRun, preset
 from experiments.finetune.train import (
     TRAIN,
     TaskData,

@@ -1,21 +1,45 @@
-"""A fine-tuning run, its outputs for texts, and their metrics."""
+"""A fine-tuning run: its settings, the papers' by name (`PRESETS`), its outputs and metrics.
+
+macaron: Lu et al. 2019, appendix B.3, and its released code: batches of 16 or 32, 3 to 5 epochs,
+learning rate 5e-5 (code; the paper's text prints 5e-3) or 3e-5, 10% warm-up, then linearly to 0,
+Adam with epsilon 1e-6, weight decay 0.01, the best on the development set kept. Betas and head are
+BERT's. Judged once an epoch.
+
+bert: Devlin et al. 2018, otherwise as macaron. Questions: 2 epochs at 3e-5 (its released code; the
+paper: 3 epochs at 5e-5), batches of 32, of SQuAD 2.0 48 (section 4.3), rows of 384, a window every
+128 tokens. All others: 3 epochs at 5e-5 in batches of 32, of appendix A.3's grid.
+
+gpt: Radford et al. 2018, section 4.1: 3 epochs at 6.25e-5 in batches of 32, warmed up over 0.2% of
+the updates, then linearly to 0, lambda 0.5, a dropout of 0.1 before the classifier. Adam is its
+pre-training's.
+
+spanbert: Joshi et al. 2020, its released code's commands: questions 4 epochs at 2e-5 in batches of
+32, rows of 512, a window every 128 tokens. All others as bert, with 2e-5.
+
+swish_rnn: Lei et al. 2022, appendix B: batches of 32, Adam without weight decay, 1,000 updates of
+warm-up, then a constant learning rate out of {1e-5, 5e-6, 3e-6, 2e-6}, judged every 1,000 updates,
+at most the updates of its table 4; 3 runs, their mean reported. Betas are its pre-training's.
+"""
 
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from experiments.finetune.kinds import kind_of
-from experiments.finetune.recipe import FinetuningRecipe
+from experiments.epochs import EpochRecipe, fine_tuning
+from experiments.finetune.kinds import Limits, SpanLimits, kind_of
 from experiments.row_outputs import RowOutputs
 from experiments.run import Run
 from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.models import EncoderConfig
+from macaron_tf.settings import Dropout, NonNegative
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import read_manifest
 
@@ -23,6 +47,128 @@ RESULT = "result.json"
 _INPUTS = ("token_ids", "segment_ids")
 # Fills up the outputs of short rows: no position of a span, no tag.
 _PADDING = -1e9
+
+# Table 4 of Lei et al. 2022.
+_SWISH_RNN_STEPS = {
+    "boolq": 50_000,
+    "cola": 50_000,
+    "mnli": 200_000,
+    "mrpc": 20_000,
+    "multirc": 50_000,
+    "qnli": 100_000,
+    "qqp": 150_000,
+    "rte": 20_000,
+    "sst2": 80_000,
+    "stsb": 30_000,
+    # Not in the table: as many as its sets of that size have.
+    "wnli": 20_000,
+    "conll2003": 20_000,
+    "story_cloze": 20_000,
+    "race": 100_000,
+    "squad": 100_000,
+    "squad2": 100_000,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningRecipe(EpochRecipe):
+    """Every setting of a fine-tuning run.
+
+    As in BERT's released code an epoch counts examples, where long ones may have several rows.
+    Texts of a classification that are longer than `max_length` are cut; contexts and tagged
+    sentences are read through windows.
+
+    Attributes:
+        head_dropout: on the head's input, the pooled vector or the positions'; spans have none.
+        spans: limits of questions and contexts.
+        language_weight: lambda of a causal model's own loss beside that of a classification, see
+            `AuxiliaryLanguageObjective`.
+    """
+
+    kind = "finetuning"
+    command = "python -m experiments.finetune"
+
+    head_dropout: Dropout = 0.1
+    spans: SpanLimits = SpanLimits()
+    language_weight: NonNegative = 0.5
+
+    def check(self) -> None:
+        get_task(self.task)
+        least = kind_of(self.described).least_length(self.spans)
+        if self.max_length < least:
+            raise UserError(
+                f"max_length is {self.max_length}: a row of {self.task} needs {least} or more"
+            )
+
+    @property
+    def described(self) -> Task:
+        """The task that `task` names."""
+        return get_task(self.task)
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of the rows that the model reads."""
+        return Limits(self.max_length, self.spans, self.model_config().causal)
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
+        config = super().model_config(vocab_size)
+        if self.described.second and config.num_segments == 1:
+            raise UserError(
+                f"{self.task} is about two texts: the model needs model.num_segments of 2 (or 0)"
+            )
+        return config
+
+
+def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
+    """A recipe in epochs; `spans` are further settings of questions."""
+    if task.kind == "spans":
+        settings |= spans or {}
+    return FinetuningRecipe(
+        model="bert_base",
+        task=task.name,
+        source=task.source,
+        training=fine_tuning(learning_rate, "score"),
+        **settings,
+    )
+
+
+def _bert(task: Task) -> FinetuningRecipe:
+    if task.kind != "spans":
+        return _epochs(task, 5e-5)
+    rows = 48 if task.unanswerable else 32
+    return _epochs(task, 3e-5, epochs=2.0, batch_size=rows, max_length=384)
+
+
+def _swish_rnn(task: Task) -> FinetuningRecipe:
+    recipe = _epochs(
+        task, 1e-5, epochs=None, warmup_fraction=None, validate_epochs=None, max_length=512
+    )
+    training = dict(
+        max_steps=_SWISH_RNN_STEPS[task.name],
+        schedule="constant",
+        warmup_steps=1_000,
+        beta_2=0.98,
+        weight_decay=0.0,
+        validate_every=1_000,
+    )
+    return recipe.changed(training=training)
+
+
+PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
+    # Paragraphs are longer than sentences: rows as BERT's.
+    "macaron": lambda task: _epochs(task, 5e-5, dict(max_length=384)),
+    "bert": _bert,
+    "gpt": lambda task: _epochs(task, 6.25e-5, warmup_fraction=0.002),
+    "spanbert": lambda task: _epochs(task, 2e-5, dict(epochs=4.0, max_length=512)),
+    "swish_rnn": _swish_rnn,
+}
+
+
+def preset(name: str, task: Task) -> FinetuningRecipe:
+    """A paper's recipe for a task, by its name among `PRESETS`."""
+    if name not in PRESETS:
+        raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}")
+    return PRESETS[name](task)
 
 
 @dataclasses.dataclass(frozen=True)

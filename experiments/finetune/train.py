@@ -14,8 +14,15 @@ from etils import epath
 from experiments.epochs import example_batches, refuse_given, train_examples
 from experiments.finetune.init import Init, read_init
 from experiments.finetune.kinds import Limits, kind_of
-from experiments.finetune.recipe import FinetuningRecipe, preset
-from experiments.finetune.run import RESULT, FinetuningResult, FinetuningRun, Predictor, measure
+from experiments.finetune.run import (
+    RESULT,
+    FinetuningRecipe,
+    FinetuningResult,
+    FinetuningRun,
+    Predictor,
+    measure,
+    preset,
+)
 from experiments.recipe import override
 from experiments.run import metrics_line, write_json
 from experiments.train_run import report

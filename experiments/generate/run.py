@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from experiments.lines import decoded
-from experiments.pretrain.recipe import CAUSAL, CORRUPTING
+from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind, write_json
 from experiments.text_to_text.run import TaskGenerator
 from macaron_tf.decoding import GenerationConfig, SequenceGenerator, TextGenerator, TextScorer

@@ -91,7 +91,7 @@ main = cli.program(
         cli.argument("text", "texts with [MASK]; lines of stdin by default", nargs="*"),
         cli.count("--top N", "words for each [MASK] (default 5)", 5),
     ),
-    cli.recipes("experiments.pretrain.recipe:PretrainingRecipe"),
+    cli.recipes("experiments.pretrain.run:PretrainingRecipe"),
     forms=_FORMS,
 )
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 from experiments import registry
-from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.documents import corpus_mixture, open_source
 from macaron_tf.data.corpus.reading import FORMAT, PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare

@@ -7,8 +7,7 @@ import sys
 import numpy as np
 import scipy.special
 
-from experiments.pretrain.recipe import CORRUPTING, FILLING
-from experiments.pretrain.run import PretrainingRun, pretraining_objective
+from experiments.pretrain.run import CORRUPTING, FILLING, PretrainingRun, pretraining_objective
 from experiments.pretrain.train import PretrainingValidation, check_corpus
 from experiments.run import write_json
 from macaron_tf.data.corpus.reading import PretrainingCorpus

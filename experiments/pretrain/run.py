@@ -1,31 +1,219 @@
-"""A pre-training run: network and objective of each recipe."""
+"""Recipe and run of pre-training, with the network and the objective of each recipe."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 import keras
 import tensorflow as tf
+from annotated_types import Ge, Gt, Le
 
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.recipe import naming
+from experiments.recipe import MAY_CHANGE, Recipe, naming
 from experiments.run import Run
-from macaron_tf.models import GeneratorDiscriminator, LanguageModel, PretrainingEncoder
+from macaron_tf.data.corpus.config import CorpusConfig
+from macaron_tf.errors import UserError
+from macaron_tf.models import (
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    GeneratorDiscriminator,
+    LanguageModel,
+    PretrainingEncoder,
+)
 from macaron_tf.models.electra import generator_config
-from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.memory import SegmentLanguageModel
 from macaron_tf.models.two_stream import TwoStreamModel
 from macaron_tf.objectives import (
     CausalLanguageObjective,
+    DenoisingConfig,
     DenoisingObjective,
     MaskedLanguageObjective,
+    MaskingConfig,
     PermutationObjective,
     PretrainingObjective,
     ReplacedTokenObjective,
     SegmentLanguageObjective,
     SpanBoundaryObjective,
+    SpanCorruptionConfig,
     SpanCorruptionObjective,
 )
-from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.objectives.corruption import SENTINEL_ROWS, SENTINELS
+from macaron_tf.settings import Count, Natural, OneOf, Positive, Settings
+
+OBJECTIVES = (
+    "masked_language",
+    "span_boundary",
+    "replaced_tokens",
+    "causal_language",
+    "segment_language",
+    "permutation_language",
+)
+CAUSAL = ("causal_language", "segment_language")
+MEMORY = ("segment_language", "permutation_language")
+FILLING = ("masked_language", "span_boundary", "replaced_tokens")
+# Objectives of an encoder-decoder.
+CORRUPTING = ("span_corruption", "denoising")
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyConfig(Settings):
+    """The vocabulary that is trained on a corpus that has none.
+
+    Attributes:
+        kind: `"wordpiece"` (BERT's), `"sentencepiece"` (BPE: XLM's), `"unigram"` (SentencePiece's
+            other model: ALBERT's) or `"byte_bpe"` (RoBERTa's).
+        size: pieces, the special ones included.
+        lower_case: fold case; with WordPiece and unigram accents go too, as in BERT and ALBERT.
+        max_documents: greatest number of documents read, the first of each source; None = all.
+    """
+
+    section: ClassVar[str] = "vocabulary"
+
+    kind: Literal["wordpiece", "sentencepiece", "unigram", "byte_bpe"] = "wordpiece"
+    size: Annotated[int, Ge(8)] = 8_000
+    lower_case: bool = True
+    max_documents: Count | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingRecipe(Recipe):
+    """Every setting of a pre-training run.
+
+    Attributes:
+        corpus: settings of the rows. With `corpus.pairs` a row is a pair of segments, and the
+            model also learns whether they belong together; a model with language embeddings has
+            one for each of `corpus.languages`.
+        vocabulary: settings of the vocabulary.
+        masking: settings of masked tokens.
+        objective: `"masked_language"`; `"span_boundary"`, also masked spans from their neighbours
+            (SpanBERT); `"replaced_tokens"` (ELECTRA); `"causal_language"`, the next token (with
+            `model.causal=True`); `"segment_language"`, the next token of texts that continue from
+            row to row (Transformer-XL); or `"permutation_language"`, tokens of such texts in
+            random order (XLNet). An encoder-decoder learns `"span_corruption"` (T5) or
+            `"denoising"` (BART).
+        corruption: of `"span_corruption"`.
+        denoising: of `"denoising"`.
+        generator_width: of `"replaced_tokens"`, the generator's share of the encoder's width.
+        discriminator_weight: of `"replaced_tokens"`, of the discriminator's loss.
+        partial_prediction: K of `"permutation_language"`: one token in so many is predicted.
+        memory_length: of objectives with a memory: M, positions of earlier rows that attention
+            sees.
+        adaptive_cutoffs, adaptive_divisor: of `"segment_language"`, see `AdaptiveSoftmax`; no
+            cutoffs = a softmax over the embedding table.
+        head_transform: a layer before the table in the head over masked tokens (BERT), or the
+            table alone (XLM); a language model's head is the table alone.
+        batch_size: rows of a micro-batch.
+        static_shapes: score padding among the masked positions too, which makes all shapes static
+            (XLA, TPU); the result is the same.
+        validation_batches: evaluated batches of the validation rows; None = all.
+    """
+
+    kind = "pretraining"
+    command = "python -m experiments.pretrain"
+    steps = (
+        "prepare {name} corpora/{name} --data-dir DIR",
+        "train {name} runs/{name} --corpus corpora/{name}",
+    )
+    may_change = (*MAY_CHANGE, "validation_batches")
+
+    corpus: CorpusConfig
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    masking: MaskingConfig = MaskingConfig()
+    corruption: SpanCorruptionConfig = SpanCorruptionConfig()
+    denoising: DenoisingConfig = DenoisingConfig()
+    objective: Annotated[str, OneOf(OBJECTIVES + CORRUPTING)] = "masked_language"
+    generator_width: Annotated[float, Gt(0), Le(1)] = 0.25
+    discriminator_weight: Positive = 50.0
+    head_transform: bool = True
+    partial_prediction: Annotated[float, Gt(1)] = 6.0
+    memory_length: Natural = 0
+    adaptive_cutoffs: tuple[Count, ...] = ()
+    adaptive_divisor: Count = 1
+    batch_size: Count = 32
+    static_shapes: bool = False
+    validation_batches: Count | None = None
+
+    def check(self) -> None:
+        if self.objective != "masked_language" and self.corpus.paired:
+            raise UserError(
+                f"objective {self.objective!r} reads running text: set corpus.pairs=none"
+            )
+        if self.objective == "span_boundary" and self.masking.choice != "spans":
+            raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
+        if self.has_memory:
+            if self.memory_length < 1:
+                raise UserError(
+                    f"memory_length is {self.memory_length}: objective {self.objective!r} needs 1 "
+                    "or more"
+                )
+            if self.corpus.packing != "full_text":
+                raise UserError(
+                    f"objective {self.objective!r} reads texts that continue from row to row: set "
+                    "corpus.packing=full_text"
+                )
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether rows continue from batch to batch, with a memory of earlier ones."""
+        return self.objective in MEMORY
+
+    def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
+        config = super().model_config(vocab_size)
+        length = self.corpus.sequence_length
+        if self.objective in CORRUPTING:
+            needed = f"is no encoder-decoder, which objective {self.objective!r} needs"
+            self.expect_model(config, EncoderDecoderConfig, needed)
+            length -= 1  # without [CLS] and [SEP], with EOS
+        else:
+            self.expect_model(config, EncoderConfig, "is no encoder")
+        if config.longest is not None and config.longest < length:
+            raise UserError(
+                f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
+                f"{self.corpus.sequence_length}: raise it or take shorter rows"
+            )
+        if self.objective in CORRUPTING:
+            if self.corpus.languages:
+                raise UserError(
+                    f"objective {self.objective!r} knows no languages: give the corpus's sources "
+                    "none"
+                )
+            return config
+        if self.corpus.paired and config.num_segments < 2:
+            raise UserError(
+                "corpus.pairs needs model.num_segments of 2 or more: pairs have 2 segments"
+            )
+        if config.causal != (self.objective in CAUSAL):
+            raise UserError(
+                f"objective {self.objective!r} with model.causal={config.causal}: a causal model "
+                "learns 'causal_language' or 'segment_language', and nothing else does"
+            )
+        if self.objective == "permutation_language" and "swish_rnn" in config.blocks:
+            raise UserError(
+                "model.block=swish_rnn with objective 'permutation_language': its recurrence would "
+                "tell each token to itself; take transformer or macaron"
+            )
+        if self.has_memory and not config.relative:
+            raise UserError(
+                f"objective {self.objective!r} needs attention that looks back: set "
+                "model.positions=transformer_xl"
+            )
+        if config.num_languages and not self.corpus.languages:
+            raise UserError(
+                f"{self.model} has language embeddings but no source of the corpus has a language: "
+                "give each its own, (NAME, SPLIT, None, LANGUAGE), or --set model.num_languages=0"
+            )
+        if config.num_languages:
+            config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
+        return config
+
+    def usage(self) -> dict:
+        return {
+            **super().usage(),
+            "objective": self.objective,
+            "trained_length": self.corpus.sequence_length,
+            "languages": self.corpus.languages,
+            "sentinels": SENTINELS if self.objective == "span_corruption" else 0,
+        }
 
 
 def pretraining_objective(

@@ -8,8 +8,14 @@ from etils import epath
 
 from experiments import registry
 from experiments.pretrain.corpus import described, prepare_corpus
-from experiments.pretrain.recipe import CAUSAL, CORRUPTING, FILLING, PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun, pretraining_objective
+from experiments.pretrain.run import (
+    CAUSAL,
+    CORRUPTING,
+    FILLING,
+    PretrainingRecipe,
+    PretrainingRun,
+    pretraining_objective,
+)
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed, stream_dataset
 from macaron_tf.data.service import check_address, service_error, through_service

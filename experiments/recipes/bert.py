@@ -7,7 +7,7 @@ Measured: validation losses of the tiny ones, seeds 1 to 3 (`experiments/results
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
 """
 
-from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.objectives import MaskingConfig
 from macaron_tf.training.config import TrainingConfig

@@ -6,7 +6,7 @@ their perplexity on validation text in `experiments/results/slides_decoders`, wh
 the others are not run at their size.
 """
 
-from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import DEVLIN, bert_base, bert_tiny
 from macaron_tf.objectives import MaskingConfig
 

@@ -7,7 +7,7 @@ falls by ten. A training takes half an hour on two cores at most, which decides 
 models' updates. Measured: on the test, one seed beside other work, see `experiments/results/tcn`.
 """
 
-from experiments.tcn.recipe import SequenceRecipe
+from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import TASKS
 from macaron_tf.training.config import TrainingConfig
 

@@ -7,7 +7,7 @@ the base ones are not run at their size. Wikipedia and books of TensorFlow Datas
 their texts.
 """
 
-from experiments.pretrain.recipe import PretrainingRecipe, VocabularyConfig
+from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
 from experiments.recipes.bert import bert_base, bert_tiny
 from macaron_tf.objectives import DenoisingConfig, MaskingConfig, SpanCorruptionConfig
 

@@ -1,7 +1,6 @@
 """`experiments.tcn TASK`: each model and seed in turn, then the table."""
 
 import argparse
-import dataclasses
 import math
 import pathlib
 import statistics
@@ -9,29 +8,14 @@ import statistics
 import keras
 
 from experiments import registry, studies
-from experiments.run import Run, write_json
-from experiments.tcn.recipe import SequenceRecipe
+from experiments.run import write_json
+from experiments.tcn.run import SequenceRecipe, SequenceRun
 from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
 from experiments.train_run import RunData, measured, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.models import TemporalModel
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.training import FitModel, build_fit_model
-
-
-@dataclasses.dataclass(frozen=True)
-class SequenceRun(Run):
-    """A training on one of the tasks, with a number of symbols at most instead of a vocabulary."""
-
-    recipe_class = SequenceRecipe
-    vocabulary_class = None
-
-    vocab_size: int | None = None
-
-    def make_network(self) -> TemporalModel:
-        config = self.recipe.model_config(self.vocab_size)
-        return TemporalModel(config, dtype=self.recipe.training.dtype_policy)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from experiments.pretrain.recipe import CORRUPTING
+from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import override
 from experiments.text_to_text.evaluate import TextPairs, check_answers
 from experiments.text_to_text.run import PREFIXES, TextRun, recipe_for

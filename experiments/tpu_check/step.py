@@ -10,11 +10,10 @@ import tensorflow as tf
 
 from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun, pretraining_objective
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun, pretraining_objective
 from experiments.recipe import Recipe, override
 from experiments.run import Run
-from experiments.tcn.recipe import SequenceRecipe
+from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import TASKS
 from experiments.tcn.train import SequenceRun
 from experiments.tpu_check.sources import Sources, Traced, of_exception, problem, refused

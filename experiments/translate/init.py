@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.finetune.init import Init, init_of, read_init
-from experiments.pretrain.recipe import CORRUPTING
+from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import naming
 from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.sources.readers import read_pairs

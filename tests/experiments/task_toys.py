@@ -94,8 +94,7 @@ def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = 
         name: of the preset.
     """
     from experiments.finetune.init import read_init
-    from experiments.finetune.recipe import preset
-    from experiments.finetune.run import FinetuningRun
+    from experiments.finetune.run import FinetuningRun, preset
     from experiments.recipe import override, recipe_from_json
     from macaron_tf.data.tasks.definitions import get_task
 

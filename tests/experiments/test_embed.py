@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.embed.__main__ import main
-from experiments.embed.recipe import paper_recipe
-from experiments.embed.run import EmbeddingRun, SentenceEncoder, open_encoder
+from experiments.embed.run import EmbeddingRun, SentenceEncoder, open_encoder, paper_recipe
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError

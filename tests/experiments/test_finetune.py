@@ -9,8 +9,7 @@ import pytest
 from experiments.finetune.__main__ import main
 from experiments.finetune.grid import combinations, markdown
 from experiments.finetune.kinds import kind_of
-from experiments.finetune.recipe import preset
-from experiments.finetune.run import FinetuningRun, measure
+from experiments.finetune.run import FinetuningRun, measure, preset
 from experiments.recipe import override
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.reading import Examples, read_examples

@@ -6,8 +6,7 @@ import pytest
 import macaron_tf
 from experiments.finetune.init import read_init
 from experiments.finetune.run import FinetuningRun
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError

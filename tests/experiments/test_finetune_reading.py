@@ -8,8 +8,7 @@ import pytest
 
 from experiments.finetune.__main__ import main
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
-from experiments.finetune.recipe import preset
-from experiments.finetune.run import FinetuningRun
+from experiments.finetune.run import FinetuningRun, preset
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from tests.experiments.task_toys import (
     NAMES,

@@ -15,18 +15,15 @@ import pytest
 
 import macaron_tf
 from experiments import registry
-from experiments.embed.recipe import paper_recipe
-from experiments.embed.run import EmbeddingRun, open_encoder
+from experiments.embed.run import EmbeddingRun, open_encoder, paper_recipe
 from experiments.finetune.init import read_init
 from experiments.finetune.kinds.classification import probabilities
 from experiments.finetune.kinds.spans import THRESHOLD
-from experiments.finetune.recipe import preset
-from experiments.finetune.run import FinetuningRun
+from experiments.finetune.run import FinetuningRun, preset
 from experiments.generate.__main__ import main as generate
 from experiments.generate.run import open_model
 from experiments.pretrain.corpus import train_vocabulary
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.text_to_text.run import TaskGenerator, TextRun, framed, recipe_for
 from experiments.translate.run import TranslationRun

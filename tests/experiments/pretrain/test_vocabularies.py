@@ -6,7 +6,7 @@ import pytest
 
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.corpus import described, vocabulary_lines
-from experiments.pretrain.recipe import PretrainingRecipe
+from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.errors import UserError

@@ -13,7 +13,7 @@ import scipy.io
 from experiments import registry
 from experiments.tcn import tasks
 from experiments.tcn.__main__ import main
-from experiments.tcn.recipe import SequenceRecipe
+from experiments.tcn.run import SequenceRecipe
 from experiments.tcn.tasks import MODELS, TASKS
 from experiments.tcn.train import table
 from tests.experiments.pretraining_toy import flags

@@ -10,8 +10,7 @@ import tensorflow as tf
 from experiments import registry
 from experiments.finetune.init import read_init
 from experiments.pretrain.corpus import train_vocabulary
-from experiments.pretrain.recipe import PretrainingRecipe
-from experiments.pretrain.run import PretrainingRun
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.run import Run
 from experiments.translate.__main__ import main

@@ -1,12 +1,13 @@
-"""Recipe of a run on one of the slides' tasks."""
+"""Recipe and run of one of the slides' tasks."""
 
 import dataclasses
 from collections.abc import Iterable
 from typing import Annotated
 
 from experiments.recipe import Recipe, override
+from experiments.run import Run
 from experiments.tcn.tasks import TASKS
-from macaron_tf.models import TemporalConfig
+from macaron_tf.models import TemporalConfig, TemporalModel
 from macaron_tf.settings import Count, OneOf
 
 
@@ -52,3 +53,17 @@ class SequenceRecipe(Recipe):
         recipe = override(override(self, self.recurrent), settings)
         options = {**dict(recipe.model_options), "mixer": mixer, "widths": widths}
         return dataclasses.replace(recipe, model_options=tuple(sorted(options.items())))
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceRun(Run):
+    """A training on one of the tasks, with a number of symbols at most instead of a vocabulary."""
+
+    recipe_class = SequenceRecipe
+    vocabulary_class = None
+
+    vocab_size: int | None = None
+
+    def make_network(self) -> TemporalModel:
+        config = self.recipe.model_config(self.vocab_size)
+        return TemporalModel(config, dtype=self.recipe.training.dtype_policy)
