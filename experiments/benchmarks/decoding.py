@@ -19,12 +19,11 @@ from experiments.command_line import argument, count, switch
 from macaron_tf.decoding import translate_ids
 from macaron_tf.models import catalog
 
-PACKAGES = ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy")
 command = Benchmark(
     "decoding",
     __doc__,
     "tokens",
-    PACKAGES,
+    ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
     argument("--size", "of the model", default="small", choices=("tiny", "small", "base", "big")),
     count("--vocab-size", "V", 10_000),
     count("--batch-sizes", "sentences at once", [1, 32], nargs="+"),

@@ -23,12 +23,11 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.text.byte_pairs import CLS, SEP, SPECIAL
 
-PACKAGES = ("tensorflow", "keras", "torch", "transformers", "numpy")
 command = Benchmark(
     "prompts",
     __doc__,
     "new tokens",
-    PACKAGES,
+    ("tensorflow", "keras", "torch", "transformers", "numpy"),
     argument("--size", "of the model", default="mini", choices=("tiny", "mini", "base", "medium")),
     # More than 32 are continued in several batches.
     count("--batch-sizes", "prompts at once", [1, 8], below=33, nargs="+"),
