@@ -82,6 +82,14 @@ def refused(capsys):
     return check
 
 
+@pytest.fixture(params=["disk", "bucket"])
+def disk_or_bucket(request, tmp_path: pathlib.Path) -> str:
+    """An empty folder of a test's own, on the disk and in a bucket in turn."""
+    from tests import ram_paths
+
+    return str(tmp_path) if request.param == "disk" else ram_paths.folder(tmp_path)
+
+
 NUMBERS = {
     "zero": "null", "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf",
     "six": "sechs", "seven": "sieben", "eight": "acht", "nine": "neun",

@@ -13,7 +13,6 @@ from macaron_tf.data.tasks.encoding import encode_examples, encode_pairs, encode
 from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.data.translation import BatchingConfig, TranslationData
 from macaron_tf.special_ids import EOS
-from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import refuses
 
 LENGTHS = np.minimum(2 + np.random.default_rng(0).poisson(9, 5000) * 2, 60)
@@ -61,11 +60,6 @@ def test_each_row_once_in_static_shapes(rng, rows):
         assert lengths[batch.rows[batch.rows >= 0]].max() <= batch.length
     if rng is None:
         assert (np.diff(lengths[dealt[dealt >= 0]]) >= 0).all()
-
-
-@pytest.fixture(scope="module")
-def vocabulary():
-    return WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefgh"))
 
 
 @pytest.fixture(scope="module")
@@ -295,11 +289,9 @@ def test_fingerprint(data, sentences, examples, encode):
     assert ExampleBatches(other, ROWS).fingerprint() != sentences.fingerprint()
 
 
-def test_real_pairs_with_berts_vocabulary(tfds_dir, shared_data):
-    path = shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
-    vocabulary = WordPieceVocabulary.from_file(path, lower_case=True)
+def test_real_pairs_with_berts_vocabulary(tfds_dir, bert):
     examples = read_examples(TASKS["rte"], "validation", tfds_dir)
-    data = ExampleBatches(encode_examples(vocabulary, examples, 64), 16)
+    data = ExampleBatches(encode_examples(bert, examples, 64), 16)
     assert len(data.shapes) <= 4 and data.lengths[-1] == 64
     seen = 0
     for batch in data.evaluation_dataset().as_numpy_iterator():
@@ -309,7 +301,7 @@ def test_real_pairs_with_berts_vocabulary(tfds_dir, shared_data):
                 continue
             length = int((ids != 0).sum())
             boundary = length - segments.sum()
-            first, second = vocabulary.encode_lines([examples.first[index], examples.second[index]])
+            first, second = bert.encode_lines([examples.first[index], examples.second[index]])
             first, second = first[: boundary - 2], second[: length - 1 - boundary]
             assert ids[:length].tolist() == [101, *first, 102, *second, 102]
             assert length == 64 or not ids[length:].any()

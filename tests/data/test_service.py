@@ -23,12 +23,16 @@ def dispatcher():
     server.stop()
 
 
-def address_of(dispatcher) -> str:
+@pytest.fixture
+def address(dispatcher) -> str:
     return dispatcher.target.partition("://")[2]
 
 
-def worker_of(dispatcher):
-    return servers.WorkerServer(servers.WorkerConfig(address_of(dispatcher)))
+@pytest.fixture
+def worker(address):
+    server = servers.WorkerServer(servers.WorkerConfig(address))
+    yield server
+    server.stop()
 
 
 def numbers(dataset) -> list[int]:
@@ -45,9 +49,8 @@ def failure(dataset) -> str:
     return str(service_error(raised.value))
 
 
-def test_batches_structure_and_number_are_kept(dispatcher):
-    worker = worker_of(dispatcher)
-    address = address_of(dispatcher)
+@pytest.mark.usefixtures("worker")
+def test_batches_structure_and_number_are_kept(address):
     dataset = through_service(endless(), f"nowhere:1, {address}", process=3)
     assert dataset.element_spec == endless().element_spec
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
@@ -60,24 +63,20 @@ def test_batches_structure_and_number_are_kept(dispatcher):
     assert len(finite) == 5 and numbers(finite) == [7, 8, 9, 10, 11]
     filtered = endless().take(5).filter(lambda batch: batch["number"] % 2 == 1)
     assert numbers(through_service(filtered, address)) == [7, 9, 11]
-    worker.stop()
 
 
-def test_a_second_worker_ends_the_run(dispatcher):
-    workers = [worker_of(dispatcher), worker_of(dispatcher)]
-    sentence = failure(through_service(endless(), address_of(dispatcher)))
-    assert f"the data service {address_of(dispatcher)} gave batch 0 instead of" in sentence
+@pytest.mark.usefixtures("worker")
+def test_a_second_worker_ends_the_run(address):
+    second = servers.WorkerServer(servers.WorkerConfig(address))
+    sentence = failure(through_service(endless(), address))
+    assert f"the data service {address} gave batch 0 instead of" in sentence
     assert sentence.endswith("give the same command again")
-    for worker in workers:
-        worker.stop()
+    second.stop()
 
 
-def test_a_service_that_goes_away_ends_the_run(dispatcher, monkeypatch):
+def test_a_service_that_goes_away_ends_the_run(dispatcher, worker, address, monkeypatch):
     monkeypatch.setattr(service, "_AWAY_SECONDS", 1.0)
-    worker = worker_of(dispatcher)
-    address = address_of(dispatcher)
-    batches = through_service(endless(), address)
-    reader = iter(batches)
+    reader = iter(through_service(endless(), address))
     assert int(next(reader)["number"]) == 7
     worker.stop()
     dispatcher.stop()
@@ -88,17 +87,15 @@ def test_a_service_that_goes_away_ends_the_run(dispatcher, monkeypatch):
     assert sentence.startswith(f"the data service {address} ") and "start it again" in sentence
 
 
-def test_a_service_without_a_worker_ends_the_run(dispatcher, monkeypatch):
+def test_a_service_without_a_worker_ends_the_run(address, monkeypatch):
     monkeypatch.setattr(service, "_AWAY_SECONDS", 1.0)
     monkeypatch.setattr(service, "_SILENT_SECONDS", 2.0)
-    assert "made no batch in 2 seconds" in failure(
-        through_service(endless(), address_of(dispatcher))
-    )
+    assert "made no batch in 2 seconds" in failure(through_service(endless(), address))
 
 
 @pytest.mark.parametrize("address", ["nonsense", "localhost", ":5050", "localhost:port", "a:1:2"])
 def test_an_address_that_is_none(address):
-    refuses("give HOST:PORT, such as localhost:5050", lambda: through_service(endless(), address))
+    refuses("give HOST:PORT, such as localhost:5050", through_service, endless(), address)
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["nobody", "something else"])
@@ -114,11 +111,9 @@ def test_an_address_at_which_no_service_answers(listens):
     assert time.monotonic() - began < 10
 
 
-def test_a_worker_is_no_dispatcher(dispatcher):
-    worker = worker_of(dispatcher)
-    with pytest.raises(UserError, match=f"the data service {worker._address} does not take"):
-        through_service(endless(), worker._address)
-    worker.stop()
+def test_a_worker_is_no_dispatcher(worker):
+    message = f"the data service {worker._address} does not take"
+    refuses(message, through_service, endless(), worker._address)
 
 
 def test_other_errors_are_not_the_services():

@@ -1,6 +1,5 @@
 """BLEU, chrF and the paired bootstrap."""
 
-import collections
 import dataclasses
 import json
 import math
@@ -11,7 +10,6 @@ import pytest
 import sacrebleu
 
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import (
     TranslationMetric,
     evaluate_translations,
@@ -19,6 +17,7 @@ from macaron_tf.evaluation.translation import (
     plain_lines,
     tokenize_lines,
 )
+from tests.harness import refuses
 
 HYPOTHESES = ["the cat sat on mat .", "a big dog runs"]
 REFERENCES = ["the cat sat on the mat .", "a big dog ran away"]
@@ -89,23 +88,10 @@ def test_perfect_and_empty_lines():
     assert evaluate_translations([""], ["a b"]).bleu == 0.0
 
 
-def multi_bleu(hypotheses, references):
-    """multi-bleu.perl's formula on the tokens as they stand."""
-    matched, total, length, reference_length = [0] * 4, [0] * 4, 0, 0
-    for hypothesis, reference in zip(hypotheses, references, strict=True):
-        words, expected = hypothesis.split(), reference.split()
-        length, reference_length = length + len(words), reference_length + len(expected)
-        for n in range(4):
-            found, wanted = (
-                collections.Counter(zip(*(side[i:] for i in range(n + 1)), strict=False))
-                for side in (words, expected)
-            )
-            matched[n] += (found & wanted).total()
-            total[n] += found.total()
-    brevity = min(0.0, 1 - reference_length / length)
-    return 100 * math.exp(
-        brevity + sum(math.log(m / t) for m, t in zip(matched, total, strict=True)) / 4
-    )
+def bleu_of_tokens(hypotheses, references) -> float:
+    """multi-bleu.perl's BLEU of the tokens as they stand, by sacreBLEU."""
+    settings = {"tokenize": "none", "smooth_method": "none", "force": True}
+    return sacrebleu.corpus_bleu(hypotheses, [references], **settings).score
 
 
 @pytest.mark.parametrize(
@@ -121,7 +107,7 @@ def test_real_moses_tokens(name, languages, tfds_dir):
     ]
     metric = TranslationMetric(languages[1], tokenized=True)
     scores = evaluate_translations(hypotheses, references, metric)
-    assert scores.tokenized_bleu == pytest.approx(multi_bleu(hypotheses, references))
+    assert scores.tokenized_bleu == pytest.approx(bleu_of_tokens(hypotheses, references))
     # Cutting "&apos;s" into "& apos ; s" gives other n-grams.
     cut = evaluate_translations(hypotheses, references, TranslationMetric(languages[1]))
     assert abs(cut.tokenized_bleu - scores.tokenized_bleu) > 0.1
@@ -149,8 +135,7 @@ def test_moses_tokens_by_hand():
     ]
     assert plain_lines([line], metric) == ["It's \"well-known\" [AT & T], isn't it?"]
     assert metric.signature.startswith("case:lc|tok:given-unescaped|compounds:split|")
-    with pytest.raises(UserError, match="split_hyphens"):
-        TranslationMetric("en", tokenized=True, split_hyphens=True)
+    refuses("split_hyphens", TranslationMetric, "en", tokenized=True, split_hyphens=True)
 
 
 WORDS = np.array(["der", "die", "hund", "katze", "haus", "rennt", "rote", "und", "."])
@@ -176,10 +161,8 @@ def test_scores_are_sacrebleus():
     references = corpus()
     a, b = damaged(references, 0.3, 1), damaged(references, 0.2, 2)
     found = paired_bootstrap(a, b, references, resamples=50)
-    settings = {"tokenize": "none", "smooth_method": "none"}
-    for value, lines in ((found.bleu_a, a), (found.bleu_b, b)):
-        expected = sacrebleu.corpus_bleu(lines, [references], force=True, **settings).score
-        assert value == pytest.approx(expected)
+    assert found.bleu_a == pytest.approx(bleu_of_tokens(a, references))
+    assert found.bleu_b == pytest.approx(bleu_of_tokens(b, references))
     assert found.difference == pytest.approx(found.bleu_b - found.bleu_a)
     for value, (low, high) in (
         (found.bleu_a, found.interval_a),
@@ -239,15 +222,6 @@ def test_case_and_text():
     assert "p = 1.0000" in str(found)
 
 
-def test_moses_tokens_are_scored_as_evaluate_scores_them():
-    references = ["it &apos;s a &quot; red &quot; house , is it ?", "the dog runs &amp; eats ."] * 3
-    system = ["it &apos;s a &quot; red &quot; house .", "the dogs run &amp; eat ."] * 3
-    metric = TranslationMetric("en", tokenized=True)
-    scores = evaluate_translations(system, references, metric)
-    found = paired_bootstrap(system, references, references, metric, resamples=5)
-    assert found.bleu_a == pytest.approx(scores.tokenized_bleu)
-
-
 def test_bad_input_is_refused():
     for reason, lines, options in (
         ("references", (["a"], ["a", "b"], ["a"]), {}),
@@ -255,8 +229,6 @@ def test_bad_input_is_refused():
         ("seed=-1", (["a"], ["b"], ["a"]), {"seed": -1}),
         ("resamples", (["a"], ["b"], ["a"]), {"resamples": 0}),
     ):
-        with pytest.raises(UserError, match=reason):
-            paired_bootstrap(*lines, **options)
+        refuses(reason, paired_bootstrap, *lines, **options)
     for hypotheses, references in ((["a"], ["a", "b"]), ([], [])):
-        with pytest.raises(UserError, match="give"):
-            evaluate_translations(hypotheses, references)
+        refuses("give", evaluate_translations, hypotheses, references)

@@ -54,9 +54,8 @@ def write(out, version=None):
     return write_version(Doubled(), {"run": "toy"}, out, version)
 
 
-@pytest.mark.parametrize("where", ["disk", "bucket"])
-def test_a_version_is_whole(tmp_path, where):
-    out = tmp_path / "served" if where == "disk" else ram_paths.folder(tmp_path) + "/served"
+def test_a_version_is_whole(disk_or_bucket):
+    out = f"{disk_or_bucket}/served"
     path = write(out)
     assert str(path) == f"{out}/1"
     assert str(write(out)) == f"{out}/2"

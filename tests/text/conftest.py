@@ -5,7 +5,7 @@ import random
 import pytest
 
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
+from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary, WordPieceVocabulary
 from macaron_tf.text.sentencepiece import interleave
 
 ENGLISH = "a the man woman dog cat runs sits eats red blue house tree near under and, slowly"
@@ -48,3 +48,11 @@ def real_vocabulary(real_pairs) -> SentencePieceVocabulary:
     """1,000 pieces over the captions, punctuation normalized, lower-cased."""
     normalization = NormalizationConfig(punctuation=True, lower_case=True)
     return train_joint(real_pairs, 1000, normalization=normalization)
+
+
+@pytest.fixture(scope="session")
+def bert(shared_data) -> WordPieceVocabulary:
+    """The vocabulary of BERT's "uncased" models."""
+    return WordPieceVocabulary.from_file(
+        shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
+    )

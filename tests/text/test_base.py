@@ -1,16 +1,18 @@
-"""Each kind of vocabulary alike: graph and Python agree, files, hash, text from ids, pairs."""
+"""Each kind of vocabulary alike: in the graph and outside, files, hash, text, offsets; pairs."""
+# ruff: noqa: RUF001 -- Greek is Greek here
 
 import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.special_ids import EOS, PAD
+from macaron_tf.special_ids import PAD
 from macaron_tf.text import (
     BytePairVocabulary,
     CharacterPairVocabulary,
@@ -23,6 +25,7 @@ from macaron_tf.text import (
     check_vocabulary,
     load_encoder_vocabulary,
 )
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, clean
 from tests import ram_paths
 from tests.harness import refuses
 from tests.text.conftest import train_joint
@@ -32,18 +35,29 @@ LINES = ["the cat sat on the mat .", "a naïve café, 日本 !", "two  spaces", 
 STRANGE = [
     "", "   ", "a\u2028b", "a\x00b", "日本語", "\ufeff", "…" * 50, "[MASK] [SEP] <pad>", "THE Dog",
 ]  # fmt: skip
+LOWER = NormalizationConfig(lower_case=True)
 MAKERS = {
     "wordpiece": lambda: WordPieceVocabulary.train(LINES, 60),
     "sentencepiece": lambda: SentencePieceVocabulary.train(LINES, 60, character_coverage=1.0),
     "translation": lambda: train_joint([(line, line) for line in LINES], 60),
     "byte_bpe": lambda: BytePairVocabulary.train(LINES, 300),
     "character_bpe": lambda: CharacterPairVocabulary(UNITS, MERGES),
+    "pair": lambda: PairVocabulary(*[MAKERS["wordpiece"]()] * 2, LOWER, ("fr", "en")),
 }
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def vocabulary(request) -> PieceVocabulary:
-    return MAKERS[request.param]()
+def maker(request) -> Callable[[], PieceVocabulary]:
+    return MAKERS[request.param]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(maker) -> PieceVocabulary:
+    return maker()
+
+
+def test_the_same_lines_give_the_same_vocabulary(maker, vocabulary):
+    assert maker().hash == vocabulary.hash
 
 
 def test_the_graph_equals_the_outside(vocabulary):
@@ -172,7 +186,8 @@ def test_damage_is_refused(vocabulary, tmp_path):
         refuses(message, PieceVocabulary.load, tmp_path)
     record.write_text(whole)
     own.write_bytes(b"\xff[]")
-    refuses(rf"{own.name}: (it is no file|line 1 is not|the voc)", PieceVocabulary.load, tmp_path)
+    reason = "(it is no file|line 1 is not|the voc|it holds no two)"
+    refuses(rf"{own.name}: {reason}", PieceVocabulary.load, tmp_path)
     own.unlink()
     refuses(rf"cannot read .*{own.name}", PieceVocabulary.load, tmp_path)
 
@@ -234,21 +249,16 @@ def test_a_stream_and_a_graph_say_the_same(vocabulary):
         assert text == detokenizer(row) == found.decode()
 
 
-LOWER = NormalizationConfig(lower_case=True)
 GERMAN = ["Ein HUND läuft", "", "zwei  Hunde  laufen .", "ein Überhund"]
 
 
-@pytest.fixture(scope="module", params=["sentencepiece", "wordpiece", "byte_bpe"])
-def pair(request) -> PairVocabulary:
-    def train(lines):
-        if request.param == "sentencepiece":
-            return SentencePieceVocabulary.train(lines, 40, character_coverage=1.0)
-        if request.param == "byte_bpe":
-            return BytePairVocabulary.train(lines, 270)
-        return WordPieceVocabulary.train(lines, 40, lower_case=False)
-
-    source = train(["a dog runs", "two dogs run ."] * 9)
-    target = train(["ein hund läuft", "zwei hunde laufen .", "überhund"] * 9)
+@pytest.fixture(scope="module")
+def pair() -> PairVocabulary:
+    """A SentencePiece vocabulary for English, a WordPiece one that keeps capitals for German."""
+    english = ["a dog runs", "two dogs run ."] * 9
+    german = ["ein hund läuft", "zwei hunde laufen .", "überhund"] * 9
+    source = SentencePieceVocabulary.train(english, 40, character_coverage=1.0)
+    target = WordPieceVocabulary.train(german, 40, lower_case=False)
     return PairVocabulary(source, target, LOWER, ("en", "de"))
 
 
@@ -257,26 +267,12 @@ def test_each_language_of_a_pair_has_its_side(pair):
     assert [first] == pair.source.encode_lines(["a dog"]) != pair.target.encode_lines(["a dog"])
     assert pair.encode_lines(["EIN hund"], "de") == pair.target.encode_lines(["ein hund"])
     assert pair.pieces == pair.target.pieces
-
-
-def test_a_pair_in_the_graph_as_outside(pair):
     rows = pair.encode_lines(GERMAN, "de")
-    ragged = pair.encode(tf.constant(GERMAN), "de")
-    assert ragged.to_list() == rows and ragged.dtype == tf.int32
-    # Behind EOS, padding rows and special ids there is no text.
-    ended = [[*row, EOS, *([9] if row else [])] for row in rows]
-    ids = tf.ragged.constant([[2, *row] for row in ended], tf.int32).to_tensor(PAD)
-    lines = pair.decode_lines(ids.numpy())
-    assert [line.decode() for line in pair.decode(ids).numpy()] == lines
-    assert lines[0] == "ein hund läuft" and lines[1] == "" and "hunde" in lines[2]
+    assert pair.encode(tf.constant(GERMAN), "de").to_list() == rows
+    assert pair.decode_lines(rows) == ["ein hund läuft", "", "zwei hunde laufen .", "ein überhund"]
 
 
-def test_files_and_hash_of_a_pair(pair, tmp_path):
-    pair.save(tmp_path)
-    again = PieceVocabulary.load(tmp_path)
-    assert isinstance(again, PairVocabulary)
-    assert again.hash == pair.hash and again.languages == ("en", "de")
-    assert again.encode_lines(GERMAN) == pair.encode_lines(GERMAN)
+def test_the_hash_of_a_pair_covers_its_settings(pair):
     hashes = {
         one.hash
         for one in (
@@ -287,12 +283,6 @@ def test_files_and_hash_of_a_pair(pair, tmp_path):
         )
     }
     assert len(hashes) == 4
-    record = json.loads((tmp_path / "vocabulary.json").read_text())
-    record["settings"]["languages"] = ["en", "fr"]
-    (tmp_path / "vocabulary.json").write_text(json.dumps(record))
-    refuses("vocabulary mismatch", PieceVocabulary.load, tmp_path)
-    (tmp_path / "vocabulary.pair").write_text("[")
-    refuses("it holds no two vocabularies", PieceVocabulary.load, tmp_path)
 
 
 def test_special_ids_of_another_library_are_refused(pair):
@@ -309,3 +299,67 @@ def test_lines_of_a_text_vocabulary_leave_room_for_eos(pair):
     assert texts.encode_lines(["a dog runs", ""]) == [[2, *row[:2]], []]
     assert texts.encode_lines(["a dog runs"], "target") == [[2, row[0]]]
     assert texts.decode_lines([row]) == ["a dog runs"]
+
+
+TEXTS = [
+    "The café's \u201cprice\u201d: $1,000.",
+    "cafe\u0301 nai\u0308ve",  # accents of their own
+    "\u200bzero\u200bwidth\x00 and\u00a0no-break\r\n tab\t.",
+    "日本 中文 ok",
+    "İstanbul ΣΑΣ ß",
+    "\u0301starts with a mark",
+    "   ",
+    "",
+    "\U0001f600 face",
+]
+
+
+def located(vocabulary, texts):
+    """For each text, (piece, what it lies on)."""
+    found = vocabulary.encode_with_offsets(tf.constant(texts))
+    rows = zip(
+        texts, found.ids.to_list(), found.starts.to_list(), found.ends.to_list(), strict=True
+    )
+    return [
+        [(i, text[a:b]) for i, a, b in zip(ids, starts, ends, strict=True)]
+        for text, ids, starts, ends in rows
+    ]
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,:$'\u201c\u201d日本中文ßσα-\U0001f600"
+    words = [*letters, *("##" + letter for letter in letters), "café", "##ice", "and"]
+    return WordPieceVocabulary([*SPECIAL_PIECES, *words], lower_case=True)
+
+
+def test_wordpieces_lie_on_the_text_they_were_made_of(wordpiece):
+    ids = wordpiece.encode(tf.constant(TEXTS)).to_list()
+    rows = located(wordpiece, TEXTS)
+    assert [[i for i, _ in row] for row in rows] == ids
+    for row in rows:
+        for i, text in row:
+            if i != wordpiece.unk_id:
+                cleaned = clean(tf.constant([text]), True).numpy()[0].decode()
+                assert cleaned == wordpiece.words[i].removeprefix("##")
+    pieces = [text for _, text in rows[1]]
+    assert pieces[-1] == "e" and "e\u0301" in pieces and "i\u0308" in pieces
+    assert ("".join(pieces)) == TEXTS[1].replace(" ", "")
+    assert [text for _, text in rows[2]][:4] == ["z", "e", "r", "o"]
+    assert rows[6] == rows[7] == []
+
+
+def test_sentencepieces_leave_out_the_space_before_them():
+    lines = ["the old cat", "ﬁne cafés", "cat saw the town"] * 30
+    vocabulary = SentencePieceVocabulary.train(
+        lines, 40, normalization=NormalizationConfig(lower_case=True)
+    )
+    texts = ["The  OLD cat", "  ﬁne cafés ", "town", "", "Cat\u2028saw"]
+    assert [[i for i, _ in row] for row in located(vocabulary, texts)] == vocabulary.encode(
+        tf.constant(texts)
+    ).to_list()
+    for text, row in zip(texts, located(vocabulary, texts), strict=True):
+        pieces = [piece for _, piece in row]
+        assert all(piece == piece.lstrip() for piece in pieces if piece.strip())
+        # "ﬁ" becomes two letters, both of which lie on the one character.
+        assert set("".join(text.split())) <= set("".join(pieces))

@@ -1,4 +1,4 @@
-"""The in-graph rules equal sacremoses's and Python's on real lines."""
+"""The in-graph rules equal sacremoses's and Python's on real lines; characters found again."""
 # ruff: noqa: RUF001 -- look-alike punctuation is what this file is about
 
 import re
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from macaron_tf.data.sources.readers import read_pairs
 from macaron_tf.text.normalization import (
+    AlignedText,
     NormalizationConfig,
     as_prompt,
     as_prompts,
@@ -69,3 +70,16 @@ def test_line_ends_are_spaces_and_none_ends_a_prompt():
     expected = ["a b", " a b", "a b", "", "", "a\u2028b", "a"]
     assert [as_prompt(text) for text in texts] == expected
     assert [x.decode() for x in as_prompts(tf.constant(texts)).numpy()] == expected
+
+
+def test_one_character_may_become_several_or_none():
+    def normalize(lines):
+        return tf.strings.regex_replace(tf.strings.regex_replace(lines, "@", "at"), "#", "")
+
+    aligned = AlignedText(tf.constant(["a#@é", "@"]), normalize)
+    assert [text.decode() for text in aligned.normalized.numpy()] == ["aaté", "at"]
+    # Bytes of "aaté": a, at (two pieces on one character), the first half of é; then "t" of "at".
+    starts, ends = tf.ragged.constant([[0, 1, 2, 3], [1]]), tf.ragged.constant([[1, 2, 3, 4], [2]])
+    found = aligned.original(starts, ends)
+    assert found[0].to_list() == [[0, 2, 2, 3], [0]]
+    assert found[1].to_list() == [[1, 3, 3, 4], [1]]

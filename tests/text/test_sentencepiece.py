@@ -39,14 +39,6 @@ def test_special_ids_and_padded_size(toy_vocabulary, encoders):
         assert starts[ids].sum() == len(line.split()) and starts[ids[0]]
 
 
-def test_same_lines_give_the_same_vocabulary(lines, toy_pairs, toy_vocabulary, encoders):
-    for again, first in (
-        (train_joint(toy_pairs, 60), toy_vocabulary),
-        (SentencePieceVocabulary.train(lines, 60, normalization=LOWER), encoders),
-    ):
-        assert again.proto == first.proto and again.hash == first.hash
-
-
 def test_hash_covers_settings(toy_vocabulary):
     proto = toy_vocabulary.proto
     settings = [{}, {"normalization": LOWER}, {"languages": ("de", "en")}, {"fold_accents": True},

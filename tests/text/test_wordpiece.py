@@ -23,13 +23,6 @@ STRANGE = [
 
 
 @pytest.fixture(scope="module")
-def bert(shared_data) -> WordPieceVocabulary:
-    return WordPieceVocabulary.from_file(
-        shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
-    )
-
-
-@pytest.fixture(scope="module")
 def real_lines(shared_data) -> list[str]:
     lines = []
     texts = shared_data / "text"

@@ -25,12 +25,10 @@ def directory(tmp_path):
     return directory
 
 
-@pytest.fixture(params=["disk", "bucket"])
-def anywhere(request, tmp_path):
+@pytest.fixture
+def anywhere(disk_or_bucket):
     """`directory`, on the disk and in a bucket."""
-    directory = CheckpointDirectory(
-        tmp_path if request.param == "disk" else ram_paths.folder(tmp_path)
-    )
+    directory = CheckpointDirectory(disk_or_bucket)
     directory.save(10, write_two_files, {"vocabulary": "v"})
     return directory
 

@@ -363,13 +363,11 @@ def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
     assert directory.best() == CheckpointDirectory(tmp_path).best()
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_averaged_checkpoints(tmp_path, place):
-    run_dir = tmp_path if place == "disk" else ram_paths.folder(tmp_path)
-    run(run_dir, BRIEF)
+def test_averaged_checkpoints(tmp_path, disk_or_bucket):
+    run(disk_or_bucket, BRIEF)
     network, expected = toy_network(), []
-    sources = last_checkpoints(run_dir, 2)
-    averaged = average_checkpoints(sources, f"{run_dir}/average")
+    sources = last_checkpoints(disk_or_bucket, 2)
+    averaged = average_checkpoints(sources, f"{disk_or_bucket}/average")
     for source in sources:
         load_network(source, network, "", average=False)
         expected.append([weight.numpy().astype(np.float64) for weight in network.weights])
@@ -377,6 +375,6 @@ def test_averaged_checkpoints(tmp_path, place):
     for weight, values in zip(network.weights, zip(*expected, strict=True), strict=True):
         np.testing.assert_array_equal(weight, np.mean(values, axis=0).astype(np.float32))
     with pytest.raises(UserError, match="9 to average"):
-        last_checkpoints(run_dir, 9)
+        last_checkpoints(disk_or_bucket, 9)
     with pytest.raises(UserError, match="at least one"):
         average_checkpoints([], tmp_path / "none")

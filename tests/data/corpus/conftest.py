@@ -1,24 +1,75 @@
-"""The corpus of numbers as fixtures."""
+"""A corpus of numbers, each a piece of its own: every id of a row tells where it comes from."""
 
 import pathlib
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
+from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
+from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare
-from macaron_tf.text.wordpiece import WordPieceVocabulary
-from tests.data.corpus.number_corpus import config_of, number_vocabulary, write_numbers
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+
+BOTH = ("train", "validation")
+
+
+def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
+    """A small corpus of the first folder's documents, or of both folders with weights."""
+    sources = (f"text:{texts}/a/*.txt",)
+    if weights:
+        folders = zip("ab", weights, strict=True)
+        sources = tuple(CorpusSource(f"text:{texts}/{n}/*.txt", weight=w) for n, w in folders)
+    shape = {"sequence_length": 16, "validation_every": 10, "rows_per_shard": 12}
+    return CorpusConfig(**{"sources": sources, **shape, **settings})
+
+
+def rows_of(corpus: PretrainingCorpus, *splits: str) -> np.ndarray:
+    """(rows, L) token ids of splits, of both if none is named, in the files' order."""
+    return np.stack([row["token_ids"] for row in each_row(corpus, *splits)])
+
+
+def each_row(corpus: PretrainingCorpus, *splits: str) -> Iterator[dict[str, np.ndarray]]:
+    """The arrays of each row of splits, of both if none is named, in the files' order."""
+    for split in splits or BOTH:
+        dataset = corpus.dataset(split, 7, seed=None, repeat=False, drop_remainder=False)
+        yield from dataset.unbatch().as_numpy_iterator()
+
+
+def numbers_of(corpus: PretrainingCorpus, rows: np.ndarray) -> list[int]:
+    """The numbers in rows, in their order."""
+    ids = rows[(rows >= len(SPECIAL_PIECES)) & (rows < corpus.vocabulary.pieces - 1)]
+    return (ids - len(SPECIAL_PIECES)).tolist()
+
+
+def halves_of(corpus: PretrainingCorpus, ids: np.ndarray) -> tuple[list[int], list[int]]:
+    """The numbers in the two segments of a row of pairs."""
+    first, _ = np.flatnonzero(ids == 3)
+    return numbers_of(corpus, ids[:first]), numbers_of(corpus, ids[first:])
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    """The bytes of a folder's files by name, but for the lock."""
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.name != ".lock"}
 
 
 @pytest.fixture(scope="session")
 def vocabulary() -> WordPieceVocabulary:
-    """Of the corpus of numbers; a file of tests with another one has its own fixture."""
-    return number_vocabulary()
+    """A piece for each number up to 999 and the full stop."""
+    return WordPieceVocabulary([*SPECIAL_PIECES, *map(str, range(1000)), "."])
 
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory) -> pathlib.Path:
-    """The documents of the corpus of numbers."""
-    return write_numbers(tmp_path_factory.mktemp("texts"))
+    """Two folders in one: 12 documents of 0 to 599 in sentences of 5, 3 of 600 to 749."""
+    folder = tmp_path_factory.mktemp("texts")
+    for name, first, documents in (("a", 0, 12), ("b", 600, 3)):
+        (folder / name).mkdir()
+        for document in range(documents):
+            numbers = np.arange(50).reshape(10, 5) + first + 50 * document
+            sentences = (" ".join(map(str, row)) + "." for row in numbers)
+            (folder / name / f"{document:02d}.txt").write_text("\n".join(sentences))
+    return folder
 
 
 @pytest.fixture

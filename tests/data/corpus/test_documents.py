@@ -15,8 +15,7 @@ from macaron_tf.data.corpus.documents import (
     tokenized_documents,
 )
 from macaron_tf.io import progress
-from macaron_tf.text.wordpiece import WordPieceVocabulary
-from tests.data.corpus.number_corpus import SPECIAL
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 
 
 def reader(name: str, count: int):
@@ -156,7 +155,7 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    return WordPieceVocabulary([*SPECIAL, "one", "two", "three", ".", "x"])
+    return WordPieceVocabulary([*SPECIAL_PIECES, "one", "two", "three", ".", "x"])
 
 
 def lists(document):

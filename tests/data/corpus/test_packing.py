@@ -111,19 +111,12 @@ def test_no_id_is_lost_and_rows_are_full(cross_documents, length):
         assert (real < length).sum() <= len(documents)
 
 
-def book(rng, number: int, sentences: int) -> TokenRows:
-    """Ids 1000 * number + 10 and up, in sentences of 1 to 20."""
-    lengths = rng.integers(1, 21, sentences)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return TokenRows(np.arange(offsets[-1]) + 1000 * number + 10, offsets)
+FIVES = [5] * 100  # a document of sentences of 5 ids
 
 
-def fives(documents: int, sentences: int = 100) -> list[TokenRows]:
-    """Documents of sentences of 5 ids, number n of ids 1000 n + 10 and up."""
-    return [
-        TokenRows(np.arange(5 * sentences) + 1000 * n + 10, np.arange(0, 5 * sentences + 1, 5))
-        for n in range(1, documents + 1)
-    ]
+def document_of(number: int) -> int:
+    """The document of an id of `in_sentences(FIVES, FIVES, ...)`."""
+    return (number - 10) // 500
 
 
 def paired(documents, seed, length=64, **options) -> Rows:
@@ -134,9 +127,10 @@ def halves(row: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
     return row[1 : boundary - 1], row[boundary : np.flatnonzero(row == SEP)[-1]]
 
 
-def test_next_sentences_are_berts():
+@pytest.mark.parametrize("single_sentences", [False, True])
+def test_next_sentences_are_berts(single_sentences):
     # Sentences of 5 ids and pairs of 61: chunks of a single sentence are rare.
-    rows = paired(fives(40), 1)
+    rows = paired(in_sentences(*[FIVES] * 40), 1, single_sentences=single_sentences)
     assert len(rows.token_ids) > 400
     real = (rows.token_ids != 0).sum(axis=1)
     follows = np.zeros(len(real), bool)
@@ -146,32 +140,29 @@ def test_next_sentences_are_berts():
         a, b = halves(row, boundary)
         assert len(a) and len(b)
         for half in (a, b):  # each a stretch of one document
-            assert (np.diff(half) == 1).all()
-        same = a[0] // 1000 == b[0] // 1000
-        assert a[0] // 1000 == rows.owners[number] + 1
+            assert (np.diff(half) == 1).all() and document_of(half[0]) == document_of(half[-1])
+        same = document_of(a[0]) == document_of(b[0])
+        assert document_of(a[0]) == rows.owners[number]
         assert same == (rows.pair_label[number] == 0)
         if same:
             # Nothing but what trimming took, a sentence's worth, may lie between the halves.
-            assert 0 < b[0] - a[-1] <= 5 + 1
+            assert 0 < b[0] - a[-1] <= (1 if single_sentences else 5 + 1)
             follows[number] = True
-    assert abs(follows.mean() - 0.5) < 0.06
-    short = (real < 60).mean()  # a target of 10% of the rows, and the ends of documents
-    assert 0.05 < short < 0.25
+        if single_sentences:
+            assert len(a) == len(b) == 5 and a[0] % 5 == b[0] % 5 == 0
+    assert abs(follows.mean() - 0.5) < (0.05 if single_sentences else 0.06)
+    if not single_sentences:
+        short = (real < 60).mean()  # a target of 10% of the rows, and the ends of documents
+        assert 0.05 < short < 0.25
 
 
 def test_every_sentence_of_a_document_is_used():
-    rng = np.random.default_rng(2)
-    documents = [book(rng, n, 30) for n in range(1, 6)]
-    rows = pack_pairs(documents, 512, CLS, SEP, rng, short_probability=0.0)
+    documents = in_sentences(*np.random.default_rng(2).integers(1, 21, (5, 30)).tolist())
+    rows = paired(documents, 2, 512, short_probability=0.0)
     found = set(rows.token_ids[rows.token_ids >= 10].tolist())
     assert found == set(np.concatenate([d.ids for d in documents]).tolist())
-
-    def pairs(seed):
-        documents = [book(np.random.default_rng(n), n, 20) for n in range(1, 4)]
-        return paired(documents, seed, 32).token_ids
-
-    assert np.array_equal(pairs(1), pairs(1))
-    assert pairs(1).shape != pairs(2).shape or not np.array_equal(pairs(1), pairs(2))
+    one, again, other = (paired(documents, seed, 32).token_ids for seed in (1, 1, 2))
+    assert np.array_equal(one, again) and not np.array_equal(one, other)
 
 
 def test_the_longer_half_is_trimmed_at_either_end():
@@ -190,14 +181,15 @@ def test_the_longer_half_is_trimmed_at_either_end():
 
 @pytest.mark.parametrize("single_sentences", [False, True])
 def test_sentence_order_swaps_half_of_consecutive_segments(single_sentences):
-    rows = paired(fives(900), 3, pairs="sentence_order", single_sentences=single_sentences)
+    documents = in_sentences(*[FIVES] * 900)
+    rows = paired(documents, 3, pairs="sentence_order", single_sentences=single_sentences)
     count = len(rows.token_ids)
     assert count > (44_000 if single_sentences else 7_000)
     used = collections.Counter()
     for row, boundary, label, owner in zip(*rows, strict=True):
         a, b = halves(row, boundary)[:: -1 if label else 1]
         assert len(a) and len(b)
-        assert {a[0] // 1000, a[-1] // 1000, b[0] // 1000, b[-1] // 1000} == {owner + 1}
+        assert document_of(a[0]) == document_of(b[-1]) == owner
         assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
         # Nothing but what trimming took, a sentence's worth at most, lies between them.
         assert 0 < b[0] - a[-1] <= 5 + 1
@@ -223,18 +215,6 @@ def test_a_sentence_alone_is_cut_inside_for_its_order():
     assert abs(np.mean(labels) - 0.5) < 0.075
     one_id = TokenRows(np.array([10]), np.array([0, 1]))
     assert paired([one_id], 0, pairs="sentence_order").token_ids.shape == (0, 64)
-
-
-def test_pairs_of_single_sentences():
-    rows = paired(fives(40), 4, single_sentences=True)
-    same = []
-    for row, boundary, label in zip(rows.token_ids, rows.boundaries, rows.pair_label, strict=True):
-        a, b = halves(row, boundary)
-        assert len(a) == len(b) == 5 and a[0] % 5 == b[0] % 5 == 0
-        same.append(a[0] // 1000 == b[0] // 1000)
-        assert same[-1] == (label == 0)
-        assert not same[-1] or b[0] == a[-1] + 1
-    assert abs(np.mean(same) - 0.5) < 0.05
 
 
 def test_translations_are_a_row_each_or_left_out():

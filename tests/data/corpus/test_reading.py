@@ -20,32 +20,31 @@ from macaron_tf.data.corpus.reading import (
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.text.wordpiece import WordPieceVocabulary
+from macaron_tf.text.wordpiece import SPECIAL_PIECES
 from tests import ram_paths
-from tests.data.corpus.number_corpus import SPECIAL, config_of, numbers_of, rows_of
+from tests.data.corpus.conftest import config_of, numbers_of, rows_of
 from tests.harness import refuses
 
 ROWS = 90
 
 
-def lines_corpus(folder, validation_every=10) -> PretrainingCorpus:
+def lines_corpus(folder, vocabulary, validation_every=10) -> PretrainingCorpus:
     """100 documents of one row, 10 a shard; the numbers of a row are its own."""
     (folder / "lines.txt").write_text("\n".join(f"{n} {n} {n}" for n in range(100)))
-    vocabulary = WordPieceVocabulary([*SPECIAL, *map(str, range(100))])
     shape = {"sequence_length": 8, "validation_every": validation_every, "rows_per_shard": 10}
     config = CorpusConfig((f"text-lines:{folder}/lines.txt",), **shape)
     return prepare(config, vocabulary, folder / f"out{validation_every}")
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> PretrainingCorpus:
-    corpus = lines_corpus(tmp_path_factory.mktemp("corpus"))
+def corpus(tmp_path_factory, vocabulary) -> PretrainingCorpus:
+    corpus = lines_corpus(tmp_path_factory.mktemp("corpus"), vocabulary)
     assert corpus.rows("train") == ROWS and len(corpus.shards["train"]) == 10
     return corpus
 
 
 def first_ids(dataset) -> list[list[int]]:
-    return [(batch["token_ids"].numpy()[:, 1] - len(SPECIAL)).tolist() for batch in dataset]
+    return [(batch["token_ids"].numpy()[:, 1] - len(SPECIAL_PIECES)).tolist() for batch in dataset]
 
 
 def joined(dataset) -> list[int]:
@@ -63,22 +62,6 @@ def test_each_epoch_is_a_permutation(corpus, monkeypatch, shuffled_rows):
     if shuffled_rows == 1000:  # rows of one shard are dealt over the whole epoch
         assert np.std([rows.index(number) for number in range(1, 10)]) > 12
     assert joined(corpus.dataset("train", 9, seed=None).take(10)) == everything
-
-
-@pytest.mark.parametrize(("batch_size", "shuffled_rows"), [(7, 25), (100, 1000)])
-def test_a_restart_gives_the_same_batches(corpus, monkeypatch, batch_size, shuffled_rows):
-    monkeypatch.setattr(corpus, "shuffled_rows", shuffled_rows)
-    through = first_ids(corpus.dataset("train", batch_size, seed=5).take(16))
-    for step in (1, 13):
-        restarted = corpus.dataset("train", batch_size, seed=5, start_step=step)
-        assert first_ids(restarted.take(3)) == through[step : step + 3]
-
-
-def test_a_restart_far_ahead(corpus, monkeypatch):
-    monkeypatch.setattr(corpus, "shuffled_rows", 1)
-    dataset = corpus.dataset("train", 9, seed=0, start_step=10_007)
-    (batch,) = first_ids(dataset.take(1))
-    assert batch == first_ids(corpus.dataset("train", 9, seed=0, start_step=10_000).take(8))[7]
 
 
 def test_sizes_of_batches(corpus):
@@ -177,7 +160,7 @@ def test_a_row_keeps_its_number(corpus, monkeypatch):
             yield from zip(
                 batch["epoch"].tolist(),
                 batch["row_number"].tolist(),
-                (batch["token_ids"][:, 1] - len(SPECIAL)).tolist(),
+                (batch["token_ids"][:, 1] - len(SPECIAL_PIECES)).tolist(),
                 strict=True,
             )
 
@@ -210,9 +193,9 @@ def test_a_corpus_in_a_bucket(corpus, tmp_path):
     assert str(part.shard_error(raised.value)).startswith(f"{lost} is missing or damaged")
 
 
-def test_the_fingerprint_is_of_the_rows(corpus, tmp_path):
-    assert lines_corpus(tmp_path).fingerprint == corpus.fingerprint
-    assert lines_corpus(tmp_path, validation_every=20).fingerprint != corpus.fingerprint
+def test_the_fingerprint_is_of_the_rows(corpus, vocabulary, tmp_path):
+    assert lines_corpus(tmp_path, vocabulary).fingerprint == corpus.fingerprint
+    assert lines_corpus(tmp_path, vocabulary, 20).fingerprint != corpus.fingerprint
 
 
 SHARDS = (5, 1, 7, 7, 3, 7, 2)  # of seven shards
@@ -262,6 +245,8 @@ def test_every_start_is_the_middle_of_the_whole(paths, shuffled_rows, groups, se
         assert len({tuple(epoch) for epoch in epochs}) == 3
     for start in (9, TOTAL + 17):
         assert order_of(order, start, True, TOTAL) == whole[start:][:TOTAL]
+    far = 3000 * TOTAL
+    assert order_of(order, far + 9, True, 8) == order_of(order, far, True, 17)[9:]
     assert order_of(order, 20, False) == whole[20:TOTAL]
 
 

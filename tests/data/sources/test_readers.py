@@ -5,6 +5,7 @@ import shutil
 import socket
 
 import pytest
+from etils import epath
 
 from macaron_tf.data.sources import names
 from macaron_tf.data.sources.readers import (
@@ -15,6 +16,7 @@ from macaron_tf.data.sources.readers import (
     source_fingerprint,
 )
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths as storage
 from tests.harness import refuses
 
 
@@ -23,13 +25,20 @@ def read(source, split="train"):
 
 
 @pytest.fixture
-def files(tmp_path):
-    (tmp_path / "train.en").write_text("one\ntwo\u2028lines\n\nfour\n", encoding="utf-8")
-    (tmp_path / "train.de").write_bytes(b"eins\r\nzwei\n\nvier")
-    with gzip.open(tmp_path / "train.en.gz", "wt", encoding="utf-8") as file:
-        file.write("one\ntwo\u2028lines\n\nfour\n")
-    (tmp_path / "train.tsv").write_text("one\teins\ntwo\tzwei\n")
-    return tmp_path
+def files(disk_or_bucket) -> epath.Path:
+    """A folder of aligned files, and of two with documents."""
+    folder = storage.as_path(disk_or_bucket)
+    english = "one\ntwo\u2028lines\n\nfour\n".encode()
+    for name, content in {
+        "train.en": english,
+        "train.de": b"eins\r\nzwei\n\nvier",
+        "train.en.gz": gzip.compress(english),
+        "train.tsv": b"one\teins\ntwo\tzwei\n",
+        "b.txt": "\ufeffOne.\nTwo.\n\n\nThree.\n".encode(),
+        "a.txt.gz": gzip.compress("Vier\u2028hier.\r\n".encode()),
+    }.items():
+        storage.write_aside(folder / name, content)
+    return folder
 
 
 LINES = [("one", "eins"), ("two\u2028lines", "zwei"), ("", ""), ("four", "vier")]
@@ -59,7 +68,11 @@ def test_which_sources_have_splits():
 @pytest.mark.parametrize(
     ("source", "split", "message"),
     [
-        ("text:{d}/nope.en,{d}/train.de", "train", r"cannot read .*nope\.en: No such file"),
+        (
+            "text:{d}/nope.en,{d}/train.de",
+            "train",
+            r"cannot read .*nope\.en: (No such|FileNot)",
+        ),
         ("text:{d},{d}/train.de", "train", "cannot read"),
         ("text:{d}/train.en", "train", "names 1 files, not 2"),
         ("text:a,b,c", "train", "names 3 files, not 2"),
@@ -167,33 +180,25 @@ def test_a_damaged_set(tfds_dir, tmp_path):
     refuses("no TFDS set .* prepare it in that folder", read_set, tmp_path, "tfds:multi30k/de-en")
 
 
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "b.txt").write_text("\ufeffOne.\nTwo.\n\n\nThree.\n", encoding="utf-8")
-    with gzip.open(tmp_path / "a.txt.gz", "wb") as file:
-        file.write("Vier\u2028hier.\r\n".encode())
-    return tmp_path
-
-
-def test_forms_of_text(folder, tmp_path):
-    def read(kind, glob="*"):
-        return list(documents(f"{kind}:{folder}/{glob}"))
+def test_forms_of_text(files):
+    def read(kind):
+        return list(documents(f"{kind}:{files}/?.txt*"))
 
     assert read("text") == ["Vier\u2028hier.", "One.\nTwo.\n\n\nThree."]
     assert read("text-paragraphs") == ["Vier\u2028hier.", "One.\nTwo.", "Three."]
     assert read("text-lines") == ["Vier\u2028hier.", "One.", "Two.", "Three."]
-    both = f"text:{folder}/b*,{folder}/*.gz,{folder}/b.txt"
+    both = f"text:{files}/b*,{files}/a*.gz,{files}/b.txt"
     assert [text[:4] for text in documents(both)] == ["One.", "Vier"]
     assert count_documents(both) == 2
-    assert count_documents(f"text-lines:{folder}/*") is None
+    assert count_documents(f"text-lines:{files}/*") is None
     assert [path.name for path in source_files(both, "train")] == ["b.txt", "a.txt.gz"]
-    (tmp_path / "a.txt").write_text("word " * 2_000_000)
-    assert [len(text) for text in documents(f"text-lines:{tmp_path}/a.txt")] == [10_000_000]
-    (folder / "train.txt").write_text("Learn.")
-    source = f"text:{folder}/{{split}}.txt"
+    (files / "a.txt").write_text("word " * 2_000_000)
+    assert [len(text) for text in documents(f"text-lines:{files}/a.txt")] == [10_000_000]
+    (files / "train.txt").write_text("Learn.")
+    source = f"text:{files}/{{split}}.txt"
     assert list(documents(source, "train")) == ["Learn."]
     refuses("no file matches .*test.txt", documents, source, "test")
-    refuses("has no split 'test'", documents, f"text:{folder}/b.txt", "test")
+    refuses("has no split 'test'", documents, f"text:{files}/b.txt", "test")
 
 
 def test_real_sets(tfds_dir):

@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from macaron_tf.data.batches import ExampleBatches
@@ -15,7 +14,6 @@ from macaron_tf.data.tasks.questions import (
     encode_questions,
     read_questions,
 )
-from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.harness import refuses
 
 SQUAD, SQUAD2 = get_task("squad"), get_task("squad2")
@@ -81,14 +79,6 @@ def test_tfds(tfds_dir):
     refuses("no field 'id'", read_questions, SQUAD, "train", tfds_dir, source="tfds:glue/rte")
 
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-@pytest.fixture(scope="module")
-def vocabulary():
-    return WordPieceVocabulary([*SPECIAL_PIECES, *LETTERS, *(f"##{x}" for x in LETTERS)])
-
-
 def test_rows_and_labels(vocabulary):
     examples = Questions(
         ["1", "2", "3", "4"],
@@ -152,3 +142,19 @@ def test_no_room_is_refused(vocabulary):
     ):
         examples = Questions(texts, texts, texts, None)
         refuses(message, encode_question_examples, vocabulary, examples, **room)
+
+
+def test_real_answers_are_found_again(tfds_dir, bert):
+    examples = read_questions(SQUAD, "validation", tfds_dir)
+    options = {"max_length": 128, "stride": 40, "max_question": 32}
+    encoded = encode_question_examples(bert, examples, **options)
+    assert len(encoded.rows.lengths) > len(examples) == 138
+    found, positions = set(), encoded.positions
+    for window in np.flatnonzero(encoded.labels[:, 0]):
+        question = positions.question[window]
+        shift = positions.starts.row_starts()[question] + positions.first_piece[window]
+        first, last = encoded.labels[window] - encoded.boundaries[window] + shift
+        start, end = positions.starts.values[first], positions.ends.values[last]
+        assert examples.contexts[question][start:end] == examples.labels[question][0].text
+        found.add(int(question))
+    assert len(found) == 138

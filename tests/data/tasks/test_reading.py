@@ -1,4 +1,4 @@
-"""Examples of a task, from TFDS and from tables; triplets of sentences."""
+"""The registry of tasks; their examples, from TFDS and from tables; triplets of sentences."""
 
 import gzip
 
@@ -6,10 +6,73 @@ import numpy as np
 import pytest
 
 from macaron_tf.data.sources.tfds import read_columns
-from macaron_tf.data.tasks.definitions import TASKS, Task
+from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.reading import read_examples, read_triplets
 from macaron_tf.errors import UserError
 from tests.harness import refuses
+
+CLASSIFICATION = {name: task for name, task in TASKS.items() if task.kind == "classification"}
+
+
+def test_glue_and_superglue():
+    assert set(CLASSIFICATION) == {
+        "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "boolq", "multirc",
+    }  # fmt: skip
+    files = {file.name for task in TASKS.values() for file in task.submissions}
+    assert files == {
+        "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "STS-B.tsv", "MNLI-m.tsv", "MNLI-mm.tsv",
+        "AX.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv", "BoolQ.jsonl", "MultiRC.jsonl",
+    }  # fmt: skip
+    assert [name for name, task in TASKS.items() if task.regression] == ["stsb"]
+    assert [name for name, task in TASKS.items() if task.grouped] == ["multirc"]
+    metrics = {name: task.metrics for name, task in CLASSIFICATION.items()}
+    assert metrics.pop("cola") == ("matthews",)
+    assert metrics.pop("stsb") == ("pearson", "spearman")
+    assert metrics.pop("mrpc") == metrics.pop("qqp") == ("f1", "accuracy")
+    assert metrics.pop("multirc") == ("f1a", "em")
+    assert set(metrics.values()) == {("accuracy",)}
+
+
+def test_the_classes_are_those_of_the_official_builders():
+    glue = pytest.importorskip("tensorflow_datasets.text.glue")
+    super_glue = pytest.importorskip("tensorflow_datasets.text.super_glue")
+    configs = {
+        f"tfds:{name}/{config.name}": config
+        for name, builder in (("glue", glue.Glue), ("super_glue", super_glue.SuperGlue))
+        for config in builder.BUILDER_CONFIGS
+    }
+    for task in CLASSIFICATION.values():
+        config = configs[task.source]
+        assert tuple(config.label_classes or ()) == task.labels, task.name
+        features = getattr(config, "text_features", None) or config.features
+        assert set(features) == {*task.first, *task.second}, task.name
+        assert all(file.source in configs for file in task.submissions)
+
+
+def test_questions_and_tags():
+    kinds = {name: task.kind for name, task in TASKS.items() if name not in CLASSIFICATION}
+    assert kinds == {
+        "squad": "spans",
+        "squad2": "spans",
+        "conll2003": "tags",
+        "story_cloze": "choice",
+        "race": "choice",
+    }
+    symmetric = {name for name, task in TASKS.items() if task.symmetric}
+    assert symmetric == {"mrpc", "qqp", "stsb"}
+    assert TASKS["squad2"].unanswerable and not TASKS["squad"].unanswerable
+    labels = TASKS["conll2003"].labels
+    assert labels[:3] == ("O", "B-PER", "I-PER") and labels[-1] == "I-MISC" and len(labels) == 9
+    with pytest.raises(ValueError, match="kind='span' must be one of"):
+        Task("mine", first=("question",), kind="span")
+
+
+def test_a_task_of_ones_own():
+    task = Task("spam", first=("body",), labels=("ham", "spam"), metrics=("f1",))
+    assert task.num_classes == 2 and not task.regression and not task.submissions
+    assert get_task("rte") is TASKS["rte"]
+    refuses("no task 'sst-2': there are boolq, cola", get_task, "sst-2")
+
 
 SENTIMENT = Task("sentiment", first=("text",), labels=("bad", "good"))
 
@@ -108,17 +171,6 @@ def test_columns_are_in_order(tfds_dir):
     assert columns.class_names == {"label": ("entailment", "not_entailment")}
     assert columns.values["idx"].shape == (2240,)
     assert columns.values["idx"][:3].tolist() == [1352, 1142, 1437]
-
-
-@pytest.fixture
-def table(tmp_path):
-    """Writes a table and gives its source."""
-
-    def write(*lines, name="table.tsv"):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        return f"tsv:{tmp_path}/{name}"
-
-    return write
 
 
 def test_a_table(table, tmp_path):

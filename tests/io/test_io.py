@@ -1,15 +1,27 @@
-"""Paths in a bucket, of which TensorFlow's file system in memory stands in for one."""
+"""Paths on the disk and in a bucket, stamps of files, and the lock of a folder.
 
-import gzip
+TensorFlow's file system in memory stands in for a bucket.
+"""
+
+import hashlib
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
-from macaron_tf.data.sources.readers import documents, read_pairs, source_files, source_fingerprint
+from macaron_tf.data.sources.readers import source_files
 from macaron_tf.data.sources.tfds import open_set
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import cache_directory
+from macaron_tf.io.files import (
+    cache_directory,
+    content_stamps,
+    only_writer,
+    same_contents,
+    state_stamp,
+)
 from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
 from tests import ram_paths
 from tests.harness import refuses
@@ -30,9 +42,8 @@ def test_a_path_goes_where_it_is_said(tmp_path):
         storage.as_path("nope://bucket/run")
 
 
-@pytest.mark.parametrize("where", ["disk", "bucket"])
-def test_a_file_is_replaced_as_a_whole(tmp_path, bucket, where):
-    path = storage.as_path(tmp_path if where == "disk" else bucket) / "new" / "file"
+def test_a_file_is_replaced_as_a_whole(disk_or_bucket):
+    path = storage.as_path(disk_or_bucket) / "new" / "file"
     storage.write_aside(path, b"old")
     with pytest.raises(ZeroDivisionError), storage.renamed_aside(path) as aside:
         storage.as_path(aside).write_bytes(b"half")
@@ -79,28 +90,6 @@ def test_an_upload_ends_with_the_file_that_makes_it_valid(tmp_path, bucket, monk
     assert storage.read_bytes(f"{bucket}/a/z") == b"a/z"
 
 
-def test_text_of_a_bucket(bucket):
-    storage.write_aside(f"{bucket}/train.en", b"one\ntwo\n")
-    storage.write_aside(f"{bucket}/train.de.gz", gzip.compress(b"eins\nzwei\n"))
-    storage.write_aside(f"{bucket}/train.tsv", b"one\teins\ntwo\tzwei\n")
-    text = f"text:{bucket}/{{split}}.en,{bucket}/{{split}}.de.gz"
-    pairs = [("one", "eins"), ("two", "zwei")]
-    assert read_pairs(text, "train", "en", "de") == pairs
-    assert read_pairs(f"tsv:{bucket}/train.tsv", "all", "en", "de") == pairs
-    before = source_fingerprint(text, "train", "en", "de")
-    assert before == source_fingerprint(text, "train", "en", "de")
-    storage.write_aside(f"{bucket}/train.en", b"one\ntwo more\n")
-    assert before != source_fingerprint(text, "train", "en", "de")
-    with pytest.raises(UserError, match=r"cannot read ram://.*/nope\.tsv"):
-        read_pairs(f"tsv:{bucket}/nope.tsv", "all", "en", "de")
-    with pytest.raises(UserError, match=r"cannot read ram://.*/nope\.tsv"):
-        source_fingerprint(f"tsv:{bucket}/nope.tsv", "all", "en", "de")
-    for name in ("b", "a"):
-        storage.write_aside(f"{bucket}/{name}.txt", f"of {name}\n".encode())
-    assert list(documents(f"text:{bucket}/?.txt")) == ["of a", "of b"]
-    refuses("no file matches", documents, f"text:{bucket}/*.nope")
-
-
 def test_tfds_of_a_bucket(bucket, tfds_dir):
     name = "glue/stsb"
     pytest.importorskip("tensorflow_datasets")
@@ -119,3 +108,66 @@ def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
     assert load_tokens(f"{bucket}/tokens") is None
     monkeypatch.setenv("MACARON_TF_CACHE", bucket)
     refuses("MACARON_TF_CACHE is ram://.* local disk", cache_directory)
+
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.mark.parametrize("size", [0, 5, MEBIBYTE, MEBIBYTE + 7, 2 * MEBIBYTE, 3 * MEBIBYTE + 1])
+def test_both_ends_are_read(size, disk_or_bucket):
+    text, path = os.urandom(size), f"{disk_or_bucket}/file-{size}"
+    storage.write_aside(path, text)
+    read = text if size < 2 * MEBIBYTE else text[:MEBIBYTE] + text[-MEBIBYTE:]
+    digest = hashlib.sha256(read).hexdigest()
+    assert content_stamps([path]) == [(f"file-{size}", size, digest)]
+
+
+def test_names_and_times_do_not_count(tmp_path):
+    (tmp_path / "a").write_text("one")
+    (tmp_path / "b").write_text("one")
+    os.utime(tmp_path / "b", (1, 1))
+    one, same = content_stamps([tmp_path / "a"]), content_stamps([tmp_path / "b"])
+    assert same_contents(one, same)
+    assert state_stamp(tmp_path / "a") != state_stamp(tmp_path / "b")
+    (tmp_path / "b").write_text("two")
+    assert not same_contents(one, content_stamps([tmp_path / "b"]))
+    assert not same_contents(one, one + same)
+    for stamp in (state_stamp, lambda path: content_stamps([path])):
+        refuses(r"cannot read .*/nope: .*; check the path", stamp, tmp_path / "nope")
+
+
+HOLDER = """
+import filelock, os, sys, time
+os.makedirs(sys.argv[1])
+with filelock.FileLock(sys.argv[1] + "/.lock"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path, bucket):
+    folder = tmp_path / "run"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        message = f"another process is training in {folder}: wait for it or choose another folder"
+        with pytest.raises(UserError, match=f"^{message}$"), only_writer(folder, "training"):
+            pass
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    for _ in range(2):
+        with (
+            only_writer(folder, "training"),
+            pytest.raises(UserError, match="another process is preparing in"),
+            only_writer(folder, "preparing"),
+        ):
+            pass
+    (tmp_path / "file").write_text("in the way")
+    unwritable = pytest.raises(UserError, match="cannot write .*; choose another place")
+    with unwritable, only_writer(tmp_path / "file", "training"):
+        pass
+    with only_writer(bucket, "training"):  # a bucket has no locks
+        pass
