@@ -65,9 +65,8 @@ $(JOEY)/installed: experiments/benchmarks/requirements-joeynmt.txt
 	@touch $@
 
 PEER_TESTS := tests/interop tests/layers/test_relative_bias.py \
-  $(addprefix tests/experiments/test_,finetune_init.py finetune_hugging_face.py \
-  generate_hugging_face.py text_to_text_hugging_face.py \
-  text_to_text.py benchmark_harness.py benchmark_serving.py benchmark_train_step.py)
+  $(addprefix tests/experiments/test_,hugging_face.py text_to_text.py \
+  benchmark_harness.py benchmark_serving.py benchmark_train_step.py)
 
 test-peers: $(PEERS)/installed
 	env TF_CPP_MIN_LOG_LEVEL=3 $(PEERS)/bin/python -m pytest $(PEER_TESTS)

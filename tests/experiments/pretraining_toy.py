@@ -68,18 +68,3 @@ def prepare(recipe: str, corpus: str, settings: list[str]) -> str:
 def train(recipe: str, run, corpus: str, settings: list[str]) -> int:
     """The exit status of a training on a corpus by the command line."""
     return main(["train", recipe, str(run), "--corpus", corpus, *flags(settings)])
-
-
-def train_language_toy(folder: pathlib.Path, kind: str = "byte_bpe") -> str:
-    """Trains a language model of the letters' language in FOLDER/KIND; returns that run's path.
-
-    Args:
-        folder: holds the documents too.
-        kind: of the vocabulary.
-    """
-    (folder / "text").mkdir()
-    settings = toy_settings(write_documents(folder / "text"))
-    settings += [f"vocabulary.size={272 if kind == 'byte_bpe' else 27}", f"vocabulary.kind={kind}"]
-    run = str(folder / kind)
-    assert main(["train", "gpt2_tiny", run, *flags(settings)]) == 0
-    return run

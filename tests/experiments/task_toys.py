@@ -6,6 +6,12 @@ import pathlib
 import keras
 import numpy as np
 
+from experiments.embed import __main__ as embed
+from experiments.finetune import __main__ as finetune
+from experiments.finetune.init import read_init
+from experiments.finetune.run import FinetuningRun, preset
+from experiments.recipe import override, recipe_from_json
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.progress import read_lines
@@ -37,45 +43,44 @@ SHRUNK = {
     "training.schedule": "constant",
     "training.max_steps": 40,
     "training.validate_every": 20,
+    "batch_size": 16,
+}
+# Questions and entities, through windows.
+READING = {
+    "training.max_steps": 60,
+    "training.validate_every": 30,
+    "training.learning_rate": 0.005,
+    "head_dropout": 0.0,
+    "model.num_layers": 2,
+    "spans.max_question": 4,
+    "spans.doc_stride": 6,
 }
 
 
 def toy_flags(
-    folder: pathlib.Path, source: str | None = None, model: str = "bert_tiny", **settings
+    folder: pathlib.Path,
+    task: str = "sst2",
+    source: str | None = None,
+    model: str = "bert_tiny",
+    **settings,
 ) -> list[str]:
-    """Fine-tuning from nothing to the task in 40 updates; settings by path, "__" for a dot."""
-    settings = {"batch_size": 16, "head_dropout": 0.0, "training__learning_rate": 0.01, **settings}
-    return _flags(folder, source or f"tsv:{folder}/{{split}}.tsv", model, settings)
+    """The flags of a training on a task's toy from nothing; settings by path, "__" for a dot.
 
-
-def embedding_flags(
-    folder: pathlib.Path, task: str, model: str = "bert_tiny", **settings
-) -> list[str]:
-    """The same for an encoder of sentences."""
-    settings = {"training__learning_rate": 0.005, **settings}
-    return _flags(folder, f"tsv:{folder}/{task}-{{split}}.tsv", model, settings)
-
-
-def reading_flags(folder: pathlib.Path, task: str, **settings) -> list[str]:
-    """The same for questions or entities, through windows."""
-    tags = task == "conll2003"
-    steps = 60 if tags else 200
-    ours = {
-        "training__max_steps": steps,
-        "training__validate_every": steps // 2,
-        "training__learning_rate": 0.005,
-        "model__num_layers": 2,
-        "spans__max_question": 4,
-        "spans__doc_stride": 6,
-    }
-    source = f"conll:{folder}/{{split}}.txt" if tags else f"squad:{folder}/{{split}}.json"
-    return toy_flags(folder, source, **{**ours, **settings})
-
-
-def _flags(folder: pathlib.Path, source: str, model: str, settings: dict) -> list[str]:
-    chosen = SHRUNK | {name.replace("__", "."): value for name, value in settings.items()}
+    Pairs and triplets are those of `embed`, all else is of `finetune`.
+    """
+    if task in HEADERS:
+        own, changes = f"tsv:{folder}/{task}-{{split}}.tsv", {"training.learning_rate": 0.005}
+    elif task == "conll2003":
+        own, changes = f"conll:{folder}/{{split}}.txt", READING
+    elif task in ("squad", "squad2"):
+        own = f"squad:{folder}/{{split}}.json"
+        changes = READING | {"training.max_steps": 200, "training.validate_every": 100}
+    else:
+        own = f"tsv:{folder}/{{split}}.tsv"
+        changes = {"training.learning_rate": 0.01, "head_dropout": 0.0}
     flags = ["--init", "none", "--model", model, "--vocabulary", str(folder / "vocabulary")]
-    flags += ["--source", source]
+    flags += ["--source", source or own]
+    chosen = SHRUNK | changes | {n.replace("__", "."): value for n, value in settings.items()}
     return flags + [word for item in chosen.items() for word in ("--set", "{}={}".format(*item))]
 
 
@@ -93,11 +98,6 @@ def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = 
         settings: besides `max_length=16`.
         name: of the preset.
     """
-    from experiments.finetune.init import read_init
-    from experiments.finetune.run import FinetuningRun, preset
-    from experiments.recipe import override, recipe_from_json
-    from macaron_tf.data.tasks.definitions import get_task
-
     init = read_init(given)
     recipe = init.apply(override(preset(name, get_task(task)), ["max_length=16", *settings]))
     recipe = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
@@ -135,36 +135,9 @@ def assert_same_weights(one, other) -> None:
 
 
 def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **options) -> None:
-    """Fine-tunes by the command line."""
-    from experiments.finetune.__main__ import main
-
-    assert main(["train", task, str(run), *toy_flags(folder, **options)]) == 0
-
-
-def train_embedding(folder: pathlib.Path, run: pathlib.Path, task: str = "stsb", **options) -> None:
-    """Trains an encoder of sentences by the command line."""
-    from experiments.embed.__main__ import main
-
-    assert main(["train", task, str(run), *embedding_flags(folder, task, **options)]) == 0
-
-
-def check_resumed(main, command, folder: pathlib.Path, capsys) -> tuple[pathlib.Path, dict]:
-    """A run that stopped after 6 updates goes on like one that did not stop.
-
-    Args:
-        main: of the program.
-        command: of a run's folder and settings, the words of its command line.
-
-    Returns:
-        The run's folder and settings.
-    """
-    settings = {"model__dropout": 0.1, "training__validate_every": 8}
-    for name, steps in (("whole", 12), ("parts", 6), ("parts", 12)):
-        assert main(command(folder / name, training__max_steps=steps, **settings)) == 0
-    assert "going on after step 6" in capsys.readouterr().out
-    last = [read_lines(folder / name / "metrics.jsonl")[-1] for name in ("whole", "parts")]
-    assert last[0]["step"] == 12 and last[0] == last[1]
-    return folder / "parts", settings
+    """Trains on a task's toy by the command line."""
+    main = (embed if task in HEADERS else finetune).main
+    assert main(["train", task, str(run), *toy_flags(folder, task, **options)]) == 0
 
 
 def validations(run: pathlib.Path) -> list[dict]:
@@ -178,6 +151,13 @@ def scores_in(folder: pathlib.Path) -> dict:
     return json.loads(path.read_text())
 
 
+def words(text: str, **places) -> list[str]:
+    """The words of a command line, places put in for names such as RUN."""
+    for name, place in places.items():
+        text = text.replace(name, str(place))
+    return text.split()
+
+
 def write_table(path: pathlib.Path, rows: list[tuple], header: str = "sentence\tlabel") -> None:
     """A `tsv:` file."""
     lines = [header, *("\t".join(map(str, row)) for row in rows)]
@@ -185,19 +165,17 @@ def write_table(path: pathlib.Path, rows: list[tuple], header: str = "sentence\t
 
 
 def write_toy(folder: pathlib.Path) -> str:
-    """Tables of praise and blame; returns their source. vocabulary/ is theirs too."""
+    """Tables of praise and blame; returns their source. vocabulary/ is theirs too.
+
+    TASK-train.tsv and TASK-validation.tsv are of pairs and triplets of such sentences.
+    """
     for split, count, seed in (("train", 240, 1), ("validation", 50, 2), ("test", 10, 3)):
         write_table(folder / f"{split}.tsv", sentences(count, seed))
-    _save_vocabulary(folder, *PRAISE, *BLAME, *FILLERS)
-    return f"tsv:{folder}/{{split}}.tsv"
-
-
-def write_embedding_toy(folder: pathlib.Path) -> None:
-    """A table a split of pairs and triplets of such sentences, and a vocabulary."""
     for task, header in HEADERS.items():
         for split, count, seed in (("train", 240, 1), ("validation", 60, 2)):
             write_table(folder / f"{task}-{split}.tsv", related(task, count, seed), header)
     _save_vocabulary(folder, *PRAISE, *BLAME, *FILLERS)
+    return f"tsv:{folder}/{{split}}.tsv"
 
 
 def write_reading(folder: pathlib.Path, unanswerable: bool = False) -> None:
@@ -247,16 +225,6 @@ def related(task: str, count: int, seed: int) -> list[tuple]:
     return rows
 
 
-def squad_document(paragraphs: list[tuple]) -> dict:
-    """SQuAD's JSON of paragraphs (context, question's id, question, [(answer, its start)])."""
-    found = []
-    for context, name, question, answers in paragraphs:
-        answers = [{"text": text, "answer_start": start} for text, start in answers]
-        asked = [{"id": name, "question": question, "answers": answers}]
-        found.append({"context": context, "qas": asked})
-    return {"version": "v2.0", "data": [{"title": "toy", "paragraphs": found}]}
-
-
 def questions(count: int, seed: int, unanswerable: bool) -> dict:
     """SQuAD's JSON: "Who?" asks for the context's one name, "Where?" for its one place.
 
@@ -273,9 +241,14 @@ def questions(count: int, seed: int, unanswerable: bool) -> dict:
             words.insert(rng.integers(len(words)), word)
         context = "\u201c" + " ".join(words) + "."
         question = "Who?" if number % 2 else "Where?"
-        answers = [(text, context.index(text)) for text in [asked.get(question)] if text]
-        paragraphs.append((context, f"q{number}", question, answers))
-    return squad_document(paragraphs)
+        answers = [
+            {"text": text, "answer_start": context.index(text)}
+            for text in [asked.get(question)]
+            if text
+        ]
+        named = {"id": f"q{number}", "question": question, "answers": answers}
+        paragraphs.append({"context": context, "qas": [named]})
+    return {"version": "v2.0", "data": [{"title": "toy", "paragraphs": paragraphs}]}
 
 
 def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:

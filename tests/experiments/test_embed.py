@@ -13,29 +13,22 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
 from tests.experiments.task_toys import (
-    check_resumed,
-    embedding_flags,
     scores_in,
     sentences,
-    train_embedding,
+    toy_flags,
+    train_toy,
     validations,
-    write_embedding_toy,
+    words,
 )
 
 PAIRS = ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "boolq")
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("embedding")
-    write_embedding_toy(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run(toy):
-    train_embedding(toy, toy / "sts")
-    return toy / "sts"
+def run(toy, tmp_path_factory):
+    path = tmp_path_factory.mktemp("embedding") / "sts"
+    train_toy(toy, path, "stsb")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +36,12 @@ def encoder(run):
     return open_encoder(str(run))[0]
 
 
-def test_cosines_learn_scores(run, capsys):
+def test_cosines_learn_scores(run, ran):
     last = validations(run)[-1]
     assert last["step"] == 40 and last["spearman"] > 0.8 and last["pearson"] > 0.9
     assert last["loss"] < 0.05
     assert json.loads((run / "recipe.json").read_text())["kind"] == "embedding"
-    assert main(["evaluate", str(run)]) == 0
-    output = capsys.readouterr().out
-    assert "60 examples of stsb, validation; mean pooling" in output
+    assert "60 examples of stsb, validation; mean pooling" in ran(main, "evaluate", run).out
     record = scores_in(run / "scores")
     best = max(line["spearman"] for line in validations(run))
     assert record["metrics"]["spearman"] == pytest.approx(best, abs=1e-6)
@@ -63,26 +54,15 @@ def test_cosines_learn_scores(run, capsys):
         ("triplets", "accuracy", {"pooling": "cls"}),
     ],
 )
-def test_classes_and_triplets_are_learnt_too(toy, tmp_path, capsys, task, metric, options):
-    train_embedding(toy, tmp_path / task, task, **options)
-    assert validations(tmp_path / task)[-1][metric] > 0.9
-    capsys.readouterr()
-    assert main(["evaluate", str(tmp_path / task)]) == 0
-    assert f"{metric} {validations(tmp_path / task)[-1][metric]:.4f}" in capsys.readouterr().out
+def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, task, metric, options):
+    run = tmp_path / task
+    train_toy(toy, run, task, **options)
+    score = validations(run)[-1][metric]
+    assert score > 0.9 and f"{metric} {score:.4f}" in ran(main, "evaluate", run).out
     # An encoder of classes or triplets is judged by scores as well.
-    source = ["--source", f"tsv:{toy}/stsb-{{split}}.tsv"]
-    assert main(["evaluate", str(tmp_path / task), "--task", "stsb", *source]) == 0
-    assert float(capsys.readouterr().out.split("spearman ")[1].split()[0]) > 0.5
-
-
-@pytest.mark.slow  # fine-tuning goes on by the same `train_examples`
-def test_the_same_command_goes_on_where_it_stopped(toy, tmp_path, capsys, refused):
-    def command(run, **settings):
-        return ["train", "stsb", str(run), *embedding_flags(toy, "stsb", **settings)]
-
-    parts, settings = check_resumed(main, command, tmp_path, capsys)
-    other = command(parts, training__max_steps=14, **settings, pooling="max")
-    refused(main, other, f"{parts} was trained with pooling='mean'", parts)
+    source = f"tsv:{toy}/stsb-{{split}}.tsv"
+    output = ran(main, "evaluate", run, "--task", "stsb", "--source", source).out
+    assert float(output.split("spearman ")[1].split()[0]) > 0.5
 
 
 def test_a_run_starts_from_a_run(toy, run, tmp_path, refused):
@@ -97,14 +77,13 @@ def test_a_run_starts_from_a_run(toy, run, tmp_path, refused):
     assert EmbeddingRun.open(tmp_path / "next").recipe.max_length == 16
 
 
-def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, capsys, refused):
+def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, refused):
     lines = [text for text, _ in sentences(300, seed=9)]
     lines += ["", "film " * 100, "FUN\u2028plöt", "film"]
     source, target = tmp_path / "in.txt", tmp_path / "out.npy"
     source.write_bytes("\n".join(lines).encode() + b"\nbad \xff byte\n")
-    arguments = ["encode", str(run), "--input", str(source), "--output", str(target)]
-    assert main(arguments) == 0
-    output = capsys.readouterr()
+    arguments = ["encode", run, "--input", source, "--output", target]
+    output = ran(main, *arguments)
     assert "305 vectors of 32" in output.out
     assert "line 305 is not UTF-8" in output.err and "1 of 305 lines are empty" in output.err
     assert "1 of 305 sentences have more than 14 tokens" in output.err
@@ -116,22 +95,21 @@ def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, capsys, 
         np.testing.assert_allclose(vectors[place], alone, atol=1e-5)
     small = SentenceEncoder(encoder.network, encoder.vocabulary, 16, max_tokens=40)
     np.testing.assert_allclose(small.encode(lines), vectors[:304], atol=1e-5)
-    assert main([*arguments, "--unit"]) == 0
+    ran(main, *arguments, "--unit")
     np.testing.assert_allclose(np.load(target), unit_vectors(vectors), atol=1e-6)
     source.write_bytes(b"")
     refused(main, arguments, "is empty: give a sentence a line")
 
 
-def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, capsys, monkeypatch):
+def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkeypatch):
     lines = [text for text, _ in sentences(150, seed=3)]
     lines[10] = lines[77] = " "
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(lines) + "\n")
-    arguments = ["search", str(run), "--corpus", str(corpus), "--top", "5"]
+    arguments = ["search", run, "--corpus", corpus, "--top", 5]
     queries = ["the film was great", "dull plot"]
     flags = [word for query in queries for word in ("--query", query)]
-    assert main([*arguments, *flags]) == 0
-    output = capsys.readouterr()
+    output = ran(main, *arguments, *flags)
     assert "148 sentences encoded" in output.err
     vectors = encoder.encode(lines)
     blocks = output.out.split("> ")[1:]
@@ -150,43 +128,30 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, capsys, mon
     (cache,) = tmp_path.glob("corpus.txt.*.npy")
     before = cache.stat().st_mtime_ns
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(queries).encode())))
-    assert main(arguments) == 0
-    again = capsys.readouterr()
+    again = ran(main, *arguments)
     assert again.out == output.out and "encoded" not in again.err
     assert cache.stat().st_mtime_ns == before
     cache.write_bytes(cache.read_bytes()[:-10])  # damaged
-    assert main([*arguments, *flags]) == 0
-    assert capsys.readouterr().out == output.out and len(np.load(cache)) == 148
+    assert ran(main, *arguments, *flags).out == output.out and len(np.load(cache)) == 148
     # Another text, or another pooling, is another file.
     corpus.write_text("\n".join(lines[1:]))
-    assert main([*arguments, *flags]) == 0
-    assert main([*arguments, *flags, "--pooling", "max"]) == 0
+    ran(main, *arguments, *flags)
+    ran(main, *arguments, *flags, "--pooling", "max")
     assert len(list(tmp_path.glob("corpus.txt.*.npy"))) == 3
 
 
 @pytest.mark.parametrize(
-    "task, more, words",
+    ("command", "error"),
     [
-        ("sst2", [], "sst2 is not about pairs"),
-        ("nothing", [], "no task 'nothing'"),
-        ("stsb", ["--objective", "softmax"], "'cosine'"),
-        ("stsb", ["--set", "concatenation=u,w"], "name each of"),
-        ("stsb", ["--set", "training.best_metric=f1"], "give one of spearman, pearson, loss"),
-        ("stsb", ["--set", "max_length=99"], "16 positions"),
-        ("stsb", ["--set", "max_length=2"], "max_length=2 must be"),
-        ("stsb", ["--set", "init=x"], "give --init instead"),
-        ("triplets", None, "give --source tsv:FILE"),
-    ],
-)
-def test_bad_training_is_one_sentence(task, more, words, toy, tmp_path, refused):
-    flags = embedding_flags(toy, "stsb")
-    flags = flags[:6] if more is None else [*flags, *more]
-    refused(main, ["train", task, str(tmp_path / "a"), *flags], words, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "command, words",
-    [
+        ("train sst2 OUT TOY", "sst2 is not about pairs"),
+        ("train nothing OUT TOY", "no task 'nothing'"),
+        ("train stsb OUT TOY --objective softmax", "'cosine'"),
+        ("train stsb OUT TOY --set concatenation=u,w", "name each of"),
+        ("train stsb OUT TOY --set training.best_metric=f1", "one of spearman, pearson, loss"),
+        ("train stsb OUT TOY --set max_length=99", "16 positions"),
+        ("train stsb OUT TOY --set max_length=2", "max_length=2 must be"),
+        ("train stsb OUT TOY --set init=x", "give --init instead"),
+        ("train triplets OUT --init RUN", "give --source tsv:FILE"),
         ("evaluate RUN --task rte", "rte has 2 classes"),
         ("evaluate RUN --task sst2", "sst2 is not about pairs"),
         ("evaluate RUN --max-length 99", "has 16 positions"),
@@ -197,10 +162,11 @@ def test_bad_training_is_one_sentence(task, more, words, toy, tmp_path, refused)
         ("search RUN --corpus FOLDER/empty --top 0", "--top 0"),
     ],
 )
-def test_bad_use_is_one_sentence(command, words, run, tmp_path, refused):
+def test_bad_input_is_one_sentence(command, error, toy, run, tmp_path, refused):
     (tmp_path / "empty").write_text("\n \n")
-    arguments = command.replace("RUN", str(run)).replace("FOLDER", str(tmp_path)).split()
-    refused(main, arguments, words, tmp_path)
+    command = command.replace("TOY", " ".join(toy_flags(toy, "stsb")))
+    places = {"RUN": run, "OUT": tmp_path / "out", "FOLDER": tmp_path}
+    refused(main, words(command, **places), error, tmp_path)
 
 
 def test_the_papers_numbers():

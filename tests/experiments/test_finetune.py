@@ -1,4 +1,4 @@
-"""The commands, from weights to scores and files, on a task that is learnt in seconds."""
+"""Fine-tuning by its commands: from weights to scores and files, on a task learnt in seconds."""
 
 import io
 import json
@@ -6,29 +6,42 @@ import json
 import numpy as np
 import pytest
 
+import macaron_tf
+from experiments.embed import __main__ as embed
 from experiments.finetune.__main__ import main
 from experiments.finetune.grid import combinations, markdown
+from experiments.finetune.init import read_init
 from experiments.finetune.kinds import kind_of
 from experiments.finetune.run import FinetuningRun, measure, preset
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
+from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.data.tasks.reading import Examples, read_examples
 from macaron_tf.errors import UserError
+from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
+from macaron_tf.training import TrainingConfig
 from macaron_tf.training.checkpoints import CheckpointDirectory
+from macaron_tf.training.progress import read_lines
 from tests.experiments.task_toys import (
+    FILLERS,
     PAIR_HEADER,
-    check_resumed,
+    assert_same_weights,
+    not_yet_trained,
     scores_in,
     sentences,
     toy_flags,
     validations,
     without,
+    words,
     write_table,
     write_toy,
+    write_untrained,
 )
+from tests.interop.toys import write_bert
 
 
-def test_evaluate_says_what_the_training_has_measured(toy_run, toy, tmp_path, capsys):
+def test_evaluate_says_what_the_training_has_measured(toy_run, toy, tmp_path, ran):
     lines, run = validations(toy_run), FinetuningRun.open(toy_run)
     assert [line["step"] for line in lines] == [20, 40]
     assert {"loss", "accuracy", "score"} <= set(lines[0])
@@ -39,18 +52,16 @@ def test_evaluate_says_what_the_training_has_measured(toy_run, toy, tmp_path, ca
     assert json.loads((toy_run / "recipe.json").read_text())["kind"] == "finetuning"
     assert dict(run.recipe.model_options)["hidden_dim"] == 32
 
-    assert main(["evaluate", str(toy_run), "--output", str(tmp_path)]) == 0
-    assert "50 examples of validation" in capsys.readouterr().out
+    evaluate = ["evaluate", toy_run, "--output", tmp_path]
+    assert "50 examples of validation" in ran(main, *evaluate).out
     record = scores_in(tmp_path)
     assert record["step"] == result.best_step
     assert record["metrics"]["score"] == result.best_score
     assert len(record["predictions"]["validation"]) == 50
-    other = ["--source", f"tsv:{toy}/test.tsv", "--output", str(tmp_path)]
-    assert main(["evaluate", str(toy_run), *other]) == 0
-    assert "10 examples of all" in capsys.readouterr().out
+    assert "10 examples of all" in ran(main, *evaluate, "--source", f"tsv:{toy}/test.tsv").out
 
 
-def test_predict_gives_one_line_for_each_line_in_order(toy_run, tmp_path, monkeypatch, capfd):
+def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, capfd, answered):
     pairs = sentences(300, seed=9)  # more than one chunk
     text = "".join(f"{sentence}\n" for sentence, _ in pairs[:299]) + "\n" + pairs[299][0]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
@@ -64,40 +75,50 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, tmp_path, monkey
         assert sum(parts) == pytest.approx(1, abs=2e-4)
         assert row[0] == ("negative", "positive")[int(np.argmax(parts))]
 
-    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_bytes(b"the plot was great\n" + b"very " * 2_000_000 + b"\n\xff dull\n")
-    assert main(["predict", str(toy_run), "--input", str(source), "--output", str(target)]) == 0
-    lines = target.read_text().splitlines()
+    text = b"the plot was great\n" + b"very " * 2_000_000 + b"\n\xff dull\n"
+    lines = answered(main, "predict", toy_run, text=text).splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("positive") and lines[2].startswith("negative")
     assert "line 3 is not UTF-8" in capfd.readouterr().err
 
 
-def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused):
+@pytest.mark.parametrize(
+    ("main", "task", "table"),
+    [
+        (main, "sst2", "train.tsv"),
+        # By the same `train_examples`.
+        pytest.param(embed.main, "stsb", "stsb-train.tsv", marks=pytest.mark.slow),
+    ],
+)
+def test_the_same_command_goes_on_where_it_stopped(main, task, table, tmp_path, capsys, refused):
+    """A run that stopped after 6 updates equals one that did not; no other settings or text."""
     write_toy(tmp_path)
 
-    def command(run, **settings):
-        return ["train", "sst2", str(run), *toy_flags(tmp_path, **settings)]
+    def command(run, steps=14, **changes):
+        settings = {"training__max_steps": steps, "training__validate_every": 8, **changes}
+        return ["train", task, str(tmp_path / run), *toy_flags(tmp_path, task, **settings)]
 
-    parts, settings = check_resumed(main, command, tmp_path, capsys)
-
-    def again(words, **changes):
-        changes = {"training__max_steps": 14, **settings, **changes}
-        refused(main, command(parts, **changes), words, parts)
+    for run, steps in (("whole", 12), ("parts", 6), ("parts", 12)):
+        assert main(command(run, steps, model__dropout=0.1)) == 0
+    assert "going on after step 6" in capsys.readouterr().out
+    whole, parts = (read_lines(tmp_path / run / "metrics.jsonl")[-1] for run in ("whole", "parts"))
+    assert whole["step"] == 12 and whole == parts
 
     for path, value in (("model__num_heads", 4), ("training__seed", 9), ("batch_size", 8)):
-        again(f"{parts} was trained with", **{path: value})
-    write_table(tmp_path / "train.tsv", sentences(240, seed=7))
-    again("the training text is not what")
+        other = command("parts", model__dropout=0.1, **{path: value})
+        refused(main, other, "parts was trained with", tmp_path)
+    header, *rows = (tmp_path / table).read_text().splitlines()
+    (tmp_path / table).write_text("\n".join([header, *rows[::-1]]) + "\n")
+    other = command("parts", model__dropout=0.1)
+    refused(main, other, "the training text is not what", tmp_path)
 
 
-def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, capsys):
+def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ran):
     flags = toy_flags(toy, training__max_skipped_updates=3)
     flags = without(flags, "training.learning_rate", "batch_size")
     arguments = ["grid", "sst2", str(tmp_path), *flags, "--learning-rates", "0.01", "1e30"]
     arguments += ["--seeds", "1", "--batch-sizes", "16", "--baseline"]
-    assert main(arguments) == 0
-    assert "diverged" in capsys.readouterr().err
+    assert "diverged" in ran(main, *arguments).err
     record = json.loads((tmp_path / "grid.json").read_text())
     best, worst = record["combinations"]
     assert (best["learning_rate"], best["diverged"]) == (0.01, 0)
@@ -114,14 +135,13 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ca
         kept = CheckpointDirectory(runs / name).steps()
         assert kept == ([] if run["best_step"] is None else [run["best_step"]])
     winner = runs / "lr0.01-batch16-steps40-seed1"
-    assert main(["evaluate", str(winner), "--output", str(tmp_path)]) == 0
-    assert f"score {best['mean']:.4f}" in capsys.readouterr().out
+    output = ran(main, "evaluate", winner, "--output", tmp_path).out
+    assert f"score {best['mean']:.4f}" in output
     # A run of a grid is what the same settings give alone.
     assert (winner / "metrics.jsonl").read_bytes() == (toy_run / "metrics.jsonl").read_bytes()
 
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
-    assert main(arguments) == 0
-    assert "step " not in capsys.readouterr().out
+    assert "step " not in ran(main, *arguments).out
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
     assert json.loads((tmp_path / "grid.json").read_text())["runs"] == record["runs"]
 
@@ -161,11 +181,11 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused):
 
 
 def test_a_missing_test_set_is_one_sentence(toy_run, tfds_dir, tmp_path, refused):
-    arguments = ["submit", str(toy_run), str(tmp_path / "glue"), "--data-dir", tfds_dir]
+    arguments = ["submit", toy_run, tmp_path / "glue", "--data-dir", tfds_dir]
     refused(main, arguments, "glue/sst2 has no split 'test'", tmp_path)
 
 
-def test_counting_words_is_a_baseline_for_every_kind_of_task(toy, tmp_path, capsys):
+def test_counting_words_is_a_baseline_for_every_kind_of_task(toy, tmp_path, ran):
     output = tmp_path / "baseline.json"
     arguments = ["baseline", "sst2", "--source", f"tsv:{toy}/{{split}}.tsv"]
     assert main([*arguments, "--output", str(output)]) == 0
@@ -177,8 +197,8 @@ def test_counting_words_is_a_baseline_for_every_kind_of_task(toy, tmp_path, caps
     ]
     for split, part in (("train", rows[:60]), ("validation", rows[60:])):
         write_table(tmp_path / f"{split}.tsv", part, PAIR_HEADER)
-    assert main(["baseline", "stsb", "--source", f"tsv:{tmp_path}/{{split}}.tsv"]) == 0
-    assert float(capsys.readouterr().out.split("score ")[-1]) > 0.7
+    output = ran(main, "baseline", "stsb", "--source", f"tsv:{tmp_path}/{{split}}.tsv").out
+    assert float(output.split("score ")[-1]) > 0.7
 
 
 def test_the_papers_numbers():
@@ -217,3 +237,116 @@ def test_a_pair_needs_its_tab():
     assert (pairs.first, pairs.second, len(pairs)) == (["a b", ""], ["c", ""], 2)
     with pytest.raises(UserError, match="line 6: 1 columns, not 2"):
         rte.parse(["a\tb", "a"], 5)
+
+
+def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, capsys):
+    vocabulary = WordPieceVocabulary.load(toy / "vocabulary")
+    pretraining = PretrainingRecipe(
+        model="macaron_bert_tiny",
+        model_options=(("hidden_dim", 16), ("num_layers", 1), ("max_length", 16)),
+        training=TrainingConfig(max_steps=1),
+        corpus=CorpusConfig(sources="text:nowhere", sequence_length=12, pairs="next_sentence"),
+    )
+    pretrained = write_untrained(PretrainingRun(tmp_path / "bert", pretraining, vocabulary))
+    init, recipe, network = not_yet_trained(f"{tmp_path}/bert@1")
+    assert init.label == "bert" and init.vocabulary.hash == vocabulary.hash
+    assert recipe.model == "macaron_bert_tiny"
+    assert_same_weights(network.encoder, pretrained.encoder)
+    assert_same_weights(network.pooler, pretrained.pooler)
+
+    init.warn(recipe)
+    assert "never saw rows of more than 12 tokens" in capsys.readouterr().err
+    with pytest.raises(UserError, match="were trained with model.norm='pre', not 'post'"):
+        init.check(override(recipe, ["model.norm=post"]))
+    init.check(override(recipe, ["model.dropout=0.3"]))
+    with pytest.raises(UserError, match="vocabulary"):
+        WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(tmp_path / "other")
+        read_init(f"{tmp_path}/bert", vocabulary=tmp_path / "other")
+    with pytest.raises(UserError, match="has no checkpoint 7"):
+        read_init(f"{tmp_path}/bert@7")
+
+
+def test_another_tasks_run_gives_its_encoder(toy_run):
+    _, _, network = not_yet_trained(str(toy_run), "cola")
+    assert_same_weights(network.encoder, FinetuningRun.open(toy_run).load_network().encoder)
+
+
+def test_another_librarys_bert_is_a_recipe_of_ours(tmp_path):
+    pytest.importorskip("safetensors")
+    write_bert(tmp_path, config={"hidden_act": "gelu_new"})
+    theirs = macaron_tf.load(f"hugging-face:{tmp_path}")
+    _, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "sst2", "max_length=12")
+    assert recipe.model_config(theirs.vocabulary.size) == theirs.config
+    assert_same_weights(network.pooler, theirs.pooler)
+    assert_same_weights(network.encoder, theirs.network.encoder)
+
+
+def test_a_keras_hub_preset_is_a_recipe_of_ours(toy, tmp_path):
+    keras_hub = pytest.importorskip("keras_hub")
+    words = WordPieceVocabulary.load(toy / "vocabulary").words
+    sizes = dict(num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32)
+    backbone = keras_hub.models.BertBackbone(len(words), max_sequence_length=24, **sizes)
+    tokenizer = keras_hub.models.BertTokenizer(vocabulary=list(words), lowercase=True)
+    for part in (backbone, tokenizer):
+        part.save_to_preset(str(tmp_path / "preset"))
+    init, recipe, network = not_yet_trained(f"keras-hub:{tmp_path}/preset")
+    assert dict(recipe.model_options)["activation"] == "gelu_tanh"
+    assert init.vocabulary.words == words
+    for own, theirs in (
+        (network.encoder.embeddings.tokens.table[: len(words)], backbone.token_embedding),
+        (network.pooler.dense.kernel, backbone.pooled_dense),
+    ):
+        np.testing.assert_allclose(own, theirs.get_weights()[0], atol=1e-6)
+
+
+# TRAIN stands for a training that would run, OWN for one from a start, OUT for a new folder, RUN
+# for a run, OTHER for another vocabulary.
+MISTAKES = [
+    ("TRAIN --source tsv:TOY/train.tsv", "no split 'validation'"),
+    ("TRAIN --source tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
+    ("TRAIN --source ftp:x", "unknown source 'ftp:x'"),
+    ("train sst3 OUT --init RUN", "no task 'sst3'"),
+    ("train sst2 FOLDER/bad.tsv/run --init RUN OWN", "cannot write"),
+    ("TRAIN --set max_length=17", "the model has 16 positions"),
+    ("TRAIN --set max_length=2", "max_length is 2"),
+    ("TRAIN --set training.best_metric=bleu", "give one of score, accuracy"),
+    ("TRAIN --set epochs=-1", "epochs=-1 must be"),
+    ("TRAIN --set init=x", "give --init instead"),
+    ("train sst2 OUT OWN --init RUN --preset vast", "'vast'"),
+    ("train sst2 OUT OWN --init /nowhere", "/nowhere is no run"),
+    ("train sst2 OUT OWN --init hugging-face:/nowhere", "no folder /nowhere"),
+    ("train sst2 OUT OWN --init none", "needs --model NAME"),
+    ("train sst2 OUT OWN --init RUN --model bert_tiny", "brings its own model"),
+    ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
+    (
+        "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
+        "were trained with model.hidden_dim=32, not 16",
+    ),
+    (
+        "train sst2 OUT OWN --init none --vocabulary TOY/vocabulary --model macaron_tiny",
+        "macaron_tiny is no encoder",
+    ),
+    ("predict FOLDER", "is not a run"),
+    ("predict RUN --input /nowhere", "cannot be read"),
+    ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels to score against"),
+    ("baseline sst2 --source tsv:FOLDER/{split}.tsv", "two classes"),
+    ("grid sst2 OUT --init RUN --set training.seed=3", "give --seeds instead"),
+    ("grid sst2 OUT --init RUN --seeds 3 3", "3 is given twice"),
+    ("grid sst2 OUT --init RUN RUN --set max_length=16", "two inits are called 'toy'"),
+    ("grid sst2 OUT OWN --init RUN --source tsv:FOLDER/bad.tsv", "no split 'validation'"),
+]
+
+
+@pytest.mark.parametrize(("command", "error"), MISTAKES)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    command, error, toy, toy_run, tmp_path, refused
+):
+    WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(tmp_path / "other")
+    for name, label in (("train", 1), ("validation", 1), ("bad", 1), ("seven-train", 7)):
+        write_table(tmp_path / f"{name}.tsv", [("film was fun", label)])
+    write_table(tmp_path / "secret.tsv", [("film was fun",)], "sentence")
+    command = command.replace("TRAIN", "train sst2 OUT " + " ".join(toy_flags(toy)))
+    command = command.replace("OWN", "--source tsv:TOY/{split}.tsv --set max_length=16")
+    places = {"RUN": toy_run, "TOY": toy, "OTHER": tmp_path / "other"}
+    places |= {"FOLDER": tmp_path, "OUT": tmp_path / "out"}
+    refused(main, words(command, **places), error, tmp_path, toy_run)

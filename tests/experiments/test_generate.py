@@ -1,36 +1,62 @@
-"""The generation commands on a toy language: the first letter goes on to the end."""
+"""Language models of a toy language, in which a document says one letter all along: pre-trained,
+asked to go on, scored and asked with examples by the commands.
+"""
 
 import json
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 
+from experiments.few_shot.__main__ import main as few_shot
+from experiments.few_shot.evaluate import Asker, baselines, draw_shots, evaluate
+from experiments.few_shot.tasks import PromptTask
 from experiments.generate.__main__ import main
 from experiments.generate.run import open_model
+from experiments.pretrain.__main__ import main as pretrain
+from macaron_tf.data.tasks.prompts import Prompt
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.errors import UserError
+from macaron_tf.training.progress import read_lines
+from tests.experiments.pretraining_toy import LETTERS, flags, prepare, toy_settings
 
 
-def test_complete_goes_on_with_what_the_model_has_learnt(language_run, capsys):
-    assert main(["complete", language_run, "c c c c", "e e e", "--temperature", "0"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+@pytest.mark.parametrize("recipe", ["gpt_tiny", "gpt2_tiny"])
+def test_the_next_token_is_learnt_and_none_filled_in(
+    recipe, language_run, source, tmp_path, ran, refused
+):
+    run = pathlib.Path(language_run)
+    if recipe == "gpt_tiny":
+        run, settings = tmp_path / "run", toy_settings(source)
+        corpus = prepare(recipe, str(tmp_path / "corpus"), settings)
+        output = ran(pretrain, "train", recipe, run, "--corpus", corpus, *flags(settings)).out
+        assert " fill " not in output and f"experiments.generate complete {run}" in output
+    lines = read_lines(run / "metrics.jsonl")
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    output = ran(pretrain, "evaluate", run, "--corpus", run.parent / "corpus").out
+    scores = dict(line.split()[:2] for line in output.splitlines())
+    # Nine guesses of ten see nothing but the letter before: it comes again, or a full stop.
+    assert float(scores["perplexity"]) < 4.0
+    refused(pretrain, ["fill", run, "a [MASK]"], "fills no [MASK]")
+
+
+def test_complete_goes_on_with_what_the_model_has_learnt(language_run, ran):
+    output = ran(main, "complete", language_run, "c c c c", "e e e", "--temperature", "0").out
+    lines = output.splitlines()
     assert len(lines) == 2
     for line, letter in zip(lines, "ce", strict=True):
         assert line.startswith(f"{letter} {letter} {letter}")
         assert line.count(letter) > len(line) / 3
 
 
-def test_a_seed_repeats_and_samples_count_up_from_it(language_run, capsys):
-    arguments = ["sample", language_run, "--max-tokens", "9", "--seed"]
+def test_a_seed_repeats_and_samples_count_up_from_it(language_run, ran):
+    def sampled(seed, *more):
+        arguments = ["sample", language_run, "--max-tokens", 9, "--seed", seed, *more]
+        return ran(main, *arguments).out.splitlines()
 
-    def sampled(*more):
-        assert main([*arguments, *more]) == 0
-        return capsys.readouterr().out.splitlines()
-
-    two = sampled("4", "--samples", "2")
-    assert two == sampled("4") + sampled("5")
-    assert len({*two, *sampled("6", "--samples", "2")}) > 1
+    first, second = sampled(4, "--samples", 2)
+    assert [second] == sampled(5) and first != second
 
 
 def test_a_stream_says_what_complete_says(language_run):
@@ -43,12 +69,11 @@ def test_a_stream_says_what_complete_says(language_run):
             assert 1 <= completion.length <= 8
 
 
-def test_score_says_how_likely_texts_are(language_run, tmp_path, capsys):
+def test_score_says_how_likely_texts_are(language_run, tmp_path, ran):
     (tmp_path / "a.txt").write_text("d d d d .\nd d d d d .\n" * 9)
     (tmp_path / "b.txt").write_text("d q c z .\nx d y d w .\n" * 9)
-    files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
-    assert main(["score", language_run, *files, "--output", str(tmp_path / "scores.json")]) == 0
-    assert capsys.readouterr().out.count(" a word; ") == 2
+    files = [tmp_path / "a.txt", tmp_path / "b.txt", "--output", tmp_path / "scores.json"]
+    assert ran(main, "score", language_run, *files).out.count(" a word; ") == 2
     record = json.loads((tmp_path / "scores.json").read_text())
     usual, odd = record["files"]
     # Without the last line's end.
@@ -79,3 +104,70 @@ def test_a_masked_model_is_sent_to_fill(language_run, tmp_path):
     (tmp_path / "model.json").write_text(json.dumps(model))
     with pytest.raises(UserError, match="pretrain fill"):
         open_model(tmp_path)
+
+
+def letters(count, seed):
+    """Prompts whose answer is the letter before, not another one."""
+    rng = np.random.default_rng(seed)
+    prompts = []
+    for _ in range(count):
+        right, wrong = rng.permutation(list(LETTERS))[:2]
+        label = int(rng.integers(2))
+        choices = (right, wrong) if label == 0 else (wrong, right)
+        prompts.append(Prompt(" ".join(right * 4), (right,), choices, label))
+    return prompts
+
+
+def test_the_model_answers_better_than_chance_and_calibration_is_done(language_run):
+    task = PromptTask("letters", "choice", letters(40, 1), letters(20, 2), content_free=("", "."))
+    opened = open_model(language_run)
+    records = evaluate(opened, [task], [0, 2], [1, 2])
+    assert [(one["shots"], one["seed"]) for one in records] == [(0, None), (2, 1), (2, 2)]
+    assert records[0]["score"] > 0.8
+    assert records[0]["shown"] == 0 and 0 < records[1]["shown"] <= 2
+    guess = baselines(task)
+    assert abs(guess["chance"] - 0.5) < 0.1 and 0.2 < guess["majority"] < 0.8
+    found = Asker(opened, "sum", calibrate=True).ask(task, [])
+    assert found["score"] > 0.8
+
+
+def test_shots_are_drawn_by_seed_and_go_on():
+    task = PromptTask("letters", "choice", letters(4, 1), letters(20, 2))
+    assert draw_shots(task, 3, 1) == draw_shots(task, 8, 1)[:3]
+    assert draw_shots(task, 8, 1) != draw_shots(task, 8, 2)
+
+
+def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran):
+    passages = [" ".join(letter * 6) for letter in LETTERS for _ in range(2)]
+    (tmp_path / "words.txt").write_text("\n".join(passages))
+    rows = [f"{letter} {letter}\t{letter}\t{'x'}\t1" for letter in LETTERS]
+    (tmp_path / "t.tsv").write_text("question\tchoice1\tchoice2\tanswer\n" + "\n".join(rows))
+    rows = [f"{letter} {letter}\t{letter}" for letter in LETTERS]
+    (tmp_path / "free.tsv").write_text("question\tanswer\n" + "\n".join(rows))
+    out = tmp_path / "out"
+    files = [f"lambada:{tmp_path}/words.txt", f"tsv:{tmp_path}/t.tsv", f"tsv:{tmp_path}/free.tsv"]
+    options = ["--shots", "0", "1", "--seeds", "1", "2", "--calibrate"]
+    table = ran(few_shot, language_run, "--task", *files, *options, "--out", out).out
+    assert table.count("\n| words.txt |") == 2 and table.count("\n| t.tsv |") == 2
+    assert " ± " in table and "chance | majority" in table
+    record = json.loads((out / "few_shot.json").read_text())
+    assert len(record["runs"]) == 3 * 3
+    [last_word] = [r for r in record["runs"] if r["task"] == "words.txt" and not r["shots"]]
+    assert last_word["score"] > 0.8 and last_word["perplexity"] < 5
+    assert (out / "few_shot.png").read_bytes().startswith(b"\x89PNG")
+    assert not (out / "sizes.png").exists()
+
+
+def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran, refused):
+    common = ["--shots", "0", "--max-examples", "8", "--data-dir", tfds_dir]
+    common += ["--out", tmp_path / "out"]
+    table = ran(few_shot, language_run, "--task", "rte", "cola", *common).out
+    assert "| rte | accuracy | 8 |" in table and "| cola | matthews | 8 |" in table
+    for more, words in (
+        (["--task", "stsb"], "not asked in words"),
+        (["--task", "rte", "--words", "a", "b"], "--template and --words"),
+        (["--task", "rte", "--template", "{first}", "--words", "a"], "1 words for the 2"),
+        (["--task", "rte", "--shots", "-1"], "--shots -1"),
+        (["--task", "nothing"], "no task 'nothing'"),
+    ):
+        refused(few_shot, [language_run, *common, *more], words, tmp_path)

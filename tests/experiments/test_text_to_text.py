@@ -1,28 +1,63 @@
-"""A tiny T5, pre-trained on the language of letters, answers in words."""
+"""T5 and BART on the language of letters: pre-trained by the command, then answering in words."""
 
 import numpy as np
 import pytest
 
+from experiments.finetune.init import read_init
 from experiments.pretrain.__main__ import main as pretrain
+from experiments.pretrain.run import PretrainingRun
 from experiments.text_to_text.__main__ import main
 from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun
 from macaron_tf.errors import UserError
 from macaron_tf.interop import read_encoder_decoder
-from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
+from macaron_tf.objectives.corruption import SENTINEL_ROWS
+from macaron_tf.training.progress import read_lines
+from tests.experiments.pretraining_toy import flags, prepare, toy_settings, train, write_documents
 from tests.experiments.task_toys import scores_in, validations
 
 
+def settings_of(recipe: str, block: str, source: str = "text:/nowhere/*") -> list[str]:
+    """A short pre-training; its corpus is prepared already where no source is given."""
+    return [*toy_settings(source, 20, recipe), "vocabulary.size=90", f"model.block={block}"]
+
+
 @pytest.fixture(scope="module")
-def start(tmp_path_factory) -> str:
+def corpus(tmp_path_factory) -> str:
+    """Rows of the letters and of a task's words, which a vocabulary of letters could not say."""
     documents = tmp_path_factory.mktemp("documents")
     source = write_documents(documents)
-    # The words of the task, which a vocabulary of letters could not say.
     (documents / "words.txt").write_text("sst2 sentence : a c negative . positive .\n" * 200)
-    settings = [*toy_settings(source, 20, "t5_tiny"), "vocabulary.size=90"]
-    run = str(tmp_path_factory.mktemp("runs") / "t5")
-    assert pretrain(["train", "t5_tiny", run, *flags(settings)]) == 0
-    return run
+    folder = str(tmp_path_factory.mktemp("corpora") / "words")
+    return prepare("t5_tiny", folder, settings_of("t5_tiny", "macaron", source))
+
+
+@pytest.fixture(scope="module")
+def start(corpus, tmp_path_factory) -> str:
+    """A pre-trained T5."""
+    run = tmp_path_factory.mktemp("runs") / "t5"
+    assert train("t5_tiny", run, corpus, settings_of("t5_tiny", "macaron")) == 0
+    return str(run)
+
+
+@pytest.mark.parametrize("recipe", ["t5_tiny", "bart_tiny"])
+def test_it_is_pre_trained_and_evaluated(recipe, start, corpus, tmp_path, ran, refused):
+    run = start
+    if recipe == "bart_tiny":
+        run = tmp_path / "bart"
+        settings = flags(settings_of(recipe, "swish_rnn"))
+        output = ran(pretrain, "train", recipe, run, "--corpus", corpus, *settings).out
+        assert "experiments.text_to_text" in output and "experiments.finetune" not in output
+    opened = PretrainingRun.open(run)
+    lines = read_lines(opened.path / "metrics.jsonl")
+    assert lines[-1]["kind"] == "validation" and lines[-1]["loss"] < lines[0]["loss"]
+    ran(pretrain, "evaluate", run, "--corpus", corpus, "--checkpoint", "last")
+    assert scores_in(opened.path / "scores")["loss"] == pytest.approx(lines[-1]["loss"], abs=1e-5)
+    sentinels = SENTINEL_ROWS if recipe == "t5_tiny" else 0
+    assert opened.build_network().config.vocab_size == opened.vocabulary.size + sentinels
+    refused(pretrain, ["fill", run, "a [MASK]"], "is an encoder-decoder and fills no [MASK]")
+    with pytest.raises(UserError, match="is an encoder-decoder: give a run of an encoder"):
+        read_init(str(run))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +75,7 @@ ROWS = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
 SETTINGS = flags([f"training.{one}" for one in TRAINING] + ROWS)
 
 
-def test_from_pre_training_to_answers(start, tables, tmp_path):
+def test_from_pre_training_to_answers(start, tables, tmp_path, answered):
     run = tmp_path / "sst2"
     command = ["train", "sst2", str(run), "--init", start, "--source", tables, *SETTINGS]
     assert main(command) == 0
@@ -52,10 +87,7 @@ def test_from_pre_training_to_answers(start, tables, tmp_path):
     assert main(["evaluate", str(run)]) == 0
     record = scores_in(run / "scores")
     assert record["accuracy"] > 0.9 and len(record["answers"]) == 16
-    (tmp_path / "in").write_text("a c\nb d\n")
-    out = str(tmp_path / "out")
-    assert main(["predict", str(run), "--input", str(tmp_path / "in"), "--output", out]) == 0
-    answers = (tmp_path / "out").read_text().splitlines()
+    answers = answered(main, "predict", run, text="a c\nb d\n").splitlines()
     assert len(answers) == 2 and answers[0] != answers[1]
 
 

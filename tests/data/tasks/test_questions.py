@@ -62,11 +62,18 @@ def test_other_files_are_refused(tmp_path):
         ("{", "is not JSON"),
         ("[1]", "'data' is not a list"),
         ('{"data": [3]}', r"data\[0\]: the field 'paragraphs'"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\]: the field 'context'"),
         ('{"data": []}', "holds no question"),
         ("\udcff", "is not JSON"),
     ):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         refuses(words, read_questions, SQUAD, "train", source=f"squad:{path}")
+    for change, words in (
+        ({"question": " "}, "is empty"),
+        ({"answers": [{"text": "Rome"}]}, r"paragraphs\[0\].qas\[0\]: the field 'answer_start'"),
+    ):
+        source = write(path, question("q1", **change))
+        refuses(words, read_questions, SQUAD, "train", source=source)
     refuses("unknown source 'tsv:a'", read_questions, SQUAD, "train", source="tsv:a")
     refuses("cannot read", read_questions, SQUAD, "train", source=f"squad:{tmp_path}/none.json")
 

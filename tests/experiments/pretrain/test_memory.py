@@ -16,7 +16,7 @@ from export import saved_model
 from macaron_tf.decoding import GenerationConfig
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, prepare, toy_settings, train
-from tests.experiments.task_toys import assert_same_weights, not_yet_trained
+from tests.experiments.task_toys import assert_same_weights, not_yet_trained, validations
 from tests.harness import ids, numpy_of
 
 XL = "transformer_xl_tiny"
@@ -71,24 +71,20 @@ def test_a_resumed_run_is_the_uninterrupted_one(whole, settings, corpus, tmp_pat
     assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
 
 
-def test_longer_memories_are_compared(whole, corpus):
-    command = ["evaluate", str(whole), "--corpus", corpus, "--checkpoint", "last"]
-    assert main([*command, "--memory", "12", "40"]) == 0
+def test_longer_memories_are_compared(whole, corpus, ran):
+    command = ["evaluate", whole, "--corpus", corpus, "--checkpoint", "last"]
+    ran(main, *command, "--memory", 12, 40)
     [path] = (whole / "scores").glob("*-memory-12-40.json")
     records = json.loads(path.read_text())
     found = {record["memory"]: record["nll"] for record in records}
     assert set(found) == {12, 40} and found[12] != found[40]
-    lines = read_lines(whole / "metrics.jsonl")
-    last = [line for line in lines if line["kind"] == "validation"][-1]
-    assert found[12] == pytest.approx(last["nll"], abs=1e-6)
+    assert found[12] == pytest.approx(validations(whole)[-1]["nll"], abs=1e-6)
 
 
-def test_it_goes_on_with_a_text_of_any_length(whole, capsys):
+def test_it_goes_on_with_a_text_of_any_length(whole, ran):
     """Its memory of 12 is a window: 40 tokens are read and written."""
-    capsys.readouterr()
     text = "a b " * 12
-    assert generate.main(["complete", str(whole), text, "--max-tokens", "16"]) == 0
-    assert len(capsys.readouterr().out) > len(text)
+    assert len(ran(generate.main, "complete", whole, text, "--max-tokens", 16).out) > len(text)
 
 
 def test_its_saved_model_writes_the_same_text(whole, tmp_path):
@@ -153,5 +149,5 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
     ],
 )
 def test_bad_settings_are_refused(recipe, setting, words, settings, corpus, tmp_path, refused):
-    command = ["train", recipe, str(tmp_path / "run"), "--corpus", corpus]
+    command = ["train", recipe, tmp_path / "run", "--corpus", corpus]
     refused(main, [*command, *flags([*settings, setting])], words, tmp_path)

@@ -1,6 +1,5 @@
 """Translations that start from pre-trained parts, by the commands, on the language of numbers."""
 
-import json
 import pathlib
 
 import numpy as np
@@ -23,7 +22,7 @@ from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.text import PairVocabulary
 from tests.conftest import number_pairs, number_settings, write_numbers
 from tests.experiments.pretraining_toy import flags, toy_settings
-from tests.experiments.task_toys import assert_same_weights, write_untrained
+from tests.experiments.task_toys import assert_same_weights, scores_in, write_untrained
 
 LINES = ["one two three", "", "four five"]
 LANGUAGES = ("en", "de")
@@ -100,16 +99,14 @@ def begun(start, recipe, source, **changes):
     return made, network
 
 
-def check_use(run, tmp_path):
+def check_use(run, tmp_path, answered):
     """Evaluates, translates and exports a run; all three say the same."""
     assert main(["average", str(run)]) == 0
     assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
-    [record] = [json.loads(path.read_text()) for path in (tmp_path / "scores").glob("*.json")]
+    record = scores_in(tmp_path / "scores")
     assert len(record["hypotheses"]) == len(record["references"]) >= 20
-    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
-    files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
-    assert main(["translate", str(run), *files]) == 0
-    translated = (tmp_path / "out").read_text().splitlines()
+    text = "".join(f"{line}\n" for line in LINES)
+    translated = answered(main, "translate", run, text=text).splitlines()
     assert len(translated) == len(LINES) and translated[1] == ""
     assert export([str(run), str(tmp_path / "served")]) == 0
     served = tf.saved_model.load(str(tmp_path / "served" / "1"))
@@ -157,7 +154,7 @@ def test_the_rows_of_the_papers_table(starts, number_text):
 
 
 def test_it_trains_resumes_and_is_used_as_any_translation(
-    starts, number_text, tmp_path, monkeypatch, capsys
+    starts, number_text, tmp_path, monkeypatch, capsys, answered
 ):
     """A run killed before its first checkpoint, whose folder has a recipe already, begins again."""
     begin = lambda name, steps: main(  # noqa: E731
@@ -184,7 +181,7 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
     assert isinstance(TranslationRun.open(run).vocabulary, PairVocabulary)
     assert main(["train", XLM, run, *flags(settings(number_text, 12))]) == 2
     assert "was started with --init" in capsys.readouterr().err
-    check_use(run, tmp_path)
+    check_use(run, tmp_path, answered)
 
 
 def differing(network, pretrained):
@@ -199,7 +196,9 @@ def differing(network, pretrained):
 
 
 @pytest.mark.slow
-def test_a_whole_model_behind_a_new_encoder_in_two_stages(starts, german_text, tmp_path, capsys):
+def test_a_whole_model_behind_a_new_encoder_in_two_stages(
+    starts, german_text, tmp_path, capsys, answered
+):
     """German through a new encoder into a model of English."""
     run = str(tmp_path / "run")
     command = ["train", BART, run, "--init", starts["bart"]]
@@ -222,7 +221,7 @@ def test_a_whole_model_behind_a_new_encoder_in_two_stages(starts, german_text, t
     last = opened.load_network("last")
     for weight, before in zip(last.weights, first.weights, strict=True):
         assert not np.array_equal(np.asarray(weight), np.asarray(before)), weight.path
-    check_use(run, tmp_path)
+    check_use(run, tmp_path, answered)
 
 
 def test_t5_stands_behind_a_new_encoder_too(starts, german_text):

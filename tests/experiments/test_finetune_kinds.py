@@ -1,0 +1,271 @@
+"""Questions, tags and choices: the commands, from files to scores, answers and a mixed grid.
+
+Choices, and classes here, are those of a language model that was pre-trained a little.
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.finetune.__main__ import main
+from experiments.finetune.kinds import Limits, SpanLimits, kind_of
+from experiments.finetune.run import FinetuningRun, preset
+from experiments.pretrain import __main__ as pretrain
+from experiments.pretrain.run import PretrainingRun
+from export.saved_model import export
+from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.errors import UserError
+from macaron_tf.models import CausalChooser, CausalClassifier
+from macaron_tf.training.progress import read_lines
+from tests.experiments.pretraining_toy import flags, toy_settings
+from tests.experiments.task_toys import (
+    BLAME,
+    FILLERS,
+    NAMES,
+    PRAISE,
+    assert_same_weights,
+    not_yet_trained,
+    scores_in,
+    sentences,
+    toy_flags,
+    train_toy,
+    validations,
+    without,
+    words,
+    write_reading,
+    write_table,
+)
+
+READING = ("squad2", "conll2003")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files, and a run of each kind."""
+    folder = tmp_path_factory.mktemp("reading")
+    write_reading(folder, unanswerable=True)
+    for task in READING:
+        train_toy(folder, folder / task, task)
+    return folder
+
+
+def test_they_learn_and_evaluate_writes_what_official_scripts_read(folder, tmp_path, ran):
+    said, output = {}, ""
+    for task in READING:
+        lines = validations(folder / task)
+        names = {*get_task(task).metrics, *get_task(task).more_metrics}
+        assert names <= set(lines[-1]) and lines[-1]["score"] > 0.9 and lines[-1]["loss"] < 1
+        best = FinetuningRun.open(folder / task).result().best_score
+        assert best == max(line["score"] for line in lines)
+        output += ran(main, "evaluate", folder / task, "--output", tmp_path / task).out
+        said[task] = scores_in(tmp_path / task)
+        assert said[task]["metrics"]["score"] == best
+    assert "60 examples of validation" in output and "60 examples of dev" in output
+    # At the development set's best threshold, F1 is the best F1.
+    metrics = said["squad2"]["metrics"]
+    assert metrics["f1"] == pytest.approx(metrics["best_f1"])
+    answers = said["squad2"]["predictions"]["validation"]
+    assert set(answers) == {f"q{number}" for number in range(60)}
+    assert {answer.lower() for answer in answers.values()} >= {"", *NAMES}
+    assert said["conll2003"]["metrics"]["PER_f1"] > 0.8
+    assert len(said["conll2003"]["predictions"]["dev"]) == 60
+
+
+def test_predict_answers_out_of_the_text_as_it_was_given(folder, answered):
+    lines = [
+        "Who?\t\u201cthe old  Ann saw, in Rome.",
+        "Where?\tthe dog and Eve in O\u0301slo and the cat",
+        "Where?\t" + "the old cat " * 40 + "BONN " + "saw the dog " * 30,
+        "Who?\t",
+    ]
+    found = answered(main, "predict", folder / "squad2", text="\n".join(lines))
+    rows = [line.split("\t") for line in found.splitlines()]
+    assert [row[0] for row in rows] == ["Ann", "O\u0301slo", "BONN", ""]
+    for line, (answer, probability, start, end) in zip(lines, rows, strict=True):
+        assert line.split("\t")[1][int(start) : int(end)] == answer
+        assert 0 < float(probability) <= 1
+    records = [dict(zip(("question", "context"), line.split("\t"), strict=True)) for line in lines]
+    text = "\n".join(map(json.dumps, records))
+    assert answered(main, "predict", folder / "squad2", text=text) == found
+
+
+def test_predict_tags_every_word(folder, answered):
+    lines = ["old red Bobs saw the Oslo", "", "\u200b cat", "cat " * 60 + "Anns"]
+    found = answered(main, "predict", folder / "conll2003", text="\n".join(lines))
+    found = found.removesuffix("\n\n").split("\n\n")
+    found = [[row.split("\t") for row in text.split("\n") if row] for text in found]
+    expected = [line.split() for line in lines if line]
+    assert [[word for word, _ in rows] for rows in found if rows] == expected
+    assert [tag for _, tag in found[0]] == ["O", "O", "B-PER", "O", "B-ORG", "I-ORG"]
+    assert found[-1][-1] == ["Anns", "B-PER"]
+    assert ["\u200b", "O"] in [row for rows in found for row in rows]
+
+
+@pytest.mark.parametrize("task", ["sst2", "squad"])
+def test_another_kinds_run_gives_its_encoder(task, folder):
+    given = str(folder / "conll2003")
+    init, _, network = not_yet_trained(given, task, "spans.max_question=4", name="bert")
+    assert_same_weights(network.encoder, init.source.network.encoder)
+
+
+@pytest.mark.slow  # tests/experiments/test_finetune.py has the grid of one kind
+def test_a_grid_of_mixed_kinds_is_one_table(folder, tmp_path, monkeypatch, ran):
+    sources = {
+        "squad2": f"squad:{folder}/{{split}}.json",
+        "conll2003": f"conll:{folder}/{{split}}.txt",
+    }
+    for task, source in sources.items():
+        monkeypatch.setitem(TASKS, task, dataclasses.replace(TASKS[task], source=source))
+    steps = {"training__max_steps": 2, "training__validate_every": 2}
+    flags = toy_flags(folder, "squad2", **steps)
+    flags = without(flags, "--source", "training.learning_rate", "batch_size")
+    arguments = ["grid", *sources, str(tmp_path), *flags, "--seeds", "1", "--baseline"]
+    assert main(arguments) == 0
+    record = json.loads((tmp_path / "grid.json").read_text())
+    assert [run["task"] for run in record["runs"]] == [*sources]
+    assert all(run["score"] is not None for run in record["runs"])
+    assert set(record["baselines"]) == {"conll2003"}
+    table = (tmp_path / "grid.md").read_text()
+    assert "squad2 best_f1; conll2003 f1." in table and "| baseline |  | " in table
+    assert "step 2" not in ran(main, *arguments).out  # nothing is trained twice
+
+
+@pytest.mark.parametrize(
+    "name, task, numbers",
+    [
+        ("bert", "squad", (3e-5, 2, 32, 384)),
+        ("bert", "squad2", (3e-5, 2, 48, 384)),
+        ("bert", "conll2003", (5e-5, 3, 32, 128)),
+        ("spanbert", "squad2", (2e-5, 4, 32, 512)),
+        ("macaron", "squad", (5e-5, 3, 32, 384)),
+    ],
+)
+def test_the_papers_numbers(name, task, numbers):
+    found = preset(name, get_task(task))
+    rate = found.training.learning_rate
+    assert (rate, found.epochs, found.batch_size, found.max_length) == numbers
+    assert found.limits == Limits(numbers[-1], SpanLimits(128, 64, 30))
+
+
+def test_a_diverged_models_outputs_score_nan(folder):
+    for task, split in zip(READING, ("validation", "dev"), strict=True):
+        run = FinetuningRun.open(folder / task)
+        predictor = run.predictor()
+        examples = kind_of(run.task).read(split, None, False, run.recipe.source)
+        if task == "conll2003":
+            outputs = predictor.of_examples(examples)
+            outputs[3][0, 0] = np.nan
+        else:
+            for weight in predictor.network.head.weights:
+                weight.assign(weight * np.nan)
+            outputs = predictor.of_examples(examples)
+        metrics = predictor.kind.measure(outputs, examples)
+        assert all(np.isnan(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("train squad", "the task squad2"),
+        ("train squad2 --source squad:FOLDER/wrong.json", "does not stand at character 7"),
+        ("train squad --set spans.doc_stride=0", "spans.doc_stride=0 must be"),
+        ("train squad --set max_length=7", "a row of squad needs 8 or more"),
+        ("train conll2003 --source conll:FOLDER/wrong.txt", "wrong.txt, line 2: the tag 'B-CAT'"),
+        ("train conll2003 --source tsv:x", "unknown source 'tsv:x' of the task 'conll2003'"),
+        ("predict RUNS/squad2 --input FOLDER/pairs", "line 2: 1 columns, not 2"),
+        ("predict RUNS/squad2 --input FOLDER/objects", "line 1 is no JSON object"),
+        ("submit RUNS/squad2 FOLDER", "of which no server takes files"),
+        ("baseline squad2 --source squad:RUNS/{split}.json", "no baseline for squad2"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tmp_path, refused):
+    answers = [{"text": "cat", "answer_start": 7}]
+    asked = {"context": "the old cat", "qas": [{"id": "q", "question": "Who?", "answers": answers}]}
+    (tmp_path / "wrong.json").write_text(json.dumps({"data": [{"paragraphs": [asked]}]}))
+    (tmp_path / "wrong.txt").write_text("the O\ncat B-CAT\n")
+    (tmp_path / "pairs").write_text("Who?\ta\nWho? a\n")
+    (tmp_path / "objects").write_text('{"question": "Who?"}\n')
+    name, *given = words(command, RUNS=folder, FOLDER=tmp_path)
+    if name == "train":
+        task, *more = given
+        given = [task, tmp_path / "run", *toy_flags(folder, task), *more]
+    refused(main, [name, *given], error, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def gpt(toy, tmp_path_factory):
+    """A run of pre-training on the task's own sentences, a few updates long."""
+    folder = tmp_path_factory.mktemp("gpt")
+    text = "\n".join(sentence for sentence, _ in sentences(400, seed=5))
+    (folder / "text.txt").write_text(text)
+    settings = toy_settings(f"text:{folder}/text.txt", 4)
+    settings += ["training.validate_every=4", "training.warmup_steps=1", "model.num_layers=1"]
+    settings = flags([*settings, "model.max_length=16"])
+    vocabulary = ["--vocabulary", str(toy / "vocabulary")]
+    assert pretrain.main(["train", "gpt2_tiny", str(folder / "run"), *vocabulary, *settings]) == 0
+    return folder / "run"
+
+
+def test_a_run_of_pre_training_gives_its_scores_too(gpt):
+    _, recipe, network = not_yet_trained(str(gpt), name="gpt")
+    assert (recipe.training.learning_rate, recipe.language_weight) == (6.25e-5, 0.5)
+    assert recipe.limits.causal
+    assert isinstance(network, CausalClassifier) and not network.symmetric
+    inputs = {"token_ids": np.array([[2, 5, 6, 7]], "int32")}
+    run = PretrainingRun.open(gpt)
+    pretrained = run.load_network(run.checkpoint(None))
+    np.testing.assert_array_equal(
+        np.asarray(network.language_model(inputs)), np.asarray(pretrained(inputs))
+    )
+
+
+def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path, answered):
+    run = tmp_path / "run"
+    training = ("max_steps=60", "validate_every=30", "log_every=20", "learning_rate=0.01")
+    training = [f"training.{one}" for one in (*training, "schedule=constant")]
+    chosen = flags([*training, "batch_size=16", "max_length=16"])
+    source = ["--source", f"tsv:{toy}/{{split}}.tsv"]
+    assert main(["train", "sst2", str(run), "--init", str(gpt), *source, *chosen]) == 0
+    lines = read_lines(run / "metrics.jsonl")
+    assert lines[-1]["kind"] == "validation" and lines[-1]["score"] > 0.9
+    trained = [line for line in lines if "language_loss" in line]
+    assert trained[-1]["language_loss"] < trained[0]["language_loss"]
+    found = answered(main, "predict", run, text="the film was good\nthe plot was awful\n")
+    assert [line.split("\t")[0] for line in found.splitlines()] == ["positive", "negative"]
+    served = tf.saved_model.load(str(export(run, tmp_path / "out")))
+    said = served.signatures["serving_default"](text=tf.constant(["the film was good"]))
+    assert said["label"].numpy().tolist() == [b"positive"]
+
+
+def test_choices_are_fine_tuned(toy, tmp_path, refused):
+    """The right ending has the context's mood."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 200), ("validation", 40)):
+        rows = []
+        for _ in range(count):
+            good, first = rng.integers(2, size=2)
+            right, wrong = (PRAISE, BLAME) if good else (BLAME, PRAISE)
+            endings = [str(rng.choice(right)), str(rng.choice(wrong))]
+            context = f"{rng.choice(FILLERS)} {rng.choice(right)}"
+            rows.append((context, *(endings if first else endings[::-1]), 1 if first else 2))
+        path = tmp_path / f"{split}.tsv"
+        write_table(path, rows, "context\tending1\tending2\tlabel")
+    run, source = tmp_path / "run", f"tsv:{tmp_path}/{{split}}.tsv"
+    settings = {"source": source, "model": "gpt_tiny", "training__max_steps": 120}
+    train_toy(toy, run, "story_cloze", training__validate_every=60, **settings)
+    opened = FinetuningRun.open(run)
+    assert isinstance(opened.build_network(), CausalChooser)
+    assert validations(run)[-1]["accuracy"] > 0.8
+    assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
+    assert scores_in(tmp_path / "scores")["metrics"]["accuracy"] == opened.result().best_score
+    (tmp_path / "lines").write_text("film good\tgood\n")
+    arguments = ["predict", str(run), "--input", str(tmp_path / "lines")]
+    refused(main, arguments, "line 1: 2 columns, not 3")
+    with pytest.raises(UserError, match="whose choices no signature takes"):
+        export(opened.path, tmp_path / "out")
+    bert = toy_flags(toy, source=source, max_length=16)
+    arguments = ["train", "story_cloze", str(tmp_path / "bert"), *bert]
+    refused(main, arguments, "only a causal model is fine-tuned on")

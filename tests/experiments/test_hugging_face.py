@@ -1,0 +1,385 @@
+"""The commands on Hugging Face directories: fine-tuning, generation and text-to-text as theirs."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.embed import run as embedding
+from experiments.few_shot import __main__ as few_shot
+from experiments.finetune import __main__ as finetune
+from experiments.finetune.init import read_init
+from experiments.finetune.run import FinetuningRun, Predictor
+from experiments.generate import __main__ as generate
+from experiments.generate.run import open_model
+from experiments.text_to_text import __main__ as text_to_text
+from experiments.text_to_text.run import TextRun, framed, recipe_for
+from experiments.text_to_text.train import read_start
+from export.fine_tuned import ClassifierModule
+from export.generator import GeneratorModule
+from macaron_tf.data.translation import TranslationData
+from macaron_tf.decoding import GenerationConfig, SamplingConfig, translate_ids
+from macaron_tf.errors import UserError
+from macaron_tf.interop import read_encoder, read_encoder_decoder, read_language_model
+from macaron_tf.models import CausalClassifier
+from macaron_tf.objectives import TranslationObjective
+from macaron_tf.special_ids import BOS, EOS
+from macaron_tf.training.progress import read_lines
+from tests.experiments.pretraining_toy import flags
+from tests.experiments.task_toys import PAIR_HEADER, not_yet_trained, write_table
+from tests.harness import numpy_of
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+
+from tests.interop import test_parity_language_models as language_models
+from tests.interop.test_encoder_decoders import bart_directory, t5_directory
+from tests.interop.test_parity_encoders import batch, make, ours_of
+from tests.interop.test_vocabularies import XLNET, train_sentencepiece
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "albert", "electra"])
+def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
+    theirs = make(family, "Model", tmp_path)
+    read = read_encoder(tmp_path)
+    init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}")
+    assert recipe.model_config(init.vocabulary.size) == read.network.config
+    assert init.vocabulary.hash == read.vocabulary.hash
+    inputs = ours_of(read, batch(theirs, family))
+    np.testing.assert_array_equal(
+        numpy_of(network.encoder(inputs, training=False)),
+        numpy_of(read.network.hidden_states(inputs, training=False)),
+    )
+    if read.pooler:
+        np.testing.assert_array_equal(
+            numpy_of(network.pooler.dense.kernel), numpy_of(read.pooler.dense.kernel)
+        )
+
+
+def test_a_language_models_scores_come_along(tmp_path):
+    language_models.make("gpt2", tmp_path)
+    read = read_language_model(tmp_path)
+    init, recipe, network = not_yet_trained(f"hugging-face:{tmp_path}", "mrpc", name="gpt")
+    assert recipe.model_config(init.vocabulary.size) == read.network.config
+    assert recipe.limits.causal
+    assert isinstance(network, CausalClassifier) and network.symmetric
+    inputs = {"token_ids": np.array([[2, 5, 40, 7, 9]], "int32")}
+    np.testing.assert_array_equal(
+        numpy_of(network.language_model(inputs)), numpy_of(read.network(inputs))
+    )
+
+
+@pytest.fixture(scope="module")
+def xlnet_place(tmp_path_factory):
+    """An XLNet that classifies, its tokenizer, and the place of both."""
+    directory = tmp_path_factory.mktemp("xlnet")
+    (directory / "spiece.model").write_bytes(train_sentencepiece(**XLNET))
+    tokenizer = transformers.XLNetTokenizer.from_pretrained(directory)
+    options = {"vocab_size": len(tokenizer), "num_labels": 2}
+    model = language_models.make("xlnet", directory, "ForSequenceClassification", **options)
+    return model, tokenizer, f"hugging-face:{directory}"
+
+
+def test_xlnet_classifies_as_theirs(xlnet_place):
+    theirs, tokenizer, given = xlnet_place
+    init, recipe, network = not_yet_trained(given, "mrpc", "max_length=48", name="bert")
+    output = theirs.logits_proj
+    network.head.dense.set_weights([output.weight.detach().numpy().T, output.bias.detach().numpy()])
+    first, second = ["the quick brown fox", "the dog"], ["Der schnelle braune", "1,234.56 texts."]
+    # Padded on the left, ours on the right.
+    options = {"padding": True, "return_token_type_ids": True, "return_tensors": "pt"}
+    with torch.no_grad():
+        expected = theirs(**tokenizer(first, second, **options)).logits
+    found = Predictor(network, init.vocabulary, recipe).of_texts(first, second)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
+    module = ClassifierModule(network, init.vocabulary, recipe.described, recipe.max_length)
+    probabilities = module.serve(tf.constant(first), tf.constant(second))["probabilities"]
+    np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
+    # Its rows do not begin with [CLS].
+    for task in ("squad", "conll2003"):
+        with pytest.raises(UserError, match=r"rows that begin with \[CLS\]"):
+            not_yet_trained(given, task, "spans.max_question=4", name="bert")
+    with pytest.raises(UserError, match="an XLNet whose rows end"):
+        embedding.read_start(given)
+
+
+@pytest.mark.parametrize("system", ["gpt", "xlnet"])
+def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path):
+    run, given = tmp_path / "run", xlnet_place[-1]
+    if system == "gpt":
+        size = language_models.write_gpt_vocabulary(tmp_path)
+        language_models.make("gpt", tmp_path, vocab_size=size)
+        given = f"hugging-face:{tmp_path}"
+    for split in ("train", "validation"):
+        rows = [("the wheel", "he", "1"), ("well, hell", "1,234 we", "0")] * 4
+        write_table(tmp_path / f"{split}.tsv", rows, PAIR_HEADER)
+    settings = ["max_length=16", "batch_size=4", "training.max_steps=2", "epochs=None"]
+    settings += ["warmup_fraction=None", "validate_epochs=None", "training.validate_every=2"]
+    command = ["train", "mrpc", str(run), "--init", given]
+    command += ["--source", f"tsv:{tmp_path}/{{split}}.tsv"]
+    assert finetune.main([*command, *flags(settings)]) == 0
+    losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
+    # No token of a row is one that can never come.
+    assert losses and max(losses) < 50
+    predictor = FinetuningRun.open(run).predictor()
+    assert np.isfinite(predictor.of_texts(["the wheel"], ["he"])).all()
+
+
+@pytest.mark.parametrize("family", ["xlm", "gpt", "xlnet"])
+def test_a_model_without_a_vocabulary_is_refused(family, tmp_path):
+    if family == "xlm":
+        make(family, "Model", tmp_path)
+    else:
+        language_models.make(family, tmp_path)
+    with pytest.raises(UserError, match="has no tokenizer beside it"):
+        read_init(f"hugging-face:{tmp_path}")
+
+
+TEXT, TOKENS = "hello well, the wheel", 12
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """GPT-2 and GPT: theirs, ours read from its directory, and its name on a command line."""
+    found = {}
+    for system in ("gpt2", "gpt"):
+        folder, options = tmp_path_factory.mktemp(system), {}
+        if system == "gpt":
+            options = {"vocab_size": language_models.write_gpt_vocabulary(folder)}
+        theirs = language_models.make(system, folder, n_positions=64, **options)
+        if system == "gpt":
+            with torch.no_grad():  # one that does not say the same word for ever
+                theirs.transformer.positions_embed.weight.mul_(10)
+            theirs.save_pretrained(folder)
+        found[system] = theirs, read_language_model(folder), f"hugging-face:{folder}"
+    return found
+
+
+def their_ids(read, text):
+    """Behind the end of another text, as ours begins one; GPT knows no such end."""
+    [row] = read.vocabulary.encode_lines([text])
+    row = [3, *row] if read.starts else row
+    return torch.tensor([[int(read.ids[number]) for number in row]])
+
+
+def their_continuation(theirs, read):
+    """Our ids of their likeliest continuation of TEXT, none an unknown character."""
+    asked = their_ids(read, TEXT)
+    found = theirs.generate(
+        asked,
+        do_sample=False,
+        max_new_tokens=TOKENS,
+        pad_token_id=0,
+        suppress_tokens=[] if read.starts else [0],
+    )
+    ours = {int(theirs): own for own, theirs in enumerate(read.ids) if own > 2}
+    return [ours[number] for number in found[0, asked.shape[1] :].tolist()]
+
+
+@pytest.mark.parametrize("system", ["gpt2", "gpt"])
+def test_it_goes_on_as_theirs(system, models, ran):
+    theirs, read, given = models[system]
+    new = their_continuation(theirs, read)
+    assert len(set(new)) > 3 and 3 not in new
+    expected = read.vocabulary.detokenizer(new)
+    assert expected.startswith(" ") or system == "gpt2"
+    command = ["complete", given, TEXT, "--temperature", 0, "--max-tokens", TOKENS]
+    assert ran(generate.main, *command).out == f"{TEXT}{expected}\n"
+    config = GenerationConfig(temperature=0.0, max_tokens=TOKENS)
+    [[whole]] = open_model(given).generator().complete([TEXT], config)
+    assert (whole.text, whole.length) == (expected, TOKENS)
+
+
+def test_only_gpt2_begins_a_text(models, refused):
+    (*_, gpt2), (*_, gpt) = models.values()
+    assert generate.main(["sample", gpt2, "--max-tokens", "5"]) == 0
+    refused(
+        generate.main, ["sample", gpt, "--max-tokens", "5"], "goes on with texts and begins none"
+    )
+
+
+def test_what_is_exported_of_gpt_goes_on_as_well(models):
+    theirs, read, given = models["gpt"]
+    module = GeneratorModule(open_model(given))
+    [complete] = module.signatures().values()
+    settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": TOKENS}
+    inputs = {name: tf.constant([value]) for name, value in settings.items()}
+    found = complete(text=tf.constant([TEXT]), **inputs)
+    expected = read.vocabulary.detokenizer(their_continuation(theirs, read))
+    assert found["completion"].numpy()[0].decode() == expected
+    with pytest.raises(tf.errors.InvalidArgumentError, match="begins none"):
+        complete(text=tf.constant([""]), **inputs)
+
+
+@pytest.mark.parametrize("system", ["gpt2", "gpt"])
+def test_it_scores_texts_as_theirs(system, models, tmp_path, ran):
+    theirs, read, given = models[system]
+    (tmp_path / "text").write_text(TEXT)
+    output = tmp_path / "scores.json"
+    ran(generate.main, "score", given, tmp_path / "text", "--output", output)
+    asked = their_ids(read, TEXT)
+    with torch.no_grad():
+        loss = float(theirs(asked, labels=asked).loss)
+    [record] = json.loads(output.read_text())["files"]
+    assert record["token_perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
+    assert record["tokens"] == asked.shape[1] - 1
+
+
+@pytest.mark.parametrize("system", ["gpt2", "gpt"])
+def test_few_shot_asks_it(system, models, tmp_path, ran):
+    _, _, given = models[system]
+    lines = "".join(f"he well the {word}\n" for word in ("he", "we", "hell", "well") * 3)
+    (tmp_path / "lines").write_text(lines)
+    task = ["--task", f"lambada:{tmp_path}/lines", "--shots", 0, "--out", tmp_path / "out"]
+    assert f"| {given.rpartition('/')[2]} | 0 |" in ran(few_shot.main, given, *task).out
+
+
+@pytest.mark.parametrize("directory", [t5_directory, bart_directory])
+def test_t5_and_bart_answer(directory, tmp_path, ran, refused):
+    directory(tmp_path)
+    given, options = f"hugging-face:{tmp_path}", ["--temperature", 0, "--max-tokens", 6]
+    command = ["complete", given, "the quick [MASK] fox", "the lazy dog", *options]
+    assert len(ran(generate.main, *command).out) > 10
+    refused(
+        generate.main, ["score", given, "x"], "answers texts and does not say how likely one is"
+    )
+
+
+def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
+    bare = tmp_path / "gpt"
+    bare.mkdir()
+    language_models.make("gpt", bare)
+    for given, more, words in (
+        (models["gpt2"][2], ["--checkpoint", "best"], "has no checkpoints"),
+        (f"hugging-face:{tmp_path}/none", [], "there is no folder"),
+        (f"hugging-face:{tmp_path}", [], "it has no config.json"),
+        (f"hugging-face:{bare}", [], "is a GPT without a tokenizer"),
+    ):
+        refused(generate.main, ["complete", given, "a", *more], words, tmp_path)
+
+
+LINES = ["the quick brown fox", "naïve €, and 1,234.56", "a dog"]
+TARGETS = ["positive dog", "the", "Numbers in many texts"]
+LONGEST = 14  # ids of a target
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory):
+    """Their BART and tokenizer, and a folder of them and of a run that did not change them."""
+    folder = tmp_path_factory.mktemp("bart")
+    theirs, tokenizer = bart_directory(folder)
+    for split in ("train", "validation"):
+        rows = [(line, number % 2) for number, line in enumerate(LINES * 2)]
+        write_table(folder / f"{split}.tsv", rows)
+    quick = ["max_steps=1", "validate_every=1", "learning_rate=1e-9", "warmup_steps=0"]
+    settings = [f"training.{one}" for one in quick]
+    settings += [f"max_target={LONGEST}", "max_source=40", "decoding.beam_size=1"]
+    run = folder / "run"
+    command = ["train", "sst2", str(run), "--init", f"hugging-face:{folder}", *flags(settings)]
+    assert text_to_text.main([*command, "--source", f"tsv:{folder}/{{split}}.tsv"]) == 0
+    return theirs, tokenizer, folder
+
+
+def test_a_batch_has_their_rows_and_their_loss(bart):
+    theirs, tokenizer, folder = bart
+    start = read_start(f"hugging-face:{folder}")
+    recipe = recipe_for("summarization", start, "", "tsv:none")
+    recipe = dataclasses.replace(recipe, label_smoothing=0.0, max_source=40, max_target=40)
+    texts = TextRun(None, recipe, start.vocabulary).texts
+    data = TranslationData.from_pairs(list(zip(LINES, TARGETS, strict=True)), texts)
+    [batch] = [
+        {name: batch[name].numpy() for name in ("source", "target")}
+        for batch in data.evaluation_dataset()
+    ]
+    found = read_encoder_decoder(folder)
+    asked = tokenizer(LINES, text_target=TARGETS)
+    for name, expected in (("source", asked["input_ids"]), ("target", asked["labels"])):
+        rows = [found.ids[row[row != 0]].tolist() for row in batch[name] if row.any()]
+        assert sorted(rows) == sorted(expected)
+    objective = TranslationObjective(0.0, first=recipe.answer_start[0])
+    sums = objective(found.network, {n: tf.constant(v) for n, v in batch.items()}, training=False)
+    padded = tokenizer(LINES, text_target=TARGETS, padding=True, return_tensors="pt")
+    labels = padded["labels"].masked_fill(padded["labels"] == tokenizer.pad_token_id, -100)
+    with torch.no_grad():
+        answer = theirs(**{**padded, "labels": labels})
+    real = labels != -100
+    assert float(sums["weight"]) == int(real.sum())
+    loss = float(sums["loss_sum"] / sums["weight"])
+    # Rows that fill our table up to a multiple of 8 are scored as padding is.
+    total = answer.logits[..., found.ids].logsumexp(-1)[real]
+    chosen = answer.logits[real].gather(-1, labels[real][:, None])[:, 0]
+    assert loss == pytest.approx(float((total - chosen).mean()), rel=1e-5)
+    assert loss == pytest.approx(float(answer.loss), rel=1e-3)
+
+
+def their_answers(bart):
+    """The likeliest tokens after </s> <s>, as text: none that ours never writes."""
+    theirs, tokenizer, _ = bart
+    answers = []
+    for line in LINES:
+        found = theirs.generate(
+            **tokenizer(framed("sst2", line), return_tensors="pt"),
+            decoder_input_ids=torch.tensor([[2, 0]]),
+            forced_bos_token_id=None,
+            suppress_tokens=[0, 1, 3, tokenizer.mask_token_id],
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=LONGEST - 2,
+        )
+        answers.append(tokenizer.decode(found[0], skip_special_tokens=True))
+    return answers
+
+
+def test_what_a_run_answers_is_theirs_everywhere(bart, answered):
+    _, _, folder = bart
+    expected = their_answers(bart)
+    assert len(set(expected)) == len(LINES)
+    text = "".join(f"{line}\n" for line in LINES)
+    found = answered(text_to_text.main, "predict", folder / "run", text=text).splitlines()
+    assert [text.strip() for text in found] == [text.strip() for text in expected]
+    writes = open_model(folder / "run")
+    config = GenerationConfig(temperature=0.0, max_tokens=LONGEST)
+    generated = [one.text for [one] in writes.generator().complete(LINES, config)]
+    assert [text.strip() for text in generated] == [text.strip() for text in expected]
+    [complete] = GeneratorModule(writes).signatures().values()
+    settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": LONGEST}
+    inputs = {name: tf.constant([value] * len(LINES)) for name, value in settings.items()}
+    exported = complete(text=tf.constant(LINES), **inputs)["completion"].numpy()
+    assert [text.decode() for text in exported] == generated
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_search_s_scores_are_the_model_s_own(static, bart):
+    _, _, folder = bart
+    opened = TextRun.open(folder / "run")
+    network, read = opened.load_network("last"), read_encoder_decoder(folder)
+    assert opened.vocabulary.hash == read.vocabulary.hash and network.config == read.network.config
+    for weight, theirs in zip(network.get_weights(), read.network.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, theirs, atol=1e-6)
+    rows = [[*row, EOS] for row in opened.texts.encode_lines(LINES)]
+    source = tf.ragged.constant(rows, tf.int32).to_tensor()
+    spec = tf.TensorSpec(source.shape if static else (None, None), tf.int32)
+    search = dataclasses.replace(
+        opened.writer(network).config, beam_size=3, n_best=2, length_penalty=0.0
+    )
+    greedy = SamplingConfig(temperature=0.0, max_length=6)
+
+    def both(source):
+        found = translate_ids(network, source, search, opened.vocabulary.pieces, (EOS,))
+        drawn = translate_ids(network, source, greedy, opened.vocabulary.pieces, (EOS,), seed=1)
+        return found["ids"][:, 0], found["log_probs"][:, 0], drawn["ids"][:, 0], drawn["log_probs"]
+
+    ids, log_probs, drawn, drawn_log_probs = tf.function(both, input_signature=[spec])(source)
+    for target, expected in ((ids, log_probs), (drawn, drawn_log_probs[:, 0])):
+        before = tf.repeat([[EOS, BOS]], len(LINES), axis=0)
+        decoder = tf.concat([before, target[:, :-1]], axis=1)
+        logits = network({"source": source, "target": decoder})[:, 1:]
+        chosen = tf.gather(tf.nn.log_softmax(logits), target, batch_dims=2)
+        total = tf.reduce_sum(tf.where(target != 0, chosen, 0.0), axis=1)
+        np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-4)
