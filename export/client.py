@@ -39,11 +39,23 @@ class Candidate:
     score: float
 
 
+@dataclasses.dataclass(eq=False)
 class Client(abc.ABC):
-    """Base of the REST and gRPC clients: sends lines in batches; a subclass runs one request."""
+    """Base of the REST and gRPC clients: sends lines in batches; a subclass runs one request.
 
-    def __init__(self, batch_size: int):
-        self._batch_size = batch_size
+    Attributes:
+        address: the server's.
+        name: the model's.
+        version: None = the newest.
+        timeout: seconds to wait for an answer.
+        batch_size: lines sent in one request.
+    """
+
+    address: str
+    name: str
+    version: int | None = None
+    timeout: float = 60.0
+    batch_size: int = 32
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The best translation of each line, in order; raises as `n_best`."""
@@ -75,8 +87,8 @@ class Client(abc.ABC):
         return [score for part in outputs for score in part["log_probs"]]
 
     def _run_in_batches(self, signature: str, **columns: Sequence[str]) -> Iterator[dict]:
-        for start in range(0, len(next(iter(columns.values()))), self._batch_size):
-            end = start + self._batch_size
+        for start in range(0, len(next(iter(columns.values()))), self.batch_size):
+            end = start + self.batch_size
             yield self._run(signature, {name: list(c[start:end]) for name, c in columns.items()})
 
     @abc.abstractmethod
@@ -84,41 +96,31 @@ class Client(abc.ABC):
         """Runs one request of a signature; outputs by name."""
 
 
+@dataclasses.dataclass(eq=False)
 class TranslationClient(Client):
-    """Translates over REST. Not thread-safe: make one per thread.
+    """Translates over REST, at an address such as http://127.0.0.1:8501.
 
-    Args:
-        url: the server, such as http://127.0.0.1:8501.
-        version: None = the newest.
-        timeout: seconds to wait for an answer.
+    Not thread-safe: make one per thread.
+
+    Attributes:
         retries: times a request is repeated when the server cannot be reached or is busy (503,
             429). A prediction changes nothing on the server, so repeating it is safe.
         backoff: seconds before the first repetition; doubled each time.
-        batch_size: lines sent in one request.
     """
 
-    def __init__(
-        self,
-        url: str,
-        name: str,
-        version: int | None = None,
-        timeout: float = 60.0,
-        retries: int = 5,
-        backoff: float = 0.2,
-        batch_size: int = 32,
-    ):
-        super().__init__(batch_size)
-        parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+    retries: int = 5
+    backoff: float = 0.2
+
+    def __post_init__(self):
+        url = self.address if "//" in self.address else f"http://{self.address}"
+        parts = urllib.parse.urlsplit(url)
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
         if parts.scheme not in kinds or not parts.hostname:
-            raise UserError(f"{url!r} is no server's address; write http://HOST:PORT")
-        self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=timeout)
-        self._address = f"{parts.scheme}://{parts.netloc}"
-        self._path = f"/v1/models/{urllib.parse.quote(name, safe='')}"
-        if version is not None:
-            self._path += f"/versions/{version}"
-        self._retries = retries
-        self._backoff = backoff
+            raise UserError(f"{self.address!r} is no server's address; write http://HOST:PORT")
+        self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=self.timeout)
+        self._path = f"/v1/models/{urllib.parse.quote(self.name, safe='')}"
+        if self.version is not None:
+            self._path += f"/versions/{self.version}"
 
     def wait_until_ready(self, seconds: float = 60.0) -> None:
         """Waits until the model is available; a TranslationError where it is not in time."""
@@ -141,7 +143,7 @@ class TranslationClient(Client):
 
     def _run(self, signature: str, inputs: dict[str, list[str]]) -> dict[str, list]:
         body = json.dumps({"signature_name": signature, "inputs": inputs}).encode("utf-8")
-        answer = self._request("POST", f"{self._path}:predict", body, self._retries)["outputs"]
+        answer = self._request("POST", f"{self._path}:predict", body, self.retries)["outputs"]
         # A signature with one output answers with its bare value.
         return answer if isinstance(answer, dict) else {"log_probs": answer}
 
@@ -154,11 +156,11 @@ class TranslationClient(Client):
                 raw = response.read()
             except TimeoutError:
                 self.close()
-                raise TranslationError(f"no answer from {self._address} in time") from None
+                raise TranslationError(f"no answer from {self.address} in time") from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 reason = str(error) or type(error).__name__
-                failure = TranslationError(f"no answer from {self._address}: {reason}")
+                failure = TranslationError(f"no answer from {self.address}: {reason}")
             else:
                 answer = _parse(raw, response.status)
                 if response.status == 200:
@@ -169,38 +171,26 @@ class TranslationClient(Client):
                     raise failure
             if attempt >= retries:
                 raise failure
-            time.sleep(self._backoff * 2.0**attempt)
+            time.sleep(self.backoff * 2.0**attempt)
 
 
+@dataclasses.dataclass(eq=False)
 class GrpcTranslationClient(Client):
-    """Translates over gRPC; needs grpcio, TensorFlow and tensorflow-serving-api. Thread-safe.
+    """Translates over gRPC, at an address such as 127.0.0.1:8500. Thread-safe.
 
-    Args:
-        target: the server, such as 127.0.0.1:8500.
-        version: None = the newest.
-        timeout: seconds to wait for an answer, the server's start included.
-        batch_size: lines sent in one request.
+    It needs grpcio, TensorFlow and tensorflow-serving-api, and waits for a server that starts.
     """
 
-    def __init__(
-        self,
-        target: str,
-        name: str,
-        version: int | None = None,
-        timeout: float = 60.0,
-        batch_size: int = 32,
-    ):
-        super().__init__(batch_size)
+    def __post_init__(self):
         # Imported late: they bring TensorFlow, which takes seconds and REST does not need.
         import grpc
         from tensorflow_serving.apis import prediction_service_pb2_grpc
 
         # -1: answers of any length; gRPC's own limit is 4 MiB.
         self._channel = grpc.insecure_channel(
-            target, options=(("grpc.max_receive_message_length", -1),)
+            self.address, options=(("grpc.max_receive_message_length", -1),)
         )
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
-        self._name, self._version, self._timeout = name, version, timeout
 
     def close(self) -> None:
         """Closes the channel."""
@@ -212,14 +202,14 @@ class GrpcTranslationClient(Client):
         from tensorflow_serving.apis import predict_pb2
 
         request = predict_pb2.PredictRequest()
-        request.model_spec.name = self._name
+        request.model_spec.name = self.name
         request.model_spec.signature_name = signature
-        if self._version is not None:
-            request.model_spec.version.value = self._version
+        if self.version is not None:
+            request.model_spec.version.value = self.version
         for name, lines in inputs.items():
             request.inputs[name].CopyFrom(tf.make_tensor_proto(lines, dtype="string"))
         try:
-            response = self._stub.Predict(request, self._timeout, wait_for_ready=True)
+            response = self._stub.Predict(request, self.timeout, wait_for_ready=True)
         except grpc.RpcError as error:
             raise TranslationError(error.details(), error.code().name) from None
         outputs = {}
@@ -285,8 +275,8 @@ def main(arguments: list[str] | None = None) -> None:
         parsed.grpc or parsed.url,
         parsed.name,
         parsed.version,
-        timeout=parsed.timeout,
-        batch_size=parsed.batch_size,
+        parsed.timeout,
+        parsed.batch_size,
     )
     lines, number = iter(parsed.text or _decoded(sys.stdin.buffer)), 0
     try:

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from experiments.embed.run import SentenceEncoder, open_encoder
-from export.module import ExportedModule, checked_text
+from export.module import ExportedModule
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.io.paths import as_path
 from macaron_tf.models.siamese import unit_length
@@ -24,7 +24,7 @@ class SentenceModule(ExportedModule):
         self.max_length = encoder.max_length
 
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        inputs = encode_pairs(self.vocabulary, checked_text(text), None, self.max_length)
+        inputs = encode_pairs(self.vocabulary, text, None, self.max_length)
         vectors = self.network({"token_ids": inputs["token_ids"]}, training=False)  # (B, D)
         return {"vector": unit_length(vectors)}
 
@@ -38,7 +38,7 @@ class WordModule(ExportedModule):
     """
 
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        words = split_words(checked_text(text))
+        words = split_words(text)
         lengths = tf.cast(words.row_lengths(), tf.int32)
         padded = with_ends(words).to_tensor("")  # (B, L + 2)
         characters = character_ids(padded, self.network.config.max_characters)

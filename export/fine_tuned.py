@@ -8,7 +8,7 @@ from etils import epath
 from experiments.finetune.kinds import Limits
 from experiments.finetune.kinds.spans import THRESHOLD
 from experiments.finetune.run import FinetuningRun
-from export.module import ExportedModule, checked_text
+from export.module import ExportedModule
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.data.tasks.questions import encode_questions
@@ -18,17 +18,11 @@ from macaron_tf.errors import UserError
 from macaron_tf.text import PieceVocabulary
 
 
-class ClassifierModule(ExportedModule):
-    """A classifier of one text or two.
-
-    Signature `serving_default`: `text (B,)` strings, or `first (B,)` and `second (B,)` for a task
-    on two texts, to `label (B,)` strings and `probabilities (B, C)` float32, the classes in the
-    task's order; to `score (B,)` float32 for a regression task. A long text is truncated as in
-    training.
+class TaskModule(ExportedModule):
+    """Base of the models that name classes.
 
     Args:
-        network: the trained `EncoderClassifier` or `CausalClassifier`.
-        vocabulary: the network's own.
+        network, vocabulary: the trained network of the task's kind, and its own vocabulary.
         task: names the classes.
         max_length: longest row, special ids included.
     """
@@ -38,13 +32,21 @@ class ClassifierModule(ExportedModule):
         self.task = task
         self.max_length = max_length
 
+
+class ClassifierModule(TaskModule):
+    """A classifier of one text or two.
+
+    Signature `serving_default`: `text (B,)` strings, or `first (B,)` and `second (B,)` for a task
+    on two texts, to `label (B,)` strings and `probabilities (B, C)` float32, the classes in the
+    task's order; to `score (B,)` float32 for a regression task. A long text is truncated as in
+    training.
+    """
+
     def functions(self):
         names = ("first", "second") if self.task.second else ("text",)
         return {"serving_default": (self.serve, dict.fromkeys(names, tf.string))}
 
     def serve(self, first: tf.Tensor, second: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        first = checked_text(first)
-        second = None if second is None else checked_text(second)
         causal = self.network.config.causal
         inputs = encode_pairs(self.vocabulary, first, second, self.max_length, causal)
         logits = tf.cast(self.network(inputs, training=False), tf.float32)  # (B, C)
@@ -67,8 +69,7 @@ class SpanReaderModule(ExportedModule):
     and `probability (B,)` float32. A context of any length is read through windows.
 
     Args:
-        network: the trained `EncoderSpanReader`.
-        vocabulary: the network's own.
+        network, vocabulary: the trained `EncoderSpanReader` and its own vocabulary.
         task: whether a question may have no answer.
         limits: lengths and strides of training.
         threshold: see `macaron_tf.decoding.spans.decided`.
@@ -84,7 +85,6 @@ class SpanReaderModule(ExportedModule):
         self.threshold = threshold if task.unanswerable else None
 
     def serve(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        question, context = checked_text(question), checked_text(context)
         spans = self.limits.spans
         inputs, places = encode_questions(
             self.vocabulary,
@@ -106,27 +106,16 @@ class SpanReaderModule(ExportedModule):
         return {"answer": answer, "start": start, "end": end, "probability": probability}
 
 
-class TaggerModule(ExportedModule):
+class TaggerModule(TaskModule):
     """A tagger of words.
 
     Signature `serving_default`: `text (B,)` strings, words with white space between, to `words
     (B, W)` and `tags (B, W)` strings, padded with "", and `probabilities (B, W)` float32 of the
-    tags.
-
-    Args:
-        network: the trained `EncoderTagger`.
-        vocabulary: the network's own.
-        task: names the tags.
-        max_length: longest row, special ids included; longer sentences are read through windows.
+    tags. Sentences longer than a row are read through windows.
     """
 
-    def __init__(self, network, vocabulary: PieceVocabulary, task: Task, max_length: int):
-        super().__init__(network, vocabulary)
-        self.task = task
-        self.max_length = max_length
-
     def serve(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        words = tf.strings.split(checked_text(text))  # (B, None)
+        words = tf.strings.split(text)  # (B, None)
         inputs, places = encode_words(self.vocabulary, words, self.max_length)
         found = word_probabilities(self.network(inputs, training=False), places)  # (N, C), N words
         tags = tf.gather(tf.constant(self.task.labels), tf.argmax(found, axis=1))  # (N,)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from experiments.generate.run import OpenedModel, open_model
-from export.module import ExportedModule, checked_text
+from export.module import ExportedModule
 from macaron_tf.decoding import Controls, Prompts
 from macaron_tf.special_ids import PAD
 
@@ -45,7 +45,7 @@ class GeneratorModule(ExportedModule):
         self, text: tf.Tensor, max_tokens: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Texts `(B,)` as ids `(B, L)` padded with PAD, their lengths and limits `(B,)`."""
-        rows = self.text_generator.rows(checked_text(text))  # (B, None)
+        rows = self.text_generator.rows(text)  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         fits = tf.debugging.Assert(
             tf.reduce_all(self.text_generator.fits(lengths)),

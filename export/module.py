@@ -51,14 +51,21 @@ class ExportedModule(tf.Module):
         """The concrete functions by signature name."""
         return {
             # Without autograph: all control flow is tf.while_loop's.
-            name: tf.function(function, autograph=False).get_concrete_function(
+            name: tf.function(_checked(function), autograph=False).get_concrete_function(
                 *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
             )
             for name, (function, inputs) in self.functions().items()
         }
 
 
-def checked_text(texts: tf.Tensor) -> tf.Tensor:
+def _checked(function: Callable) -> Callable:
+    """A function that is called only with texts which are UTF-8."""
+    return lambda *inputs: function(
+        *(_checked_text(given) if given.dtype == tf.string else given for given in inputs)
+    )
+
+
+def _checked_text(texts: tf.Tensor) -> tf.Tensor:
     """The texts `(B,)`, or an InvalidArgumentError where one is not UTF-8."""
     mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     whole = tf.debugging.Assert(

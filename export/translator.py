@@ -39,7 +39,6 @@ class TranslationModule(ExportedModule):
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
         """Lines `(B,)` to ids `(B, L)`, each row ending in EOS, PAD after."""
-        lines = tf.strings.unicode_transcode(lines, "UTF-8", "UTF-8", errors="strict")
         rows = self.vocabulary.encode(lines, language)
         fits = tf.debugging.assert_less_equal(
             rows.row_lengths(),
