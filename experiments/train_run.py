@@ -70,7 +70,7 @@ def train_run(
     if run.vocabulary is not None:
         vocabulary_hash = run.vocabulary.hash
         if earlier:
-            check_vocabulary(earlier.vocabulary.hash, run.vocabulary, str(run.path))
+            check_vocabulary(earlier.vocabulary.hash, vocabulary_hash, run.path)
     if earlier and data.fingerprint:
         earlier.check_data(data.fingerprint)
     # Weights, dropout, the order of batches and masks follow from this seed.
@@ -89,7 +89,6 @@ def train_run(
     return train(
         model,
         data.batches,
-        recipe.training,
         run.path,
         validate=validate,
         vocabulary_hash=vocabulary_hash,

@@ -142,7 +142,6 @@ def _tagger(
     result = train(
         build_fit_model(network, SequenceObjective("classes"), config),
         functools.partial(learnt.dataset, seed),
-        config,
         path,
         validate=lambda model, step: _entities(tags, judged),
     )

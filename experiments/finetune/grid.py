@@ -62,7 +62,7 @@ class Cell:
         opened = FinetuningRun.resume(self.path, self.recipe)
         if opened is None:
             return None
-        check_vocabulary(opened.vocabulary.hash, self.init.vocabulary, str(self.path))
+        check_vocabulary(opened.vocabulary.hash, self.init.vocabulary.hash, self.path)
         if (result := opened.result()) is None or opened.recipe != self.recipe:
             return None
         encoded = data.encoded(self.init.vocabulary, self.recipe.limits)[TRAIN]

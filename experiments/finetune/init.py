@@ -128,7 +128,7 @@ def read_init(
         raise UserError(f"--model {model} goes with --init none: {given} brings its own model")
     init = init_of(given, load(given, lower_case, pooling))
     if vocabulary:
-        check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary), given)
+        check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, given)
     return init
 
 

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
             f"--memory, --clamp: {opened.path} was trained without a memory; leave them out"
         )
     corpus = PretrainingCorpus.open(options.corpus)
-    check_vocabulary(opened.vocabulary.hash, corpus.vocabulary, str(opened.path))
+    check_vocabulary(opened.vocabulary.hash, corpus.vocabulary.hash, opened.path)
     checkpoint = opened.checkpoint(options.checkpoint)
     lengths = options.memory or [recipe.memory_length]
     if recipe.has_memory:

@@ -149,7 +149,7 @@ class EncoderStart(Start):
     def check(self, recipe: TranslationRecipe) -> None:
         super().check(recipe)
         if self.decoder:
-            check_vocabulary(self.init.vocabulary.hash, self.decoder.vocabulary, self.given)
+            check_vocabulary(self.init.vocabulary.hash, self.decoder.vocabulary.hash, self.given)
             one = _fitting(self.init, recipe.model_config(), self.parts)
             for name, theirs in _shapes_apart(_fitting(self.decoder, one, ("decoder",)), one):
                 raise UserError(
@@ -163,7 +163,7 @@ class EncoderStart(Start):
     ) -> PairVocabulary:
         own = self.init.vocabulary
         if directory:
-            check_vocabulary(own.hash, load_encoder_vocabulary(directory), self.given)
+            check_vocabulary(own.hash, load_encoder_vocabulary(directory).hash, self.given)
         return PairVocabulary(own, own, recipe.data.normalization, recipe.data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:

@@ -72,7 +72,7 @@ def train_recipe(
     else:
         vocabulary = start.vocabulary(recipe, vocabulary_dir, **text)
     if opened:
-        check_vocabulary(opened.vocabulary.hash, vocabulary, str(path))
+        check_vocabulary(opened.vocabulary.hash, vocabulary.hash, path)
     made_for = (vocabulary.languages, vocabulary.normalization)
     if made_for != (config.languages, config.normalization):
         raise UserError(

@@ -40,10 +40,12 @@ class Vocabulary(abc.ABC):
 
     Class attributes:
         kind: name in `vocabulary.json`; `Vocabulary.load` finds the class by it.
+        options: the constructor's arguments besides the contents, which are attributes.
     """
 
     kind: ClassVar[str] = ""
     contents_name: ClassVar[str] = ""
+    options: ClassVar[tuple[str, ...]] = ()
     kinds: ClassVar[dict[str, type["Vocabulary"]]] = {}
 
     def __init_subclass__(cls, **kwargs):
@@ -72,8 +74,9 @@ class Vocabulary(abc.ABC):
         """The bytes of the vocabulary's own file."""
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's further arguments, as JSON."""
-        return {}
+        """The values of `options`, as JSON gives them back."""
+        values = {name: getattr(self, name) for name in self.options}
+        return json.loads(json.dumps(values, default=dataclasses.asdict))
 
     @classmethod
     @abc.abstractmethod
@@ -124,7 +127,7 @@ class Vocabulary(abc.ABC):
             raise UserError(f"{place} is damaged: {mend}") from error
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
-        check_vocabulary(expected, vocabulary, place)
+        check_vocabulary(expected, vocabulary.hash, place)
         return vocabulary
 
 
@@ -154,12 +157,12 @@ def check_distinct(pieces: Sequence[str]) -> None:
         raise UserError(f"the vocabulary holds the piece {twice!r} twice: remove one of them")
 
 
-def check_vocabulary(expected_hash: str, vocabulary: Vocabulary, where: str) -> None:
-    """Refuses a vocabulary that is not the one whose hash the file `where` holds."""
-    if vocabulary.hash != expected_hash:
+def check_vocabulary(expected: str, given: str, where: str | os.PathLike) -> None:
+    """Refuses a vocabulary that is not the one which `where` was made with, by their hashes."""
+    if given != expected:
         raise UserError(
-            f"vocabulary mismatch: {where} was made with vocabulary {str(expected_hash)[:12]} but "
-            f"this one is {vocabulary.hash[:12]}; use the vocabulary saved beside it"
+            f"vocabulary mismatch: {where} was made with vocabulary {str(expected)[:12] or 'none'} "
+            f"but this one is {given[:12] or 'none'}; use the vocabulary saved beside it"
         )
 
 
@@ -359,6 +362,7 @@ class PairVocabulary(PieceVocabulary):
 
     kind = "pair"
     contents_name = "vocabulary.pair"
+    options = ("normalization", "languages")
 
     def __init__(
         self,
@@ -390,10 +394,6 @@ class PairVocabulary(PieceVocabulary):
             contents = base64.b64encode(side.contents()).decode()
             sides[name] = {"kind": side.kind, "settings": side.settings(), "contents": contents}
         return json.dumps(sides, indent=0, sort_keys=True).encode()
-
-    def settings(self) -> dict[str, Any]:
-        normalization = dataclasses.asdict(self.normalization)
-        return {"normalization": normalization, "languages": list(self.languages)}
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:

@@ -202,6 +202,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
     """
 
     kind = "byte_bpe"
+    options = ("lower_case", "add_prefix_space", "pair_separators")
 
     def __init__(
         self,
@@ -262,10 +263,6 @@ class BytePairVocabulary(MergedPieceVocabulary):
             raise too_large(size, most)
         merges = [" ".join(merge) for merge in model["merges"]]
         return cls(pieces, merges, lower_case, add_prefix_space)
-
-    def settings(self) -> dict[str, Any]:
-        names = ("lower_case", "add_prefix_space", "pair_separators")
-        return {name: getattr(self, name) for name in names}
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")

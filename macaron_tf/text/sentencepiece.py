@@ -1,7 +1,6 @@
 """SentencePiece vocabularies: of encoders, with [CLS], [SEP] and [MASK], and of translators."""
 
 import concurrent.futures
-import dataclasses
 import io
 import itertools
 import os
@@ -48,6 +47,7 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     kind = "sentencepiece"
     contents_name = "vocabulary.model"
+    options = ("normalization", "languages", "fold_accents", "pair_separators", "cls_last")
     unk_id, cls_id, sep_id = UNK, BOS, EOS
     leading_space = "^ +"
 
@@ -137,15 +137,6 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     def contents(self) -> bytes:
         return self.proto
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "normalization": dataclasses.asdict(self.normalization),
-            "languages": list(self.languages),
-            "fold_accents": self.fold_accents,
-            "pair_separators": self.pair_separators,
-            "cls_last": self.cls_last,
-        }
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:

@@ -120,6 +120,7 @@ class WordPieceVocabulary(PieceVocabulary):
 
     kind = "wordpiece"
     contents_name = "vocabulary.txt"
+    options = ("lower_case",)
 
     def __init__(self, words: Sequence[str], lower_case: bool = True):
         self.words = tuple(words)
@@ -201,9 +202,6 @@ class WordPieceVocabulary(PieceVocabulary):
 
     def contents(self) -> bytes:
         return "".join(f"{word}\n" for word in self.words).encode()
-
-    def settings(self) -> dict:
-        return {"lower_case": self.lower_case}
 
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "WordPieceVocabulary":

@@ -28,6 +28,7 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.text.base import check_vocabulary
 
 FORMAT = 1
 WEIGHTS = "model.weights.h5"
@@ -265,16 +266,6 @@ def _remove(path: epath.Path) -> None:
         shutil.rmtree(path)
 
 
-def check_vocabulary(checkpoint: str | os.PathLike, manifest: dict, expected: str) -> None:
-    """Raises a UserError where a checkpoint was trained with another vocabulary."""
-    if manifest["vocabulary"] != expected:
-        raise UserError(
-            f"{checkpoint} was trained with another vocabulary "
-            f"({manifest['vocabulary'][:12] or 'none'}, not {expected[:12] or 'none'}): "
-            "use the vocabulary saved beside it"
-        )
-
-
 def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
     """Raises a UserError naming the first weight that differs in name or shape."""
     for theirs, ours in itertools.zip_longest(saved, present, fillvalue="no further weight"):
@@ -365,7 +356,7 @@ def average_checkpoints(
         raise UserError("no checkpoints to average: name at least one")
     manifests = [read_manifest(source) for source in sources]
     for source, manifest in zip(sources, manifests, strict=True):
-        check_vocabulary(source, manifest, manifests[0]["vocabulary"])
+        check_vocabulary(manifest["vocabulary"], manifests[0]["vocabulary"], source)
         check_weights(source, manifest["weights"], manifests[0]["weights"])
 
     def write(directory: epath.Path) -> None:

@@ -47,12 +47,9 @@ class FitModel(keras.Model):
             `"nll_sum"`, `"correct_sum"`, `"source_tokens"`; `metrics_from_sums` makes metrics of
             them. Losses that layers add (regularizers) are the objective's to add; trainable
             weights belong to the network.
-        accumulation_steps: micro-batches in one update.
-        clip_norm: greatest global norm of the update's gradient; None = no clipping.
-        ema_decay: of the moving average of the weights; None = no average.
-        max_skipped_updates: skipped updates in a row that stop the run; None = never.
-        steps_per_call: greatest number of updates in one call of the graph; callbacks run between
-            calls only. More than 1 where a call is expensive, as on a TPU.
+        config: `train` heeds all settings, `fit` alone those of an update: accumulation, clipping,
+            moving average, skipped updates, and `steps_per_call`, more than 1 where a call of the
+            graph is expensive, as on a TPU; callbacks run between calls only.
         first_stage: see `FirstStage`; None = every update trains everything.
 
     Attributes:
@@ -75,22 +72,15 @@ class FitModel(keras.Model):
         self,
         network: keras.Model,
         objective: Objective,
-        accumulation_steps: int = 1,
-        clip_norm: float | None = None,
-        ema_decay: float | None = None,
-        max_skipped_updates: int | None = 10,
-        steps_per_call: int = 1,
+        config: TrainingConfig | None = None,
         first_stage: FirstStage | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.network = network
         self.objective = objective
-        self.accumulation_steps = accumulation_steps
-        self.ema_decay = ema_decay
-        self.max_skipped_updates = max_skipped_updates
-        self.updates = Updates(network, objective, accumulation_steps, clip_norm, first_stage)
-        self.steps_per_call = steps_per_call
+        self.config = config or TrainingConfig()
+        self.updates = Updates(network, objective, self.config, first_stage)
         self.step = 0
         self.window = Sums()
         self.returns_logs: Callable[[int], bool] = lambda step: True
@@ -179,8 +169,8 @@ class FitModel(keras.Model):
         with strategy.scope() if strategy.num_replicas_in_sync > 1 else nullcontext():
             if not self.optimizer.built:
                 self.optimizer.build(weights)
-            if self.ema_decay is not None and self.ema is None:
-                self.updates.ema = ExponentialMovingAverage(weights, self.ema_decay)
+            if self.config.ema_decay is not None and self.ema is None:
+                self.updates.ema = ExponentialMovingAverage(weights, self.config.ema_decay)
         if not begun:
             spread_seeds(strategy, self.seed_states)
 
@@ -195,7 +185,7 @@ class FitModel(keras.Model):
             kwargs.setdefault("shuffle", False)  # Keras warns that it cannot shuffle a dataset
             x = distributed(self.updates.strategy, x, self.per_worker_data)
         with warnings.catch_warnings():
-            if self.accumulation_steps > 1 and self._steps_per_epoch is None:
+            if self.config.accumulation_steps > 1 and self._steps_per_epoch is None:
                 # Keras expects as many updates as the dataset has micro-batches.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             return super().fit(x, *args, **kwargs)
@@ -214,11 +204,6 @@ class FitModel(keras.Model):
         """One update from one micro-batch; returns its values by name."""
         values = self.updates.apply(*self.updates.micro_step(_only_inputs(data)))
         return dict(zip(self.updates.update_names, tf.unstack(values), strict=True))
-
-    def test_step(self, data) -> dict[str, tf.Tensor]:
-        """The objective's sums on a batch, by name."""
-        values = self.updates.test_step(_only_inputs(data))
-        return dict(zip(self.updates.names["test"], tf.unstack(values), strict=True))
 
     def make_train_function(self, force: bool = False):
         """`iterator -> logs`: several updates a call, their micro-batches drawn in the graph."""
@@ -242,7 +227,7 @@ class FitModel(keras.Model):
             count = 1
             try:
                 if isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
-                    count = max(1, min(self.steps_per_call, self.steps_left(self.step)))
+                    count = max(1, min(self.config.steps_per_call, self.steps_left(self.step)))
                     values = several(iterator, tf.constant(count))
                 else:
                     values = update_on_batch(next(iterator))
@@ -308,7 +293,7 @@ class FitModel(keras.Model):
     def _logs(self) -> dict[str, float]:
         totals = self._epoch_sums.totals()
         skipped = totals.get(SKIPPED_IN_A_ROW, 0)
-        if self.max_skipped_updates is not None and skipped >= self.max_skipped_updates:
+        if skipped >= self.config.max_skipped_updates:
             raise Diverged(
                 f"{skipped:.0f} updates in a row up to step {self.step} had a NaN or infinite "
                 "loss or gradient: lower learning_rate, lengthen warmup_steps or set clip_norm"
@@ -329,15 +314,6 @@ def build_fit_model(
     first_stage: FirstStage | None = None,
 ) -> FitModel:
     """A compiled `FitModel` of a network that was built under `config.dtype_policy`."""
-    model = FitModel(
-        network,
-        objective,
-        accumulation_steps=config.accumulation_steps,
-        clip_norm=config.clip_norm,
-        ema_decay=config.ema_decay,
-        max_skipped_updates=config.max_skipped_updates,
-        steps_per_call=config.steps_per_call,
-        first_stage=first_stage,
-    )
+    model = FitModel(network, objective, config, first_stage)
     model.compile(make_optimizer(config, network.trainable_variables), jit_compile)
     return model

@@ -20,7 +20,6 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
-from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.progress import JsonLines, Progress, Reporter, TensorBoard
 from macaron_tf.training.state import (
@@ -99,7 +98,7 @@ class TrainingSession(keras.callbacks.Callback):
     before; the clock here is `FitModel.step`. Only reports wait for the device.
 
     Args:
-        model: compiled and prepared.
+        model: compiled and prepared; its configuration is the run's.
         run_dir: the run's directory, which exists.
         validate: see `train`.
         reporters: of the chief alone, which alone writes.
@@ -115,7 +114,6 @@ class TrainingSession(keras.callbacks.Callback):
     def __init__(
         self,
         model: FitModel,
-        config: TrainingConfig,
         run_dir: str | os.PathLike,
         vocabulary_hash: str,
         validate: Validate | None,
@@ -125,7 +123,7 @@ class TrainingSession(keras.callbacks.Callback):
     ):
         super().__init__()
         self.set_model(model)
-        self.config = config
+        self.config = model.config
         self.vocabulary_hash = vocabulary_hash
         self.validate = validate
         self.reporters = reporters
@@ -346,14 +344,13 @@ class TrainingResult:
 def train(
     model: FitModel,
     train_dataset_fn: Callable[[int], tf.data.Dataset],
-    config: TrainingConfig,
     run_dir: str | os.PathLike,
     validate: Validate | None = None,
     vocabulary_hash: str = "",
     callbacks: Sequence[keras.callbacks.Callback] = (),
     on_start: Callable[[], None] | None = None,
 ) -> TrainingResult:
-    """Trains with `model.fit` until the configuration says stop; resumes a run found in `run_dir`.
+    """Trains with `model.fit` until `model.config` says stop; resumes a run found in `run_dir`.
 
     A Keras epoch is a round of `validate_every` updates. A resumed run equals the uninterrupted one
     to the bit: weights, optimizer, dropout, data and `metrics.jsonl`. Progress goes to
@@ -378,11 +375,9 @@ def train(
             skipped updates.
         Interrupted: (a SystemExit) stopped by Ctrl-C or SIGTERM, after saving.
     """
-    run_dir = storage.as_path(run_dir)
+    run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:
         raise UserError("early_stopping_patience needs a validation set")
-    if model.accumulation_steps != config.accumulation_steps:
-        raise ValueError("the model's accumulation_steps are not the configuration's")
     model.prepare()
     workers = Workers(model.updates.strategy)
     alone = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()
@@ -392,7 +387,7 @@ def train(
             progress = Progress(config.max_steps, config.max_minutes)
             reporters = [JsonLines(run_dir), TensorBoard(run_dir), progress]
         session = TrainingSession(
-            model, config, run_dir, vocabulary_hash, validate, reporters, workers, interruptions
+            model, run_dir, vocabulary_hash, validate, reporters, workers, interruptions
         )
         session.restore()
         if on_start and workers.chief:

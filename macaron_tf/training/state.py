@@ -12,6 +12,7 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import checkpoints
 from macaron_tf.training.fit_model import FitModel
 
@@ -108,7 +109,7 @@ def load_network(
         UserError: the checkpoint is damaged, or is of another vocabulary or architecture.
     """
     manifest = checkpoints.read_manifest(checkpoint)
-    checkpoints.check_vocabulary(checkpoint, manifest, vocabulary_hash)
+    check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)
     checkpoints.check_weights(checkpoint, manifest["weights"], weight_table(network))
     path = storage.as_path(checkpoint) / checkpoints.WEIGHTS
     with storage.local_copy(checkpoints.weights_file(checkpoint) if average else path) as copy:

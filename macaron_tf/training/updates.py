@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution import is_tpu
+from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import ExponentialMovingAverage
 
 # Added to the objective's sums, one value an update each.
@@ -134,14 +135,12 @@ class Updates:
         self,
         network: keras.Model,
         objective: Objective,
-        accumulation_steps: int,
-        clip_norm: float | None,
+        config: TrainingConfig,
         first_stage: FirstStage | None,
     ):
         self.network = network
         self.objective = objective
-        self.accumulation_steps = accumulation_steps
-        self.clip_norm = clip_norm
+        self.config = config
         self.strategy = tf.distribute.get_strategy()
         self.optimizer: keras.optimizers.Optimizer | None = None
         self.ema: ExponentialMovingAverage | None = None
@@ -181,7 +180,7 @@ class Updates:
         if not is_tpu(self.strategy):
             return self.apply(*self.accumulate(micro_step, iterator))
         # One program on the chip, whose batches have static shapes.
-        batches = [iterator.get_next() for _ in range(self.accumulation_steps)]
+        batches = [iterator.get_next() for _ in range(self.config.accumulation_steps)]
         return self._first(self._run(lambda *given: self.update_of(micro_step, given), *batches))
 
     def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
@@ -220,9 +219,9 @@ class Updates:
             sums, gradients = tf.cond(batch.has_value(), add, lambda: (sums, gradients))
             return index + 1, sums, gradients
 
-        if self.accumulation_steps > 1:
+        if self.config.accumulation_steps > 1:
             _, sums, gradients = tf.while_loop(
-                lambda index, *_: index < self.accumulation_steps,
+                lambda index, *_: index < self.config.accumulation_steps,
                 body,
                 (tf.constant(1), sums, gradients),
                 parallel_iterations=1,
@@ -292,8 +291,8 @@ class Updates:
             done = self.optimizer.iterations
             gradients = self.first_stage.masked(gradients, self._updated, done)
         norm = tf.linalg.global_norm(gradients) * factor
-        if self.clip_norm is not None:
-            factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
+        if (most := self.config.clip_norm) is not None:
+            factor *= most / tf.maximum(norm, most)
         return sums, [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients], norm
 
     def _step(self, gradients: Sequence[tf.Tensor], first: bool) -> None:

@@ -86,7 +86,7 @@ def run(
         found = model.evaluate(_batches(kind, 0).take(5), verbose=0, return_dict=True)
         return {name: found[name] for name in ("loss", "accuracy", "perplexity")}
 
-    train(model, lambda start: _batches(kind, start), config, out / "run", validate)
+    train(model, lambda start: _batches(kind, start), out / "run", validate)
     copies = [strategy.experimental_local_results(v.value) for v in network.trainable_variables]
     lines = read_lines(out / "run" / "metrics.jsonl")
     mapped = ReplicaMap(strategy, _forward(kind, network))

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig, PretrainingEncoder
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, mask_tokens
+from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import normal
@@ -177,7 +178,9 @@ def test_uneven_micro_batches_equal_the_batch_that_joins_them(network):
     changes = []
     for batches in (parts, [whole]):
         network.set_weights(before)
-        model = FitModel(network, MaskedLanguageObjective(), accumulation_steps=len(batches))
+        model = FitModel(
+            network, MaskedLanguageObjective(), TrainingConfig(accumulation_steps=len(batches))
+        )
         model.compile(keras.optimizers.SGD(1.0))
         dataset = tf.data.Dataset.from_generator(
             lambda batches=batches: iter(batches),
@@ -212,7 +215,9 @@ def test_fits_on_a_masked_dataset_in_one_trace(network):
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(2, drop_remainder=True).repeat()
     dataset = MaskedLanguageObjective().dataset(dataset, MaskingConfig(), ToyVocabulary(), 0)
     before = network.get_weights()
-    model = FitModel(network, MaskedLanguageObjective(sentence_pair=True), accumulation_steps=2)
+    model = FitModel(
+        network, MaskedLanguageObjective(sentence_pair=True), TrainingConfig(accumulation_steps=2)
+    )
     model.compile(keras.optimizers.Adam(1e-2))
     history = model.fit(dataset, steps_per_epoch=8, epochs=2, verbose=0).history
     network.set_weights(before)

@@ -164,9 +164,9 @@ def test_files_and_hash(vocabulary, tmp_path):
     vocabulary.save(f"{bucket}/vocabulary")
     assert PieceVocabulary.load(f"{bucket}/vocabulary").hash == vocabulary.hash
     refuses(r"no vocabulary in ram://", PieceVocabulary.load, f"{bucket}/nothing")
-    check_vocabulary(vocabulary.hash, vocabulary, "run")
+    check_vocabulary(vocabulary.hash, vocabulary.hash, "run")
     with pytest.raises(UserError, match=r"RUN/checkpoint was made with vocabulary 0123456789ab"):
-        check_vocabulary("0123456789abcdef", vocabulary, "RUN/checkpoint")
+        check_vocabulary("0123456789abcdef", vocabulary.hash, "RUN/checkpoint")
 
 
 def test_damage_is_refused(vocabulary, tmp_path):

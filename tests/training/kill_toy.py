@@ -54,7 +54,7 @@ def main(run_dir: str, cluster: str | None = None) -> None:
     keras.utils.set_random_seed(CONFIG.seed)
     with strategy.scope():
         model = build_fit_model(toy_network(dropout=0.2), toy_objective, CONFIG)
-    train(model, toy_dataset, CONFIG, run_dir, validate, callbacks=[TellSteps()])
+    train(model, toy_dataset, run_dir, validate, callbacks=[TellSteps()])
 
 
 if __name__ == "__main__":

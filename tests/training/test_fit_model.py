@@ -19,9 +19,9 @@ from tests.training.training_toy import (
 )
 
 
-def toy_model(seed=0, dropout=0.0, optimizer=None, **kwargs):
+def toy_model(seed=0, dropout=0.0, optimizer=None, **settings):
     keras.utils.set_random_seed(seed)
-    model = FitModel(toy_network(dropout), toy_objective, **kwargs)
+    model = FitModel(toy_network(dropout), toy_objective, TrainingConfig(**settings))
     model.compile(optimizer or keras.optimizers.SGD(0.5))
     return model
 
@@ -129,7 +129,7 @@ def poisoned(index):
 
 def test_an_update_with_a_nan_changes_nothing_and_is_counted():
     keras.utils.set_random_seed(0)
-    model = FitModel(toy_network(), poisoned(2), ema_decay=0.9)
+    model = FitModel(toy_network(), poisoned(2), TrainingConfig(ema_decay=0.9))
     model.compile(keras.optimizers.Adam(0.01))
     seen = []
 
@@ -147,7 +147,7 @@ def test_an_update_with_a_nan_changes_nothing_and_is_counted():
 
 
 def test_too_many_nans_in_a_row_stop_the_run():
-    model = FitModel(toy_network(), poisoned(2), max_skipped_updates=3)
+    model = FitModel(toy_network(), poisoned(2), TrainingConfig(max_skipped_updates=3))
     model.compile(keras.optimizers.SGD(0.1))
     with pytest.raises(UserError, match=r"3 updates in a row up to step 4 .*learning_rate"):
         model.fit(dataset_of(toy_batch(0), *[toy_batch(2)] * 5), verbose=0)
@@ -254,12 +254,12 @@ def named_weights(model):
 def test_all_else_stays_to_the_bit_and_then_moves(optimizer, changes):
     model = staged(optimizer=optimizer, **changes)
     before = named_weights(model)
-    model.fit(toy_dataset(0, STAGE * model.accumulation_steps), verbose=0)
+    model.fit(toy_dataset(0, STAGE * model.config.accumulation_steps), verbose=0)
     after = named_weights(model)
     for path, value in before.items():
         moved = np.abs(after[path] - value).max()
         assert (moved > 0) == ("hidden" in path), path
-    model.fit(toy_dataset(9, 9 + model.accumulation_steps), verbose=0)
+    model.fit(toy_dataset(9, 9 + model.config.accumulation_steps), verbose=0)
     last = named_weights(model)
     assert all(np.abs(last[path] - value).max() > 0 for path, value in after.items())
 

@@ -40,7 +40,7 @@ def judge(model, step):
 def run(run_dir, config=CONFIG, validate=judge, width=8, **kwargs):
     keras.utils.set_random_seed(config.seed)
     model = build_fit_model(toy_network(dropout=0.2, width=width), toy_objective, config)
-    return train(model, toy_dataset, config, run_dir, validate, **kwargs), model
+    return train(model, toy_dataset, run_dir, validate, **kwargs), model
 
 
 class StopAt(keras.callbacks.Callback):
@@ -148,7 +148,7 @@ SHORT = dataclasses.replace(
 
 def test_refuses_what_does_not_belong_together(tmp_path):
     one, _ = run(tmp_path / "one", SHORT, vocabulary_hash="first")
-    with pytest.raises(UserError, match="another vocabulary"):
+    with pytest.raises(UserError, match="vocabulary mismatch"):
         run(tmp_path / "one", SHORT, vocabulary_hash="second")
     with pytest.raises(UserError, match="build the model it was trained as"):
         run(tmp_path / "one", SHORT, vocabulary_hash="first", width=12)
@@ -189,7 +189,7 @@ def test_bad_input_is_one_clear_sentence(tmp_path):
     keras.utils.set_random_seed(0)
     model = build_fit_model(toy_network(), toy_objective, SHORT)
     with pytest.raises(UserError, match="ended after step 1"):
-        train(model, lambda start: toy_dataset(start, 1), SHORT, tmp_path / "a")
+        train(model, lambda start: toy_dataset(start, 1), tmp_path / "a")
     with pytest.raises(UserError, match="best_metric 'bleu'"):
         run(tmp_path / "b", dataclasses.replace(SHORT, best_metric="bleu"))
     with pytest.raises(UserError, match="early_stopping_patience"):

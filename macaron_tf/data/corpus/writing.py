@@ -28,7 +28,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer, same_contents
 from macaron_tf.io.progress import Progress
-from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 
 _TOO_FEW = {
     "next_sentence": (
@@ -263,12 +263,7 @@ def corpus_settings(
 
 def check_settings(found: dict, wanted: dict, out: str) -> None:
     """Refuses a corpus in `out` whose settings are not the wanted ones; names the difference."""
-    if found["vocabulary"] != wanted["vocabulary"]:
-        raise UserError(
-            f"vocabulary mismatch: the corpus in {out} is cut with vocabulary "
-            f"{found['vocabulary'][:12]} but this one is {wanted['vocabulary'][:12]}; "
-            "take the vocabulary saved there or another folder"
-        )
+    check_vocabulary(found["vocabulary"], wanted["vocabulary"], f"the corpus in {out}")
     for name, value in wanted["config"].items():
         theirs = found["config"].get(name)
         moved = name == "sources" and theirs and _contents(theirs) == _contents(value)
