@@ -17,7 +17,7 @@ from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.data.tasks.prompts import Prompt, Template
 from macaron_tf.decoding import GenerationConfig, fill_context
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.language import calibrated, chance, choice_scores, majority
+from macaron_tf.evaluation.language import calibrated, chance, majority
 from macaron_tf.evaluation.reading import score_answers
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
@@ -106,7 +106,9 @@ class Asker:
     """Asks one model.
 
     Attributes:
-        normalization: of a choice, see `choice_scores`.
+        normalization: score of a choice: "sum", its log-likelihood, or "token", this divided by its
+            tokens, so that a long answer is not less likely for its length alone (Brown et al.
+            2020, section 2.4).
         calibrate: whether scores of a choice are `calibrated`.
     """
 
@@ -183,9 +185,8 @@ class Asker:
         pairs = zip(contexts, choices, strict=True)
         found = self.scorer.score([(ids, option) for ids, options in pairs for option in options])
         shape = (len(contexts), len(choices[0]))
-        return choice_scores(
-            found.log_probs.reshape(shape), found.lengths.reshape(shape), self.normalization
-        )
+        tokens = found.lengths if self.normalization == "token" else 1
+        return (found.log_probs / tokens).reshape(shape)
 
     def _last_words(self, contexts: list[Ids], words: list[list[Ids]]) -> dict[str, Any]:
         found = self.scorer.score(

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import functools
 import os
 from typing import Any
 
@@ -30,7 +29,6 @@ from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.distribution import Workers
 from macaron_tf.io.paths import as_path
-from macaron_tf.io.progress import track
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training import Diverged, FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
@@ -69,12 +67,11 @@ class TaskData:
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
         """The rows of every split, see `TaskKind.encode`; the last vocabulary's are kept."""
         if (key := (vocabulary.hash, limits)) not in self._encoded:
-            self._encoded = {key: {}}
-            for split, examples in self.splits.items():
-                what = f"tokenizing {self.task.name} {split}"
-                progress = functools.partial(track, what=what, unit="examples")
-                rows = self.kind.encode(vocabulary, examples, limits, progress)
-                self._encoded[key][split] = rows
+            encoded = {
+                split: self.kind.encode(vocabulary, examples, limits)
+                for split, examples in self.splits.items()
+            }
+            self._encoded = {key: encoded}
         return self._encoded[key]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from macaron_tf.data.batches import prefetched
 from macaron_tf.errors import UserError
 
 _AWAY_SECONDS = 30.0  # a service restarts in less; TensorFlow itself would wait for ever
@@ -59,10 +60,7 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
     watched = tf.data.Dataset.from_generator(
         lambda: _watched(served, address), output_signature=dataset.element_spec
     )
-    steps = dataset.cardinality()
-    if steps != tf.data.UNKNOWN_CARDINALITY:
-        watched = watched.apply(tf.data.experimental.assert_cardinality(steps))
-    return watched.prefetch(tf.data.AUTOTUNE)
+    return prefetched(watched, dataset.cardinality())
 
 
 def check_address(address: str) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from macaron_tf.checks import check_choice
-
 
 def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
     """exp(-sum log P / sum length): over all tokens of a set, not a mean over sentences.
@@ -77,29 +75,6 @@ def _f1(common: int, ours: int, theirs: int) -> float:
     return 2.0 * common / (ours + theirs) if common else 0.0
 
 
-NORMALIZATIONS = ("sum", "token")
-
-
-def choice_scores(log_probs: np.ndarray, lengths: np.ndarray, normalization: str) -> np.ndarray:
-    """The score of each choice.
-
-    Args:
-        log_probs: (N, C) log P(choice | query), natural logarithms.
-        lengths: (N, C) tokens of each choice.
-        normalization: "sum", log P itself, or "token", log P / length, so that a long answer is
-            not less likely for its length alone (Brown et al. 2020, section 2.4).
-
-    Returns:
-        (N, C) float64.
-
-    Raises:
-        ValueError: an unknown normalization.
-    """
-    check_choice("normalization", normalization, NORMALIZATIONS)
-    log_probs = np.asarray(log_probs, np.float64)
-    return log_probs / np.asarray(lengths) if normalization == "token" else log_probs
-
-
 def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
     """Contextual calibration: removes the model's bias towards an answer from its scores.
 
@@ -107,7 +82,7 @@ def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
     the choices is divided by its mean share over queries about nothing.
 
     Args:
-        scores: (N, C), of `choice_scores`.
+        scores: (N, C) logarithms of each choice's probability, or their means over its tokens.
         content_free: (M, C), the same for M queries about nothing.
 
     Returns:

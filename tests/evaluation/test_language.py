@@ -9,7 +9,6 @@ from macaron_tf.evaluation.glue import accuracy, matthews
 from macaron_tf.evaluation.language import (
     calibrated,
     chance,
-    choice_scores,
     majority,
     perplexity,
     rouge,
@@ -42,14 +41,6 @@ def test_counts_are_clipped_lengths_weigh_and_texts_are_averaged():
     assert found["rougeL"] == pytest.approx((2 * 2 / 6 + 0 + 1) / 3)
     with pytest.raises(ValueError, match="1 hypotheses for 2 references"):
         rouge(["a"], ["a", "b"])
-
-
-def test_length_counts_where_it_is_asked_for():
-    log_probs, lengths = np.array([[-6.0, -4.0]]), np.array([[3, 1]])
-    assert choice_scores(log_probs, lengths, "sum").argmax() == 1
-    np.testing.assert_allclose(choice_scores(log_probs, lengths, "token"), [[-2.0, -4.0]])
-    with pytest.raises(ValueError, match="normalization"):
-        choice_scores(log_probs, lengths, "word")
 
 
 def test_calibration_divides_by_the_mean_share_of_queries_about_nothing():

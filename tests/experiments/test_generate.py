@@ -129,6 +129,10 @@ def test_the_model_answers_better_than_chance_and_calibration_is_done(language_r
     assert abs(guess["chance"] - 0.5) < 0.1 and 0.2 < guess["majority"] < 0.8
     found = Asker(opened, "sum", calibrate=True).ask(task, [])
     assert found["score"] > 0.8
+    sums, means = (
+        Asker(opened, kind)._choice_scores([[9]], [[[9], [9, 8]]]) for kind in ("sum", "token")
+    )
+    np.testing.assert_allclose(means, sums / [[1, 2]])
 
 
 def test_shots_are_drawn_by_seed_and_go_on():

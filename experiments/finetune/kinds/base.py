@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from macaron_tf.data.batches import EncodedExamples, Progress
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
@@ -118,13 +118,7 @@ class TaskKind(abc.ABC):
         return 5 if self.task.second else 3
 
     @abc.abstractmethod
-    def encode(
-        self,
-        vocabulary: PieceVocabulary,
-        examples: Any,
-        limits: Limits,
-        progress: Progress | None = None,
-    ) -> EncodedExamples:
+    def encode(self, vocabulary: PieceVocabulary, examples: Any, limits: Limits) -> EncodedExamples:
         """Tokenizes examples: rows, of which an example may have several."""
 
     @abc.abstractmethod

@@ -32,8 +32,8 @@ class Classification(TaskKind):
     def of_texts(self, *columns: Sequence[str]) -> Examples:
         return Examples(tuple(map(list, columns)), None)
 
-    def encode(self, vocabulary, examples: Examples, limits: Limits, progress=None):
-        return encode_examples(vocabulary, examples, limits.max_length, progress, limits.causal)
+    def encode(self, vocabulary, examples: Examples, limits: Limits):
+        return encode_examples(vocabulary, examples, limits.max_length, limits.causal)
 
     def network(self, config, head_dropout, policy) -> EncoderClassifier | CausalClassifier:
         if config.causal:

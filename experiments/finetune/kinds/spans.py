@@ -73,16 +73,13 @@ class Spans(TaskKind):
     def least_length(self, spans: SpanLimits) -> int:
         return spans.max_question + 4
 
-    def encode(
-        self, vocabulary, examples: Questions, limits: Limits, progress=None
-    ) -> EncodedQuestions:
+    def encode(self, vocabulary, examples: Questions, limits: Limits) -> EncodedQuestions:
         return encode_question_examples(
             vocabulary,
             examples,
             max_length=limits.max_length,
             stride=limits.spans.doc_stride,
             max_question=limits.spans.max_question,
-            progress=progress,
         )
 
     def network(self, config, head_dropout, policy) -> EncoderSpanReader:

@@ -32,10 +32,8 @@ class Tags(TaskKind):
         words = [[word.decode() for word in line.encode().split()] for line in lines]
         return TaggedSentences(words, None)
 
-    def encode(
-        self, vocabulary, examples: TaggedSentences, limits: Limits, progress=None
-    ) -> EncodedTaggedSentences:
-        return encode_tagged(vocabulary, examples, limits.max_length, progress)
+    def encode(self, vocabulary, examples, limits: Limits) -> EncodedTaggedSentences:
+        return encode_tagged(vocabulary, examples, limits.max_length)
 
     def network(self, config, head_dropout, policy) -> EncoderTagger:
         refuse_last(self.task, config)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.data.batches import prefetched
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.errors import UserError
@@ -247,7 +248,7 @@ class PretrainingCorpus:
         config, settings, state = read_index(folder)
         verify = not storage.is_remote(folder) if verify is None else verify
         vocabulary = load_encoder_vocabulary(folder)
-        check_vocabulary(settings["vocabulary"], vocabulary, storage.join(folder, INDEX))
+        check_vocabulary(settings["vocabulary"], vocabulary.hash, storage.join(folder, INDEX))
         shards = {"train": state.train, "validation": state.validation}
         corpus = cls(folder, config, vocabulary, shards)
         corpus._check(verify)
@@ -390,9 +391,8 @@ class PretrainingCorpus:
             return {**record.features(table), **numbers}
 
         dataset = tables.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        dataset = dataset.take(steps)  # INFINITE_CARDINALITY, -1, takes all
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-        return dataset.prefetch(tf.data.AUTOTUNE)
+        # INFINITE_CARDINALITY, -1, takes all.
+        return prefetched(dataset.take(steps), steps)
 
     @property
     def _absolute_folder(self) -> str:
@@ -485,5 +485,4 @@ def stream_dataset(
     nothing = tf.zeros((batch_size, corpus.sequence_length), tf.int32)
     dataset = dataset.scan(nothing, follow).skip(start_step - first)
     steps = tf.data.INFINITE_CARDINALITY if repeat else max(length - start_step, 0)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return prefetched(dataset, steps)

@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 
-from macaron_tf.data.batches import CLS_SEGMENT, EncodedExamples, Progress, in_parts
+from macaron_tf.data.batches import CLS_SEGMENT, EncodedExamples, in_parts
 from macaron_tf.data.tasks.reading import Examples
 from macaron_tf.errors import UserError
+from macaron_tf.io.progress import track
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -83,9 +84,8 @@ def encode_parts(
     total: int,
     encode: Callable[[slice], tuple],
     vocabulary_size: int,
-    progress: Progress | None = None,
 ) -> tuple[TokenRows, list[tuple]]:
-    """Tokenizes a split part by part.
+    """Tokenizes a split part by part, under a bar where standard error is a terminal.
 
     Args:
         encode: a slice of the examples to (M, L) int32 ids, filled up with 0 (PAD), and arrays
@@ -96,7 +96,8 @@ def encode_parts(
     """
     _check_any(total)
     parts, arrays = [], []
-    for part in in_parts(total, _CHUNK, progress):
+    sized = ((part.stop - part.start, part) for part in in_parts(total, _CHUNK))
+    for part in track(sized, total, "tokenizing", "examples"):
         token_ids, *others = encode(part)
         parts.append(np.asarray(token_ids))
         arrays.append(others)
@@ -113,7 +114,6 @@ def encode_examples(
     vocabulary: PieceVocabulary,
     examples: Examples,
     max_length: int,
-    progress: Progress | None = None,
     causal: bool = False,
 ) -> EncodedExamples:
     """Tokenizes a split once, by `encode_pairs`; of choices R rows an example, one of each."""
@@ -128,7 +128,7 @@ def encode_examples(
         opening = (encoded["token_ids"] != 0) & (encoded["segment_ids"] == 0)  # (B, L)
         return encoded["token_ids"], tf.math.count_nonzero(opening, axis=1)
 
-    rows, boundaries = encode_parts(len(first), encode, vocabulary.size, progress)
+    rows, boundaries = encode_parts(len(first), encode, vocabulary.size)
     return EncodedExamples(
         rows,
         np.concatenate([boundary for (boundary,) in boundaries]),

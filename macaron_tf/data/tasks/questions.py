@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import EncodedExamples, Progress
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
@@ -239,7 +239,6 @@ def encode_question_examples(
     max_length: int,
     stride: int,
     max_question: int,
-    progress: Progress | None = None,
 ) -> EncodedQuestions:
     """Tokenizes a split once by `encode_questions`; the first of the right answers is the label."""
 
@@ -253,7 +252,7 @@ def encode_question_examples(
         found = found._replace(question=found.question + part.start, starts=starts, ends=ends)
         return inputs["token_ids"], *found
 
-    rows, found = encode_parts(len(examples), encode, vocabulary.size, progress)
+    rows, found = encode_parts(len(examples), encode, vocabulary.size)
     positions = WindowPositions(*(tf.concat(parts, axis=0) for parts in zip(*found, strict=True)))
     labels = None if examples.labels is None else _labels(examples, positions, rows.lengths)
     return EncodedQuestions(rows, positions.boundary.numpy(), labels, max_length, positions)

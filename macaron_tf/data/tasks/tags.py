@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.data.batches import EncodedExamples, Progress
+from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
@@ -199,7 +199,6 @@ def encode_tagged(
     vocabulary: PieceVocabulary,
     examples: TaggedSentences,
     max_length: int,
-    progress: Progress | None = None,
 ) -> EncodedTaggedSentences:
     """Tokenizes a split once by `encode_words`: its windows, in the sentences' order."""
 
@@ -208,7 +207,7 @@ def encode_tagged(
         inputs, positions = encode_words(vocabulary, words, max_length)
         return inputs["token_ids"], len(inputs["token_ids"]), len(words.values), *positions
 
-    rows, found = encode_parts(len(examples), encode, vocabulary.size, progress)
+    rows, found = encode_parts(len(examples), encode, vocabulary.size)
     windows, words, row, column = zip(*found, strict=True)
     before = np.cumsum(windows) - windows  # windows of the parts before each
     row, column = np.concatenate(row), np.concatenate(column)  # (W,)

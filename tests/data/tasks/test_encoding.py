@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.data.batches import ExampleBatches
+from macaron_tf.data.batches import ExampleBatches, in_parts
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.encoding import (
     encode_examples,
@@ -124,18 +124,11 @@ def test_no_room(vocabulary):
     refuses("no example", encode_examples, vocabulary, empty, 8)
 
 
-def test_progress_is_told(vocabulary):
-    told = []
-
-    def progress(parts, total):
-        for size, part in parts:
-            told.append((size, total))
-            yield part
-
+def test_a_split_is_tokenized_in_parts(vocabulary):
     texts = [" ".join("abcde"[: 1 + i % 5]) for i in range(1218)]
     many = Examples((texts, texts[::-1]), None)
-    found = encode_examples(vocabulary, many, 8, progress)
-    assert told == [(1024, 1218), (194, 1218)]
+    found = encode_examples(vocabulary, many, 8)
+    assert list(in_parts(1218, 1024)) == [slice(0, 1024), slice(1024, 1218)]
     whole, _ = encoded(vocabulary, texts, texts[::-1], 8)
     assert found.rows.padded(np.arange(1218), 8).tolist() == whole
     again = encode_examples(vocabulary, dataclasses.replace(many, texts=many.texts[:1]), 8)
