@@ -64,7 +64,7 @@ $(JOEY)/installed: experiments/benchmarks/requirements-joeynmt.txt
 	$(JOEY)/bin/python -m pip install --quiet --disable-pip-version-check -r experiments/benchmarks/requirements-joeynmt.txt
 	@touch $@
 
-PEER_TESTS := tests/interop tests/layers/test_relative_bias.py \
+PEER_TESTS := tests/interop tests/layers/test_attention.py \
   $(addprefix tests/experiments/test_,hugging_face.py text_to_text.py \
   benchmark_harness.py benchmark_serving.py benchmark_train_step.py)
 

@@ -41,7 +41,7 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
         owner = layer if hasattr(layer, name) else layer.config  # options stand in a config
         assert hasattr(owner, name), f"argument {name} has no attribute"
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert copy.get_config() == config
+    assert type(copy) is type(layer) and copy.get_config() == config
     copy(*inputs, **call_arguments)
     copy.set_weights(layer.get_weights())
     np.testing.assert_allclose(
@@ -61,23 +61,6 @@ def symbolic(layer: keras.layers.Layer, *inputs, **call_arguments):
         lambda x: keras.KerasTensor(x.shape, keras.backend.standardize_dtype(x.dtype)), inputs
     )
     return layer(*inputs, **call_arguments)
-
-
-def check_causal(function, x: np.ndarray, moved: float = 0.0) -> None:
-    """Checks that no position of `function(x)`, `(B, L, D) -> (B, L, ...)`, depends on a later one.
-
-    Args:
-        function: a layer.
-        x: its input.
-        moved: the least change of the output at a position that changes.
-    """
-    before = numpy_of(function(x))
-    for t in range(1, x.shape[1]):
-        changed = x.copy()
-        changed[:, t:] = 1.5 - changed[:, t:]
-        after = numpy_of(function(changed))
-        np.testing.assert_array_equal(after[:, :t], before[:, :t])
-        assert np.abs(after[:, t] - before[:, t]).max() > moved
 
 
 def check_compiled(function, *inputs, variables=(), tolerance: float = 1e-5) -> None:
@@ -116,6 +99,17 @@ def randomized(layer: keras.layers.Layer, *shapes, scale: float = 0.5) -> keras.
     return layer
 
 
+def built(make, *arguments, noise: float = 0.0, **options) -> keras.Model:
+    """A model, the same each time; noise in all weights moves biases off 0 and scales off 1."""
+    keras.utils.set_random_seed(1)
+    model = make(*arguments, **options)
+    model.build()
+    if noise:
+        drawn = [w + noise * normal(*w.shape, seed=i) for i, w in enumerate(model.get_weights())]
+        model.set_weights(drawn)
+    return model
+
+
 def weights_of(layer: keras.layers.Layer) -> dict[str, np.ndarray]:
     """A layer's weights in float64 by their path below it."""
     return {w.path.split("/", 1)[1]: numpy_of(w).astype("float64") for w in layer.weights}
@@ -146,13 +140,40 @@ def ids(*shape: int, vocab_size: int = 20, seed: int = 0) -> np.ndarray:
 
 
 def check_saved(model: keras.Model, inputs, folder) -> keras.Model:
-    """Saves a model, and loads it with the same configuration and outputs; returns the copy."""
+    """Saves a model, and loads it with the same configuration, weights and outputs: the copy."""
     model.save(folder / "model.keras")
     loaded = keras.saving.load_model(folder / "model.keras")
     assert loaded.get_config() == model.get_config()
+    for ours, theirs in zip(model.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(numpy_of(ours), numpy_of(theirs))
     keras.tree.map_structure(
         lambda a, b: np.testing.assert_array_equal(numpy_of(a), numpy_of(b)),
         model(inputs),
         loaded(inputs),
     )
     return loaded
+
+
+def check_model(model: keras.Model, inputs, folder) -> None:
+    """Checks a model's contract: shapes without numbers, saving, mixed precision.
+
+    Args:
+        model: without dropout; its `get_config` makes it again.
+        inputs: of its call.
+        folder: for a file.
+    """
+    if not model.built:
+        model.build()
+    check_saved(model, inputs, folder)
+    outputs = keras.tree.flatten(keras.tree.map_structure(numpy_of, model(inputs)))
+    specs = keras.tree.flatten(symbolic(model, inputs))
+    assert [output.shape for output in outputs] == [tuple(spec.shape) for spec in specs]
+    half = type(model).from_config({**model.get_config(), "dtype": "mixed_bfloat16"})
+    half.build()
+    half.set_weights(model.get_weights())
+    assert half.compute_dtype == "bfloat16"
+    assert all(weight.dtype == "float32" for weight in half.weights)
+    for rounded, exact in zip(keras.tree.flatten(half(inputs)), outputs, strict=True):
+        np.testing.assert_allclose(
+            numpy_of(rounded), exact, rtol=0, atol=0.05 * np.abs(exact).max()
+        )

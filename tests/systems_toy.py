@@ -8,32 +8,51 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.layers.blocks import BLOCKS
-from macaron_tf.models import CausalClassifier, EncoderClassifier, LanguageModel, PretrainingEncoder
-from macaron_tf.models.config import EncoderDecoderConfig
-from macaron_tf.models.electra import GeneratorDiscriminator, generator_config
-from macaron_tf.models.encoder_decoder import EncoderDecoder
-from macaron_tf.models.memory import SegmentLanguageModel
-from macaron_tf.models.siamese import SiameseEncoder
-from macaron_tf.models.tasks import EncoderSpanReader, EncoderTagger
-from macaron_tf.models.two_stream import TwoStreamModel
+from macaron_tf.models import (
+    CausalClassifier,
+    Elmo,
+    ElmoConfig,
+    EncoderClassifier,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    EncoderSpanReader,
+    EncoderTagger,
+    GeneratorDiscriminator,
+    LanguageModel,
+    PretrainingEncoder,
+    SegmentLanguageModel,
+    SiameseEncoder,
+    TemporalConfig,
+    TemporalModel,
+    TwoStreamModel,
+    WordTagger,
+    WordTaggerConfig,
+    generator_config,
+)
 from macaron_tf.objectives import (
     AuxiliaryLanguageObjective,
+    BidirectionalLanguageObjective,
     CausalLanguageObjective,
     ClassificationObjective,
     CosineObjective,
     DenoisingObjective,
     MaskedLanguageObjective,
     MaskingConfig,
+    PairClassificationObjective,
     PermutationObjective,
     ReplacedTokenObjective,
     SegmentLanguageObjective,
+    SequenceObjective,
     SpanBoundaryObjective,
     SpanCorruptionObjective,
     SpanObjective,
     TaggingObjective,
+    TranslationObjective,
+    TripletObjective,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from tests.objectives.toy import TEXT_VOCABULARY, VOCABULARY, V, ragged_rows, rows, tiny
+from tests.harness import normal
+from tests.objectives.toy import VOCABULARY, V, ragged_rows, rows, tiny
 
 # Layers of different blocks in turn: of any, of those that decode, of those that see one position.
 MIXTURE = ("transformer", "gmlp", "swish_rnn")
@@ -52,7 +71,7 @@ class System(NamedTuple):
         batches: makes its endless batches.
         outputs: of a built network and of inputs, what is compared.
         inputs: names of these in a batch.
-        blocks: that can be in it.
+        blocks: that can be in it; kinds of other layers, or None.
     """
 
     network: Callable[[str | tuple[str, ...]], keras.Model]
@@ -131,20 +150,32 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
     return System(network, objective, batches, outputs, names, blocks)
 
 
-def corrupting(objective, sentinel_rows=0, **options) -> System:
-    """An encoder-decoder that learns from corrupted text."""
+def encoder_decoder(objective, batches, vocab_size=V, **options) -> System:
+    """An encoder-decoder, of sources and targets."""
 
     def network(block):
         drops = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-        sizes = (V + sentinel_rows, 16, 32, 2, layers(block) - 1, layers(block) - 1)
+        sizes = (vocab_size, 16, 32, 2, layers(block) - 1, layers(block) - 1)
         return EncoderDecoder(EncoderDecoderConfig(*sizes, block=block, **drops, **options))
 
-    def batches():
-        vocabulary = TEXT_VOCABULARY
-        return objective.dataset(rows(LENGTHS), MaskingConfig(), vocabulary, seed=0)
+    return System(network, objective, batches, scores, ("source", "target"), DECODING)
 
-    names = ("source", "target")
-    return System(network, objective, batches, scores, names, DECODING)
+
+def corrupting(objective, sentinel_rows=0, **options) -> System:
+    """An encoder-decoder that learns from corrupted text."""
+
+    def batches():
+        return objective.dataset(rows(LENGTHS), MaskingConfig(), VOCABULARY, seed=0)
+
+    return encoder_decoder(objective, batches, V + sentinel_rows, **options)
+
+
+def without_blocks(make, objective, read, mixers=(None,), **batch) -> System:
+    """A system of other layers than blocks, whose network reads the feature `read` alone."""
+    batches = tf.data.Dataset.from_tensors(batch).repeat
+    return System(
+        make, objective, batches, lambda network, inputs: network(inputs[read]), (read,), mixers
+    )
 
 
 def scores(network, inputs):
@@ -158,6 +189,27 @@ def albert(config):
 
 def electra(config):
     return GeneratorDiscriminator(config, generator_config(config, 0.5))
+
+
+ELMO = ElmoConfig(
+    vocab_size=11,
+    lstm_dim=12,
+    projection_dim=5,
+    clip=0.4,
+    dropout=0.0,
+    max_characters=8,
+    char_dim=4,
+    filters=((1, 3), (2, 4), (3, 6)),
+)
+TAGGER = WordTaggerConfig(4, ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)
+
+
+def words(*shape: int, seed: int = 0) -> np.ndarray:
+    """Random words of 1 to 6 characters, `(*shape, 8)`."""
+    rng = np.random.default_rng(seed)
+    characters = rng.integers(1, 261, (*shape, 8)).astype("int32")
+    characters[np.arange(8) >= rng.integers(1, 7, shape)[..., None]] = 0
+    return characters
 
 
 LANGUAGES = {
@@ -203,7 +255,7 @@ SYSTEMS = {
         changes={**GPT, "norm": "pre", "scaled_outputs": True},
     ),
     "gpt_classification": fine_tuned(
-        lambda config: CausalClassifier(config, 3, symmetric=True),
+        lambda config: CausalClassifier(config, 3, 0.0, symmetric=True),
         AuxiliaryLanguageObjective(3),
         GPT,
         segment_ids=SEGMENTS,
@@ -244,7 +296,7 @@ SYSTEMS = {
     ),
     "electra": pretrained(electra, ReplacedTokenObjective(), ELECTRA),
     "classification": fine_tuned(
-        lambda config: EncoderClassifier(config, 3),
+        lambda config: EncoderClassifier(config, 3, 0.0),
         ClassificationObjective(3),
         segment_ids=SEGMENTS,
         label=np.array([0, 2, 1, 0], "int32"),
@@ -256,7 +308,7 @@ SYSTEMS = {
         label=np.array([[0, 0], [5, 6], [11, 12], [7, 7]], "int32"),
     ),
     "tagging": fine_tuned(
-        lambda config: EncoderTagger(config, 5),
+        lambda config: EncoderTagger(config, 5, 0.0),
         TaggingObjective(5),
         label=np.where(IDS > 4, IDS % 5 + 1, 0).astype("int32"),
     ),
@@ -265,5 +317,47 @@ SYSTEMS = {
         CosineObjective(0.0, 5.0),
         token_ids=np.stack([IDS, IDS[::-1]], axis=1),
         label=np.array([0.0, 1.0, 4.0, 5.0], "float32"),
+    ),
+    "sentence_classes": fine_tuned(
+        lambda config: SiameseEncoder(config, num_classes=3),
+        PairClassificationObjective(3),
+        token_ids=np.stack([IDS, IDS[::-1]], axis=1),
+        label=np.array([0, 1, 2, 0], "int32"),
+    ),
+    "triplets": fine_tuned(
+        SiameseEncoder, TripletObjective(), token_ids=np.stack([IDS, IDS[::-1], IDS + 1], axis=1)
+    ),
+    "regression": fine_tuned(
+        lambda config: EncoderClassifier(config, 1, 0.0),
+        ClassificationObjective(1),
+        label=np.array([0.0, 2.0, 1.0, 0.5], "float32"),
+    ),
+    "translation": encoder_decoder(
+        TranslationObjective(),
+        tf.data.Dataset.from_tensors({"source": IDS, "target": IDS[::-1, 1:]}).repeat,
+    ),
+    "elmo": without_blocks(
+        lambda _: Elmo(ELMO),
+        BidirectionalLanguageObjective(),
+        "characters",
+        characters=words(ROWS, 6),
+        words=np.arange(ROWS * 6, dtype="int32").reshape(ROWS, 6) % 11,
+    ),
+    "tcn": without_blocks(
+        lambda mixer: TemporalModel(TemporalConfig(5, (6,), mixer, input_dim=4)),
+        SequenceObjective("bernoulli"),
+        "inputs",
+        ("tcn", "lstm", "gru", "rnn"),
+        inputs=normal(ROWS, 7, 4),
+        targets=(normal(ROWS, 7, 5, seed=1) > 0).astype("float32"),
+        weight=np.float32(np.arange(7) < np.array([[7], [3], [5], [1]])),
+    ),
+    "word_tagging": without_blocks(
+        lambda _: WordTagger(TAGGER),
+        SequenceObjective("classes"),
+        "inputs",
+        inputs=words(ROWS, 6),
+        targets=words(ROWS, 6)[:, :, 1] % 4,
+        weight=np.ones((ROWS, 6), "float32"),
     ),
 }

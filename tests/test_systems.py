@@ -69,8 +69,3 @@ def test_a_block_in_a_system(name, block, tmp_path):
 @pytest.mark.parametrize(("name", "block"), PAIRINGS)
 def test_every_block_in_every_system(name, block, tmp_path):
     check(name, block, tmp_path)
-
-
-def test_a_recurrence_in_xlnet_is_refused():
-    with pytest.raises(ValueError, match="would tell a query its own token"):
-        SYSTEMS["xlnet"].network("swish_rnn")

@@ -1,5 +1,6 @@
-"""The native kernels as TensorFlow operations; `test_native_numbers.py` has their numbers."""
+"""The native SwishRNN kernels: their numbers, and as TensorFlow operations."""
 
+import math
 import platform
 import re
 import shutil
@@ -11,10 +12,149 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.kernels import native
-from tests.kernels.test_native_numbers import built, inputs, run_native
+from macaron_tf.kernels import GATES, native, swish_recurrence
+from tests.harness import normal, numpy_of
+from tests.kernels.test_swish_recurrence import (
+    FORMS,
+    by_the_equations,
+    inputs,
+    relative_error,
+    with_gradients,
+)
 
-__all__ = ["built"]  # a fixture for every test here
+ROUNDING = 2.0**-8  # the largest relative error of rounding to bfloat16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    if not native.available():
+        pytest.skip("no C++ compiler, or it fails: see the log")
+
+
+def run_native(x, vectors, step_size, gate, mask=None, start=None):
+    if gate is None:
+        return native.recurrence(x, *vectors, step_size, mask, start)
+    return native.gated(x, *vectors, step_size, gate, mask)
+
+
+@pytest.mark.parametrize("gate", FORMS)
+def test_bfloat16_differs_from_the_reference_by_its_rounding(gate):
+    for step_size, width in ((1, 33), (3, 70)):
+        given = inputs(40, width, step_size, gate, masked=True)
+        x = tf.cast(given[0], tf.bfloat16)
+        exact = numpy_of(x)
+        half = with_gradients(run_native, "bfloat16", x, given[1], step_size, gate, *given[2:])
+        full = with_gradients(run_native, "float32", exact, given[1], step_size, gate, *given[2:])
+        # The weight of the loss, rounded too, leaves the value alone.
+        np.testing.assert_allclose(half[0], full[0], rtol=ROUNDING, atol=1e-6)
+        for a, e in zip(half[1:], full[1:], strict=True):
+            assert relative_error(a, e) < 4 * ROUNDING
+
+
+def test_bfloat16_rounds_to_nearest_and_ties_to_even():
+    bits = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32)
+    bits[:64] = (bits[:64] & 0xFFFF0000) | 0x8000  # ties
+    values = bits.view("float32")
+    values = values[np.isfinite(values) & (np.abs(values) > 1e-37)]  # TensorFlow flushes subnormals
+    ones = np.ones_like(values)
+    # y = (0 + state_bias) * sigmoid(100): what is rounded is state_bias, a float32.
+    x = tf.zeros((1, 1, 2 * len(values)), tf.bfloat16)
+    y = native.gated(x, ones, ones, values, 100 * ones, 1, "sigmoid")
+    np.testing.assert_array_equal(numpy_of(y[0, 0]), numpy_of(tf.cast(values, tf.bfloat16)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nan_and_infinity_pass_as_in_the_reference(dtype):
+    odd = [np.nan, np.inf, -np.inf, 1e38, -1e38, 200.0, -200.0, 1e-42, 0.0]
+    payload = np.array([0x7FC0BEEF], np.uint32).view("float32")[0]  # a NaN with all bits in use
+    columns = [(a, b, v) for a in (1, 0, -1, np.nan, np.inf) for b in (0, np.inf) for v in odd]
+    columns += [(1, 0, payload), (np.float32(payload), 0, 1.0)]
+    alpha, beta, value = np.array(columns, "float32").T
+    x = normal(1, 6, len(columns))
+    x[0, 2] = value
+    start = np.tile(value[::-1], (1, 1, 1)).astype("float32")
+    for given in (None, start):
+        arguments = (tf.cast(x, dtype), alpha, beta, 1, None, given)
+        actual, expected = (
+            numpy_of(swish_recurrence(*arguments, implementation=name))
+            for name in ("native", "scan")
+        )
+        np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+        tolerance = 1e-5 if dtype == "float32" else ROUNDING
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_gates_over_all_magnitudes(gate):
+    z = np.concatenate([np.linspace(-16, 16, 4001), 10.0 ** np.arange(-30, 30)])
+    z = np.concatenate([z, -z, [np.nan, np.inf, -np.inf]]).astype("float32")
+    width = len(z)
+    x = tf.concat([tf.zeros((1, 1, width)), z[None, None]], axis=-1)
+    vectors = [tf.zeros(width), tf.zeros(width), tf.ones(width), tf.zeros(width)]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = native.gated(x, *vectors, 1, gate)
+    slope = tape.gradient(y, x)[0, 0, width:]
+    exact = [gate_in_float64(gate, float(value)) for value in z]
+    # `where`: 0.7 * 1e38 overflows in the tanh form's cube alone, where the gate is 0 or z.
+    np.testing.assert_allclose(y[0, 0], [value for value, _ in exact], rtol=1e-6, atol=3e-7)
+    finite = np.abs(z) < 1e9
+    np.testing.assert_allclose(
+        slope.numpy()[finite], np.array([s for _, s in exact])[finite], rtol=1e-6, atol=1e-6
+    )
+
+
+def gate_in_float64(gate: str, z: float) -> tuple[float, float]:
+    """The gate and its slope; infinities as TensorFlow's: -inf * 0 is NaN."""
+    if gate == "sigmoid":
+        s = math.nan if math.isnan(z) else 1 / (1 + math.exp(min(-z, 700.0)))
+        return s, s * (1 - s)
+    if gate == "gelu":
+        phi = math.erfc(-z / math.sqrt(2)) / 2
+        return z * phi, phi + z * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    root, inner = math.sqrt(2 / math.pi), min(max(z, -1e9), 1e9)
+    w = root * (inner + 0.044715 * inner**3)
+    s = math.nan if math.isnan(z) else 1 / (1 + math.exp(min(-2 * w, 700.0)))
+    s = 0.0 if w < -350 else s
+    return z * s, s + z * s * (1 - s) * 2 * root * (1 + 3 * 0.044715 * inner**2)
+
+
+@pytest.mark.parametrize("gate", [None, "gelu"])
+@pytest.mark.parametrize("batch, length", [(0, 4), (2, 0)])
+def test_nothing_in_gives_nothing_out_and_zero_gradients(gate, batch, length):
+    given = inputs(length, 5, 2, gate, masked=True, batch=batch)
+    arguments = (*given[:2], 2, gate, *given[2:])
+    y, dx, *others = with_gradients(run_native, "float32", *arguments)
+    assert y.shape == (batch, length, 5) and dx.shape == given[0].shape
+    for gradient in others:
+        np.testing.assert_array_equal(gradient, np.zeros(gradient.shape))
+
+
+def test_a_step_longer_than_the_sequence_leaves_the_rest_of_the_start_alone():
+    given = inputs(2, 5, 2**20, None)
+    np.testing.assert_array_equal(
+        run_native(*given[:2], 2**20, None), run_native(*given[:2], 2, None)
+    )
+    start = np.arange(10, dtype="float32").reshape(1, 5, 2)
+    arguments = (np.zeros((1, 2, 2), "float32"), [np.ones(2, "float32")] * 2, 5, None, None, start)
+    *_, dstart = with_gradients(run_native, "float32", *arguments)
+    *_, expected = with_gradients(by_the_equations, "float64", *arguments)
+    np.testing.assert_allclose(dstart, expected, atol=1e-6)
+    assert np.all(dstart[:, 2:] == 0) and np.all(dstart[:, :2] != 0)
+
+
+def test_sequences_do_not_mix_and_runs_repeat_bit_for_bit():
+    """Nor does the division of columns among threads show: 300 columns are cut, 4 batches not."""
+    x, vectors, *_ = inputs(20, 300, 1, "gelu", batch=4)
+    runs = [
+        with_gradients(run_native, "float32", x, vectors, 1, "gelu", None, None) for _ in range(3)
+    ]
+    for run in runs[1:]:
+        for a, e in zip(run, runs[0], strict=True):
+            np.testing.assert_array_equal(a, e)
+    for b in range(4):
+        alone = native.gated(x[b : b + 1], *vectors, 1, "gelu")
+        np.testing.assert_array_equal(alone[0], tf.cast(runs[0][0][b], tf.float32))
 
 
 @pytest.mark.parametrize("gate", [None, "gelu"])

@@ -50,12 +50,6 @@ def inputs(length, width, step_size, gate, masked=False, batch=2):
     return x, vectors, mask, start
 
 
-def given(length, width, step_size, gate, masked):
-    """`inputs` as the arguments of a function of them."""
-    x, vectors, mask, start = inputs(length, width, step_size, gate, masked)
-    return x, vectors, step_size, gate, mask, start
-
-
 def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
     """Equations 3 and 4 of Lei et al. 2022, a position at a time, in float64."""
     width = vectors[0].shape[0]
@@ -108,14 +102,23 @@ def run(implementation):
     return function
 
 
-# Gates come after the recurrence: one step size will do.
-@pytest.mark.parametrize("implementation", NAMES)
-@pytest.mark.parametrize(
-    ("gate", "step_size"), [*((None, k) for k in (1, 2, 3, 4)), *((gate, 2) for gate in GATES)]
-)
+# Gates come after the recurrence: one step size will do, but for the native gates.
+CASES = [
+    (name, gate, step_size)
+    for name in NAMES
+    for gate in FORMS
+    for step_size in ((1, 2, 3, 4) if gate is None or name == "native" else (2,))
+]
+SHAPES = [(23, 18, True), (5, 3, False)]
+# Whole vectors of the processor and tails.
+NATIVE = [(*shape, masked) for shape in ((1, 5), (3, 33), (31, 33), (67, 5)) for masked in (0, 1)]
+
+
+@pytest.mark.parametrize(("implementation", "gate", "step_size"), CASES)
 def test_values_and_gradients_are_those_of_float64(implementation, gate, step_size):
-    for length, width, masked in ((23, 18, True), (5, 3, False))[: 2 if gate is None else 1]:
-        arguments = given(length, width, step_size, gate, masked)
+    for length, width, masked in NATIVE if implementation == "native" else SHAPES:
+        x, vectors, *rest = inputs(length, width, step_size, gate, masked)
+        arguments = (x, vectors, step_size, gate, *rest)
         actual = with_gradients(run(implementation), "float32", *arguments)
         expected = with_gradients(by_the_equations, "float64", *arguments)
         for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
@@ -141,37 +144,6 @@ def test_it_is_equation_3_at_every_length(implementation, step_size):
         c = swish_recurrence(x, alpha, beta, step_size, implementation=implementation)
         expected = exact(x, alpha, beta, step_size)
         np.testing.assert_allclose(numpy_of(c), expected, atol=1e-5, err_msg=f"L={length}")
-
-
-def test_it_is_a_soft_maximum():
-    """Footnote 3 of the paper: c = x where x is far greater, the last c where it is far less."""
-    x = np.array([[[50.0], [-50.0], [-50.0], [200.0]]], "float32")
-    c = numpy_of(swish_recurrence(x, np.ones(1, "float32"), np.zeros(1, "float32")))
-    np.testing.assert_allclose(c[0, :, 0], [50.0, 50.0, 50.0, 200.0], atol=1e-5)
-
-
-@pytest.mark.parametrize("implementation", NAMES)
-@pytest.mark.parametrize("step_size", [1, 2, 4])
-def test_padding_on_either_side_changes_no_real_position(implementation, step_size):
-    x, alpha, beta = plain(7)
-    alone = numpy_of(swish_recurrence(x, alpha, beta, step_size, implementation=implementation))
-    for left, right in ((0, 5), (3, 0), (step_size, 2)):
-        padded = np.pad(x, ((0, 0), (left, right), (0, 0)), constant_values=9.0)
-        mask = np.pad(np.ones(x.shape[:2], bool), ((0, 0), (left, right)))
-        c = swish_recurrence(
-            padded, alpha, beta, step_size, mask=mask, implementation=implementation
-        )
-        np.testing.assert_allclose(numpy_of(c)[:, left : left + 7], alone, atol=1e-6)
-
-
-def test_a_sequence_goes_on_from_a_state():
-    x, alpha, beta = plain(9)
-    for step_size in (1, 2, 3):
-        whole = numpy_of(swish_recurrence(x, alpha, beta, step_size))
-        first = numpy_of(swish_recurrence(x[:, :4], alpha, beta, step_size))
-        state = first[:, 4 - step_size :]
-        rest = swish_recurrence(x[:, 4:], alpha, beta, step_size, initial_state=state)
-        np.testing.assert_allclose(numpy_of(rest), whole[:, 4:], atol=1e-6)
 
 
 def test_the_state_is_float32_in_mixed_precision():

@@ -1,5 +1,8 @@
 """The contract of every layer (see `tests.harness.check_layer`), and refused arguments."""
 
+import json
+
+import keras
 import numpy as np
 import pytest
 
@@ -35,10 +38,13 @@ from macaron_tf.layers import (
 )
 from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.character_cnn import Highway
+from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.heads import Pooling
+from macaron_tf.layers.norms import Dropout, LayerNormalization
+from macaron_tf.layers.recording import Recording
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.models import TemporalConvolution
-from tests.harness import check_compiled, check_layer, ids, normal, randomized
+from tests.harness import check_compiled, check_layer, ids, normal, numpy_of, randomized
 
 X, X6, X7, TABLE = normal(2, 3, 8), normal(2, 6, 8), normal(2, 7, 6), normal(11, 8, seed=1)
 REAL = np.array([[1, 1, 0], [1, 1, 1]], bool)
@@ -55,6 +61,9 @@ GATES = [
 ]
 # A layer, its inputs, and by name: arguments of the call, and the copy's tolerance.
 CONTRACTS = [
+    (Dense(6, activation="gelu"), X),
+    (Dropout(0.2, seed=5), X),
+    (LayerNormalization(epsilon=1e-3), X),
     *[(FeedForward(8, activation=name), X) for name in ("gelu", "gelu_tanh")],
     (FeedForward(16, activation="gelu", activation_dropout=0.1), X),
     (FeedForward(16, gated=True, output_initializer="zeros"), X),
@@ -126,6 +135,22 @@ def test_a_layer_keeps_its_contract(case):
     check_layer(layer, *inputs, **options)
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        FeedForward(16, activation_dropout=0.5),
+        MultiHeadAttention(2, dropout=0.5),
+        RelativeAttention(2, dropout=0.5),
+        GatedMLP(12, 6, activation_dropout=0.5),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_dropout_acts_in_training_only(layer):
+    still = numpy_of(layer(X6))
+    np.testing.assert_array_equal(numpy_of(layer(X6, training=False)), still)
+    assert np.abs(numpy_of(layer(X6, training=True)) - still).max() > 1e-3
+
+
 SIZES = {"num_heads": 2, "feed_forward_dim": 16, "max_length": 9}
 X21, REAL21 = normal(2, 21, 6), np.ones((2, 21), bool)
 REAL21[0, 17:], REAL21[1, :3] = False, False
@@ -187,3 +212,45 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
 def test_bad_arguments_are_named(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Base(Recording, keras.layers.Layer):
+    def __init__(self, width, initializer="zeros", sizes=(1, 2), **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+        self.initializer = keras.initializers.get(initializer)
+        self.sizes = sizes
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Derived(Base):
+    def __init__(self, width, inner=None, activation="relu", **kwargs):
+        super().__init__(2 * width, **kwargs)
+        self.inner = inner
+        self.activation = keras.activations.get(activation)
+
+
+def test_the_arguments_come_back():
+    layer = Derived(
+        3,
+        inner=Base(1, name="within"),
+        activation=keras.activations.gelu,
+        initializer=keras.initializers.RandomNormal(stddev=0.5),
+        dtype="mixed_bfloat16",
+        name="outside",
+    )
+    saved = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    copy = keras.saving.deserialize_keras_object(saved)
+    assert copy.get_config() == layer.get_config()
+    assert (copy.width, copy.name, copy.inner.width, copy.inner.name) == (6, "outside", 1, "within")
+    assert copy.initializer.stddev == 0.5 and copy.compute_dtype == "bfloat16"
+    assert copy.activation is keras.activations.gelu
+
+
+def test_arguments_without_a_name_are_refused():
+    with pytest.raises(TypeError, match=r"Nameless.__init__ takes \*args"):
+
+        class Nameless(Base):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)

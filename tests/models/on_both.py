@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from macaron_tf.kernels import swish_gate
 from macaron_tf.models import (
     Encoder,
     EncoderDecoder,
@@ -111,7 +112,17 @@ CASES = {
 }
 
 
-def built(name):
+# x and the vectors of a gated recurrence, and its mask.
+RECURRENCE = [normal(2, 9, 8), *(normal(4, seed=seed) for seed in range(4))]
+MASK = np.arange(9) < np.array([[9], [6]])
+
+
+def recurrence_loss(implementation, *arrays):
+    gated = swish_gate(*arrays, 2, mask=MASK, implementation=implementation)
+    return ops.sum(gated**2)
+
+
+def model_of(name):
     model = CASES[name][0]()
     if not model.built:
         model.build()
@@ -124,10 +135,14 @@ def main(weights, numbers):
     assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
     data, found = np.load(weights), {}
     for name, (_, numbers_of) in CASES.items():
-        model = built(name)
+        model = model_of(name)
         model.set_weights([data[f"{name}/{i}"] for i in range(len(model.weights))])
         for key, value in jax.jit(functools.partial(numbers_of, model))().items():
             found[f"{name}/{key}"] = value
+    for implementation in ("auto", "loop", "scan"):
+        loss = functools.partial(recurrence_loss, implementation)
+        value, slopes = jax.jit(jax.value_and_grad(loss, argnums=range(5)))(*RECURRENCE)
+        found |= {f"{implementation}/{i}": number for i, number in enumerate([value, *slopes])}
     np.savez(numbers, **found)
 
 

@@ -1,5 +1,7 @@
 """Encoder-decoders of translation, T5 and BART: caches, causality, what is tied, the source's own
-encoder."""
+encoder, and beginning as an encoder."""
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -7,9 +9,20 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.layers import MultiHeadAttention
-from macaron_tf.models import EncoderDecoder, catalog
-from macaron_tf.models.encoder_decoder import first_stage_variables
-from tests.harness import check_saved, ids, numpy_of
+from macaron_tf.models import (
+    Encoder,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    catalog,
+)
+from macaron_tf.models.encoder_decoder import (
+    PARTS,
+    config_from_encoder,
+    copy_embeddings,
+    first_stage_variables,
+)
+from tests.harness import built, ids, normal
 
 SHAPES = {
     "vocab_size": 24,
@@ -34,11 +47,8 @@ OWN_SOURCE = {"num_source_layers": 2, "source_vocab_size": 40, "num_decoder_laye
 
 def small(system="transformer_tiny", **options) -> EncoderDecoder:
     """A tiny model with other than its first numbers in biases and scales too."""
-    model = EncoderDecoder(catalog.config(system, **{**SHAPES, **SYSTEMS[system], **options}))
-    model.build()
-    rng = np.random.default_rng(0)
-    model.set_weights([w + rng.normal(0, 0.2, w.shape) for w in model.get_weights()])
-    return model
+    config = catalog.config(system, **{**SHAPES, **SYSTEMS[system], **options})
+    return built(EncoderDecoder, config, noise=0.2)
 
 
 def inputs():
@@ -76,43 +86,6 @@ def test_cached_decoding_equals_uncached_and_no_future_leaks(system, options):
     found = np.asarray(model(wide))
     np.testing.assert_allclose(found[:3, :6], whole, atol=2e-5)
     assert np.isfinite(found).all()
-
-
-def test_steps_in_a_graph_equal_the_whole():
-    model, batch = small("transformer_tiny", block="macaron"), inputs()
-
-    @tf.function
-    def cached(source, target):
-        context, cache = model.init_decode(source, 1, 8)
-        steps = []
-        for t in range(6):
-            logits, cache = model.decode_step(target[:, t : t + 1], tf.constant(t), context, cache)
-            steps.append(logits)
-        return tf.concat(steps, axis=1)  # (B, T, V)
-
-    found = cached(batch["source"], batch["target"])
-    np.testing.assert_allclose(found, np.asarray(model(batch)), atol=2e-5)
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_saved_models_are_the_ones_in_memory(system, tmp_path):
-    model = small(system)
-    assert check_saved(model, inputs(), tmp_path).config == model.config
-    model.save_weights(tmp_path / "model.weights.h5")
-    other = small(system)
-    other.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_array_equal(np.asarray(other(inputs())), np.asarray(model(inputs())))
-
-
-def test_mixed_bfloat16_stays_near_float32():
-    exact = EncoderDecoder(catalog.config("macaron_tiny", **SHAPES))
-    half = EncoderDecoder(exact.config, dtype="mixed_bfloat16")
-    exact.build(), half.build()
-    half.set_weights(exact.get_weights())
-    assert all(weight.dtype == "float32" for weight in half.weights)
-    difference = numpy_of(half(inputs())) - np.asarray(exact(inputs()))
-    # bfloat16 keeps 8 bits: 2^-8 relative, over logits of about unit scale.
-    assert 0 < np.abs(difference).max() < 0.1
 
 
 def test_encoder_looks_both_ways_and_the_table_is_one():
@@ -184,3 +157,91 @@ def test_the_first_stage_is_the_papers(block):
     assert tuple(kernel.shape) == (16, 48) and tuple(bias.shape) == (48,)
     first, second = ({id(v) for v in model.encoder.blocks[n].trainable_variables} for n in range(2))
     assert {id(kernel), id(bias)} <= first - second
+
+
+BASE = EncoderDecoderConfig(99, 64, 64, 4, 3, 3, dropout=0.0)
+SMALL = EncoderConfig(24, 16, 48, 2, 2, max_length=12, dropout=0.0, initializer_range=0.3)
+
+
+def started(config, parts=PARTS, languages=(0, 0)):
+    """An encoder whose weights are nowhere 0 or 1, and an encoder-decoder that begins as it."""
+    encoder = built(Encoder, config)
+    encoder.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(encoder.weights)])
+    network = built(EncoderDecoder, config_from_encoder(config, BASE, parts))
+    copy_embeddings(network, encoder, languages)
+    if "encoder" in parts:
+        network.encoder.copy_from(encoder.stack)
+    if "decoder" in parts:
+        network.decoder.copy_from(encoder.stack)
+    return encoder, network
+
+
+@pytest.mark.parametrize("block", ["transformer", "macaron", "swish_rnn", ("macaron", "swish_rnn")])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+def test_it_encodes_what_the_encoder_encodes(block, positions):
+    languages = {"num_segments": 0, "num_languages": 3}
+    config = dataclasses.replace(SMALL, block=block, positions=positions, **languages)
+    encoder, network = started(config, languages=(2, 1))
+    source = ids(3, 7)
+    source[-1, 4:] = 0
+    expected = encoder({"token_ids": source, "language_ids": np.full_like(source, 2)})
+    real = source != 0
+    np.testing.assert_allclose(
+        np.asarray(network.encode(source))[real], np.asarray(expected)[real], atol=1e-5
+    )
+    other = encoder({"token_ids": source, "language_ids": np.full_like(source, 1)})
+    assert np.abs(np.asarray(network.encode(source)) - np.asarray(other)).max() > 0.01
+
+
+def test_a_segment_of_bert_is_added_and_its_bias_is_the_encoders():
+    config = dataclasses.replace(SMALL, norm="pre", relative_bias="per_layer", gated=True)
+    encoder, network = started(config)
+    source = ids(2, 7)
+    expected = np.asarray(encoder({"token_ids": source}))
+    np.testing.assert_allclose(np.asarray(network.encode(source)), expected, atol=1e-5)
+    # A decoder's distances have other buckets: its bias stays drawn.
+    theirs, drawn = encoder.stack.biases[0].weights[0], network.decoder.biases[0].weights[0]
+    assert np.abs(np.asarray(theirs) - np.asarray(drawn)).max() > 0.1
+
+
+def test_a_decoder_of_a_language_model_has_its_weights_and_its_bias():
+    config = dataclasses.replace(SMALL, causal=True, relative_bias="shared", num_segments=0)
+    encoder, network = started(config, ("decoder",))
+    for name in ("attention_0", "feed_forward_1"):
+        for mine, theirs in zip(network.decoder.blocks, encoder.stack.blocks, strict=True):
+            for a, b in zip(
+                getattr(mine, name).get_weights(), getattr(theirs, name).get_weights(), strict=True
+            ):
+                np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(
+        network.decoder.biases[0].get_weights()[0], encoder.stack.biases[0].get_weights()[0]
+    )
+    assert network.config.num_encoder_layers == BASE.num_encoder_layers
+    assert network.config.num_decoder_layers == config.num_layers
+
+
+def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model():
+    config = dataclasses.replace(SMALL, causal=True, norm="pre", num_segments=0, block="macaron")
+    encoder, network = started(config, ("decoder",))
+    for block in network.decoder.blocks:
+        output = block.cross_attention_1.sublayer.output_projection
+        output.set_weights([np.zeros_like(one) for one in output.get_weights()])
+    target = ids(2, 6, seed=1)
+    hidden = network.hidden_states({"source": ids(2, 5), "target": target})
+    expected = encoder({"token_ids": target})
+    np.testing.assert_allclose(np.asarray(hidden), np.asarray(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"block": "gmlp"}, "block='gmlp': an encoder-decoder has blocks of transformer"),
+        ({"embedding_dim": 8}, "embedding_dim=8: an encoder-decoder has embedding_dim=16 only"),
+        ({"sharing": "all"}, "sharing='all'"),
+        ({"positions": "transformer_xl"}, "positions='transformer_xl'"),
+        ({"affine": False}, "affine=False"),
+    ],
+)
+def test_what_does_not_fit_is_named(change, reason):
+    with pytest.raises(ValueError, match=reason):
+        config_from_encoder(dataclasses.replace(SMALL, **change), BASE, PARTS)

@@ -1,8 +1,12 @@
-"""The task models: shapes, masks, both orders of two texts, configuration, dtypes."""
+"""The task models: masks, both orders of two texts, sentence vectors."""
 
+import dataclasses
+
+import keras
 import numpy as np
 import pytest
 
+from macaron_tf.layers import BLOCKS
 from macaron_tf.models import (
     CausalChooser,
     CausalClassifier,
@@ -10,9 +14,11 @@ from macaron_tf.models import (
     EncoderConfig,
     EncoderSpanReader,
     EncoderTagger,
+    SiameseEncoder,
 )
+from macaron_tf.models.siamese import unit_length
 from macaron_tf.models.tasks import answer_mask, swapped
-from tests.harness import check_saved, ids, numpy_of, symbolic
+from tests.harness import built, ids, normal, numpy_of
 
 START, DELIMITER, EXTRACT = 2, 3, 4
 CONFIG = EncoderConfig(
@@ -33,13 +39,6 @@ def batch(pairs):
     rows = [row(*pair) if pair else [[0] * 10] * 2 for pair in pairs]
     ids, segments = (np.array(columns, "int32") for columns in zip(*rows, strict=True))
     return {"token_ids": ids, "segment_ids": segments}
-
-
-def built(model):
-    model.build()
-    rng = np.random.default_rng(0)
-    model.set_weights([w + rng.normal(0, 0.2, w.shape) for w in model.get_weights()])
-    return model
 
 
 def last_vectors(model, token_ids):
@@ -64,17 +63,18 @@ def test_two_texts_change_places():
 
 
 def test_the_last_position_is_classified():
-    model, inputs = built(CausalClassifier(CONFIG, 3, head_dropout=0.0)), batch(PAIRS[:4])
+    model = built(CausalClassifier, CONFIG, 3, head_dropout=0.0, noise=0.2)
+    inputs = batch(PAIRS[:4])
     expected = linear(model, last_vectors(model, inputs["token_ids"]))
     np.testing.assert_allclose(numpy_of(model(inputs)), expected, atol=1e-5)
     logits, token_ids, hidden = model.answers_and_hidden(inputs)
     np.testing.assert_array_equal(numpy_of(logits), numpy_of(model(inputs)))
     np.testing.assert_array_equal(np.asarray(token_ids)[:, 0], inputs["token_ids"])
-    assert hidden.shape == (4, 1, 10, 16) and symbolic(model, inputs).shape == (4, 3)
+    assert hidden.shape == (4, 1, 10, 16)
 
 
 def test_both_orders_are_added():
-    model = built(CausalClassifier(CONFIG, 1, head_dropout=0.0, symmetric=True))
+    model = built(CausalClassifier, CONFIG, 1, head_dropout=0.0, symmetric=True, noise=0.2)
     inputs, other = batch(PAIRS[:4]), batch([pair[::-1] for pair in PAIRS[:4]])
     vectors = sum(last_vectors(model, rows["token_ids"]) for rows in (inputs, other))
     np.testing.assert_allclose(numpy_of(model(inputs)), linear(model, vectors), atol=1e-5)
@@ -82,22 +82,13 @@ def test_both_orders_are_added():
 
 
 def test_each_choice_is_scored():
-    model = built(CausalChooser(CONFIG, head_dropout=0.0))
+    model = built(CausalChooser, CONFIG, head_dropout=0.0, noise=0.2)
     rows = batch(PAIRS[:4])["token_ids"].reshape(2, 2, 10)
     expected = linear(model, last_vectors(model, rows.reshape(4, 10))).reshape(2, 2)
     np.testing.assert_allclose(numpy_of(model({"token_ids": rows})), expected, atol=1e-5)
-    assert symbolic(model, {"token_ids": ids(5, 2, 10)}).shape == (5, 2)
 
 
 ENCODER = EncoderConfig(24, 16, 32, 2, 1, max_length=12)
-MAKE = {
-    "spans": lambda **options: EncoderSpanReader(ENCODER, **options),
-    "tags": lambda **options: EncoderTagger(ENCODER, 5, 0.2, **options),
-    "classes": lambda **options: EncoderClassifier(ENCODER, 3, **options),
-    "causal": lambda **options: CausalClassifier(CONFIG, 2, symmetric=True, **options),
-    "choices": lambda **options: CausalChooser(CONFIG, **options),
-}
-SHAPES = {"spans": (3, 2, 10), "tags": (3, 10, 5), "classes": (3, 3), "causal": (3, 2)}
 
 
 def inputs():
@@ -109,24 +100,6 @@ def inputs():
     return {"token_ids": tokens, "segment_ids": segments}
 
 
-@pytest.mark.parametrize("name", MAKE)
-def test_a_saved_model_and_one_of_bfloat16_give_the_same(name, tmp_path):
-    network = MAKE[name]()
-    network.build()
-    assert (network.pooler is None) == (name != "classes")
-    given = inputs()
-    if name == "choices":
-        given = {"token_ids": np.stack([given["token_ids"]] * 2, axis=1)}
-    logits = numpy_of(network(given, training=False))
-    assert symbolic(network, given).shape == logits.shape == SHAPES.get(name, (3, 2))
-    check_saved(network, given, tmp_path)
-    half = MAKE[name](dtype="mixed_bfloat16")
-    half.build()
-    half.set_weights(network.get_weights())
-    assert all(weight.dtype == "float32" for weight in half.weights)
-    np.testing.assert_allclose(numpy_of(half(given, training=False)), logits, atol=0.05, rtol=0.05)
-
-
 def test_an_answer_lies_in_the_context():
     given = inputs()
     allowed = np.asarray(answer_mask(given["token_ids"], given["segment_ids"]))
@@ -135,27 +108,98 @@ def test_an_answer_lies_in_the_context():
         [0, 2, 3, 4],
         [0],  # an empty context: [SEP] alone
     ]
-    network = MAKE["spans"]()
-    network.build()
-    logits = numpy_of(network(given, training=False))
+    logits = numpy_of(built(EncoderSpanReader, ENCODER)(given))
     assert ((logits > -1e8) == allowed[:, None]).all()
 
 
-def test_padding_changes_nothing():
-    given = inputs()
-    for name in ("spans", "tags"):
-        network = MAKE[name]()
-        network.build()
-        whole = numpy_of(network(given, training=False))
-        short = {key: value[1:2, :6] for key, value in given.items()}
-        one = numpy_of(network(short, training=False))
-        same = whole[1:2, :, :6] if whole.shape[1] == 2 else whole[1:2, :6]
-        np.testing.assert_allclose(one, same, atol=1e-5)
+@pytest.mark.parametrize(("kind", "options"), [(EncoderSpanReader, ()), (EncoderTagger, (5, 0.2))])
+def test_padding_changes_nothing(kind, options):
+    network, given = built(kind, ENCODER, *options), inputs()
+    whole = numpy_of(network(given))
+    one = numpy_of(network({key: value[1:2, :6] for key, value in given.items()}))
+    same = whole[1:2, :, :6] if kind is EncoderSpanReader else whole[1:2, :6]
+    np.testing.assert_allclose(one, same, atol=1e-5)
 
 
 def test_dropout_is_the_taggers_own():
-    network = MAKE["tags"]()
-    network.build()
-    given = inputs()
-    one, other = (numpy_of(network(given, training=True)) for _ in range(2))
+    network = built(EncoderTagger, ENCODER, 5, 0.2)
+    assert network.pooler is None and built(EncoderClassifier, ENCODER, 3).pooler is not None
+    one, other = (numpy_of(network(inputs(), training=True)) for _ in range(2))
     assert not np.allclose(one, other)
+
+
+# The concatenations of Sentence-BERT's table 6, in NumPy.
+TABLE = {
+    "u,v": lambda u, v: [u, v],
+    "|u-v|": lambda u, v: [abs(u - v)],
+    "u*v": lambda u, v: [u * v],
+    "|u-v|,u*v": lambda u, v: [abs(u - v), u * v],
+    "u,v,u*v": lambda u, v: [u, v, u * v],
+    "u,v,|u-v|": lambda u, v: [u, v, abs(u - v)],
+    "u,v,|u-v|,u*v": lambda u, v: [u, v, abs(u - v), u * v],
+}
+SENTENCES = EncoderConfig(24, 16, 48, 2, 2, max_length=16, initializer_range=0.2)
+
+
+def pairs(count=3, length=7):
+    """(B, 2, L) ids, some rows shorter."""
+    tokens = ids(count, 2, length)
+    tokens[0, 1, 3:] = 0
+    tokens[-1, 0, 2:] = 0
+    return tokens
+
+
+@pytest.mark.parametrize(
+    "block, pooling",
+    [*((block, "mean") for block in BLOCKS), ("transformer", "max"), ("transformer", "cls")],
+)
+def test_a_sentence_has_one_vector_wherever_it_stands(block, pooling):
+    model, tokens = (
+        built(SiameseEncoder, dataclasses.replace(SENTENCES, block=block), pooling),
+        pairs(),
+    )
+    together = numpy_of(model({"token_ids": tokens}))
+    assert together.shape == (3, 2, 16)
+    swapped = numpy_of(model({"token_ids": tokens[:, ::-1]}))
+    np.testing.assert_allclose(swapped[:, ::-1], together, atol=1e-5)
+    alone = numpy_of(model({"token_ids": tokens[0, 1, None, :3]}))  # and without its padding
+    np.testing.assert_allclose(alone[0], together[0, 1], atol=1e-5)
+    assert np.abs(together[0, 0] - together[0, 1]).max() > 0.1
+
+
+@pytest.mark.parametrize("concatenation", TABLE)
+def test_the_classifier_sees_what_the_table_says(concatenation):
+    model = built(SiameseEncoder, SENTENCES, num_classes=3, concatenation=concatenation)
+    u, v = normal(4, 16), normal(4, 16, seed=1)
+    found = numpy_of(model.pair_logits(u, v))
+    features = np.concatenate(TABLE[concatenation](u, v), axis=1)
+    kernel, bias = (numpy_of(w) for w in (model.head.dense.kernel, model.head.dense.bias))
+    np.testing.assert_allclose(found, features @ kernel + bias, atol=1e-5)
+    if "u," not in concatenation:
+        np.testing.assert_allclose(numpy_of(model.pair_logits(v, u)), found, atol=1e-6)
+
+
+def test_unit_vectors_if_asked():
+    tokens = pairs()
+    plain = numpy_of(built(SiameseEncoder, SENTENCES)({"token_ids": tokens}))
+    found = numpy_of(built(SiameseEncoder, SENTENCES, normalize=True)({"token_ids": tokens}))
+    expected = plain / np.linalg.norm(plain, axis=-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_array_equal(numpy_of(unit_length(np.zeros((2, 3), "float32"))), 0)
+
+
+def test_vectors_are_float32_under_every_policy():
+    model = built(SiameseEncoder, SENTENCES, num_classes=2, dtype="mixed_bfloat16")
+    vectors = model({"token_ids": pairs()})
+    assert vectors.dtype == "float32"
+    assert keras.backend.standardize_dtype(model.encoder.compute_dtype) == "bfloat16"
+
+
+def test_bad_arguments_are_named():
+    for text in ("u,w", "", "u,u", "u;v"):
+        with pytest.raises(ValueError, match=r"concatenation='.*name each of u, v, \|u-v\|, u\*v"):
+            SiameseEncoder(SENTENCES, concatenation=text)
+    with pytest.raises(ValueError, match="num_classes=0: it has no classifier"):
+        built(SiameseEncoder, SENTENCES).pair_logits(normal(1, 16), normal(1, 16))
+    with pytest.raises(ValueError, match="mode='sum'"):
+        SiameseEncoder(SENTENCES, "sum")

@@ -1,21 +1,50 @@
+"""The next token: GPT's objective, with a memory, in both directions (ELMo), or beside a task."""
+
+import math
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from macaron_tf.models import LanguageModel, PretrainingEncoder
-from macaron_tf.objectives import CausalLanguageObjective, MaskingConfig
-from tests.harness import numpy_of
-from tests.objectives.toy import batches, floats, nll_of, tiny
+from macaron_tf.models import (
+    CausalChooser,
+    CausalClassifier,
+    LanguageModel,
+    PretrainingEncoder,
+    SegmentLanguageModel,
+)
+from macaron_tf.objectives import (
+    AuxiliaryLanguageObjective,
+    BidirectionalLanguageObjective,
+    CausalLanguageObjective,
+    ClassificationObjective,
+    MaskingConfig,
+    SegmentLanguageObjective,
+)
+from macaron_tf.objectives.causal_language import (
+    log_probability,
+    log_uniform,
+    sampled_cross_entropy,
+)
+from tests.harness import built, ids, numpy_of
+from tests.models.test_elmo import drawn as elmo
+from tests.models.test_tasks import CONFIG, PAIRS
+from tests.models.test_tasks import batch as task_rows
+from tests.objectives.toy import (
+    CLS,
+    SEP,
+    VOCABULARY,
+    batches,
+    floats,
+    loss_and_gradients,
+    nll_of,
+    tiny,
+)
+from tests.systems_toy import words
 
 
-def network_of(**overrides):
-    network = LanguageModel(tiny(causal=True, **overrides))
-    network.build()
-    return network
-
-
-@pytest.mark.parametrize("skip", [True, False])
-def test_sums_are_those_of_the_next_tokens(skip):
-    network, objective = network_of(), CausalLanguageObjective(skip_padding=skip)
+def test_sums_are_those_of_the_next_tokens():
+    network, objective = built(LanguageModel, tiny(causal=True)), CausalLanguageObjective()
     [batch] = batches(objective, MaskingConfig(), [20, 9, None])
     assert set(batch) == {"token_ids"}
     found = floats(objective(network, batch, training=False))
@@ -41,8 +70,214 @@ def test_sums_are_those_of_the_next_tokens(skip):
 
 
 def test_a_network_that_sees_the_answers_is_refused():
-    network = PretrainingEncoder(tiny())
-    network.build()
     [batch] = batches(CausalLanguageObjective(), MaskingConfig(), [9])
     with pytest.raises(ValueError, match="causal=True"):
-        CausalLanguageObjective()(network, batch, training=True)
+        CausalLanguageObjective()(built(PretrainingEncoder, tiny()), batch, training=True)
+
+
+BATCH, SEGMENT = 4, 8
+
+
+def remembering(memory_length) -> SegmentLanguageModel:
+    """A network that keeps a memory of the texts of a batch."""
+    config = tiny(causal=True, positions="transformer_xl", num_segments=0, num_layers=2)
+    network = built(SegmentLanguageModel, config, memory_length)
+    network.keep_memory(BATCH)
+    return network
+
+
+def streams(count, padded=False) -> tf.data.Dataset:
+    """Rows of texts that go on, like `stream_dataset`'s."""
+    text = ids(BATCH, count * SEGMENT, vocab_size=60)
+    rows = np.zeros((count, BATCH, SEGMENT + 2), "int32")
+    rows[:, :, 0], rows[:, :, -1] = CLS, SEP
+    rows[:, :, 1:-1] = text.reshape(BATCH, count, SEGMENT).transpose(1, 0, 2)
+    if padded:
+        rows[1, :, 4:] = 0
+        rows[1, :, 4] = SEP
+    previous = np.concatenate([np.zeros_like(rows[:1]), rows[:-1]])
+    starts = np.arange(count)[:, None] == np.zeros(BATCH, int)
+    slices = {"token_ids": rows, "previous_ids": previous, "starts": starts}
+    return tf.data.Dataset.from_tensor_slices(slices)
+
+
+def segments(count, padded=False) -> tf.data.Dataset:
+    rows = streams(count, padded)
+    return SegmentLanguageObjective().dataset(rows, MaskingConfig(), VOCABULARY, seed=0)
+
+
+def test_segments_are_the_text_and_the_token_before_each():
+    rows = list(streams(4, padded=True).as_numpy_iterator())
+    found = list(segments(4, padded=True).as_numpy_iterator())
+    for row, batch in zip(rows, found, strict=True):
+        np.testing.assert_array_equal(batch["labels"], row["token_ids"][:, 1:-1])
+        np.testing.assert_array_equal(batch["token_ids"][:, 1:], batch["labels"][:, :-1])
+    np.testing.assert_array_equal(found[0]["token_ids"][:, 0], CLS)
+    np.testing.assert_array_equal(found[1]["token_ids"][:, 0], found[0]["labels"][:, -1])
+    np.testing.assert_array_equal(found[2]["token_ids"][:, 0], SEP)  # behind padding
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_sums_are_those_of_one_long_text(training):
+    network, objective = remembering(64), SegmentLanguageObjective()
+    batches = list(segments(3))
+    whole = np.concatenate([batch["token_ids"] for batch in batches], 1)
+    labels = np.concatenate([batch["labels"] for batch in batches], 1)
+    logits = numpy_of(network({"token_ids": whole}))
+    for t, batch in enumerate(batches):
+        part = slice(t * SEGMENT, (t + 1) * SEGMENT)
+        found = floats(objective(network, batch, training=training))
+        nll = nll_of(logits[:, part], labels[:, part]).sum()
+        assert found["nll_sum"] == pytest.approx(nll, rel=1e-4)
+        assert found["weight"] == BATCH * SEGMENT
+
+
+def test_evaluation_leaves_the_memory_of_training_alone():
+    network, objective = remembering(8), SegmentLanguageObjective()
+    first, second = segments(2)
+    objective(network, first, training=True)
+    kept = [numpy_of(v) for v in network.memories["training"].variables]
+    assert any(value.any() for value in kept)
+    for batch in (first, second):
+        objective(network, batch, training=False)
+    for before, after in zip(kept, network.memories["training"].variables, strict=True):
+        np.testing.assert_array_equal(before, numpy_of(after))
+    again = floats(objective(network, first, training=False))
+    fresh = floats(objective(remembering(8), first, training=False))
+    assert again["loss_sum"] == fresh["loss_sum"]  # a text that begins has no memory
+
+
+LABELS = np.array([0, 2, 1, 1, 2], "int32")
+WEIGHTS = np.array([1, 1, 1, 1, 0], "float32")
+
+
+def language_loss(model, token_ids) -> float:
+    """L1 of one row: the mean over its tokens but the first and the last."""
+    real = token_ids[token_ids != 0]
+    logits = numpy_of(model.language_model({"token_ids": real[None]}))[0]
+    return float(np.mean(nll_of(logits[:-2], real[1:-1])))
+
+
+def examples(symmetric, choices):
+    """A network and a batch whose fifth example, of padding, does not count."""
+    rows, other = task_rows(PAIRS), task_rows([pair and pair[::-1] for pair in PAIRS])
+    both = np.stack([rows["token_ids"], other["token_ids"]], axis=1)  # (B, 2, L)
+    if choices:
+        network, read = built(CausalChooser, CONFIG, 0.0, noise=0.2), both
+        inputs = {"token_ids": both, "label": LABELS % 2}
+    else:
+        network = built(CausalClassifier, CONFIG, 3, 0.0, symmetric, noise=0.2)
+        read = both if symmetric else both[:, :1]
+        inputs = {**rows, "label": LABELS}
+    return network, read, {**inputs, "weight": WEIGHTS}
+
+
+@pytest.mark.parametrize("symmetric, choices", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("language_weight", [0.5, 0.0])
+def test_the_losses_are_the_papers(symmetric, choices, language_weight):
+    network, read, inputs = examples(symmetric, choices)
+    objective = AuxiliaryLanguageObjective(2 if choices else 3, language_weight)
+    found = floats(objective(network, inputs, training=False))
+    answers = nll_of(numpy_of(network(inputs)), inputs["label"])[:4].sum()
+    language = sum(np.mean([language_loss(network, row) for row in rows]) for rows in read[:4])
+    assert found["loss_sum"] == pytest.approx(answers + language_weight * language, rel=1e-4)
+    assert found["weight"] == 4
+    assert found["input_tokens"] == (inputs["token_ids"] != 0).sum()
+    if language_weight:
+        assert found["language_loss_sum"] == pytest.approx(language, rel=1e-4)
+    else:
+        plain = ClassificationObjective(objective.num_classes)(network, inputs, training=False)
+        assert found == pytest.approx(floats(plain), rel=1e-6)
+
+
+def sentences() -> dict[str, tf.Tensor]:
+    """Characters and answers of three sentences, the last of them shorter."""
+    characters = words(3, 6)
+    answers = np.random.default_rng(1).integers(0, 11, (3, 6)).astype("int32")
+    characters[2, 4:], answers[2, 4:] = 0, -1
+    return {"characters": tf.constant(characters), "words": tf.constant(answers)}
+
+
+def test_each_direction_answers_for_its_neighbour():
+    model, given = elmo(), sentences()
+    sums = floats(BidirectionalLanguageObjective()(model, given, training=False))
+    answers = given["words"].numpy()
+    forward, backward = (
+        numpy_of(model.logits(h)) for h in model.hidden_states(given["characters"])
+    )
+    expected, correct = {"forward": 0.0, "backward": 0.0}, 0
+    for row in range(3):
+        for place in range(6):
+            for name, scores, other in (
+                ("forward", forward, place + 1),
+                ("backward", backward, place - 1),
+            ):
+                if 0 <= other < 6 and answers[row, other] >= 0 and answers[row, place] >= 0:
+                    expected[name] += nll_of(scores[row, place], answers[row, other])
+                    correct += scores[row, place].argmax() == answers[row, other]
+    for name, value in expected.items():
+        assert sums[f"{name}_sum"] == pytest.approx(value, rel=1e-5)
+        assert sums[f"{name}_weight"] == 5 + 5 + 3
+    assert sums["loss_sum"] == sums["nll_sum"] == pytest.approx(sum(expected.values()), rel=1e-5)
+    assert sums["weight"] == 26 and sums["correct_sum"] == correct
+
+
+def test_a_sampled_update_compiles_too_and_a_batch_decides_its_draws():
+    objective, network = BidirectionalLanguageObjective(6), elmo(num_layers=1)
+    compiled = tf.function(
+        lambda batch: loss_and_gradients(objective, network, batch, training=True),
+        autograph=False,
+        jit_compile=True,
+    )
+    # XLA draws other numbers from a seed than TensorFlow does.
+    first, *slopes = compiled(sentences())
+    assert np.isfinite(first) and all(np.isfinite(numpy_of(s)).all() for s in slopes)
+    assert compiled(sentences())[0] == first
+    other = sentences()
+    assert compiled({**other, "words": tf.reverse(other["words"], [1])})[0] != first
+
+
+@pytest.mark.parametrize("classes", [5, 1000])
+def test_classes_are_drawn_as_often_as_said(classes):
+    drawn = log_uniform([3, 4], 100_000, classes).numpy()
+    assert drawn.min() == 0 and drawn.max() < classes
+    k = np.arange(classes)
+    expected = np.log((k + 2) / (k + 1)) / math.log(classes + 1)
+    assert expected.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(np.exp(log_probability(k, classes)), expected, rtol=1e-5)
+    frequency = np.bincount(drawn, minlength=classes) / len(drawn)
+    # Five standard deviations of a frequency out of 100,000 draws.
+    assert (abs(frequency - expected) <= 5 * np.sqrt(expected / len(drawn))).all()
+    assert (log_uniform([3, 4], 100_000, classes).numpy() == drawn).all()
+
+
+def toy() -> tuple[np.ndarray, ...]:
+    random = np.random.default_rng(0)
+    hidden, kernel = random.normal(size=(4, 3)), random.normal(size=(3, 7))
+    return hidden, kernel, random.normal(size=7), np.array([0, 6, 2, 2])
+
+
+def loss(draw: np.ndarray) -> np.ndarray:
+    hidden, kernel, bias, labels = toy()
+    floats = (tf.constant(x, tf.float32) for x in (hidden, kernel, bias))
+    return sampled_cross_entropy(*floats, tf.constant(labels, tf.int32), draw).numpy()
+
+
+def test_each_draw_stands_for_a_part_of_its_class():
+    hidden, kernel, bias, labels = toy()
+    draw = np.array([1, 6, 1, 3, 2], "int32")
+    scores = hidden @ kernel + bias
+    for row, label in enumerate(labels):
+        whole = math.exp(scores[row, label])
+        for other in draw:
+            if other != label:
+                hits = len(draw) * math.log((other + 2) / (other + 1)) / math.log(8)
+                whole += math.exp(scores[row, other]) / hits
+        assert loss(draw)[row] == pytest.approx(math.log(whole) - scores[row, label], abs=1e-5)
+
+
+def test_with_many_draws_it_is_the_whole_softmaxs():
+    hidden, kernel, bias, labels = toy()
+    scores = hidden @ kernel + bias
+    whole = np.log(np.exp(scores).sum(1)) - scores[np.arange(4), labels]
+    np.testing.assert_allclose(loss(log_uniform([1, 2], 200_000, 7)), whole, atol=0.01)

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from macaron_tf.objectives import MaskingConfig, mask_tokens
+from macaron_tf.objectives import MaskingConfig
 from macaron_tf.objectives.masking.choice import (
     _fill,
     choose_spans,
@@ -16,18 +16,23 @@ from macaron_tf.objectives.masking.choice import (
     ngram_lengths,
     span_lengths,
 )
-from tests.objectives.toy import CLS, SEP, WORD_VOCABULARY, text_rows, word_numbers, words_of
+from tests.objectives.toy import (
+    CLS,
+    SEP,
+    WORD_VOCABULARY,
+    expected_lengths,
+    masked,
+    masked_at,
+    text_rows,
+    word_numbers,
+    words_of,
+)
 
 CONFIG = MaskingConfig(choice="whole_words")
 
 
-def masked_positions(ids, seed, config=CONFIG):
-    batch = mask_tokens({"token_ids": tf.constant(ids)}, (5, seed), config, WORD_VOCABULARY)
-    weights, positions = batch["masked_weights"].numpy(), batch["masked_positions"].numpy()
-    where = np.zeros(ids.shape, bool)
-    rows, columns = np.nonzero(weights)
-    where[rows, positions[rows, columns]] = True
-    return where
+def masked_words(ids, seed):
+    return masked(ids, CONFIG, (5, seed), WORD_VOCABULARY)
 
 
 def test_all_sets_of_tokens_are_equally_likely():
@@ -54,7 +59,7 @@ def test_all_pieces_of_a_word_or_none_and_the_budget_on_average():
     ids = text_rows(200, 128)
     total = 0
     for seed in range(4):
-        where = masked_positions(ids, seed)
+        where = masked_at(masked_words(ids, seed))
         for row, chosen in zip(ids, where, strict=True):
             numbers = word_numbers(row)
             assert not chosen[numbers < 0].any()
@@ -67,7 +72,7 @@ def test_all_pieces_of_a_word_or_none_and_the_budget_on_average():
 
 def test_words_of_each_size_have_their_share():
     ids = text_rows(400, 256, seed=1)
-    where = masked_positions(ids, 0)
+    where = masked_at(masked_words(ids, 0))
     shares = []
     for size in (1, 2, 3):
         hits = draws = 0
@@ -99,7 +104,7 @@ def test_rounds_choose_what_one_word_after_the_other_does(seed):
 
 def test_a_row_without_a_word_that_fits_is_left_alone():
     ids = np.array([[CLS, *words_of([5]), SEP], [CLS, *words_of([4, 1]), SEP]], "int32")
-    where = masked_positions(ids, 0)
+    where = masked_at(masked_words(ids, 0))
     assert where.tolist() == [[False] * 7, [False] * 5 + [True, False]]
 
 
@@ -121,10 +126,9 @@ def test_a_row_may_begin_within_a_word():
 
 def test_pieces_of_a_masked_word_draw_their_own_fates():
     ids = np.array([[CLS, *words_of([4] * 30), SEP]] * 50, "int32")
-    where = masked_positions(ids, 0)
+    where = masked_at(masked_words(ids, 0))
     assert where.sum() == 50 * 16  # 4 words, for 18 of 120 pieces
-    batch = mask_tokens({"token_ids": tf.constant(ids)}, (5, 0), CONFIG, WORD_VOCABULARY)
-    hidden = (batch["token_ids"].numpy() == 4)[where].reshape(-1, 4)
+    hidden = (masked_words(ids, 0)["token_ids"] == 4)[where].reshape(-1, 4)
     # All 4 pieces share a fate of their word's once in 2.4 words if they draw apart.
     assert 0.3 < hidden.all(axis=1).mean() < 0.52
 
@@ -141,17 +145,6 @@ def runs_of(choice, maskable, starts, budget, seed=0):
         tf.constant(maskable), tf.constant(starts), tf.constant(counts), (1, seed), lengths, apart
     )
     return chosen.numpy()
-
-
-def expected_lengths(probabilities, budget):
-    """The number of a row's runs of each length, drawn until the last is cut off."""
-    longest = len(probabilities)
-    counts = np.zeros((budget + 1, longest))  # by what is left
-    for left in range(1, budget + 1):
-        for length, probability in enumerate(probabilities, 1):
-            counts[left] += probability * counts[max(left - length, 0)]
-            counts[left, min(length, left) - 1] += probability
-    return counts[budget]
 
 
 def test_the_laws_are_those_of_the_papers():
@@ -180,7 +173,7 @@ def test_lengths_follow_their_law_on_100_000_draws(single, choice):
     sizes = np.stack([np.bincount(row, minlength=100)[1:] for row in runs])
     histogram = np.bincount(sizes[sizes > 0], minlength=len(LAWS[choice][0]) + 1)[1:]
     assert histogram.sum() > 100_000
-    expected = len(runs) * expected_lengths(LAWS[choice][0], BUDGET)
+    expected = len(runs) * expected_lengths([0.0, *LAWS[choice][0]], BUDGET)[1:]
     # The budget makes the counts vary a little less than those of independent draws.
     statistic = ((histogram - expected) ** 2 / expected).sum()
     assert scipy.stats.chi2(len(expected) - 1).sf(statistic) > 1e-4
@@ -211,9 +204,9 @@ def test_runs_are_of_whole_words_and_cross_nothing_special(choice, rate):
     ids = text_rows(300, 128)
     ids[:100, 40] = ids[100:200, 41] = 3  # [SEP] between two segments
     config = MaskingConfig(rate=rate, choice=choice)
-    batch = mask_tokens({"token_ids": tf.constant(ids)}, (5, 0), config, WORD_VOCABULARY)
+    batch = masked(ids, config, (5, 0), WORD_VOCABULARY)
     ordinary = ids >= 5
-    assert (batch["masked_labels"].numpy()[batch["masked_weights"].numpy() > 0] >= 5).all()
+    assert (batch["masked_labels"][batch["masked_weights"] > 0] >= 5).all()
     counts = config.counts(128)[ordinary.sum(axis=1)]
     words = np.stack([word_numbers(row) for row in ids])
     starts = np.diff(words, prepend=-1, axis=1) != 0

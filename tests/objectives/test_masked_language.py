@@ -1,18 +1,40 @@
-import keras
+"""Masked, replaced (ELECTRA) and permuted tokens (XLNet), sentence pairs and span boundaries."""
+
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 
-from macaron_tf.models import EncoderConfig, PretrainingEncoder
-from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, mask_tokens
-from macaron_tf.training.config import TrainingConfig
-from macaron_tf.training.fit_model import FitModel
+from macaron_tf.models import (
+    GeneratorDiscriminator,
+    PretrainingEncoder,
+    TwoStreamModel,
+    generator_config,
+)
+from macaron_tf.objectives import (
+    MaskedLanguageObjective,
+    MaskingConfig,
+    PermutationObjective,
+    ReplacedTokenObjective,
+    SpanBoundaryObjective,
+)
+from macaron_tf.objectives.permutation import permute_tokens
+from macaron_tf.objectives.replaced_tokens import sample
 from macaron_tf.training.updates import metrics_from_sums
-from tests.harness import normal
-from tests.objectives.toy import ToyVocabulary, check_compiles, nll_of, ragged_rows
+from tests.harness import built, normal, numpy_of
+from tests.objectives.toy import (
+    SPECIAL,
+    VOCABULARY,
+    V,
+    batches,
+    floats,
+    full_rows,
+    nll_of,
+    ragged_rows,
+    tiny,
+)
 
-V, D = 64, 16
-SEED = (0, 1)
+D = 16
 
 
 class ToyNetwork:
@@ -36,28 +58,25 @@ class ToyNetwork:
         return hidden[:, 0] @ self.pair
 
 
-def batch_of(lengths, length=24, seed=SEED):
+def batch_of(lengths):
     """A masked batch; a length of None is a row of padding."""
-    ids = ragged_rows([count or 0 for count in lengths], length)
-    ids[[count is None for count in lengths]] = 0
-    rng = np.random.default_rng(0)
-    batch = {
-        "token_ids": tf.constant(ids),
-        "segment_ids": tf.constant((np.cumsum(ids == 3, axis=1) == 1).astype("int32")),
-        "pair_label": tf.constant(rng.integers(0, 2, len(lengths)).astype("int32")),
-    }
-    return mask_tokens(batch, seed, MaskingConfig(rate=0.3), ToyVocabulary())
+    labels = np.arange(len(lengths), dtype="int32") % 2
+    segments = np.zeros((len(lengths), 24), "int32")
+    pairs = {"pair_label": labels, "segment_ids": segments}
+    [batch] = batches(MaskedLanguageObjective(), MaskingConfig(rate=0.3), lengths, **pairs)
+    return batch
 
 
-def expected_sums(batch, hidden, masked_logits, pair_logits):
+def expected_sums(batch, network):
     """The sums in NumPy."""
     batch = {name: tensor.numpy() for name, tensor in batch.items()}
+    hidden = network.hidden.numpy()
     rows, places = np.nonzero(batch["masked_weights"])
     labels, weight = batch["masked_labels"][rows, places], len(rows)
-    masked = masked_logits(hidden[rows, batch["masked_positions"][rows, places]])
+    masked = network.masked_logits(hidden[rows, batch["masked_positions"][rows, places]])
     nll, correct = nll_of(masked, labels).sum(), (np.argmax(masked, axis=-1) == labels).sum()
     real = (batch["token_ids"] != 0).any(axis=1)
-    logits = np.asarray(pair_logits(hidden))
+    logits = np.asarray(network.pair_logits(hidden))
     pair_nll = nll_of(logits, batch["pair_label"])[real].sum()
     return {
         "loss_sum": nll + weight / real.sum() * pair_nll,
@@ -72,18 +91,12 @@ def expected_sums(batch, hidden, masked_logits, pair_logits):
     }
 
 
-@pytest.mark.parametrize("skip", [True, False])
-def test_sums_are_those_of_numpy(skip):
+def test_sums_are_those_of_numpy():
     batch, network = batch_of([20, 9, 1, None, 15]), ToyNetwork(5, 24)
-    sums = MaskedLanguageObjective(sentence_pair=True, skip_padding=skip)(
-        network, batch, training=False
-    )
-    expected = expected_sums(
-        batch, network.hidden.numpy(), network.masked_logits, network.pair_logits
-    )
-    assert {name: float(value) for name, value in sums.items()} == pytest.approx(expected, rel=1e-5)
-    assert all(value.dtype == tf.float32 for value in sums.values())
-    metrics = metrics_from_sums({name: float(value) for name, value in sums.items()})
+    sums = floats(MaskedLanguageObjective(sentence_pair=True)(network, batch, training=False))
+    expected = expected_sums(batch, network)
+    assert sums == pytest.approx(expected, rel=1e-5)
+    metrics = metrics_from_sums(sums)
     mean = expected["nll_sum"] / expected["weight"]
     assert metrics["nll"] == pytest.approx(mean, rel=1e-5)
     assert metrics["loss"] == pytest.approx(mean + expected["pair_loss_sum"] / 4, rel=1e-5)
@@ -115,43 +128,6 @@ def test_only_masked_positions_reach_the_projection_and_the_gradient():
     np.testing.assert_allclose(gradients[0], gradients[1], atol=1e-6)
 
 
-def test_a_batch_without_masked_tokens_counts_nothing():
-    sums = MaskedLanguageObjective(sentence_pair=True)(
-        ToyNetwork(2, 24), batch_of([None, None]), training=False
-    )
-    assert {float(value) for value in sums.values()} == {0.0}
-
-
-@pytest.fixture(scope="module")
-def network():
-    keras.utils.set_random_seed(0)
-    config = EncoderConfig(
-        V, D, 32, 2, 1, dropout=0.0, attention_dropout=0.0, initializer_range=0.2
-    )
-    model = PretrainingEncoder(config, sentence_pair=True)
-    model.build()
-    return model
-
-
-def test_the_pretraining_encoder_learns_by_it(network):
-    batch = batch_of([20, 9, 1, 15])
-    sums = MaskedLanguageObjective(sentence_pair=True)(network, batch, training=False)
-    hidden = network.hidden_states(batch, training=False).numpy()
-    expected = expected_sums(
-        batch, hidden, network.masked_logits, lambda hidden: network.pair_logits(hidden)
-    )
-    assert {name: float(value) for name, value in sums.items()} == pytest.approx(expected, rel=1e-4)
-    with tf.GradientTape() as tape:
-        sums = MaskedLanguageObjective(sentence_pair=True)(network, batch, training=True)
-    variables = [variable.value for variable in network.trainable_variables]
-    assert all(gradient is not None for gradient in tape.gradient(sums["loss_sum"], variables))
-
-
-def test_static_shapes_compile_under_xla(network):
-    objective = MaskedLanguageObjective(sentence_pair=True, skip_padding=False)
-    check_compiles(objective, network, batch_of([20, 9, 1, None]))
-
-
 def test_bfloat16_computes_the_loss_in_float32():
     network = ToyNetwork(2, 24)
     network.table = tf.cast(network.table, tf.bfloat16)
@@ -171,56 +147,235 @@ def test_bfloat16_computes_the_loss_in_float32():
     assert float(sums["loss_sum"]) == pytest.approx(nll.sum(), rel=1e-5)
 
 
-def test_uneven_micro_batches_equal_the_batch_that_joins_them(network):
-    parts = [batch_of([20, 9]), batch_of([4, 1])]
-    whole = {name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]}
-    before = network.get_weights()
-    changes = []
-    for batches in (parts, [whole]):
-        network.set_weights(before)
-        model = FitModel(
-            network, MaskedLanguageObjective(), TrainingConfig(accumulation_steps=len(batches))
-        )
-        model.compile(keras.optimizers.SGD(1.0))
-        dataset = tf.data.Dataset.from_generator(
-            lambda batches=batches: iter(batches),
-            output_signature={
-                name: tf.TensorSpec([None] * len(tensor.shape), tensor.dtype)
-                for name, tensor in whole.items()
-            },
-        )
-        with pytest.warns(UserWarning, match="no gradient reaches"):
-            model.fit(dataset, steps_per_epoch=1, verbose=0)
-        changes.append([a - b for a, b in zip(network.get_weights(), before, strict=True)])
-        assert model.step == 1
-    network.set_weights(before)
-    assert max(np.abs(change).max() for change in changes[0]) > 1e-3
-    for a, b in zip(*changes, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
-
-    # The next sentence's mean weights each micro-batch by its masked tokens.
-    sums = [
-        MaskedLanguageObjective(sentence_pair=True)(network, part, training=True) for part in parts
-    ]
-    weights = [float(one["weight"]) for one in sums]
-    assert weights[0] > 2 * weights[1]
-    means = [float(one["pair_loss_sum"] / one["pair_loss_weight"]) for one in sums]
-    loss = sum(float(one["loss_sum"]) for one in sums) / sum(weights)
-    nll = sum(float(one["nll_sum"]) for one in sums) / sum(weights)
-    assert loss == pytest.approx(nll + np.average(means, weights=weights), rel=1e-5)
+SPANS = MaskingConfig(rate=0.3, choice="spans", fate="span", round_up=True)
 
 
-def test_fits_on_a_masked_dataset_in_one_trace(network):
-    rows = {"token_ids": ragged_rows([20] * 4, 24), "pair_label": np.array([0, 1, 0, 1])}
-    dataset = tf.data.Dataset.from_tensor_slices(rows).batch(2, drop_remainder=True).repeat()
-    dataset = MaskedLanguageObjective().dataset(dataset, MaskingConfig(), ToyVocabulary(), 0)
-    before = network.get_weights()
-    model = FitModel(
-        network, MaskedLanguageObjective(sentence_pair=True), TrainingConfig(accumulation_steps=2)
-    )
-    model.compile(keras.optimizers.Adam(1e-2))
-    history = model.fit(dataset, steps_per_epoch=8, epochs=2, verbose=0).history
-    network.set_weights(before)
-    assert model.traces["train"] == 1
-    assert history["loss"][1] < history["loss"][0]
-    assert history["input_tokens"] == [2 * 2 * 23] * 2
+def test_sums_of_span_boundaries_are_those_of_the_formula():
+    network = built(PretrainingEncoder, tiny(), span_boundary=True)
+    objective = SpanBoundaryObjective()
+    [batch] = batches(objective, SPANS, [20, 9, 1, None, 15])
+    found = floats(objective(network, batch, training=False))
+
+    hidden = numpy_of(network.encoder({"token_ids": batch["token_ids"]}))
+    hidden_ids = {name: tensor.numpy() for name, tensor in batch.items()}
+    nll = boundary = correct = again = weight = 0.0
+    for row in range(5):
+        masked = hidden_ids["masked_positions"][row][hidden_ids["masked_weights"][row] > 0]
+        labels = hidden_ids["masked_labels"][row]
+        for place, position in enumerate(masked):
+            first = last = position  # the span of masked positions around it
+            while first - 1 in masked:
+                first -= 1
+            while last + 1 in masked:
+                last += 1
+            at = hidden[row, position][None]
+            logits = numpy_of(network.masked_logits(at))
+            around = [hidden[row, first - 1][None], hidden[row, last + 1][None]]
+            second = numpy_of(network.span_boundary_logits(*around, [position - first]))
+            nll += nll_of(logits, labels[place : place + 1])[0]
+            boundary += nll_of(second, labels[place : place + 1])[0]
+            correct += logits.argmax() == labels[place]
+            again += second.argmax() == labels[place]
+            weight += 1
+    assert weight == 6 + 3 + 1 + 5
+    expected = {
+        "loss_sum": nll + boundary,
+        "weight": weight,
+        "nll_sum": nll,
+        "span_boundary_loss_sum": boundary,
+        "input_tokens": 23 + 12 + 4 + 18,
+        "correct_sum": correct,
+        "span_boundary_accuracy_sum": again,
+    }
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert set(objective.metric_names) <= set(metrics_from_sums({**found, "updates": 1.0}))
+
+
+def test_masks_that_are_no_spans_are_refused():
+    [batch] = batches(SpanBoundaryObjective(), MaskingConfig(), [9])
+    with pytest.raises(ValueError, match='needs masks of choice="spans"'):
+        SpanBoundaryObjective()(built(PretrainingEncoder, tiny()), batch, training=False)
+
+
+ELECTRA = MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return built(GeneratorDiscriminator, tiny(), generator_config(tiny(), 0.5))
+
+
+def sampled(logits, draw):
+    """The token that the inverse of the cumulative distribution gives, [PAD] left out."""
+    p = np.exp(np.float64(logits[1:]) - logits[1:].max())
+    return 1 + int(np.searchsorted(np.cumsum(p / p.sum()), draw, side="right"))
+
+
+def test_sums_of_replaced_tokens_are_those_of_the_formula(network):
+    objective = ReplacedTokenObjective()
+    [batch] = batches(objective, ELECTRA, [20, 9, 1, None, 15])
+    found = floats(objective(network, batch, training=False))
+
+    data = {name: tensor.numpy() for name, tensor in batch.items()}
+    assert ((data["sampling_draws"] >= 0) & (data["sampling_draws"] < 1)).all()
+    hidden = numpy_of(network.generator.encoder({"token_ids": batch["token_ids"]}))
+    original, corrupt = data["token_ids"].copy(), data["token_ids"].copy()
+    nll = correct = weight = 0.0
+    for row, place in zip(*np.nonzero(data["masked_weights"]), strict=True):
+        position, label = data["masked_positions"][row, place], data["masked_labels"][row, place]
+        logits = numpy_of(network.generator.masked_logits(hidden[row, position][None]))[0]
+        nll += nll_of(logits, np.array(label))
+        correct += logits.argmax() == label
+        weight += 1
+        original[row, position] = label
+        corrupt[row, position] = sampled(logits, data["sampling_draws"][row, place])
+    real, replaced = original != 0, original != corrupt
+    assert 0 < replaced.sum() <= weight == 6 + 3 + 1 + 5
+    answers = np.float64(numpy_of(network.replaced_logits({"token_ids": corrupt})))
+    loss = np.logaddexp(0, np.where(replaced, -answers, answers))[real]
+    said = answers > 0
+    expected = {
+        "loss_sum": nll + 50 * weight * loss.mean(),
+        "weight": weight,
+        "nll_sum": nll,
+        "correct_sum": correct,
+        "input_tokens": real.sum(),
+        "replaced_loss_sum": loss.sum(),
+        "replaced_accuracy_sum": (said == replaced)[real].sum(),
+        "replaced_rate_sum": replaced.sum(),
+        "replaced_recall_sum": (said & replaced).sum(),
+        "replaced_precision_sum": (said & replaced).sum(),
+        "replaced_recall_weight": replaced.sum(),
+        "replaced_precision_weight": (said & real).sum(),
+        **{f"replaced_{name}_weight": real.sum() for name in ("loss", "accuracy", "rate")},
+    }
+    assert found == pytest.approx(expected, rel=1e-4)
+    metrics = metrics_from_sums(found)
+    assert metrics["loss"] == pytest.approx(metrics["nll"] + 50 * metrics["replaced_loss"], 1e-4)
+    assert set(objective.metric_names) <= set(metrics)
+
+
+def test_samples_follow_the_softmax_on_100_000_draws():
+    logits = normal(1, 24)[:, : V // 2] * 1.5
+    uniform = np.random.default_rng(0).random(100_000, dtype="float32")
+    drawn = sample(tf.repeat(tf.constant(logits), 100_000, axis=0), tf.constant(uniform)).numpy()
+    p = np.exp(np.float64(logits[0, 1:]))
+    counts = np.bincount(drawn, minlength=logits.shape[1])
+    assert counts[0] == 0  # [PAD]
+    assert scipy.stats.chisquare(counts[1:], 100_000 * p / p.sum()).pvalue > 1e-4
+
+
+def test_the_extreme_draws_are_tokens_that_can_be():
+    logits = np.full((2, 30_000), -50.0, "float32")
+    logits[:, [7, 29_000]] = 0.0
+    drawn = sample(tf.constant(logits), tf.constant([0.0, 1.0 - 2.0**-24]))
+    assert drawn.numpy()[1] == 29_000
+    assert 1 <= drawn.numpy()[0] <= 7
+
+
+def test_a_sample_that_is_the_original_counts_as_real(network):
+    objective = ReplacedTokenObjective()
+    [batch] = batches(objective, ELECTRA, [20, 9])
+    kept = network.generator.masked_language.bias.numpy()
+    label = batch["masked_labels"].numpy()[0, 0]
+    # A generator that says nothing but this token.
+    network.generator.masked_language.bias.assign(np.where(np.arange(V) == label, 1e4, 0.0))
+    sums = floats(objective(network, batch, training=True))
+    network.generator.masked_language.bias.assign(kept)
+    labels = batch["masked_labels"].numpy()[batch["masked_weights"].numpy() > 0]
+    assert sums["replaced_rate_sum"] == (labels != label).sum() < len(labels) == sums["weight"]
+    assert "correct_sum" not in sums
+
+
+def gradients_of(network, batch, weights):
+    """Gradients by path of a weighted sum of the two losses."""
+    generator, discriminator = weights
+    objective = ReplacedTokenObjective()
+    with tf.GradientTape() as tape:
+        sums = objective(network, batch, training=True)
+        both = sums["loss_sum"] - sums["nll_sum"]
+        loss = generator * sums["nll_sum"] + discriminator * both
+    variables = network.trainable_variables
+    found = tape.gradient(loss, [variable.value for variable in variables])
+    return {
+        variable.path: 0.0 if one is None else float(np.abs(tf.convert_to_tensor(one)).max())
+        for variable, one in zip(variables, found, strict=True)
+    }
+
+
+def test_no_gradient_flows_through_the_samples(network):
+    """The discriminator's loss reaches the generator's own weights not at all."""
+    [batch] = batches(ReplacedTokenObjective(), ELECTRA, [20, 9])
+    shared = {weight.path for weight in network.encoder.embeddings.weights}
+    own = {weight.path for weight in network.generator.weights} - shared
+    of_discriminator = gradients_of(network, batch, (0.0, 1.0))
+    assert max(of_discriminator[path] for path in own) == 0.0
+    assert min(of_discriminator[path] for path in shared if "segments" not in path) > 0.0
+    of_generator = gradients_of(network, batch, (1.0, 0.0))
+    assert min(of_generator[path] for path in own if "masked_language" in path) > 0.0
+    assert min(of_generator[path] for path in shared if "segments" not in path) > 0.0
+    others = set(of_generator) - own - shared
+    assert max(of_generator[path] for path in others) == 0.0
+
+
+def permuted(ids, partial=6.0, seed=(0, 0)):
+    batch = permute_tokens({"token_ids": tf.constant(ids)}, tf.constant(seed), partial, VOCABULARY)
+    return {name: tensor.numpy() for name, tensor in batch.items()}
+
+
+def test_what_is_guessed_and_in_which_order():
+    ids = ragged_rows([20, 5, 0, 17], 32)
+    found = permuted(ids)
+    for row, count in enumerate([20, 5, 0, 17]):
+        order = found["order"][row]
+        columns = np.flatnonzero(order >= 0)
+        assert len(columns) == (max(1, round(count / 6)) if count else 0)
+        assert not np.isin(ids[row, columns], SPECIAL).any()
+        assert sorted(order[columns]) == list(range(len(columns)))
+        assert (order[order < 0] == -1).all()
+        used = found["masked_weights"][row] > 0
+        np.testing.assert_array_equal(found["masked_positions"][row][used], columns)
+        np.testing.assert_array_equal(found["masked_labels"][row][used], ids[row, columns])
+        assert not found["masked_labels"][row][~used].any()
+    assert (found["token_ids"] == ids).all()  # nothing is masked
+
+
+@pytest.mark.parametrize("partial", [6.0, 7.0])
+def test_laws_on_100_000_draws(partial):
+    rows, length = 1600, 64
+    ids = full_rows(rows, length)
+    found = permuted(ids, partial)
+    guessed = found["order"] >= 0
+    count = round((length - 2) / partial)
+    np.testing.assert_array_equal(guessed.sum(-1), count)
+    # Every ordinary place alike, but for the ends, which fewer spans reach.
+    places = guessed.mean(0)[1:-1]
+    assert guessed[:, [0, -1]].sum() == 0
+    assert np.abs(places[8:-8] / places[8:-8].mean() - 1).max() < 0.25
+    # Each order of two guesses is as likely: which of a row's first two comes first.
+    columns = found["masked_positions"][:, :2]
+    first = np.take_along_axis(found["order"], columns, 1)
+    assert abs((first[:, 0] < first[:, 1]).mean() - 0.5) < 0.05
+    # And every rank at every place among the guessed.
+    ranks = np.take_along_axis(found["order"], found["masked_positions"][:, :count], 1)
+    assert np.abs(ranks.mean(0) - (count - 1) / 2).max() < 0.3
+    # 102,400 tokens; p(n) ~ 1/n on 1 to 5, of which the last ones of a row are cut off.
+    edges = np.diff(np.pad(guessed.astype(int), ((0, 0), (1, 1))), axis=1)
+    runs = np.flatnonzero(edges.ravel() == -1) - np.flatnonzero(edges.ravel() == 1)
+    assert 1.5 < runs.mean() < 3.5 and (runs == 1).mean() > (runs == 2).mean()
+
+
+def test_sums_are_those_of_the_guessed_tokens():
+    config = tiny(positions="transformer_xl", embedding_norm=False, num_layers=2)
+    network, objective = built(TwoStreamModel, config, 6), PermutationObjective()
+    network.keep_memory(4)
+    ids = full_rows(4, 24)
+    features = {"token_ids": ids, "previous_ids": ids, "starts": np.zeros(4, bool)}
+    rows = tf.data.Dataset.from_tensors(features)
+    [batch] = objective.dataset(rows, MaskingConfig(), VOCABULARY, seed=0)
+    found = floats(objective(network, batch, training=False))
+    logits = numpy_of(network(batch)["masked_language"])
+    weights = batch["masked_weights"].numpy()
+    nll = nll_of(logits, batch["masked_labels"].numpy()) * weights
+    assert found["nll_sum"] == pytest.approx(nll.sum(), rel=1e-4)
+    assert found["weight"] == weights.sum() == 4 * 4

@@ -5,25 +5,19 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig, mask_tokens
-from tests.objectives.toy import CHOICES, MASK, SPECIAL, ToyVocabulary, full_rows, ragged_rows
+from tests.objectives.toy import (
+    CHOICES,
+    MASK,
+    SPECIAL,
+    VOCABULARY,
+    ToyVocabulary,
+    full_rows,
+    masked,
+    masked_at,
+    ragged_rows,
+)
 
 SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
-VOCABULARY = ToyVocabulary()
-
-
-def masked(token_ids, config=None, seed=SEED, vocabulary=VOCABULARY, **more):
-    batch = {"token_ids": tf.constant(token_ids), **more}
-    seed = tf.constant(seed, tf.int64)
-    batch = mask_tokens(batch, seed, config or MaskingConfig(), vocabulary)
-    return {name: tensor.numpy() for name, tensor in batch.items()}
-
-
-def chosen(batch):
-    """`(B, L)` bool: where the masked positions are."""
-    rows, columns = np.nonzero(batch["masked_weights"])
-    where = np.zeros(batch["token_ids"].shape, bool)
-    where[rows, batch["masked_positions"][rows, columns]] = True
-    return where
 
 
 def assert_share(hits, draws, probability, what):
@@ -41,7 +35,7 @@ def many():
 
 def test_fates_are_80_10_10_on_100_000_draws(many):
     original, batch = many
-    where = chosen(batch)
+    where = masked_at(batch)
     now, before = batch["token_ids"][where], original[where]
     assert len(now) == 1400 * round(0.15 * 510) > 100_000
     assert_share((now == MASK).sum(), len(now), 0.8, "[MASK]")
@@ -52,7 +46,7 @@ def test_fates_are_80_10_10_on_100_000_draws(many):
 
 def test_random_pieces_are_uniform_over_the_ordinary_ones():
     batch = masked(full_rows(1400, 512), MaskingConfig(mask=0.0, random=1.0))
-    drawn = np.bincount(batch["token_ids"][chosen(batch)], minlength=64)
+    drawn = np.bincount(batch["token_ids"][masked_at(batch)], minlength=64)
     assert drawn[: len(SPECIAL)].sum() == 0
     assert drawn[VOCABULARY.pieces :].sum() == 0  # rows that only pad the table
     assert drawn.sum() > 100_000
@@ -61,7 +55,7 @@ def test_random_pieces_are_uniform_over_the_ordinary_ones():
 
 def test_every_ordinary_position_is_as_likely(many):
     _, batch = many
-    counts = chosen(batch).sum(axis=0)
+    counts = masked_at(batch).sum(axis=0)
     assert counts[0] == counts[-1] == 0
     # Without replacement the counts vary by 1 - 76/510 of what independent draws would.
     share = 76 / 510
@@ -72,8 +66,8 @@ def test_every_ordinary_position_is_as_likely(many):
 def test_plain_replacement_masks_all_that_it_chooses():
     original = full_rows(50, 64)
     batch = masked(original, MaskingConfig(mask=1.0, random=0.0))
-    np.testing.assert_array_equal(batch["token_ids"] == MASK, chosen(batch))
-    assert chosen(batch).sum(axis=1).tolist() == [round(0.15 * 62)] * 50
+    np.testing.assert_array_equal(batch["token_ids"] == MASK, masked_at(batch))
+    assert masked_at(batch).sum(axis=1).tolist() == [round(0.15 * 62)] * 50
 
 
 def test_positions_labels_and_the_rest_of_the_row():
@@ -81,7 +75,9 @@ def test_positions_labels_and_the_rest_of_the_row():
     segments = tf.constant(np.arange(1200, dtype="int32").reshape(30, 40))
     batch = masked(original, segment_ids=segments)
     np.testing.assert_array_equal(batch["segment_ids"], segments)
-    np.testing.assert_array_equal(batch["token_ids"][~chosen(batch)], original[~chosen(batch)])
+    np.testing.assert_array_equal(
+        batch["token_ids"][~masked_at(batch)], original[~masked_at(batch)]
+    )
     assert batch["masked_weights"].dtype == np.float32
     for row in range(30):
         count = int(batch["masked_weights"][row].sum())
@@ -99,7 +95,7 @@ def test_the_number_masked_is_exact_and_never_a_special_token(rate):
     ordinary = ~np.isin(original, SPECIAL)
     config = MaskingConfig(rate=rate)
     for seed in range(5):
-        where = chosen(masked(original, config, seed=(0, seed)))
+        where = masked_at(masked(original, config, seed=(0, seed)))
         assert not (where & ~ordinary).any()
         for count, n in zip(where.sum(axis=1), ordinary.sum(axis=1), strict=True):
             assert count == (max(1, round(rate * n)) if n else 0)
@@ -107,7 +103,7 @@ def test_the_number_masked_is_exact_and_never_a_special_token(rate):
 
 def test_the_number_masked_may_be_rounded_up():
     config = MaskingConfig(round_up=True)
-    counts = chosen(masked(ragged_rows(range(1, 41), 43), config)).sum(axis=1)
+    counts = masked_at(masked(ragged_rows(range(1, 41), 43), config)).sum(axis=1)
     assert counts.tolist() == [-(-15 * n // 100) for n in range(1, 41)]
 
 
@@ -115,18 +111,8 @@ def test_padding_and_the_mask_are_special_even_if_the_vocabulary_forgets_them():
     original = ragged_rows([10, 20], 30)
     original[1, 5] = MASK
     vocabulary = ToyVocabulary(special_ids=(2, 3))
-    where = chosen(masked(original, MaskingConfig(rate=1.0), vocabulary=vocabulary))
+    where = masked_at(masked(original, MaskingConfig(rate=1.0), vocabulary=vocabulary))
     np.testing.assert_array_equal(where, ~np.isin(original, (0, 2, 3, MASK)))
-
-
-def test_same_seed_same_mask_other_seed_other_mask():
-    original = full_rows(8, 64)
-    first, second = masked(original), masked(original)
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name])
-    for seed in ((3, 8), (4, 7), (7, 3)):
-        other = masked(original, seed=seed)
-        assert (chosen(other) != chosen(first)).any(axis=1).all(), seed
 
 
 def test_in_a_graph_as_outside_it():
@@ -207,7 +193,7 @@ def test_spans_say_what_is_around_them():
     original = full_rows(40, 64)
     original[:, 30:33] = SPECIAL[1]
     batch = masked(original, MaskingConfig(rate=0.3, choice="spans"))
-    where = chosen(batch)
+    where = masked_at(batch)
     for row in range(40):
         count = int(batch["masked_weights"][row].sum())
         for name in ("left_boundaries", "right_boundaries", "span_positions"):
@@ -253,7 +239,7 @@ def static_masks(duplicates, epochs=12, rows=12, seed=0):
     dataset = OBJECTIVE.dataset(dataset, config, VOCABULARY, seed=1, start_step=5)
     assert dataset.element_spec["masked_positions"].shape == (3, 16)
     assert not {"row_number", "epoch"} & set(dataset.element_spec)
-    masks = np.concatenate([chosen(one) for one in dataset.as_numpy_iterator()])
+    masks = np.concatenate([masked_at(one) for one in dataset.as_numpy_iterator()])
     found = np.zeros((epochs, rows, 64), bool)
     found[batch["epoch"], numbers] = masks
     return found
@@ -284,15 +270,6 @@ def test_static_masks_want_numbers_of_rows():
     dataset = tf.data.Dataset.from_tensors({"token_ids": full_rows(2, 64)})
     with pytest.raises(ValueError, match="need epoch and row_number in every batch"):
         OBJECTIVE.dataset(dataset, MaskingConfig(duplicates=10), VOCABULARY, 0)
-
-
-@pytest.mark.parametrize(
-    ("n", "nearest", "up"),
-    [(0, 0, 0), (1, 1, 1), (9, 1, 2), (10, 2, 2), (20, 3, 3), (22, 3, 4), (126, 19, 19)],
-)
-def test_how_many_of_n_tokens_are_masked(n, nearest, up):
-    assert MaskingConfig().counts(200)[n] == nearest
-    assert MaskingConfig(round_up=True).counts(200)[n] == up
 
 
 def test_rounding_errors_mask_no_token_more():

@@ -4,9 +4,14 @@ import tensorflow as tf
 from scipy.special import log_softmax
 
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
-from macaron_tf.objectives import TranslationObjective, label_smoothed_cross_entropy, shift_right
-from tests.harness import ids, normal
-from tests.objectives.toy import check_compiles, loss_and_gradients, nll_of
+from macaron_tf.objectives import (
+    DenoisingObjective,
+    TranslationObjective,
+    label_smoothed_cross_entropy,
+    shift_right,
+)
+from tests.harness import built, ids, normal, numpy_of
+from tests.objectives.toy import floats, nll_of
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -43,42 +48,23 @@ def test_shift_right_starts_with_bos():
     np.testing.assert_array_equal(shift_right(tf.constant([[5, 6, 3, 0]])), [[2, 5, 6, 3]])
 
 
-@pytest.fixture(scope="module")
-def network():
+@pytest.mark.parametrize("objective", [TranslationObjective(), DenoisingObjective()])
+def test_only_real_target_tokens_count(objective):
     drops = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-    model = EncoderDecoder(EncoderDecoderConfig(24, 16, 32, 2, 1, 1, block="macaron", **drops))
-    model.build()
-    return model
-
-
-def batch():
+    config = EncoderDecoderConfig(24, 16, 32, 2, 1, 1, block="macaron", **drops)
+    network = built(EncoderDecoder, config)
     source, target = ids(3, 6), ids(3, 5, seed=1)
     target[:, -1] = 3
     target[1, 3:] = [3, 0]
-    target[2] = 0  # a row of padding
-    source[2] = 0
-    return {"source": tf.constant(source), "target": tf.constant(target)}
-
-
-def test_only_real_target_tokens_count(network):
-    sums = TranslationObjective()(network, batch(), training=False)
-    assert float(sums["weight"]) == 5 + 4
-    assert float(sums["source_tokens"]) == 12
-    logits = network({"source": batch()["source"], "target": shift_right(batch()["target"])})
-    labels = batch()["target"].numpy()
-    expected = nll_of(logits, labels)[labels != 0].sum()
-    assert float(sums["nll_sum"]) == pytest.approx(expected, rel=1e-5)
-    assert 0 <= float(sums["correct_sum"]) <= 9
-
-
-def test_skipping_padding_changes_nothing_but_the_work(network):
-    gradients = []
-    for skip in (True, False):
-        objective = TranslationObjective(skip_padding=skip)
-        gradients.append(loss_and_gradients(objective, network, batch()))
-    for a, b in zip(*gradients, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-4)
-
-
-def test_static_shapes_compile_under_xla(network):
-    check_compiles(TranslationObjective(skip_padding=False), network, batch())
+    source[2] = target[2] = 0  # a row of padding
+    batch = {"source": tf.constant(source), "target": tf.constant(target)}
+    sums = floats(objective(network, batch, training=False))
+    assert (sums["weight"], sums["source_tokens"]) == (5 + 4, 12)
+    logits = network({"source": source, "target": shift_right(batch["target"])})
+    assert sums["nll_sum"] == pytest.approx(nll_of(logits, target)[target != 0].sum(), rel=1e-5)
+    right = numpy_of(logits).argmax(-1) == target
+    assert sums["correct_sum"] == right[target != 0].sum()
+    smoothing = getattr(objective, "label_smoothing", 0.0)
+    real = target != 0
+    loss, _ = label_smoothed_cross_entropy(logits[real], target[real], smoothing)
+    assert sums["loss_sum"] == pytest.approx(numpy_of(loss).sum(), rel=1e-5)

@@ -2,25 +2,29 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.models import EncoderConfig
-from macaron_tf.training.fit_model import FitModel
+from macaron_tf.objectives import MaskingConfig, mask_tokens
 
 UNK, CLS, SEP, MASK = 1, 2, 3, 4
 CHOICES = ("tokens", "whole_words", "ngrams", "spans")
 SPECIAL = (0, UNK, CLS, SEP, MASK)
 
 
+STOP = 9
+
+
 @dataclasses.dataclass(frozen=True)
 class ToyVocabulary:
-    """Ids 0 to 4 are special; the last `continuing` pieces continue a word."""
+    """Ids 0 to 4 are special, 9 is the full stop; the last `continuing` pieces continue a word."""
 
     pieces: int = 60
     continuing: int = 0
     mask_id: int = MASK
+    cls_id: int = CLS
+    sep_id: int = SEP
     special_ids: tuple[int, ...] = SPECIAL
 
     @property
@@ -29,6 +33,14 @@ class ToyVocabulary:
 
     def word_starts(self) -> np.ndarray:
         return np.arange(self.size) < self.pieces - self.continuing
+
+    def encode_lines(self, lines):
+        return [[10] * (len(line) - 1) + [STOP] for line in lines]
+
+
+VOCABULARY = ToyVocabulary()
+# Ids 5 to 44 begin a word and 45 to 59 go on with it.
+WORD_VOCABULARY = ToyVocabulary(continuing=15)
 
 
 def full_rows(rows: int, length: int, pieces: int = 60, seed: int = 0) -> np.ndarray:
@@ -48,10 +60,6 @@ def ragged_rows(lengths, length: int, pieces: int = 60, seed: int = 0) -> np.nda
         row[first] = row[count + 2] = SEP
         row[count + 3 :] = 0
     return ids
-
-
-# Ids 5 to 44 begin a word and 45 to 59 go on with it.
-WORD_VOCABULARY = ToyVocabulary(continuing=15)
 
 
 def words_of(sizes, seed=0):
@@ -80,23 +88,6 @@ def word_numbers(row):
     return np.where(row < 5, -1, np.cumsum(starts))
 
 
-STOP = 9
-
-
-@dataclasses.dataclass(frozen=True)
-class TextVocabulary(ToyVocabulary):
-    """Id 9 is the full stop."""
-
-    cls_id: int = CLS
-    sep_id: int = SEP
-
-    def encode_lines(self, lines):
-        return [[10] * (len(line) - 1) + [STOP] for line in lines]
-
-
-TEXT_VOCABULARY = TextVocabulary()
-
-
 def texts(lengths, room: int, first: int = 10) -> np.ndarray:
     """Texts `first`, `first` + 1, ... of so many tokens: `(B, R)` int32."""
     columns = np.arange(room)
@@ -114,7 +105,6 @@ def rows_of(text: np.ndarray) -> np.ndarray:
 
 
 V = 64
-VOCABULARY = ToyVocabulary()
 
 
 def tiny(**overrides) -> EncoderConfig:
@@ -159,20 +149,34 @@ def loss_and_gradients(objective, network, batch, training=False) -> list[tf.Ten
     return [loss, *map(tf.convert_to_tensor, found)]
 
 
-def check_compiles(objective, network, batch, tolerance: float = 1e-4) -> None:
-    """Checks that XLA gives the loss of training and its gradients as plain TensorFlow does."""
-
-    def step(batch):
-        return loss_and_gradients(objective, network, batch, training=True)
-
-    compiled = tf.function(step, autograph=False, jit_compile=True)(batch)
-    for ours, theirs in zip(compiled, step(batch), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+def masked(token_ids, config=None, seed=(3, 7), vocabulary=VOCABULARY, **more) -> dict:
+    """A batch of `mask_tokens`, in NumPy."""
+    batch = {"token_ids": tf.constant(token_ids), **more}
+    seed = tf.constant(seed, tf.int64)
+    batch = mask_tokens(batch, seed, config or MaskingConfig(), vocabulary)
+    return {name: tensor.numpy() for name, tensor in batch.items()}
 
 
-def fitted(network, objective, masking, jit_compile=False, **more) -> tuple[FitModel, dict]:
-    """A network trained for 2 x 8 updates on four rows, and its history."""
-    dataset = objective.dataset(rows([20] * 4, batch=2, **more), masking, VOCABULARY, seed=0)
-    model = FitModel(network, objective)
-    model.compile(keras.optimizers.Adam(1e-2), jit_compile=jit_compile)
-    return model, model.fit(dataset, steps_per_epoch=8, epochs=2, verbose=0).history
+def masked_at(batch) -> np.ndarray:
+    """`(B, L)` bool: where the masked positions are."""
+    rows, columns = np.nonzero(batch["masked_weights"])
+    where = np.zeros(batch["token_ids"].shape, bool)
+    where[rows, batch["masked_positions"][rows, columns]] = True
+    return where
+
+
+def expected_lengths(law, budget: int) -> np.ndarray:
+    """How many of each length 0, 1, ... are drawn until the budget is spent, the last cut off.
+
+    Args:
+        law: the probability of each length.
+        budget: the sum of the lengths.
+    """
+    counts = np.zeros((budget + 1, len(law)))  # by what is left
+    for left in range(1, budget + 1):
+        for length, probability in enumerate(law[1:], 1):
+            counts[left] += probability * counts[max(left - length, 0)]
+            counts[left, min(length, left)] += probability
+        counts[left, 0] += law[0]
+        counts[left] /= 1 - law[0]
+    return counts[budget]

@@ -1,16 +1,22 @@
+"""Corrupted text: T5's spans behind sentinels, and BART's noises."""
+
 import collections
 import itertools
 import math
 
-import keras
 import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.models import EncoderDecoder, catalog
 from macaron_tf.objectives import MaskingConfig
+from macaron_tf.objectives.corruption import (
+    SENTINELS,
+    SpanCorruptionConfig,
+    SpanCorruptionObjective,
+    hidden_spans,
+)
 from macaron_tf.objectives.denoising import (
     DenoisingConfig,
     DenoisingObjective,
@@ -19,20 +25,107 @@ from macaron_tf.objectives.denoising import (
     rotate,
     shuffle_sentences,
 )
-from macaron_tf.training.fit_model import FitModel
 from tests.objectives.toy import (
     MASK,
     STOP,
-    TEXT_VOCABULARY,
-    TextVocabulary,
-    floats,
-    nll_of,
+    VOCABULARY,
+    WORD_VOCABULARY,
+    ToyVocabulary,
+    expected_lengths,
     rows_of,
     text_rows,
     texts,
 )
 
-EOS = 3
+EOS, FIRST = 3, VOCABULARY.size
+
+
+def pair_of(objective, rows, vocabulary=VOCABULARY):
+    """Source and target of rows `[CLS] text [SEP]`, `(B, L)`."""
+    dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
+    [batch] = objective.dataset(dataset, MaskingConfig(), vocabulary, seed=1)
+    return batch["source"].numpy(), batch["target"].numpy()
+
+
+def joined(source, target) -> list[int]:
+    """The text again: each sentinel of the source gives way to what follows it in the target."""
+    spans, key = {}, None
+    for one in target[target != 0][:-1]:
+        if one >= FIRST:
+            key = int(one)
+            spans[key] = []
+        else:
+            spans[key].append(int(one))
+    whole = []
+    for one in source[source != 0][:-1]:
+        whole += spans.pop(int(one)) if one >= FIRST else [int(one)]
+    assert not spans
+    return whole
+
+
+def test_lengths_are_those_of_the_paper():
+    config = SpanCorruptionConfig()
+    assert config.text_length(512) == 568
+    assert config.lengths(568) == (512, 114)
+    assert config.counts(568) == (85, 28)
+    assert [config.counts(n) for n in (0, 1, 2, 3, 20)] == [(0, 0), (0, 0), (1, 1), (1, 1), (3, 1)]
+
+
+def test_full_rows_fit_exactly_and_nothing_is_lost():
+    text = texts([568, 568], 568, first=10)
+    source, target = pair_of(SpanCorruptionObjective(), rows_of(text))
+    assert source.shape == (2, 512) and target.shape == (2, 114)
+    assert (source[:, -1] == EOS).all() and (target[:, -1] == EOS).all()
+    assert (source[0] != source[1]).any()  # each row by itself
+    small = texts([60, 23, 2, 1, 0], 60, first=5)
+    small[small != 0] = 5 + small[small != 0] % 50
+    sources, targets = pair_of(SpanCorruptionObjective(), rows_of(small))
+    for source, target, text, length in zip(sources, targets, small, [60, 23, 2], strict=False):
+        assert joined(source, target) == text[:length].tolist()
+        hidden, spans = SpanCorruptionConfig().counts(length)
+        assert (source != 0).sum() == length - hidden + spans + 1
+        assert (target != 0).sum() == hidden + spans + 1
+        for ids in (target, source):
+            np.testing.assert_array_equal(ids[ids >= FIRST], FIRST + np.arange(spans))
+    assert not sources[3:].any() and not targets[3:].any()
+
+
+def test_every_partition_is_as_likely_on_100_000_draws():
+    """4 hidden and 8 seen tokens in 3 spans: 3 x 21 ways, each of them 1 in 63."""
+    config = SpanCorruptionConfig(rate=1 / 3, mean_span=4 / 3)
+    assert config.counts(12) == (4, 3)
+    text = tf.constant(texts([12] * 100_000, 12))
+    hidden = hidden_spans(text, tf.constant([3, 4]), config).numpy()
+    assert not hidden[:, 0].any() and hidden[:, -1].all()  # a span that is seen first
+
+    def cuts(items):
+        ends = itertools.combinations(range(1, items), 2)
+        return [(a, b - a, items - b) for a, b in ends]
+
+    known = {}
+    for seen, gone in itertools.product(cuts(8), cuts(4)):
+        row = np.concatenate([[False] * a + [True] * b for a, b in zip(seen, gone, strict=True)])
+        known[row.tobytes()] = 0
+    assert len(known) == 63
+    for row in hidden:
+        known[row.tobytes()] += 1
+    assert scipy.stats.chisquare(list(known.values())).pvalue > 1e-4
+
+
+def test_bad_input_is_named():
+    with pytest.raises(
+        UserError, match=r"corruption\.rate=1.0 must be a number above 0 and below 1"
+    ):
+        SpanCorruptionConfig(rate=1.0)
+    with pytest.raises(UserError, match="mean_span=.* must be a number of at least 1"):
+        SpanCorruptionConfig(mean_span=0.5)
+    long = SpanCorruptionObjective(config=SpanCorruptionConfig(mean_span=1))
+    with pytest.raises(UserError, match=f"there are {SENTINELS} sentinels"):
+        long.corruption(VOCABULARY, 1000)
+    other = ToyVocabulary(cls_id=101)
+    rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(texts([3], 3))})
+    with pytest.raises(UserError, match="at ids 101 and 3, an encoder-decoder needs 2 and 3"):
+        SpanCorruptionObjective().dataset(rows, MaskingConfig(), other, 0)
 
 
 def test_lengths_follow_poissons_law_until_the_budget_is_spent():
@@ -43,15 +136,7 @@ def test_lengths_follow_poissons_law_until_the_budget_is_spent():
     law = scipy.stats.poisson(3).pmf(np.arange(20))
     first = np.bincount(lengths[:, 0], minlength=20)[:12]
     assert scipy.stats.chisquare(first, first.sum() * law[:12] / law[:12].sum()).pvalue > 1e-4
-    # The expected counts: lengths, 0 included, are drawn until the last one is cut off.
-    counts = np.zeros((budget + 1, 20))
-    for left in range(1, budget + 1):
-        for length, probability in enumerate(law[1:], 1):
-            counts[left] += probability * counts[max(left - length, 0)]
-            counts[left, min(length, left)] += probability
-        counts[left, 0] += law[0]
-        counts[left] /= 1 - law[0]
-    expected = (len(lengths) * counts[budget])[:12]
+    expected = (len(lengths) * expected_lengths(law, budget))[:12]
     found = np.bincount(lengths[drawn], minlength=20)[:12]
     assert found.sum() > 100_000
     statistic = ((found - expected) ** 2 / expected).sum()
@@ -83,18 +168,14 @@ def words_in(ids) -> list[tuple]:
 
 
 def test_spans_are_of_whole_words_behind_one_mask_each():
-    vocabulary = TextVocabulary(continuing=15)
     rows = text_rows(200, 66)
     rows[0, 5:] = 0
     rows[0, 4] = 3
     objective = DenoisingObjective(config=DenoisingConfig(shuffling=0))
-    dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
-    [batch] = objective.dataset(dataset, MaskingConfig(), vocabulary, 3)
-    assert batch["source"].shape == batch["target"].shape == (200, 65)
+    sources, targets = pair_of(objective, rows, WORD_VOCABULARY)
+    assert sources.shape == targets.shape == (200, 65)
     hidden_words = masks = 0
-    for row, source, target in zip(
-        rows, batch["source"].numpy(), batch["target"].numpy(), strict=True
-    ):
+    for row, source, target in zip(rows, sources, targets, strict=True):
         text = row[row != 0][1:-1]
         np.testing.assert_array_equal(target[target != 0], [*text, EOS])
         assert source[source != 0][-1] == EOS
@@ -145,14 +226,6 @@ ALONE = {
 }
 
 
-def noised(text, **shares):
-    config = DenoisingConfig(**{**dict.fromkeys(ALONE, 0.0), **shares})
-    rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(text)}).repeat()
-    objective = DenoisingObjective(config=config)
-    [batch] = objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 1).take(1)
-    return batch["source"].numpy(), batch["target"].numpy()
-
-
 @pytest.mark.parametrize("noise", [*ALONE, "all"])
 def test_noises_alone_and_together(noise):
     text = texts([40, 21, 0], 40)
@@ -162,7 +235,8 @@ def test_noises_alone_and_together(noise):
         shares = {"rotation": 1.0, "shuffling": 1.0, **share}
     else:
         shares = {noise: share.get(noise, 1.0)}
-    source, target = noised(text, **shares)
+    config = DenoisingConfig(**{**dict.fromkeys(ALONE, 0.0), **shares})
+    source, target = pair_of(DenoisingObjective(config=config), rows_of(text))
     np.testing.assert_array_equal(target[:, :-1][text != 0], text[text != 0])
     assert (target[[0, 1], [40, 21]] == EOS).all()
     assert not source[2].any() and not target[2].any()
@@ -172,35 +246,8 @@ def test_noises_alone_and_together(noise):
         if noise != "all":
             assert ALONE[noise](text[row][text[row] != 0], found[:-1])
     assert (source[:, :-1] != text).any()
-    same, _ = noised(text, **shares)
+    same, _ = pair_of(DenoisingObjective(config=config), rows_of(text))
     np.testing.assert_array_equal(source, same)
-
-
-@pytest.mark.parametrize("trained", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_sums_are_those_of_the_target_and_training_lowers_the_loss(trained):
-    shapes = {"vocab_size": 64, "hidden_dim": 16, "feed_forward_dim": 96, "num_heads": 2}
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dropout": 0.0}
-    config = catalog.config("bart_tiny", **shapes, **layers, attention_dropout=0.0)
-    network = EncoderDecoder(config)
-    network.build()
-    text = texts([20, 13, 0], 20)
-    rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(text)}).repeat()
-    objective = DenoisingObjective(skip_padding=False)
-    dataset = objective.dataset(rows, MaskingConfig(), TEXT_VOCABULARY, 1)
-    [batch] = dataset.take(1)
-    found = floats(objective(network, batch, training=False))
-    target = batch["target"].numpy()
-    before = np.concatenate([np.full((3, 1), 2), target[:, :-1]], axis=1)
-    logits = network({"source": batch["source"], "target": before})
-    nll = nll_of(logits, target)[target != 0].sum()
-    assert found["loss_sum"] == pytest.approx(nll, rel=1e-4)
-    assert found["weight"] == 21 + 14
-    if not trained:
-        return
-    model = FitModel(network, objective)
-    model.compile(keras.optimizers.Adam(1e-2), jit_compile=True)  # all shapes are static
-    history = model.fit(dataset, steps_per_epoch=8, epochs=2, verbose=0).history
-    assert history["nll"][1] < history["nll"][0]
 
 
 def test_bad_shares_are_named():

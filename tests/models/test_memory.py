@@ -1,0 +1,172 @@
+"""Models with a memory of earlier segments: Transformer-XL's, and XLNet's two streams."""
+
+import keras
+import numpy as np
+import pytest
+
+from macaron_tf.layers.relative_attention import Segment
+from macaron_tf.models import SegmentLanguageModel, TwoStreamModel
+from macaron_tf.models.memory import SegmentMemory
+from tests.harness import built, ids, normal, numpy_of
+from tests.objectives.toy import V, tiny
+
+XL = {"causal": True, "positions": "transformer_xl", "num_segments": 0, "embedding_norm": False}
+BLOCKS = ("transformer", "macaron", "swish_rnn")
+
+
+def language_model(memory_length=6, cutoffs=(), **overrides):
+    config = tiny(**{"num_layers": 2, "rnn_step_sizes": (2,), **XL, **overrides})
+    return built(SegmentLanguageModel, config, memory_length, cutoffs)
+
+
+def other_token(token_ids, row, column):
+    """The ids with another one in a row, or in all rows of a slice."""
+    changed = token_ids.copy()
+    changed[row, column] = (changed[row, column] - 4 + 1) % (V - 4) + 4
+    return changed
+
+
+def segments_of(model, token_ids, length, past=None):
+    """Logits of all segments, and the last past."""
+    past = model.init_memory(len(token_ids)) if past is None else past
+    found = []
+    for start in range(0, token_ids.shape[1], length):
+        segment = {"token_ids": token_ids[:, start : start + length]}
+        hidden, past = model.with_memory(segment, past)
+        found.append(numpy_of(model.logits(hidden)))
+    return np.concatenate(found, 1), past
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_memory_that_reaches_back_to_the_start_is_the_whole_text(block, norm):
+    token_ids = ids(2, 18, vocab_size=V)
+    model = language_model(memory_length=18, block=block, norm=norm)
+    found, _ = segments_of(model, token_ids, 6)
+    np.testing.assert_allclose(found, numpy_of(model({"token_ids": token_ids})), atol=1e-4)
+
+
+@pytest.mark.parametrize("cutoffs", [(), (16, 40)])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_streaming_and_reading_are_segments_of_one_token(block, cutoffs):
+    token_ids = ids(2, 9, vocab_size=V)
+    model = language_model(memory_length=4, block=block, cutoffs=cutoffs)
+    expected, _ = segments_of(model, token_ids, 1)
+    context, cache = model.init_decode(2, 1, max_length=100)
+    read = model.prefill(token_ids[:, :3], 0, context, cache)
+    read = model.prefill(token_ids[:, 3:8], 3, context, read)
+    for t in range(9):
+        logits, cache = model.decode_step(token_ids[:, t : t + 1], t, context, cache)
+        np.testing.assert_allclose(numpy_of(logits)[:, 0], expected[:, t], atol=1e-4)
+    # Behind five tokens at once, more than the memory holds.
+    found, read = model.decode_step(token_ids[:, 8:], 8, context, read)
+    np.testing.assert_allclose(numpy_of(found), numpy_of(logits), atol=1e-4)
+    for one, other in zip(keras.tree.flatten(read), keras.tree.flatten(cache), strict=True):
+        np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-5)
+    shapes = [tuple(t.shape) for t in keras.tree.flatten(cache)]
+    assert shapes == [tuple(t.shape) for t in keras.tree.flatten(model.init_decode(2, 1)[1])]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_no_token_leaks_backwards_through_the_memory(block):
+    token_ids = ids(2, 12, vocab_size=V)
+    model = language_model(block=block)
+    found, _ = segments_of(model, token_ids, 4)
+    for t in (1, 4, 7, 8):
+        other, _ = segments_of(model, other_token(token_ids, slice(None), t), 4)
+        np.testing.assert_array_equal(other[:, :t], found[:, :t])
+        assert np.abs(other[:, t] - found[:, t]).max() > 1e-4
+
+
+def test_memories_are_no_weights():
+    model = language_model()
+    before = len(model.variables)
+    model.keep_memory(3)
+    assert len(model.variables) == before
+    assert set(model.memories) == {"training", "evaluation"}
+
+
+def test_a_memory_is_kept_but_where_a_text_begins():
+    model = language_model()
+    memory = SegmentMemory(model.init_memory(2))
+    _, past = model.with_memory({"token_ids": ids(2, 5, vocab_size=V)}, memory.read())
+    memory.write(past)
+    for held, new in zip(keras.tree.flatten(memory.read()), keras.tree.flatten(past), strict=True):
+        np.testing.assert_array_equal(numpy_of(held), numpy_of(new))
+    for held in keras.tree.flatten(memory.read(np.array([True, False]))):
+        assert not numpy_of(held)[0].any() and numpy_of(held)[1].any()
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="positions='transformer_xl'"):
+        SegmentLanguageModel(tiny(causal=True), 4)
+    with pytest.raises(ValueError, match="memory_length=0"):
+        SegmentLanguageModel(tiny(**XL), 0)
+    with pytest.raises(ValueError, match="not gmlp"):
+        tiny(block="gmlp", **XL)
+
+
+L = 7
+
+
+def two_streams(**overrides):
+    options = {"positions": "transformer_xl", "embedding_norm": False, "num_layers": 2}
+    return built(TwoStreamModel, tiny(**options, **overrides), 5)
+
+
+def inputs_of(guessed=(1, 3, 4), seed=0):
+    """Two rows whose tokens at `guessed` come in an order of each row's own."""
+    order = np.full((2, L), -1, "int32")
+    rng = np.random.default_rng(seed)
+    for row in order:
+        row[list(guessed)] = rng.permutation(len(guessed))
+    return {
+        "token_ids": ids(2, L, vocab_size=V),
+        "segment_ids": np.array([[0, 0, 0, 0, 1, 1, 1]] * 2, "int32"),
+        "order": order,
+        "masked_positions": np.array([guessed] * 2, "int32"),
+    }
+
+
+@pytest.mark.parametrize("block", ["transformer", "macaron"])
+def test_a_guess_sees_what_is_before_it_in_the_order_and_never_itself(block):
+    model, inputs = two_streams(block=block), inputs_of()
+    past = model.call(inputs_of(seed=1))["memory"]
+    found = model.call({**inputs, "memory": past})
+    for column in range(L):
+        token_ids = other_token(inputs["token_ids"], 0, column)
+        other = model.call({**inputs, "token_ids": token_ids, "memory": past})
+        order, positions = inputs["order"][0], inputs["masked_positions"][0]
+        moved = np.abs(numpy_of(other["query"]) - numpy_of(found["query"])).max(-1)
+        np.testing.assert_array_equal(moved[1], 0)
+        np.testing.assert_array_equal(moved[0] > 1e-6, order[column] < order[positions])
+        moved = np.abs(numpy_of(other["content"]) - numpy_of(found["content"])).max(-1)
+        np.testing.assert_array_equal(moved[0] > 1e-6, order[column] <= order)
+
+
+def test_the_content_stream_of_given_tokens_is_the_encoder():
+    model, inputs = two_streams(), inputs_of()
+    inputs["order"] = np.full((2, L), -1, "int32")
+    encoded = model.encoder({name: inputs[name] for name in ("token_ids", "segment_ids")})
+    outputs = model(inputs)
+    assert outputs["masked_language"].shape == (2, 3, V)
+    np.testing.assert_allclose(numpy_of(outputs["content"]), numpy_of(encoded), atol=1e-5)
+
+
+def test_the_memory_is_seen_by_both_streams():
+    model, inputs = two_streams(), inputs_of()
+    outputs = [
+        model({**inputs_of(seed=s), "memory": model.init_memory(2)})["memory"] for s in (1, 2)
+    ]
+    outputs[1] = [[Segment(normal(2, 5, 16), kept.seen)] for [kept] in outputs[1]]
+    one, two = (model({**inputs, "memory": past}) for past in outputs)
+    assert np.abs(numpy_of(one["query"]) - numpy_of(two["query"])).max() > 1e-3
+    for [kept] in one["memory"]:
+        np.testing.assert_array_equal(numpy_of(kept.seen), True)
+
+
+def test_what_tells_a_query_its_own_token_is_refused():
+    with pytest.raises(ValueError, match="would tell a query its own token"):
+        two_streams(block="swish_rnn")
+    with pytest.raises(ValueError, match="causal=False"):
+        two_streams(causal=True)

@@ -1,0 +1,163 @@
+"""Promises of every objective: exact sums, the same under XLA, exact resuming."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.models import GeneratorDiscriminator, PretrainingEncoder, generator_config
+from macaron_tf.objectives import (
+    DenoisingObjective,
+    MaskedLanguageObjective,
+    MaskingConfig,
+    PermutationObjective,
+    ReplacedTokenObjective,
+    SpanCorruptionObjective,
+)
+from macaron_tf.training.fit_model import FitModel
+from tests.harness import built
+from tests.objectives.toy import CHOICES, VOCABULARY, floats, full_rows, loss_and_gradients, tiny
+from tests.systems_toy import ELECTRA, SYSTEMS
+
+
+def case(name, block=None):
+    """The network, the objective, and a batch of a system."""
+    system = SYSTEMS[name]
+    keras.utils.set_random_seed(1)
+    network = system.network(block or system.blocks[0])
+    if not network.built:
+        network.build()
+    return network, system.objective, next(iter(system.batches()))
+
+
+def static(objective):
+    """The objective, scoring padding too: all shapes are static."""
+    if hasattr(objective, "skip_padding"):
+        return dataclasses.replace(objective, skip_padding=False)
+    return objective
+
+
+def fresh(network, batch):
+    """The network, with an empty memory for the batch's rows if it keeps one."""
+    if hasattr(network, "keep_memory"):
+        network.keep_memory(len(batch["token_ids"]))
+    return network
+
+
+# Systems whose objective no other has.
+NAMES = [name for name in SYSTEMS if name not in ("roberta", "xlm", "xlm_causal", "gpt2")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_add_up_over_rows_and_padding_adds_nothing(name):
+    """So replicas may share a batch, and padding may be scored or not."""
+    network, objective, batch = case(name)
+    padding = {key: tf.zeros_like(x[:1]) for key, x in batch.items()}
+    if name == "elmo":
+        padding["words"] -= 1
+
+    def sums(objective, batch):
+        return floats(objective(fresh(network, batch), batch, training=False))
+
+    whole = sums(objective, batch)
+    halves = [{key: x[rows] for key, x in batch.items()} for rows in (slice(1), slice(1, None))]
+    parts = [sums(objective, half) for half in halves]
+    added = {key: sum(part[key] for part in parts) for key in whole}
+    assert added == pytest.approx(whole, rel=1e-4)
+    assert set(sums(objective, padding).values()) == {0.0}
+    padded = {key: tf.concat([batch[key], padding[key]], axis=0) for key in batch}
+    assert sums(static(objective), padded) == pytest.approx(whole, rel=1e-4)
+    pair = [
+        loss_and_gradients(one, fresh(network, rows), rows, training=True)
+        for one, rows in ((objective, batch), (static(objective), padded))
+    ]
+    for plain, with_padding in zip(*pair, strict=True):
+        np.testing.assert_allclose(with_padding, plain, rtol=1e-4, atol=1e-5)
+
+
+COMPILED = [
+    ("albert", "transformer"),
+    ("gpt", "transformer"),
+    ("transformer_xl", "swish_rnn"),
+    ("question_answering", "transformer"),
+    ("triplets", "transformer"),
+    ("translation", "macaron"),
+    ("elmo", None),
+    ("tcn", "tcn"),
+    ("tcn", "gru"),
+]
+REST = sorted(set(NAMES) - {name for name, _ in COMPILED})
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [*COMPILED, *(pytest.param(name, None, marks=pytest.mark.slow) for name in REST)],
+)
+def test_xla_gives_the_same_loss_and_gradients(name, block):
+    network, objective, batch = case(name, block)
+
+    def step():
+        return loss_and_gradients(static(objective), network, batch, training=True)
+
+    fresh(network, batch)
+    compiled = tf.function(step, autograph=False, jit_compile=True)()
+    fresh(network, batch)
+    for ours, plain in zip(compiled, step(), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-4)
+
+
+NARROW = generator_config(tiny(), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "options", "metric"),
+    [
+        ("span_bert", PretrainingEncoder, {"span_boundary": True}, "span_boundary_loss"),
+        ("electra", GeneratorDiscriminator, {"generator_config": NARROW}, "replaced_loss"),
+    ],
+)
+def test_mixed_precision_learns_compiled_in_one_trace(name, kind, options, metric):
+    system, network = SYSTEMS[name], built(kind, tiny(), **options, dtype="mixed_bfloat16")
+    model = FitModel(network, static(system.objective))
+    model.compile(keras.optimizers.Adam(1e-2), jit_compile=True)
+    history = model.fit(system.batches(), steps_per_epoch=8, epochs=2, verbose=0).history
+    assert model.traces["train"] == 1
+    for falls in ("loss", "nll", metric):
+        assert history[falls][1] < history[falls][0], falls
+
+
+PREPARED = {
+    **{name: (MaskedLanguageObjective(), MaskingConfig(choice=name)) for name in CHOICES},
+    "replaced": (ReplacedTokenObjective(), ELECTRA),
+    "permutation": (PermutationObjective(), MaskingConfig()),
+    "span_corruption": (SpanCorruptionObjective(), MaskingConfig()),
+    "denoising": (DenoisingObjective(), MaskingConfig()),
+}
+
+
+def prepared(name, count, seed=1, start=0):
+    """Batches of the same four rows."""
+    objective, masking = PREPARED[name]
+    rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(4, 64)}).repeat()
+    dataset = objective.dataset(rows, masking, VOCABULARY, seed, start).take(count)
+    return list(dataset.as_numpy_iterator())
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_a_batch_is_of_its_seed_and_number_and_a_resumed_run_is_the_uninterrupted_one(name):
+    whole, resumed = prepared(name, 5), prepared(name, 2, start=3)
+    for expected, batch in zip(whole[3:], resumed, strict=True):
+        assert batch.keys() == expected.keys()
+        for feature in batch:
+            np.testing.assert_array_equal(batch[feature], expected[feature])
+    [other], decisive = prepared(name, 1, seed=2), ("masked_positions", "source")
+    if name == "replaced":
+        decisive = ("sampling_draws",)
+    [feature] = [feature for feature in decisive if feature in other]
+    seen = [*whole, other]
+    for number, one in enumerate(seen):
+        for another in seen[:number]:  # no row is masked, permuted or corrupted alike
+            assert one[feature].shape == another[feature].shape
+            assert (one[feature] != another[feature]).any(axis=1).all()
