@@ -238,7 +238,7 @@ def test_greedy_is_the_argmax_of_the_whole_model(kind):
             np.testing.assert_allclose(found["log_probs"][b, k], log_prob, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["transformer", "swish_rnn"])
 def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     model, rules = small(kind), Rules(Controls(0.8, 12, 0.9), END, barred)
     prompts = asked(limits=[N, 3, N])
@@ -264,10 +264,7 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     assert step.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "growing"),
-    [("transformer", True), ("transformer", False), ("macaron", True), ("swish_rnn", False)],
-)
+@pytest.mark.parametrize(("kind", "growing"), [("transformer", True), ("swish_rnn", False)])
 def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch, kind, growing):
     monkeypatch.setattr(sampling, "_CHUNK", 2)  # three tokens in two pieces
     model, prompts = small(kind), asked([[2, 7, 7, 8, 4, 6], [2, 5, 9, 11], [2, 5, 9, 11]])

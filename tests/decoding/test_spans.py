@@ -78,25 +78,16 @@ def test_the_best_window_decides():
     assert found["null"].tolist() == [-1.0, 3.0, 1.5]
     assert found["log_total"][0] == pytest.approx(np.log(np.exp(1) + np.exp(2)))
 
-    always = decided(found, None)
-    assert np.asarray(always["answered"]).tolist() == [True, False, True]
-    total = np.exp(1) + np.exp(2)
-    np.testing.assert_allclose(
-        always["probability"], [np.exp(2) / total, 0, np.exp(0.5 - 1)], rtol=1e-5
-    )
-    for threshold, answered in ((0.0, [True, False, False]), (1.0, [True, False, True])):
+    e = np.exp
+    total, with_none = e(1) + e(2), e(1) + e(2) + e(-1)
+    for threshold, answered, probability in (
+        (None, [True, False, True], [e(2) / total, 0, e(0.5) / e(1)]),
+        (0.0, [True, False, False], [e(2) / with_none, 1, e(1.5) / (e(1) + e(1.5))]),
+        (1.0, [True, False, True], [e(2) / with_none, 1, e(0.5) / (e(1) + e(1.5))]),
+    ):
         judged = decided(found, threshold)
         assert np.asarray(judged["answered"]).tolist() == answered
-    judged = decided(found, 0.0)
-    np.testing.assert_allclose(
-        judged["probability"],
-        [
-            np.exp(2) / (total + np.exp(-1)),
-            1,
-            np.exp(1.5) / (np.exp(1) + np.exp(1.5)),
-        ],
-        rtol=1e-5,
-    )
+        np.testing.assert_allclose(judged["probability"], probability, rtol=1e-5)
 
 
 def test_nan_is_seen():

@@ -21,7 +21,7 @@ class ToyTranslator(tf.Module):
         super().__init__()
         self.tag = tf.Variable(f"v{version}:")
 
-    @tf.function
+    @tf.function(input_signature=[WORDS])
     def translate(self, text):
         bad = tf.reduce_any(tf.equal(text, "FAIL"))
         with tf.control_dependencies([tf.debugging.assert_equal(bad, False, "a row says FAIL")]):
@@ -32,12 +32,19 @@ class ToyTranslator(tf.Module):
             "scores": tf.stack([-0.1 * length, -0.2 * length - 1.0], 1),  # (B, 2)
         }
 
-    @tf.function
+    @tf.function(input_signature=[WORDS, WORDS])
     def score(self, source, target):
         difference = tf.strings.length(source) - tf.strings.length(target)
         return {"log_probs": -tf.cast(tf.abs(difference), tf.float32)}
 
-    @tf.function
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 3], tf.int32),
+            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([None], tf.bool),
+            WORDS,
+        ]
+    )
     def numbers(self, ints, floats, flags, image_bytes):
         return {
             "total": tf.reduce_sum(ints, 1) + tf.cast(flags, tf.int32),
@@ -46,11 +53,11 @@ class ToyTranslator(tf.Module):
             "out_bytes": tf.strings.join([image_bytes, b"\xff"]),
         }
 
-    @tf.function
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
     def scalar(self, x):
         return {"y": x + 1.0}
 
-    @tf.function
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
     def slow(self, steps):
         limit = tf.reduce_max(steps)
         count = tf.while_loop(lambda i: i < limit, lambda i: [i + 1], [0])[0]
@@ -60,18 +67,8 @@ class ToyTranslator(tf.Module):
 def export_toy(folder: pathlib.Path, version: int) -> pathlib.Path:
     """Writes version `version` of the toy under `folder`."""
     toy = ToyTranslator(version)
-    signatures = {
-        "serving_default": toy.translate.get_concrete_function(text=WORDS),
-        "score": toy.score.get_concrete_function(source=WORDS, target=WORDS),
-        "numbers": toy.numbers.get_concrete_function(
-            ints=tf.TensorSpec([None, 3], tf.int32),
-            floats=tf.TensorSpec([None], tf.float32),
-            flags=tf.TensorSpec([None], tf.bool),
-            image_bytes=WORDS,
-        ),
-        "scalar": toy.scalar.get_concrete_function(x=tf.TensorSpec([], tf.float32)),
-        "slow": toy.slow.get_concrete_function(steps=tf.TensorSpec([None], tf.int32)),
-    }
+    signatures = {name: getattr(toy, name) for name in ("score", "numbers", "scalar", "slow")}
+    signatures["serving_default"] = toy.translate
     path = folder / str(version)
     tf.saved_model.save(toy, str(path), signatures=signatures)
     return path

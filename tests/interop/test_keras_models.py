@@ -99,13 +99,11 @@ def check_backbone(read, backbone, head=None):
     check_bert(read, hidden, expected["pooled_output"], logits)
 
 
-def masked_head(backbone, kind=keras_hub.layers.MaskedLMHead, **options):
-    head = kind(token_embedding=backbone.token_embedding, **options)
-    head.build((None, None, WIDTH))
+def shake_head(head, backbone):
+    """Draws a head's weights anew, but not the table that it shares with the backbone."""
     table = backbone.token_embedding.get_weights()
     shake(head)
     backbone.token_embedding.set_weights(table)
-    return head
 
 
 def tanh_form(x):
@@ -121,7 +119,9 @@ def test_a_keras_hub_bert_in_memory_agrees(backbone, activation, name, epsilon):
     head = None
     if name:
         options = {"intermediate_activation": activation, "layer_norm_epsilon": epsilon}
-        head = masked_head(backbone, **options)
+        head = keras_hub.layers.MaskedLMHead(token_embedding=backbone.token_embedding, **options)
+        head.build((None, None, WIDTH))
+        shake_head(head, backbone)
     read = import_keras_hub_bert(backbone, head)
     check_backbone(read, backbone, head)
     if head:
@@ -141,9 +141,8 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
     model = kind(backbone=backbone, preprocessor=preprocessor, **options)
     head = None
     if task == "BertMaskedLM":
-        head, table = model.masked_lm_head, backbone.token_embedding.get_weights()
-        shake(head)
-        backbone.token_embedding.set_weights(table)
+        head = model.masked_lm_head
+        shake_head(head, backbone)
     model.save_to_preset(str(tmp_path))
     read = read_keras_hub_bert(tmp_path)
     check_backbone(read, backbone, head)
