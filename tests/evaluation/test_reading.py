@@ -57,6 +57,8 @@ def test_questions_without_an_answer():
     found = score_answers(["x"], [[]], np.array([-5.0]))
     assert (found["best_f1"], found["best_f1_thresh"]) == (1, 0)
     assert "HasAns_f1" not in found
+    # A truth of articles alone is none.
+    assert "HasAns_f1" not in score_answers(["x"], [["the"]], np.array([-5.0]))
     # An empty answer to a question without one is right at any threshold.
     assert score_answers([""], [[]], np.array([-5.0]))["f1"] == 1
 

@@ -118,25 +118,21 @@ def test_examples_that_cannot_be_asked(task, examples, template, message):
     refuses(message, classification_prompts, get_task(task), examples, template)
 
 
-def test_tables_of_choices_and_of_answers(tmp_path):
-    file = tmp_path / "t.tsv"
-    file.write_text("question\tchoice1\tchoice2\tanswer\nsky?\tred\tblue\t2\n")
-    [prompt] = read_table(Source("tsv", str(file)), "all")
+def test_tables_of_choices_and_of_answers(table):
+    def read(*lines):
+        return read_table(Source.of(table(*lines)), "all")
+
+    [prompt] = read("question\tchoice1\tchoice2\tanswer", "sky?\tred\tblue\t2")
     assert prompt.choices == ("red", "blue") and prompt.label == 1
     assert prompt.query == "Question: sky?\nAnswer:" and prompt.answers == ("blue",)
-    file.write_text("answer\tquestion\nblue\tsky?\n")
-    [prompt] = read_table(Source("tsv", str(file)), "all")
+    [prompt] = read("answer\tquestion", "blue\tsky?")
     assert prompt.answers == ("blue",) and not prompt.choices
-    for text, words in (
-        ("question\tchoice1\tchoice2\n", "line 1: no column named 'answer'"),
-        ("question\tchoice1\tanswer\n", "line 1: one choice alone"),
-        ("question\tanswer\n", "no example"),
-        ("question\tanswer\na\n", "line 2: 1 columns"),
-        ("question\tanswer\na\t \n", "line 2: the text in column 'answer'"),
-        ("question\tchoice1\tchoice2\tanswer\na\tb\tc\t3\n", "1 to 2"),
-    ):
-        file.write_text(text)
-        refuses(words, read_table, Source("tsv", str(file)), "all")
+    refuses("line 1: no column named 'answer'", read, "question\tchoice1\tchoice2")
+    refuses("line 1: one choice alone", read, "question\tchoice1\tanswer")
+    refuses("1 to 2", read, "question\tchoice1\tchoice2\tanswer", "a\tb\tc\t3")
+
+
+def test_passages_whose_last_word_is_asked(tmp_path):
     file = tmp_path / "dev.txt.gz"
     file.write_bytes(gzip.compress(b"he ate the apple\n\nshe saw him\n"))
     prompts = read_last_words(Source("lambada", str(file)), "all")
