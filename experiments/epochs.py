@@ -20,7 +20,6 @@ from macaron_tf.settings import Count, Dropout
 from macaron_tf.training import TrainingResult
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.session import Validate
-from macaron_tf.training.updates import Objective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,7 +125,6 @@ def example_batches(
 def train_examples(
     run: Run,
     examples: EncodedExamples,
-    objective: Objective,
     validation: Callable[[keras.Model], Validate],
     init,
     strategy: tf.distribute.Strategy,
@@ -145,4 +143,4 @@ def train_examples(
         {"examples": len(rows)},
     )
     note = f", from {init.given}"
-    return train_run(run, data, objective, validation, strategy, init.copy_to, note=note)
+    return train_run(run, data, validation, strategy, init.copy_to, note=note)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
+from macaron_tf.objectives import Objective
 from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
@@ -70,6 +71,10 @@ class Recipe(Settings):
         """The catalog's configuration of the model, with fields replaced."""
         with naming("model"):
             return catalog.config(self.model, **options)
+
+    def make_objective(self, static_shapes: bool = False) -> Objective:
+        """The training objective; `static_shapes`: with none that depend on values, for a TPU."""
+        raise NotImplementedError
 
     def usage(self) -> dict[str, typing.Any]:
         """Fields of `macaron_tf.models.pretrained.Pretrained` about the network's use."""

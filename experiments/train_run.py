@@ -12,13 +12,10 @@ from experiments.run import Run
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import is_tpu
 from macaron_tf.io.paths import as_path
-from macaron_tf.objectives import TranslationObjective
-from macaron_tf.special_ids import BOS
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import FitModel, TrainingResult, build_fit_model, train
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate
-from macaron_tf.training.updates import Objective
 
 _SAMPLES = 5  # answers that a validation shows
 
@@ -43,7 +40,6 @@ class RunData:
 def train_run(
     run: Run,
     data: RunData,
-    objective: Objective,
     validation: Callable[[keras.Model], Validate],
     strategy: tf.distribute.Strategy | None = None,
     initialize: Callable[[keras.Model], None] = lambda network: None,
@@ -55,7 +51,6 @@ def train_run(
     first write makes the folder, after every check.
 
     Args:
-        objective: see `FitModel`.
         validation: makes a network's validation, see `macaron_tf.training.train`.
         strategy: the devices; None = the current ones.
         initialize: gives a built network pre-trained weights; called unless there is a checkpoint.
@@ -66,6 +61,7 @@ def train_run(
         Interrupted: stopped by a signal, after saving; see `train`.
     """
     recipe, vocabulary_hash = run.recipe, ""
+    strategy = strategy or tf.distribute.get_strategy()
     earlier = run.resume(run.path, recipe)
     if run.vocabulary is not None:
         vocabulary_hash = run.vocabulary.hash
@@ -75,12 +71,13 @@ def train_run(
         earlier.check_data(data.fingerprint)
     # Weights, dropout, the order of batches and masks follow from this seed.
     keras.utils.set_random_seed(recipe.training.seed)
-    with (strategy or tf.distribute.get_strategy()).scope():
+    with strategy.scope():
         network = run.build_network()
         if CheckpointDirectory(run.path).latest() is None:
             initialize(network)
         validate = validation(network)
         stage = run.first_stage(network)
+        objective = recipe.make_objective(static_shapes=is_tpu(strategy))
         model = build_fit_model(network, objective, recipe.training, first_stage=stage)
     model.per_worker_data = data.per_worker
     model.updates.memory = run.memory(network)
@@ -104,7 +101,6 @@ def train_pairs(
     score: Callable[[Sequence[str]], dict[str, float]],
     sample: str,
     strategy: tf.distribute.Strategy,
-    first: int = BOS,
     **start,
 ) -> TrainingResult:
     """Trains a run, with a `writer` and a recipe's `decoding`, on pairs of texts.
@@ -115,7 +111,6 @@ def train_pairs(
             time of a beam of 5 and is good enough to choose a checkpoint.
         score: metrics of the answers.
         sample: shows an answer, with places for source, target and answer.
-        first: see `TranslationObjective`.
         start: `initialize` and `note` of `train_run`.
     """
     recipe = run.recipe
@@ -138,9 +133,7 @@ def train_pairs(
         data.fingerprint(),
         {"pairs": len(data)},
     )
-    skip = not is_tpu(strategy)
-    objective = TranslationObjective(recipe.label_smoothing, skip_padding=skip, first=first)
-    return train_run(run, rows, objective, validation, strategy, **start)
+    return train_run(run, rows, validation, strategy, **start)
 
 
 def measured(model: FitModel, dataset: tf.data.Dataset) -> dict[str, float]:

@@ -8,6 +8,7 @@ from annotated_types import Ge
 from experiments.recipe import Recipe
 from experiments.run import Run
 from macaron_tf.models import Elmo, ElmoConfig
+from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.settings import Count, Natural
 from macaron_tf.text.words import WordVocabulary
 
@@ -45,6 +46,9 @@ class ElmoRecipe(Recipe):
         config = super().model_config(vocab_size)
         self.expect_model(config, ElmoConfig, "is no ELMo")
         return config
+
+    def make_objective(self, static_shapes: bool = False) -> BidirectionalLanguageObjective:
+        return BidirectionalLanguageObjective(self.samples)
 
 
 @dataclasses.dataclass(frozen=True)

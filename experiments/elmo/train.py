@@ -21,7 +21,6 @@ from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo
-from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.text.words import (
     WordText,
     WordVocabulary,
@@ -103,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     recipe = registry.load(options.recipe, ElmoRecipe, options.set)
     path = as_path(options.run)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
-    recipe.check_metric(BidirectionalLanguageObjective.metric_names)
+    recipe.check_metric(recipe.make_objective().metric_names)
     opened = ElmoRun.resume(path, recipe)
     rows, held_out, vocabulary = read_rows(
         recipe, opened and opened.vocabulary, options.data_dir, options.download
@@ -115,7 +114,6 @@ def run(options: argparse.Namespace) -> None:
             hashlib.sha256(rows.ids.tobytes()).hexdigest(),
             {"rows": len(rows.ids)},
         ),
-        BidirectionalLanguageObjective(recipe.samples),
         lambda network: lambda model, step: measured(model, held_out.evaluation_dataset()),
         options.devices,
         note=f"; {rows.ids.size:,} words to learn from, {held_out.ids.size:,} held out, "
@@ -132,7 +130,7 @@ def evaluate(options: argparse.Namespace) -> None:
     _, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.data_dir, options.download)
     network = opened.load_network(weights)
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
-    model = build_fit_model(network, BidirectionalLanguageObjective(), training)
+    model = build_fit_model(network, opened.recipe.make_objective(), training)
     found = {"checkpoint": weights.name, **measured(model, held_out.evaluation_dataset())}
     write_json(opened.path / "scores" / f"{weights.name}.json", found)
     print("\n".join(f"{name:12} {value}" for name, value in found.items()))

@@ -107,8 +107,7 @@ class EmbeddingRecipe(EpochRecipe):
             "normalize": self.normalize,
         }
 
-    def make_objective(self) -> Objective:
-        """The training objective."""
+    def make_objective(self, static_shapes: bool = False) -> Objective:
         if self.objective == "softmax":
             return PairClassificationObjective(self.num_classes)
         if self.objective == "cosine":

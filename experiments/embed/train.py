@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
         return validate
 
     run = EmbeddingRun(path, recipe, vocabulary)
-    result = train_examples(run, learnt, objective, validation, init, options.devices)
+    result = train_examples(run, learnt, validation, init, options.devices)
     steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
     steps += (f"python -m export.saved_model {{run}} served/{path.name}",)
     best = "best on the development set at step {step:,}: {metric} {score:.4f}"

@@ -39,6 +39,7 @@ from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.models import EncoderConfig
+from macaron_tf.objectives import Objective
 from macaron_tf.settings import Dropout, NonNegative
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import read_manifest
@@ -109,6 +110,9 @@ class FinetuningRecipe(EpochRecipe):
     def limits(self) -> Limits:
         """Limits of the rows that the model reads."""
         return Limits(self.max_length, self.spans, self.model_config().causal)
+
+    def make_objective(self, static_shapes: bool = False) -> Objective:
+        return kind_of(self.described).learnt(self.model_config(), self.language_weight)
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig:
         config = super().model_config(vocab_size)

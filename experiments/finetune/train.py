@@ -159,9 +159,8 @@ def train_recipe(
         if Workers(strategy).chief:
             write_json(path / RESULT, dataclasses.asdict(result_of(path, result)))
 
-    objective = data.kind.learnt(recipe.model_config(vocabulary.size), recipe.language_weight)
     try:
-        result = train_examples(run, encoded[TRAIN], objective, validation, init, strategy)
+        result = train_examples(run, encoded[TRAIN], validation, init, strategy)
     except Diverged:
         end(None)
         raise

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import scipy.special
 
-from experiments.pretrain.run import CORRUPTING, FILLING, PretrainingRun, pretraining_objective
+from experiments.pretrain.run import CORRUPTING, FILLING, PretrainingRun
 from experiments.pretrain.train import PretrainingValidation, check_corpus
 from experiments.run import write_json
 from macaron_tf.data.corpus.reading import PretrainingCorpus
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
         chosen = recipe.changed(validation_batches=None, memory_length=memory_length)
         with options.devices.scope():
             network = dataclasses.replace(opened, recipe=chosen).load_network(checkpoint)
-            model = build_fit_model(network, pretraining_objective(chosen), chosen.training)
+            model = build_fit_model(network, chosen.make_objective(), chosen.training)
         metrics = PretrainingValidation(chosen, corpus)(model, 0)
         memory = {}
         if recipe.has_memory:

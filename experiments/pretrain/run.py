@@ -206,6 +206,26 @@ class PretrainingRecipe(Recipe):
             config = dataclasses.replace(config, num_languages=len(self.corpus.languages))
         return config
 
+    def make_objective(self, static_shapes: bool = False) -> PretrainingObjective:
+        skip = not (self.static_shapes or static_shapes)
+        match self.objective:
+            case "masked_language":
+                return MaskedLanguageObjective(sentence_pair=self.corpus.paired, skip_padding=skip)
+            case "span_boundary":
+                return SpanBoundaryObjective(skip_padding=skip)
+            case "replaced_tokens":
+                return ReplacedTokenObjective(skip, self.discriminator_weight)
+            case "causal_language":
+                return CausalLanguageObjective(skip_padding=skip)
+            case "segment_language":
+                return SegmentLanguageObjective(skip_padding=skip)
+            case "permutation_language":
+                return PermutationObjective(skip, self.partial_prediction)
+            case "span_corruption":
+                return SpanCorruptionObjective(skip, self.corruption)
+            case "denoising":
+                return DenoisingObjective(skip, self.denoising)
+
     def usage(self) -> dict:
         return {
             **super().usage(),
@@ -214,30 +234,6 @@ class PretrainingRecipe(Recipe):
             "languages": self.corpus.languages,
             "sentinels": SENTINELS if self.objective == "span_corruption" else 0,
         }
-
-
-def pretraining_objective(
-    recipe: PretrainingRecipe, static_shapes: bool = False
-) -> PretrainingObjective:
-    """The objective of a recipe's network; of static shapes, if either says so."""
-    skip = not (recipe.static_shapes or static_shapes)
-    match recipe.objective:
-        case "masked_language":
-            return MaskedLanguageObjective(sentence_pair=recipe.corpus.paired, skip_padding=skip)
-        case "span_boundary":
-            return SpanBoundaryObjective(skip_padding=skip)
-        case "replaced_tokens":
-            return ReplacedTokenObjective(skip, recipe.discriminator_weight)
-        case "causal_language":
-            return CausalLanguageObjective(skip_padding=skip)
-        case "segment_language":
-            return SegmentLanguageObjective(skip_padding=skip)
-        case "permutation_language":
-            return PermutationObjective(skip, recipe.partial_prediction)
-        case "span_corruption":
-            return SpanCorruptionObjective(skip, recipe.corruption)
-        case "denoising":
-            return DenoisingObjective(skip, recipe.denoising)
 
 
 @dataclasses.dataclass(frozen=True)

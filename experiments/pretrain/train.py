@@ -14,12 +14,11 @@ from experiments.pretrain.run import (
     FILLING,
     PretrainingRecipe,
     PretrainingRun,
-    pretraining_objective,
 )
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed, stream_dataset
 from macaron_tf.data.service import check_address, service_error, through_service
-from macaron_tf.distribution import Workers, is_tpu
+from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.training import FitModel, TrainingResult
@@ -30,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     path = as_path(options.run)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
-    recipe.check_metric(pretraining_objective(recipe).metric_names)
+    recipe.check_metric(recipe.make_objective().metric_names)
     for address in filter(None, map(str.strip, (options.data_service or "").split(","))):
         check_address(address)
     if options.corpus and options.vocabulary:
@@ -89,7 +88,6 @@ def train_recipe(
                 {"rows": corpus.rows("train")},
                 per_worker=own_shards and workers.several,
             ),
-            pretraining_objective(recipe, is_tpu(strategy)),
             lambda network: PretrainingValidation(recipe, corpus),
             strategy,
             note=f"; {corpus.summary()}",
@@ -130,7 +128,7 @@ def _batches(
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
         if recipe.masking.duplicates is None:  # static masks depend on the row alone
             mask_seed = process_seed(seed, workers.number)
-    objective, numbered = pretraining_objective(recipe), recipe.masking.duplicates is not None
+    objective, numbered = recipe.make_objective(), recipe.masking.duplicates is not None
 
     def batches(start: int) -> tf.data.Dataset:
         if recipe.has_memory:
@@ -149,7 +147,7 @@ class PretrainingValidation:
     """Loss and accuracy on a corpus's validation rows, under fixed masks."""
 
     def __init__(self, recipe: PretrainingRecipe, corpus: PretrainingCorpus):
-        objective = pretraining_objective(recipe)
+        objective = recipe.make_objective()
         if recipe.has_memory:  # texts of equal length
             rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
         else:

@@ -8,6 +8,7 @@ from experiments.recipe import Recipe, override
 from experiments.run import Run
 from experiments.tcn.tasks import TASKS
 from macaron_tf.models import TemporalConfig, TemporalModel
+from macaron_tf.objectives import SequenceObjective
 from macaron_tf.settings import Count, OneOf
 
 
@@ -35,6 +36,9 @@ class SequenceRecipe(Recipe):
         config = self.catalog_config(**options)
         self.expect_model(config, TemporalConfig, "is no model of sequences")
         return config
+
+    def make_objective(self, static_shapes: bool = False) -> SequenceObjective:
+        return SequenceObjective(TASKS[self.task].loss, skip_padding=not static_shapes)
 
     def of_mixer(
         self, mixer: str, settings: Iterable[str] = (), vocab_size: int | None = None

@@ -14,7 +14,6 @@ from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
 from experiments.train_run import RunData, measured, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
-from macaron_tf.objectives import SequenceObjective
 from macaron_tf.training import FitModel, build_fit_model
 
 
@@ -58,7 +57,6 @@ def _train(recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Pat
     result = train_run(
         run,
         RunData(data.train),
-        SequenceObjective(task.loss),
         lambda network: lambda model, step: _measured(model, data.validation),
         note=None,
     )
@@ -70,7 +68,7 @@ def _train(recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Pat
     test = None
     if data.test is not None:
         network = run.load_network(result.best_checkpoint)
-        model = build_fit_model(network, SequenceObjective(task.loss), recipe.training)
+        model = build_fit_model(network, recipe.make_objective(), recipe.training)
         test = _measured(model, data.test)[task.metric]
     row = {
         "model": config.mixer,

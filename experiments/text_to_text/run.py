@@ -16,6 +16,7 @@ from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SequenceGenera
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.objectives import TranslationObjective
 from macaron_tf.settings import Count, Dropout, Natural, OneOf
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
@@ -79,6 +80,11 @@ class TextRecipe(Recipe):
     def answer_start(self) -> tuple[int, ...]:
         """Ids that the decoder reads before an answer."""
         return (EOS, BOS) if self.starts else (BOS,)
+
+    def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
+        return TranslationObjective(
+            self.label_smoothing, skip_padding=not static_shapes, first=self.answer_start[0]
+        )
 
     def usage(self) -> dict:
         answers = {

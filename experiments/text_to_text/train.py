@@ -70,7 +70,6 @@ def run(options: argparse.Namespace) -> None:
         score,
         "source: {}\ntarget: {}\nanswer: {}",
         options.devices,
-        first=recipe.answer_start[0],
         initialize=lambda network: network.set_weights(start.network.get_weights()),
         note=f", from {recipe.init}",
     )

@@ -10,24 +10,17 @@ import tensorflow as tf
 
 from experiments import registry
 from experiments.elmo.run import ElmoRecipe, ElmoRun
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun, pretraining_objective
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import Recipe, override
 from experiments.run import Run
-from experiments.tcn.run import SequenceRecipe
+from experiments.tcn.run import SequenceRecipe, SequenceRun
 from experiments.tcn.tasks import TASKS
-from experiments.tcn.train import SequenceRun
 from experiments.tpu_check.sources import Sources, Traced, of_exception, problem, refused
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.corpus.packing import RecordFormat
 from macaron_tf.errors import UserError
-from macaron_tf.objectives import (
-    BidirectionalLanguageObjective,
-    SequenceObjective,
-    TranslationObjective,
-)
 from macaron_tf.training import FitModel, build_fit_model
-from macaron_tf.training.updates import Objective
 
 Specs = dict[str, tf.TensorSpec]
 
@@ -73,10 +66,6 @@ class Step:
         """The tensors of a batch of the recipe's data, all shapes static."""
         raise NotImplementedError
 
-    def objective(self) -> Objective:
-        """The objective as the recipe's `train` makes it, with static shapes."""
-        raise NotImplementedError
-
     def build(self) -> FitModel:
         """The recipe's model, objective and optimizer, as its `train` builds them."""
         training = self.recipe.training
@@ -85,7 +74,8 @@ class Step:
         run = self.run_class(None, self.recipe, vocabulary)
         network = run.build_network()
         stage = run.first_stage(network)
-        model = build_fit_model(network, self.objective(), training, first_stage=stage)
+        objective = self.recipe.make_objective(static_shapes=True)
+        model = build_fit_model(network, objective, training, first_stage=stage)
         model.prepare()
         return model
 
@@ -150,10 +140,8 @@ class Pretraining(Step):
         # Static masks look the same, but want the rows' numbers.
         masking = dataclasses.replace(recipe.masking, duplicates=None)
         batches = tf.data.Dataset.from_tensors(table).map(features)
-        return dict(self.objective().dataset(batches, masking, vocabulary, seed=0).element_spec)
-
-    def objective(self) -> Objective:
-        return pretraining_objective(self.recipe, static_shapes=True)
+        objective = recipe.make_objective(static_shapes=True)
+        return dict(objective.dataset(batches, masking, vocabulary, seed=0).element_spec)
 
     def trace(self, model: FitModel, shape: Shape) -> Traced:
         if self.recipe.has_memory:
@@ -180,9 +168,6 @@ class Translation(Step):
     def specs(self, shape: Shape) -> Specs:
         return dict.fromkeys(("source", "target"), tf.TensorSpec(shape, tf.int32))
 
-    def objective(self) -> Objective:
-        return TranslationObjective(self.recipe.label_smoothing, skip_padding=False)
-
 
 class Words(Step):
     """ELMo: rows of words, each with its characters."""
@@ -199,9 +184,6 @@ class Words(Step):
             "characters": tf.TensorSpec((*shape, characters), tf.int32),
             "words": tf.TensorSpec(shape, tf.int32),
         }
-
-    def objective(self) -> Objective:
-        return BidirectionalLanguageObjective(self.recipe.samples)
 
 
 class Sequences(Step):
@@ -223,9 +205,6 @@ class Sequences(Step):
             "targets": tf.TensorSpec(answers, tf.int32) if loss == "classes" else numbers,
             "weight": tf.TensorSpec(answers, tf.float32),
         }
-
-    def objective(self) -> Objective:
-        return SequenceObjective(TASKS[self.recipe.task].loss, skip_padding=False)
 
 
 _STEPS: dict[type[Recipe], type[Step]] = {

@@ -14,6 +14,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import first_stage_variables
+from macaron_tf.objectives import TranslationObjective
 from macaron_tf.settings import Count, Dropout, Natural, Settings
 from macaron_tf.text import PairVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
@@ -120,6 +121,9 @@ class TranslationRecipe(Recipe):
         self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
         return dataclasses.replace(config, source_vocab_size=source_vocab_size)
+
+    def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
+        return TranslationObjective(self.label_smoothing, skip_padding=not static_shapes)
 
     def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
         if before.init != self.init:

@@ -285,7 +285,7 @@ class Planted(MaskedLanguageObjective):
 def plant(monkeypatch, kind: str) -> None:
     monkeypatch.setattr(Planted, "kind", kind, raising=False)
     monkeypatch.setattr(
-        step, "pretraining_objective", lambda recipe, **_: Planted(skip_padding=False)
+        step.PretrainingRecipe, "make_objective", lambda recipe, **_: Planted(skip_padding=False)
     )
 
 

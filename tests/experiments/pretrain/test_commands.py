@@ -12,7 +12,7 @@ from experiments import registry
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.corpus import described, vocabulary_lines
 from experiments.pretrain.evaluate import fill
-from experiments.pretrain.run import PretrainingRecipe, PretrainingRun, pretraining_objective
+from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.pretrain.train import PretrainingValidation, train_recipe
 from experiments.recipe import override, recipe_from_json
 from macaron_tf.data.corpus.config import CorpusConfig
@@ -234,7 +234,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
 
 def test_static_shapes_score_padding_too():
     recipe = registry.load("bert_tiny", settings=["static_shapes=True"])
-    assert not pretraining_objective(recipe).skip_padding
+    assert not recipe.make_objective().skip_padding
 
 
 TEXT = "the quick brown fox jumped over the lazy dog, and the Café was full of 12 dogs.\n" * 30
