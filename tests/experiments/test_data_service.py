@@ -10,33 +10,23 @@ import pytest
 import tensorflow as tf
 
 from experiments.data_service import main
-from macaron_tf.data.corpus.config import CorpusConfig
-from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.data.service import service_error, through_service
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
-from macaron_tf.text.wordpiece import WordPieceVocabulary
 from tests.distribution.processes import free_ports
+from tests.experiments.pretraining_toy import prepare, toy_settings
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 COMMAND = [sys.executable, "-m", "experiments.data_service"]
 
 pytestmark = pytest.mark.service
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """54 rows of pieces to train on, in files of 10."""
-    folder = tmp_path_factory.mktemp("corpus")
-    lines = [" ".join(str(n + i) for i in range(30)) for n in range(60)]
-    (folder / "lines.txt").write_text("\n".join(lines))
-    vocabulary = WordPieceVocabulary([*SPECIAL, *map(str, range(100))])
-    config = CorpusConfig(
-        (f"text-lines:{folder}/lines.txt",),
-        sequence_length=32,
-        validation_every=10,
-        rows_per_shard=10,
-    )
-    return prepare(config, vocabulary, folder / "out")
+def corpus(source, tmp_path_factory):
+    """Rows of the letters' language, in files of 10."""
+    folder = str(tmp_path_factory.mktemp("corpora") / "letters")
+    prepare("bert_tiny", folder, [*toy_settings(source), "corpus.rows_per_shard=10"])
+    return PretrainingCorpus.open(folder)
 
 
 @pytest.fixture(scope="module")

@@ -254,8 +254,8 @@ def test_choices_are_fine_tuned(toy, tmp_path, refused):
         path = tmp_path / f"{split}.tsv"
         write_table(path, rows, "context\tending1\tending2\tlabel")
     run, source = tmp_path / "run", f"tsv:{tmp_path}/{{split}}.tsv"
-    settings = {"source": source, "model": "gpt_tiny", "training__max_steps": 120}
-    train_toy(toy, run, "story_cloze", training__validate_every=60, **settings)
+    settings = {"source": source, "model": "gpt_tiny", "training__max_steps": 80}
+    train_toy(toy, run, "story_cloze", training__validate_every=40, **settings)
     opened = FinetuningRun.open(run)
     assert isinstance(opened.build_network(), CausalChooser)
     assert validations(run)[-1]["accuracy"] > 0.8

@@ -70,7 +70,7 @@ def tables(tmp_path_factory) -> str:
     return f"tsv:{folder}/{{split}}.tsv"
 
 
-TRAINING = ("max_steps=120", "validate_every=60", "log_every=10", "learning_rate=0.01")
+TRAINING = ("max_steps=80", "validate_every=40", "log_every=10", "learning_rate=0.01")
 ROWS = ["batching.max_tokens=512", "max_target=16", "validation_examples=8"]
 SETTINGS = flags([f"training.{one}" for one in TRAINING] + ROWS)
 
@@ -80,7 +80,7 @@ def test_from_pre_training_to_answers(start, tables, tmp_path, answered):
     command = ["train", "sst2", str(run), "--init", start, "--source", tables, *SETTINGS]
     assert main(command) == 0
     lines = validations(run)
-    assert [line["step"] for line in lines] == [60, 120]
+    assert [line["step"] for line in lines] == [40, 80]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["score"] == lines[-1]["task_accuracy"] > 0.9
     assert main(command) == 0  # nothing is left to do
