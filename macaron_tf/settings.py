@@ -138,13 +138,7 @@ def _converted(value, hint):
 
 
 def parse(name: str, text: str, hint) -> Any:
-    """The value that a command line's text stands for, by a field's annotation.
-
-    Args:
-        name: the field's, for errors.
-        text: Python's literal, such as `3`, `None` or `(1, 2)`, or plain text.
-        hint: the annotation.
-    """
+    """A field's value from a command line: a literal, such as `3` or `(1, 2)`, or plain text."""
     try:
         literal = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -258,18 +258,11 @@ _GROUP_WIDTHS = (64, 32, 16, 8)
 
 
 def top_k(scores: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Same as `tf.math.top_k`, ties included: the lower index comes first.
+    """Same as `tf.math.top_k` of `(N, V)`, ties included: the lower index comes first.
 
     The k largest lie in the k groups of columns with the largest maxima, and a maximum is a
     vector operation where a selection is not: 128 rows of 10,000 take 1.2 ms instead of 4.2. All
-    tensors have rank 2, since XLA sorts the whole of a tensor of rank 3 (213 ms).
-
-    Args:
-        scores: (N, V), V static.
-        k: 1 to V.
-
-    Returns:
-        Values (N, k), largest first, and their int32 columns (N, k).
+    tensors have rank 2, since XLA sorts the whole of a tensor of rank 3 (213 ms). V is static.
     """
     size = scores.shape[1]
     width = next((w for w in _GROUP_WIDTHS if size % w == 0 and size // w >= k), None)

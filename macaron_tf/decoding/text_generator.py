@@ -181,9 +181,6 @@ class TextGenerator:
 
         Returns:
             For each text its `config.num_samples` completions.
-
-        Raises:
-            UserError: as `row`.
         """
         return self.continue_rows([self.row(text) for text in texts], config, seed)
 

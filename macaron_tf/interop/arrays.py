@@ -469,15 +469,7 @@ class Family:
 
 
 def built(model: type[keras.Model], settings: Mapping, *arguments) -> keras.Model:
-    """Our model of another one's settings.
-
-    Args:
-        settings: fields of the model's configuration.
-        arguments: of the model, behind its configuration.
-
-    Raises:
-        UserError: the settings are out of our range.
-    """
+    """Our model of another one's `settings`; a UserError where these are out of our range."""
     try:
         config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:

@@ -200,9 +200,6 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
     Args:
         directory: as for `read_encoder`, for text with `spiece.model`, or `vocab.json` and
             `merges.txt`, or `tokenizer.json`. A Marian's tokenizer has no counterpart here.
-
-    Raises:
-        UserError: as `read_encoder`.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, FAMILIES)

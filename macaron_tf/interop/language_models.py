@@ -118,9 +118,6 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     Args:
         directory: as for `read_encoder`, with `vocab.json` and `merges.txt` or `tokenizer.json`,
             which a GPT may lack.
-
-    Raises:
-        UserError: as `read_encoder`.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, LANGUAGE_FAMILIES)
@@ -224,9 +221,6 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
 
     Args:
         directory: as for `read_encoder`, for text with `spiece.model` or `tokenizer.json`.
-
-    Raises:
-        UserError: as `read_encoder`.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))

@@ -12,13 +12,9 @@ from macaron_tf.layers.norms import Dropout
 
 
 def broadcast_mask(mask):
-    """Brings a boolean mask, True = attend, to rank 4.
+    """Brings a boolean mask, True = attend, to rank 4; None stays None.
 
-    Args:
-        mask: key padding `(B, S)`, full `(B, T, S)` or per head `(B, H, T, S)`; None stays None.
-
-    Returns:
-        The mask as `(B, 1, 1, S)`, `(B, 1, T, S)` or `(B, H, T, S)`.
+    It is of key padding `(B, S)`, full `(B, T, S)` or per head `(B, H, T, S)`.
     """
     if mask is None:
         return None
@@ -33,11 +29,7 @@ def broadcast_mask(mask):
 
 
 def combine_masks(*masks):
-    """The positions that all the given masks allow, at rank 4; None where none is given.
-
-    Args:
-        masks: each None or boolean of any rank that `broadcast_mask` takes.
-    """
+    """The positions that all given masks allow, see `broadcast_mask`; None where none is given."""
     return all_of(*(broadcast_mask(mask) for mask in masks))
 
 

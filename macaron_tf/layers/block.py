@@ -207,10 +207,8 @@ class Block(Mixer):
     def copy_from(self, other: "Block") -> None:
         """Takes the weights of another block's sub-layers; one that it has not keeps its own.
 
-        A decoder's block so starts from an encoder's, its attention to the memory anew.
-
-        Args:
-            other: built, as this one, with equal options but for `causal` and `cross_attention`.
+        A decoder's block so starts from an encoder's, its attention to the memory anew. Both are
+        built, their options equal but for `causal` and `cross_attention`.
         """
         for operator, name in self._names:
             if operator != "memory" or other.cross_attention:

@@ -71,13 +71,11 @@ class GatedMLPBlock(Block):
 
     def token_mixer(self) -> Mixer:
         config = self.config
-        dropouts = config.options("activation_dropout", "attention_dropout")
         return GatedMLP(
             causal=self.causal,
             tiny_attention_dim=config.tiny_attention_dim if self.tiny_attention else None,
             **config.options("feed_forward_dim", "max_length", "toeplitz", "activation"),
-            **config.options("epsilon", "affine"),
-            **dropouts,
+            **config.options("epsilon", "affine", "activation_dropout", "attention_dropout"),
             kernel_initializer=self.kernel_initializer.clone(),
             name="gated_mlp",
         )

@@ -21,9 +21,6 @@ class FeedForwardConfig(Settings):
         activation_dropout: on inner activations.
         gated: whether a second product gates the inner channels, see `FeedForward`.
         use_bias: whether there are biases; of a block, in its attention too.
-
-    Raises:
-        ValueError: an unknown activation.
     """
 
     feed_forward_dim: Count

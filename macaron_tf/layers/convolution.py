@@ -128,11 +128,7 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         return self._added(x, self._activated(1, second(h), training))
 
     def call_thinned(self, x, training=None):
-        """The block over every d-th position; returns every 2 d-th, the last one included.
-
-        Args:
-            x: `(B, L', C)`, see `CausalConvolution.call_thinned`.
-        """
+        """See `CausalConvolution.call_thinned`: `(B, L', C)` to `(B, ceil(L' / 2), F)`."""
         first, second = self.convolutions
         kept = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)
         h = self._activated(0, first.call_thinned(x), training)

@@ -22,11 +22,7 @@ def gelu_tanh(x):
 
 
 def activation(identifier: str | dict | Callable | None) -> Callable:
-    """The function of that name, `"gelu_tanh"` included, as `keras.activations.get`.
-
-    Raises:
-        ValueError: there is no such activation.
-    """
+    """The function of that name, `"gelu_tanh"` included, as `keras.activations.get`."""
     if identifier in ("gelu_tanh", "macaron_tf>gelu_tanh"):
         return gelu_tanh
     return keras.activations.get(identifier)

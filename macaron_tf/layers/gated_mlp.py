@@ -103,9 +103,7 @@ class GatedMLP(Mixer):
 
     Args:
         feed_forward_dim: F, which U makes of D; V has F/2 rows.
-        max_length: greatest L.
-        causal: no position sees a later one.
-        toeplitz: see `SpatialGating`.
+        max_length, causal, toeplitz, epsilon, affine: see `SpatialGating`.
         tiny_attention_dim: width of the head, 64 or 128 in the paper; None for no attention.
         activation: of the inner channels, the paper's is `"gelu"`.
         kernel_initializer: of all matrices but the one between positions.

@@ -105,11 +105,7 @@ class Mixer(Recording, keras.layers.Layer):
         )
 
     def init_memory(self, batch_size, length: int) -> Any:
-        """The state before the first segment of a text: tensors `(B, ...)`.
-
-        Args:
-            batch_size: B. length: M, earlier positions that attention keeps.
-        """
+        """The state before a text: tensors `(B, ...)`; attention keeps `length` = M positions."""
         raise ValueError(
             f"a memory of earlier segments with a {type(self).__name__} is not supported: it keeps "
             "none; set positions='transformer_xl'"

@@ -62,9 +62,7 @@ class Recording:
     def compute_output_shape(self, *shapes, **named_shapes):
         """Shapes of the outputs; builds the layer.
 
-        Args:
-            shapes: of the inputs, each a shape or a structure of shapes.
-            named_shapes: of other arguments, with `_shape` behind their names.
+        Inputs are shapes or structures of shapes; other arguments have `_shape` behind their names.
         """
 
         def tensors(shapes):

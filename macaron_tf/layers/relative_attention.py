@@ -42,12 +42,9 @@ class Keys(NamedTuple):
 
 
 def sinusoids(distances, width: int, clamp_length: int | None = None):
-    """All sines, then all cosines, of distances: `(C,) -> (C, D)` float32.
+    """All sines, then all cosines, of distances query - key: `(C,)` int to `(C, width)` float32.
 
-    Args:
-        distances: `(C,)` int, query - key.
-        width: D.
-        clamp_length: greater ones count as it, on both sides; None = none does.
+    Distances beyond `clamp_length` count as it, on both sides.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.3; Vaswani et al. 2017, section 3.5.
     """

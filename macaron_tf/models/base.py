@@ -33,5 +33,9 @@ class Model(Recording, keras.Model):
             else:
                 layer.build((None, None, self.config.hidden_dim))
 
+    def hidden_states(self, inputs, training=None):
+        """The encoder's output `(B, L, D)`; models without one override this."""
+        return self.encoder(inputs, training=training)
+
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))

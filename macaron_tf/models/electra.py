@@ -26,9 +26,6 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
         fraction: of the width, the inner width and the number of heads; the paper's are 1/4 for
             small and large models and 1/3 for base.
 
-    Raises:
-        ValueError: the fraction leaves nothing, or a width that the heads do not divide.
-
     References: Clark et al. 2020 (ELECTRA), section 3.2 and table 6.
     """
     return dataclasses.replace(
@@ -48,10 +45,6 @@ class GeneratorDiscriminator(Model):
 
     Args:
         config: of the discriminator.
-
-    Attributes:
-        encoder: an `Encoder`.
-        generator: a `PretrainingEncoder`.
 
     Call arguments: a dict of the inputs of both encoders, all `(B, L)`, and optionally
     `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits

@@ -62,16 +62,8 @@ class LanguageModel(TokenModel):
             raise ValueError("a language model needs a configuration with causal=True")
         super().__init__(config, config.output_bias, **kwargs)
 
-    def hidden_states(self, inputs, training=None):
-        """The encoder's output `(B, L, D)`: `call` without `logits`."""
-        return self.encoder(inputs, training=training)
-
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """Begins cached decoding of K texts a row: see `EncoderDecoder.init_decode`.
-
-        Args:
-            batch_size: B, an int or a scalar.
-        """
+        """Begins cached decoding of B rows, K texts each: see `EncoderDecoder.init_decode`."""
         self.config.check_room(max_length)
         context = {}
         if max_length is not None:
@@ -81,11 +73,7 @@ class LanguageModel(TokenModel):
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache):
-        """Scores of the next token of each text: see `EncoderDecoder.decode_step`.
-
-        Args:
-            tokens: ids `(B, K)`; none is padding.
-        """
+        """Scores of each text's next token: see `EncoderDecoder.decode_step`; none is padding."""
         # (B, K) -> (B K, 1) -> (B K, D): the K texts stand where rows usually do.
         x = self._embedded(ops.reshape(tokens, (-1, 1)), index)
         x = ops.reshape(x, (-1, self.config.hidden_dim))

@@ -136,12 +136,7 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         return self.encoder.with_memory(inputs, memory, training=training)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """Begins cached decoding of K texts a row, of any length: see `LanguageModel.init_decode`.
-
-        Args:
-            batch_size: B. beams: K.
-            max_length: changes nothing; the cache has room for M tokens.
-        """
+        """See `LanguageModel.init_decode`; the cache has room for M tokens, whatever the length."""
         context, _ = super().init_decode(batch_size, beams)
         cache = self.encoder.stack.init_cache(batch_size, beams, self.memory_length)
         return context, {"fixed": cache}

@@ -91,10 +91,6 @@ class PretrainingEncoder(Model):
             )
         return outputs
 
-    def hidden_states(self, inputs, training=None):
-        """The encoder's output `(B, L, D)`."""
-        return self.encoder(inputs, training=training)
-
     def masked_logits(self, hidden):
         """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
         return self.masked_language(hidden, self._table())

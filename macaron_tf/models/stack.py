@@ -130,13 +130,10 @@ class Stack(Mixer):
         return [block.project_memory(memory) for block in self.blocks]
 
     def copy_from(self, other: "Stack") -> None:
-        """Takes another stack's weights, see the block's `copy_from`.
+        """Takes the weights of another stack of the same layers, see the block's `copy_from`.
 
         T5's bias is taken only between stacks that see the same side: a decoder's distances have
         other buckets than an encoder's.
-
-        Args:
-            other: built, as this one, of the same layers.
         """
         for block, one in zip(self.blocks, other.blocks, strict=True):
             block.copy_from(one)

@@ -137,10 +137,9 @@ class MaskedPositions:
 
     @classmethod
     def of(cls, batch: Batch, skip_padding: bool) -> "MaskedPositions":
-        """The positions of a batch with `masked_weights (B, P)`, see `mask_tokens`.
+        """The masked positions of a batch, see `mask_tokens`.
 
-        Args:
-            skip_padding: leave out unused positions; N is then dynamic.
+        With `skip_padding` unused ones are left out, and N is dynamic.
         """
         weights = tf.reshape(batch["masked_weights"], (-1,))  # (B, P) -> (B P,)
         used = None

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.finetune.__main__ import main
+from experiments.finetune.init import init_of
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
 from experiments.finetune.run import FinetuningRun, preset
 from experiments.pretrain import __main__ as pretrain
@@ -18,7 +19,9 @@ from experiments.pretrain.run import PretrainingRun
 from export.saved_model import export
 from macaron_tf.data.tasks.definitions import TASKS, get_task
 from macaron_tf.errors import UserError
-from macaron_tf.models import CausalChooser, CausalClassifier
+from macaron_tf.models import CausalChooser, CausalClassifier, SegmentLanguageModel, catalog
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.text import load_encoder_vocabulary
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, toy_settings
 from tests.experiments.task_toys import (
@@ -220,6 +223,15 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
     np.testing.assert_array_equal(
         np.asarray(network.language_model(inputs)), np.asarray(pretrained(inputs))
     )
+
+
+def test_an_adaptive_softmax_is_no_start(toy):
+    vocabulary = load_encoder_vocabulary(toy / "vocabulary")
+    config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, num_layers=1)
+    network = SegmentLanguageModel(config, memory_length=4, cutoffs=(8,))
+    init = init_of("xl", Pretrained(network, "transformer_xl_tiny", vocabulary=vocabulary))
+    with pytest.raises(UserError, match="xl scores tokens by an adaptive softmax"):
+        init.copy_to(CausalClassifier(config, 2))
 
 
 def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path, answered):

@@ -119,10 +119,7 @@ def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     """The number of each token's word from 0 on, and the sizes of word 0, 1, ..., `(B, L)` int32.
 
     Sizes are 0 where there is no such word. A token that is not maskable is a word of size 0.
-
-    Args:
-        maskable: `(B, L)` bool, L static.
-        starts: `(B, L)` bool, True where a token begins a word.
+    Arguments: see `choose_spans`.
     """
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
