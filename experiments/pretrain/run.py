@@ -19,10 +19,10 @@ from macaron_tf.models import (
     GeneratorDiscriminator,
     LanguageModel,
     PretrainingEncoder,
+    SegmentLanguageModel,
+    TwoStreamModel,
+    generator_config,
 )
-from macaron_tf.models.electra import generator_config
-from macaron_tf.models.memory import SegmentLanguageModel
-from macaron_tf.models.two_stream import TwoStreamModel
 from macaron_tf.objectives import (
     CausalLanguageObjective,
     DenoisingConfig,

@@ -66,12 +66,9 @@ class TextScorer:
     Attributes:
         network: has `hidden_states({"token_ids": (B, L)}, training=False) -> (B, L, D)` and
             `logits (N, D) -> (N, V)`, as `LanguageModel`.
-        window: greatest length of a row, [CLS] included.
+        window: greatest length of a row, [CLS] included: 2 or more.
         batch_tokens: tokens scored together, padding included.
         starts: whether rows begin with [CLS]; without it a row's first token is not scored.
-
-    Raises:
-        UserError: the window holds no token beside [CLS].
     """
 
     network: Any

@@ -125,9 +125,6 @@ class LineTranslator:
         max_source_length: pieces of a line, EOS not counted, after which it is cut with a warning.
         seed: of sampling; the same seed and lines give the same samples.
         prefix: ids that the decoder reads before BOS.
-
-    Raises:
-        UserError: `batch_tokens` or `max_source_length` is below 1.
     """
 
     model: Any

@@ -58,13 +58,9 @@ class CausalConvolution(Recording, keras.layers.Layer):
         kernel = ops.convert_to_tensor(self.direction) * (self.length / self._norm())
         return ops.cast(kernel, self.compute_dtype)
 
-    @property
-    def reach(self) -> int:
-        """The number of earlier positions that an output depends on: (k - 1) d."""
-        return (self.kernel_size - 1) * self.dilation
-
     def call(self, x):
-        x = ops.pad(x, [[0, 0], [self.reach, 0], [0, 0]])  # (B, reach + L, C)
+        reach = (self.kernel_size - 1) * self.dilation
+        x = ops.pad(x, [[0, 0], [reach, 0], [0, 0]])  # (B, reach + L, C)
         return ops.conv(x, self.kernel, padding="valid", dilation_rate=self.dilation) + self.bias
 
     def call_thinned(self, x, every: int = 1):

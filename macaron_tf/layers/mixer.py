@@ -73,9 +73,6 @@ class Mixer(Recording, keras.layers.Layer):
     takes_bias = False
     takes_queries = False
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-
     def mix(self, x, context: Context, state=None) -> tuple[Any, Any]:
         """One pass over x.
 

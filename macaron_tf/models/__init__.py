@@ -2,13 +2,16 @@
 
 from macaron_tf.models import catalog
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
-from macaron_tf.models.electra import GeneratorDiscriminator, generator_config
 from macaron_tf.models.elmo import Elmo, ElmoConfig, WordTagger, WordTaggerConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel
-from macaron_tf.models.memory import SegmentLanguageModel
-from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.memory import SegmentLanguageModel, TwoStreamModel
+from macaron_tf.models.pretraining import (
+    GeneratorDiscriminator,
+    PretrainingEncoder,
+    generator_config,
+)
 from macaron_tf.models.siamese import SiameseEncoder
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import (
@@ -19,4 +22,3 @@ from macaron_tf.models.tasks import (
     EncoderTagger,
 )
 from macaron_tf.models.tcn import TemporalConfig, TemporalConvolution, TemporalModel
-from macaron_tf.models.two_stream import TwoStreamModel

@@ -120,7 +120,7 @@ class TemporalConvolution(Recording, keras.layers.Layer):
             convolutions over the whole sequence.
 
     Call arguments: `x (B, L, C)`, padded at its end if at all. Returns `(B, L, F)`, or with
-    `last_only` `(B, F)`. No position sees a later one.
+    `last_only` `(B, F)`. No position sees a later one, and each 1 + 2 (k - 1) (2^n - 1) in all.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.
@@ -144,11 +144,6 @@ class TemporalConvolution(Recording, keras.layers.Layer):
             ConvolutionBlock(width, kernel_size, 2**number, *drops, name=f"block_{number}")
             for number, width in enumerate(filters)
         ]
-
-    @property
-    def receptive_field(self) -> int:
-        """The number of positions that an output depends on: 1 + 2 (k - 1) (2^n - 1)."""
-        return 1 + sum(c.reach for block in self.blocks for c in block.convolutions)
 
     def build(self, x_shape):
         for block in self.blocks:
