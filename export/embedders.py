@@ -8,7 +8,7 @@ from experiments.embed.run import SentenceEncoder, open_encoder
 from export.module import ExportedModule
 from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.io.paths import as_path
-from macaron_tf.models.siamese import unit_length
+from macaron_tf.models.tasks import unit_length
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
 

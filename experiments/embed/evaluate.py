@@ -26,7 +26,7 @@ from macaron_tf.evaluation.similarity import (
     unit_vectors,
 )
 from macaron_tf.io import paths as storage
-from macaron_tf.models.siamese import SiameseEncoder
+from macaron_tf.models.tasks import SiameseEncoder
 
 
 def read_sets(

@@ -20,7 +20,7 @@ from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.encoding import EncodedSentences, encode_sentences
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import track
-from macaron_tf.models.siamese import SiameseEncoder, parse_concatenation
+from macaron_tf.models.tasks import SiameseEncoder, parse_concatenation
 from macaron_tf.objectives import (
     CosineObjective,
     Objective,

@@ -19,7 +19,7 @@ from experiments.recipe import override
 from experiments.train_run import report
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.io.paths import as_path
-from macaron_tf.models.siamese import SiameseEncoder
+from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.training import FitModel
 
 # Settings that the command line has arguments for.

@@ -66,10 +66,8 @@ class TransformingHead(TableHead):
     """A `TableHead` that transforms vectors first, by `LayerNorm(activation(x W + b))`.
 
     Args:
-        vocab_size: V.
         activation: see `macaron_tf.layers.activation`.
         epsilon: of the LayerNorm.
-        kwargs: see `TableHead`.
     """
 
     def __init__(self, vocab_size: int, activation="gelu", epsilon: float = 1e-12, **kwargs):
@@ -90,7 +88,6 @@ class MaskedLanguageHead(TransformingHead):
 
     Args:
         transform: whether x is transformed, from D to the table's width E; XLM's is not.
-        kwargs: see `TransformingHead`.
 
     Call arguments: `x (..., D)` and `table (V, E)`; returns `(..., V)`.
 
@@ -125,7 +122,6 @@ class SpanBoundaryHead(TransformingHead):
         max_span: number of positions; tokens further on in a longer span share the last one's.
             SpanBERT's released code leaves them out.
         position_dim: width of the positions' vectors.
-        kwargs: see `TransformingHead`.
 
     Call arguments: `left` and `right (..., D)`, the encoder's output next to the span; `positions
     (...,)` int, from 0 on; `table (V, E)`. Returns `(..., V)`.

@@ -12,7 +12,6 @@ from macaron_tf.models.pretraining import (
     PretrainingEncoder,
     generator_config,
 )
-from macaron_tf.models.siamese import SiameseEncoder
 from macaron_tf.models.stack import Stack
 from macaron_tf.models.tasks import (
     CausalChooser,
@@ -20,5 +19,6 @@ from macaron_tf.models.tasks import (
     EncoderClassifier,
     EncoderSpanReader,
     EncoderTagger,
+    SiameseEncoder,
 )
 from macaron_tf.models.tcn import TemporalConfig, TemporalConvolution, TemporalModel

@@ -23,9 +23,6 @@ class SegmentMemory:
 
     Args:
         empty: nested tensors `(B, ...)`, from the network's `init_memory`.
-
-    Attributes:
-        variables: all of them, in order.
     """
 
     def __init__(self, empty: Any):

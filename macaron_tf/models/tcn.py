@@ -1,5 +1,6 @@
 """The temporal convolutional network: blocks whose dilation doubles; and its recurrent peers."""
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -100,13 +101,11 @@ class TemporalConfig(Settings):
             return dataclasses.replace(self, mixer=mixer, widths=widths)
 
         check_choice("mixer", mixer, tuple(_RECURRENT))
-        low, high = 1, 2
-        while of(high).parameters < self.parameters:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if of(middle).parameters < self.parameters else (low, middle)
-        return min(of(low), of(high), key=lambda c: abs(c.parameters - self.parameters))
+        # A layer has more parameters than units.
+        widths, size = range(1, self.parameters), self.parameters
+        high = 1 + bisect.bisect_left(widths, size, key=lambda width: of(width).parameters)
+        nearest = (of(max(high - 1, 1)), of(high))
+        return min(nearest, key=lambda config: abs(config.parameters - size))
 
 
 class TemporalConvolution(Recording, keras.layers.Layer):

@@ -14,8 +14,7 @@ from macaron_tf.objectives.corruption import (
 )
 from macaron_tf.objectives.denoising import DenoisingConfig, DenoisingObjective
 from macaron_tf.objectives.masked_language import MaskedLanguageObjective, SpanBoundaryObjective
-from macaron_tf.objectives.masking.config import MaskingConfig
-from macaron_tf.objectives.masking.masking import mask_tokens
+from macaron_tf.objectives.masking.masking import MaskingConfig, mask_tokens
 from macaron_tf.objectives.permutation import PermutationObjective
 from macaron_tf.objectives.replaced_tokens import ReplacedTokenObjective
 from macaron_tf.objectives.tasks import (

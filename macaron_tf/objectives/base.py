@@ -2,17 +2,19 @@
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 import tensorflow as tf
 
-from macaron_tf.objectives.masking.config import MaskingConfig
-from macaron_tf.objectives.masking.masking import Batch, Preparation, masking_of, seeded_map
+from macaron_tf.objectives.masking.masking import Batch, MaskingConfig, mask_tokens
 from macaron_tf.settings import Settings
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
 Sums = dict[str, tf.Tensor]
+# A batch and its seed, `(2,)` int64, to the batch that is learned from.
+Preparation = Callable[[Batch, tf.Tensor], Batch]
 ENCODER_INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 
 
@@ -61,15 +63,41 @@ class PretrainingObjective(Objective):
         seed: int,
         start_step: int = 0,
     ) -> tf.data.Dataset:
-        """Batches to learn from, out of batches of rows: see `preparation` and `seeded_map`."""
+        """Batches to learn from: batch number i of rows is prepared with the seed (`seed`, i).
+
+        Text that is repeated is masked anew, and a run resumed at batch `start_step`, micro-batches
+        counted singly, masks as one that never stopped. A validation set starts at 0 each time and
+        so keeps its masks.
+        """
         prepare = self.preparation(rows.element_spec, masking, vocabulary)
-        return seeded_map(rows, prepare, seed, start_step)
+
+        def prepared(number, batch):
+            return prepare(batch, tf.stack([tf.constant(seed, tf.int64), number]))
+
+        numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(start_step), rows)
+        return numbered.map(prepared, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def preparation(
         self, spec: dict[str, tf.TensorSpec], masking: MaskingConfig, vocabulary: PieceVocabulary
     ) -> Preparation:
-        """Makes a batch of rows, of this `spec`, one to learn from; masks it if not overridden."""
-        return masking_of(spec, masking, vocabulary)
+        """Makes a batch of rows, of this `spec`, one to learn from; masks it if not overridden.
+
+        Static masks, `masking.duplicates` = K of them, are of a row r and its epoch modulo K, which
+        `row_number` and `epoch (B,)` int say, and not of the batch's seed.
+        """
+        missing = {"row_number", "epoch"} - set(spec)
+        if masking.duplicates and missing:
+            raise ValueError(f"static masks need {' and '.join(sorted(missing))} in every batch")
+
+        def masked(batch, seed):
+            if masking.duplicates:
+                batch = dict(batch)
+                row, epoch = (tf.cast(batch.pop(n), tf.int64) for n in ("row_number", "epoch"))
+                copy = row * masking.duplicates + epoch % masking.duplicates  # (B,)
+                seed = tf.stack([tf.fill(tf.shape(copy), seed[0]), copy], axis=1)  # (B, 2)
+            return mask_tokens(batch, seed, masking, vocabulary)
+
+        return masked
 
 
 def correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -13,8 +13,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.objectives.base import Batch, PretrainingObjective, Sums
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count, reduced_by_row
-from macaron_tf.objectives.masking.config import multiple_of_8
-from macaron_tf.objectives.masking.masking import static_length
+from macaron_tf.objectives.masking.masking import multiple_of_8, static_length
 from macaron_tf.objectives.translation import TranslationObjective
 from macaron_tf.settings import Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
@@ -50,7 +49,9 @@ class CorruptionObjective(PretrainingObjective):
         corrupted = self.corruption(vocabulary, static_length(spec["token_ids"]) - 2)
 
         def pair(batch: Batch, seed: tf.Tensor) -> Batch:
-            source, target = corrupted(text_of(batch["token_ids"]), seed)
+            ids = batch["token_ids"]
+            text = tf.where(ids[:, 2:] != PAD, ids[:, 1:-1], PAD)  # (B, L) -> (B, L - 2)
+            source, target = corrupted(text, seed)
             return {"source": source, "target": target}
 
         return pair
@@ -58,12 +59,6 @@ class CorruptionObjective(PretrainingObjective):
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         translation = TranslationObjective(label_smoothing=0.0, skip_padding=self.skip_padding)
         return translation(network, batch, training)
-
-
-def text_of(token_ids: tf.Tensor) -> tf.Tensor:
-    """Rows `[CLS] text [SEP]` of L tokens without those two: `(B, L) -> (B, L - 2)`."""
-    texts = token_ids[:, 1:-1]
-    return tf.where(token_ids[:, 2:] != PAD, texts, PAD)
 
 
 def lengths_of(text: tf.Tensor) -> tf.Tensor:

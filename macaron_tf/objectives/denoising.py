@@ -17,7 +17,7 @@ from macaron_tf.objectives.corruption import (
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_tokens, numbers_by_count, words_of
-from macaron_tf.objectives.masking.config import rounded_up
+from macaron_tf.objectives.masking.masking import rounded_up
 from macaron_tf.settings import Fraction, Settings
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
@@ -151,18 +151,7 @@ def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.where(columns < tokens, tf.gather(text, turned, batch_dims=1), PAD)
 
 
-def replace_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, mask_id: int) -> tf.Tensor:
-    """Replaces ceil(rate n) of n tokens, chosen uniformly, by masks: `(B, R) -> (B, R)`."""
-    chosen = _some(text, seed, rate)
-    return tf.where(chosen, tf.constant(mask_id, text.dtype), text)
-
-
-def delete_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
-    """Removes ceil(rate n) of n tokens, chosen uniformly: `(B, R) -> (B, R)`."""
-    return packed(text, (text != PAD) & ~_some(text, seed, rate), text.shape[1])
-
-
-def _some(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
+def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
     """A uniform choice of ceil(rate n) tokens: `(B, R)` bool."""
     counts = rounded_up(rate, np.arange(text.shape[1] + 1))
     return choose_tokens(text != PAD, numbers_by_count(counts, text != PAD), seed) > 0
@@ -218,8 +207,9 @@ class DenoisingObjective(CorruptionObjective):
         """See `CorruptionObjective`; S and T are both `length` + 1."""
         noise, mask_id = self.config, vocabulary.mask_id
         begins = np.array(vocabulary.word_starts(), bool)  # (V,)
-        stops = np.zeros(begins.shape, bool)
-        stops[full_stops(vocabulary)] = True
+        ends = [row[-1] for row in vocabulary.encode_lines([".", "a."]) if row]
+        full_stops = np.setdiff1d(ends, vocabulary.special_ids)  # alone and after a word
+        stops = np.isin(np.arange(len(begins)), full_stops)  # (V,)
 
         def corrupted(text, seed):
             rows = tf.shape(text)[0]
@@ -232,9 +222,11 @@ class DenoisingObjective(CorruptionObjective):
             if noise.rotation:
                 noised = tf.where(moved[:, 1:] < noise.rotation, rotate(noised, rotation), noised)
             if noise.masking:
-                noised = replace_tokens(noised, masking, noise.masking, mask_id)
+                hidden = some_tokens(noised, masking, noise.masking)
+                noised = tf.where(hidden, tf.constant(mask_id, text.dtype), noised)
             if noise.deletion:
-                noised = delete_tokens(noised, deletion, noise.deletion)
+                deleted = some_tokens(noised, deletion, noise.deletion)
+                noised = packed(noised, (noised != PAD) & ~deleted, length)
             if noise.infilling:
                 starts = tf.gather(begins, noised)
                 noised = infill(
@@ -244,9 +236,3 @@ class DenoisingObjective(CorruptionObjective):
             return ended(noised, real, length + 1), ended(text, real, length + 1)
 
         return corrupted
-
-
-def full_stops(vocabulary: PieceVocabulary) -> list[int]:
-    """Ids of a full stop, alone and after a word."""
-    rows = vocabulary.encode_lines([".", "a."])
-    return sorted({row[-1] for row in rows if row} - set(vocabulary.special_ids))

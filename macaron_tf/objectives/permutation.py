@@ -15,11 +15,11 @@ from macaron_tf.objectives.base import (
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_spans, ngram_lengths, numbers_by_count
-from macaron_tf.objectives.masking.config import multiple_of_8
 from macaron_tf.objectives.masking.masking import (
     flat_positions,
     maskable_tokens,
     masked_features,
+    multiple_of_8,
     static_length,
 )
 from macaron_tf.settings import Positive

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tensorflow as tf
 from annotated_types import Ge
 
-from macaron_tf.models.siamese import SiameseEncoder, unit_length
+from macaron_tf.models.tasks import SiameseEncoder, unit_length
 from macaron_tf.objectives.base import (
     Batch,
     Objective,

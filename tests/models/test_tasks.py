@@ -16,8 +16,7 @@ from macaron_tf.models import (
     EncoderTagger,
     SiameseEncoder,
 )
-from macaron_tf.models.siamese import unit_length
-from macaron_tf.models.tasks import answer_mask, swapped
+from macaron_tf.models.tasks import answer_mask, swapped, unit_length
 from tests.harness import built, ids, normal, numpy_of
 
 START, DELIMITER, EXTRACT = 2, 3, 4

@@ -1,10 +1,12 @@
 """Masked tokens: some are hidden, replaced or left alone, and all of them are predicted."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
+from annotated_types import Gt, Le
 
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import (
@@ -16,13 +18,73 @@ from macaron_tf.objectives.masking.choice import (
     outer_boundaries,
     span_lengths,
 )
-from macaron_tf.objectives.masking.config import MaskingConfig
+from macaron_tf.settings import Count, Fraction, Settings
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
 Batch = dict[str, tf.Tensor]
-# A batch and its seed, `(2,)` int64, to the batch that is learned from.
-Preparation = Callable[[Batch, tf.Tensor], Batch]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingConfig(Settings):
+    """Number, choice and replacement of the predicted tokens; the defaults are BERT's.
+
+    `MaskingConfig(mask=1.0, random=0.0)` is the plain replacement of the SwishRNN paper,
+    `MaskingConfig(choice="ngrams")` ALBERT's, `MaskingConfig(mask=1.0, random=0.0, round_up=True)`
+    ELECTRA's and `MaskingConfig(choice="spans", fate="span", round_up=True)` SpanBERT's.
+
+    Attributes:
+        rate: part of a row's ordinary tokens that is chosen and predicted.
+        mask: part of these that becomes [MASK].
+        random: part of these that becomes a random piece; the rest stays as it is.
+        choice: units of the choice: `"tokens"`; `"whole_words"`; `"ngrams"`, up to three whole
+            words, n of them with p(n) ~ 1/n; `"spans"`, up to ten whole words, geometrically many.
+        fate: whether each `"token"` becomes [MASK] or another piece by itself, or all tokens of
+            a `"span"` (or n-gram, or word) together. Random pieces are drawn singly all the same.
+        round_up: of n ordinary tokens mask the next number above `rate n`, not the nearest.
+        duplicates: number of masks of a row, taken in turn epoch by epoch (static masking; 10 in
+            BERT's released data); None = a new one each time (dynamic).
+
+    References: Devlin et al. 2018 (BERT), appendix A.1; Lan et al. 2020 (ALBERT), section 4.1;
+    Joshi et al. 2020 (SpanBERT), section 3.1; Clark et al. 2020 (ELECTRA), section 2; Liu et al.
+    2019 (RoBERTa), section 4.1, for static and dynamic masks.
+    """
+
+    section: ClassVar[str] = "masking"
+    rate: Annotated[float, Gt(0), Le(1)] = 0.15
+    mask: Fraction = 0.8
+    random: Fraction = 0.1
+    choice: Literal["tokens", "whole_words", "ngrams", "spans"] = "tokens"
+    fate: Literal["token", "span"] = "token"
+    round_up: bool = False
+    duplicates: Count | None = None
+
+    def check(self):
+        if self.mask + self.random > 1:
+            raise self.error(
+                f"mask={self.mask} and masking.random={self.random} must add up to 1 or less"
+            )
+
+    def positions(self, length: int) -> int:
+        """P, room for the masked positions of a row of L tokens: a multiple of 8."""
+        return multiple_of_8(int(rounded_up(self.rate, length)))
+
+    def counts(self, length: int) -> np.ndarray:
+        """Masked ones among n ordinary tokens: `(L + 1,)` int32 for n from 0 to L."""
+        tokens = np.arange(1, length + 1)
+        counts = rounded_up(self.rate, tokens) if self.round_up else np.rint(self.rate * tokens)
+        return np.array([0, *np.maximum(1, counts)], np.int32)
+
+
+def rounded_up(rate: float, tokens: int | np.ndarray) -> np.ndarray:
+    """`ceil(rate n)` of numbers of tokens n, int32."""
+    # 0.07 * 100 is 7.000000000000001 in float64, and must not become 8.
+    return np.ceil(rate * np.asarray(tokens) - 1e-9).astype(np.int32)
+
+
+def multiple_of_8(number: int) -> int:
+    """The next multiple of 8."""
+    return -(-number // 8) * 8
 
 
 def mask_tokens(
@@ -94,47 +156,6 @@ def mask_tokens(
         **more,
         "token_ids": put_tokens(token_ids, flat, replaced, real),
     }
-
-
-def masking_of(
-    names: Mapping[str, object], config: MaskingConfig, vocabulary: PieceVocabulary
-) -> Preparation:
-    """Masks a batch by its seed; static masks of row r in epoch e by r and e mod K instead.
-
-    Args:
-        names: of a batch's features. For static masks, `config.duplicates` = K of them, it has
-            `row_number` and `epoch (B,)` int, which are removed.
-    """
-    missing = {"row_number", "epoch"} - set(names)
-    if config.duplicates and missing:
-        raise ValueError(f"static masks need {' and '.join(sorted(missing))} in every batch")
-
-    def masked(batch, seed):
-        if config.duplicates:
-            batch = dict(batch)
-            row, epoch = (tf.cast(batch.pop(name), tf.int64) for name in ("row_number", "epoch"))
-            copy = row * config.duplicates + epoch % config.duplicates  # (B,)
-            seed = tf.stack([tf.fill(tf.shape(copy), seed[0]), copy], axis=1)  # (B, 2)
-        return mask_tokens(batch, seed, config, vocabulary)
-
-    return masked
-
-
-def seeded_map(
-    dataset: tf.data.Dataset, prepare: Preparation, seed: int, start_step: int = 0
-) -> tf.data.Dataset:
-    """Prepares batch number i with the seed (`seed`, i), in order.
-
-    Text that is repeated is masked anew, and a run resumed at batch `start_step`, micro-batches
-    counted singly, masks as one that never stopped. A validation set starts at 0 each time and so
-    keeps its masks.
-    """
-
-    def prepared(number, batch):
-        return prepare(batch, tf.stack([tf.constant(seed, tf.int64), number]))
-
-    numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(start_step), dataset)
-    return numbered.map(prepared, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
