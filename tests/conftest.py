@@ -26,7 +26,7 @@ SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 @pytest.fixture(scope="session", autouse=True)
 def no_autotuning():
-    """Switches tf.data's tuning off: its thread may miss that an iterator ends, which then waits.
+    """Switches tf.data's tuning off in tests' own datasets too, see `prefetched`.
 
     The garbage collector ends iterators in whatever test runs, and held some of them up for 20 to
     60 seconds.

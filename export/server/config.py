@@ -35,9 +35,6 @@ class ServerConfig(Settings):
         body_timeout: seconds a client has to send a body, or to take an answer.
         idle_timeout: seconds a kept-alive connection may stay silent.
         grace_seconds: seconds that requests in flight are given at shutdown.
-
-    Raises:
-        SettingError: a field is out of its range, or the name cannot stand in a URL.
     """
 
     base_path: str

@@ -32,9 +32,6 @@ class TranslationMetric(Settings):
         tokenized: the lines are Moses tokens already, escaped or not ("it &apos;s"), as IWSLT14's
             files are. Tokenized BLEU unescapes them and compares them as they stand, which is
             equal to multi-bleu.perl on them; sacreBLEU and chrF see them detokenized.
-
-    Raises:
-        SettingError: `tokenized` with `split_hyphens`, which is a step of the tokenizer.
     """
 
     section: ClassVar[str] = "metric"

@@ -21,11 +21,8 @@ _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
 
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Cuts texts `(B,)` at white space and around every character that is no letter, mark or digit.
-
-    Returns:
-        `(B, words)` ragged strings.
-    """
+    """Cuts texts `(B,)` into words `(B, words)`, at white space and around every character that is
+    no letter, mark or digit."""
     apart = tf.strings.regex_replace(texts, r"([^\p{L}\p{M}\p{N}\s])", r" \1 ")
     return tf.strings.split(apart)
 
@@ -101,16 +98,12 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
             from blingfire import text_to_sentences
         clean = (line.encode("utf-8", "replace").decode() for line in lines)
         found = [text_to_sentences(line).split("\n") for line in clean]
-    elif splitter == "tensorflow_text":
+    else:
         raw = [line.encode("utf-8", "replace") for line in lines]
         with tf.device("CPU"):
             breaker = tensorflow_text.StateBasedSentenceBreaker()
             rows = breaker.break_sentences(tf.constant(raw, tf.string)).to_list() if raw else []
         found = [[sentence.decode("utf-8", "replace") for sentence in row] for row in rows]
-    else:
-        raise UserError(
-            f"no sentence splitter {splitter!r}: it must be one of {', '.join(SPLITTERS)}"
-        )
     return [[text for text in map(str.strip, row) if text] for row in found]
 
 

@@ -200,11 +200,7 @@ def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
 
 
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
-    """The manifest of a checkpoint, after its files' checksums were verified.
-
-    Raises:
-        UserError: there is no such checkpoint, or it is damaged, or of a later format.
-    """
+    """The manifest of a checkpoint; refuses a damaged one, by its checksums, or a later format."""
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(f"cannot use a damaged checkpoint: {damage}")
     manifest = json.loads((storage.as_path(checkpoint) / MANIFEST).read_text())

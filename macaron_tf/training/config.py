@@ -50,9 +50,6 @@ class TrainingConfig(Settings):
         max_minutes: wall-clock budget of the run across resumes, validations and saves included;
             None = no limit.
         max_skipped_updates: skipped updates (NaN or infinite gradient) in a row that stop the run.
-
-    Raises:
-        SettingError: a field is out of its range, or the warm-up leaves no update for the decay.
     """
 
     section: ClassVar[str] = "training"

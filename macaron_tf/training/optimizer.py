@@ -175,9 +175,6 @@ def make_optimizer(
         variables: the model's trainable variables, needed where `decay_vectors` is false: those of
             rank below 2 (biases, normalization scales and offsets) are excluded from the decay.
 
-    Raises:
-        ValueError: `decay_vectors` is false and no variables are given.
-
     References: Kingma and Ba 2015; Loshchilov and Hutter 2019, "Decoupled Weight Decay
     Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.
     """

@@ -139,6 +139,7 @@ def test_the_dataset_knows_its_size_and_specification(batches):
     assert len(dataset) == steps == len(list(dataset))
     assert len(batches.dataset(start_step=steps + 1, repeat=False)) == steps - 1
     assert batches.dataset().cardinality() == tf.data.INFINITE_CARDINALITY
+    assert batches.dataset().options().autotune.enabled is False
     evaluation = batches.evaluation_dataset()
     assert len(evaluation) == len(list(evaluation))
     for batch in dataset:

@@ -82,6 +82,7 @@ def test_sizes_of_batches(corpus):
         assert dataset.cardinality() == len(sizes)
         assert [len(batch["token_ids"]) for batch in dataset] == sizes
     assert corpus.dataset("train", 40).cardinality() == tf.data.INFINITE_CARDINALITY
+    assert corpus.dataset("train", 40).options().autotune.enabled is False
     for split, size, message in (
         ("test", 4, "no split 'test': it has train, validation"),
         ("validation", 11, "has 10 rows, too few for a batch of 11"),
