@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import sys
 
 from experiments import command_line as cli
 from experiments import registry, studies
@@ -145,4 +144,4 @@ main = cli.single_program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -20,7 +20,6 @@ import argparse
 import os
 import signal
 import socket
-import sys
 import threading
 
 from experiments import command_line as cli
@@ -81,4 +80,4 @@ main = cli.single_program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

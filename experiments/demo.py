@@ -116,4 +116,4 @@ main = cli.single_program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

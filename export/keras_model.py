@@ -9,7 +9,6 @@ OUT/VERSION is written as `export.saved_model` writes it.
 
 import argparse
 import json
-import sys
 
 import keras
 
@@ -57,4 +56,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

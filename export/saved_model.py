@@ -12,7 +12,6 @@ watches. A server needs tensorflow and tensorflow_text and nothing of this proje
 import argparse
 import dataclasses
 import os
-import sys
 from typing import Any
 
 from etils import epath
@@ -103,4 +102,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

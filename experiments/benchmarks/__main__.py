@@ -115,4 +115,4 @@ main = cli.single_program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

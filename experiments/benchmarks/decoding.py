@@ -7,7 +7,6 @@ Every output is forced to the same length, so that all take the same number of s
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -85,4 +84,4 @@ def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

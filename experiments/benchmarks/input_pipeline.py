@@ -18,7 +18,6 @@ import dataclasses
 import itertools
 import os
 import pathlib
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -257,4 +256,4 @@ def main(options: argparse.Namespace) -> Tables:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

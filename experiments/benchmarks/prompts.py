@@ -9,7 +9,6 @@ prompt that is read token by token, one step each, is timed beside it.
 
 import argparse
 import pathlib
-import sys
 import tempfile
 import types
 
@@ -84,4 +83,4 @@ def main(options: argparse.Namespace) -> Tables:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

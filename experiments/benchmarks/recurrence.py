@@ -7,7 +7,6 @@ are compared first: a fast wrong one is refused.
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -100,4 +99,4 @@ def main(options: argparse.Namespace) -> Tables:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

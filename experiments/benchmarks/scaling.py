@@ -17,7 +17,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -335,4 +334,4 @@ def main(options: argparse.Namespace) -> harness.Tables:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -328,4 +328,4 @@ def _tables(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,7 +13,6 @@ process of its own; `replicas` one device with mirrored ones that share its batc
 import argparse
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -137,4 +136,4 @@ def main(options: argparse.Namespace) -> Tables:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

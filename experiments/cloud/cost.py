@@ -10,7 +10,6 @@ prints the table, or writes it between the guide's marks.
 import argparse
 import json
 import pathlib
-import sys
 
 from experiments import registry, studies
 from experiments.command_line import argument, single_program
@@ -84,4 +83,4 @@ main = single_program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -9,8 +9,6 @@
 trains a tagger of CoNLL-2003's entities with the vectors and one without, and prints both F1.
 """
 
-import sys
-
 from experiments import command_line as cli
 
 _RUN = cli.together(cli.RUN, cli.checkpoint())
@@ -64,4 +62,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

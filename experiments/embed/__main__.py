@@ -10,8 +10,6 @@
 answers stdin line by line.
 """
 
-import sys
-
 from experiments import command_line as cli
 
 _FORMS = """tasks, and what they are learnt by:
@@ -102,4 +100,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

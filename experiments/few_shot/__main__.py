@@ -11,8 +11,6 @@ Brown et al. 2020 (GPT-3): K examples and a question in words, and the model's a
 against K, sizes.png, of several models, against their size.
 """
 
-import sys
-
 from experiments import command_line as cli
 
 _FORMS = """tasks:
@@ -60,4 +58,4 @@ main = cli.single_program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -14,7 +14,6 @@
 """
 
 import argparse
-import sys
 
 from experiments import command_line as cli
 
@@ -158,4 +157,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -9,8 +9,6 @@ The text comes as it is drawn. The same run, text, settings and seed give the sa
 draws with the seed + k, counted from 0. `export.saved_model` writes a model that does the same.
 """
 
-import sys
-
 from experiments import command_line as cli
 
 _FORMS = """runs of `python -m experiments.pretrain`:
@@ -75,4 +73,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -12,8 +12,6 @@ or, the corpus prepared once and shared by several runs:
 `prepare` and `train` go on where they were interrupted when the same command is given again.
 """
 
-import sys
-
 from experiments import command_line as cli
 from macaron_tf.data.sources.names import DOCUMENTS
 
@@ -96,4 +94,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

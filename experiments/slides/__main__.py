@@ -16,7 +16,6 @@ goes on when it is given again.
 """
 
 import argparse
-import sys
 
 from experiments import command_line as cli
 
@@ -58,4 +57,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

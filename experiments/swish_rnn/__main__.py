@@ -14,8 +14,6 @@ Each writes OUT/NAME.md, .json and .png, means over seeds with their deviation. 
 complete are not trained again; an interrupted command goes on when it is given again.
 """
 
-import sys
-
 from experiments import command_line as cli
 
 _PRETRAINING = cli.together(
@@ -73,4 +71,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -15,8 +15,6 @@ trained again: an interrupted command goes on when it is given again. The settin
 `tcn_TASK` in experiments/recipes/tcn.py.
 """
 
-import sys
-
 from experiments import command_line as cli
 
 _MODELS = ("tcn", "lstm", "gru", "rnn")
@@ -35,4 +33,4 @@ main = cli.single_program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

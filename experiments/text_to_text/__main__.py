@@ -9,8 +9,6 @@
 `train` goes on where it was stopped when the same command is given again.
 """
 
-import sys
-
 from experiments import command_line as cli
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
@@ -65,4 +63,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -14,8 +14,6 @@ The compiler is installed by `make tpu-check`, or by
 in an environment of its own. A recipe of base size takes a minute or two and 6 GB.
 """
 
-import sys
-
 from experiments import command_line as cli
 
 main = cli.single_program(
@@ -48,4 +46,4 @@ main = cli.single_program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -11,8 +11,6 @@
 `train` resumes where an interrupted run stopped when the same command is given again.
 """
 
-import sys
-
 from experiments import command_line as cli
 from macaron_tf.data.sources.names import PAIRS
 
@@ -116,4 +114,4 @@ main = cli.program(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
