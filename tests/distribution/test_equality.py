@@ -11,27 +11,35 @@ from tests.distribution.distributed_toy import batch_of, run
 from tests.distribution.processes import finished, toy, two_workers
 
 
+def arrays_of(folder, worker: int = 0) -> dict[str, np.ndarray]:
+    """The weights and losses that a run left."""
+    return dict(np.load(folder / f"{worker}.npz"))
+
+
+def run_here(kind: str, out, **settings) -> None:
+    """Trains in this process, whose device is one."""
+    run(tf.distribute.get_strategy(), kind, out, **settings)
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """`setting, worker, kind -> arrays` of its run, trained when it is first asked for."""
     root = tmp_path_factory.mktemp("equality")
-    settings = {"two": "per_call=5", "four": "", "workers": "per_call=3"}
 
     @functools.cache
     def train(name, kind):
         out = root / name / kind
-        if name == "one":  # in this process, whose device is one
-            return run(tf.distribute.get_strategy(), kind, out)
-        jobs = [f"{kind}:{out}:{settings[name]}"]
-        replicas = {"two": ("--replicas", "2"), "four": ("--replicas", "4")}.get(name, ())
-        for process in two_workers(jobs) if name == "workers" else [toy(jobs, *replicas)]:
-            finished(process)
+        if name == "one":
+            run_here(kind, out)
+        elif name == "workers":
+            for process in two_workers([f"{kind}:{out}:per_call=3"]):
+                finished(process)
+        else:
+            replicas, settings = {"two": ("2", "per_call=5"), "four": ("4", "")}[name]
+            finished(toy([f"{kind}:{out}:{settings}"], "--replicas", replicas))
+        return out
 
-    def arrays(name, worker, kind):
-        train(name, kind)
-        return dict(np.load(root / name / kind / f"{worker}.npz"))
-
-    return arrays
+    return lambda name, worker, kind: arrays_of(train(name, kind), worker)
 
 
 # Processes and replicas are traced for long: one kind must do beyond two replicas.
@@ -99,8 +107,8 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
         f"toy:{tmp_path / 'parts'}:{settings}",
     ]
     assert "going on after step 10" in finished(toy(jobs, "--replicas", "2"))
-    whole, parts = (dict(np.load(tmp_path / name / "0.npz")) for name in ("whole", "parts"))
-    for key, array in whole.items():
+    parts = arrays_of(tmp_path / "parts")
+    for key, array in arrays_of(tmp_path / "whole").items():
         np.testing.assert_array_equal(array, parts[key], err_msg=key)
     metrics = [tmp_path / name / "run" / "metrics.jsonl" for name in ("whole", "parts")]
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
@@ -108,17 +116,10 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
 
 @pytest.mark.slow
 def test_two_replicas_have_the_same_first_stage(tmp_path):
-    def trained(steps, *flags):
-        jobs = [
-            f"toy:{tmp_path / f'{name}{len(flags)}'}:per_call=4,first=10,steps={name}"
-            for name in steps
-        ]
-        return toy(jobs, *flags)
-
-    for process in (trained((1, 10, 14)), trained((14,), "--replicas", "2")):
-        finished(process)
-    one, ten, more = (dict(np.load(tmp_path / f"{n}0" / "0.npz")) for n in (1, 10, 14))
-    both = dict(np.load(tmp_path / "142" / "0.npz"))
+    for steps in (1, 10, 14):
+        run_here("toy", tmp_path / str(steps), per_call=4, first=10, steps=steps)
+    finished(toy([f"toy:{tmp_path / 'both'}:per_call=4,first=10,steps=14"], "--replicas", "2"))
+    one, ten, more, both = (arrays_of(tmp_path / name) for name in ("1", "10", "14", "both"))
     weights = [key for key in one if key.endswith("/0")]
     for place, key in enumerate(weights):
         trained_first = place >= len(weights) - 2
@@ -129,16 +130,15 @@ def test_two_replicas_have_the_same_first_stage(tmp_path):
 
 @pytest.mark.slow
 def test_a_nan_in_one_replica_is_skipped_and_counted_by_all(tmp_path):
-    jobs = {name: [f"poisoned:{tmp_path / name}:per_call=2"] for name in ("one", "two")}
-    for process in (toy(jobs["one"]), toy(jobs["two"], "--replicas", "2")):
-        finished(process)
-    one, two = (dict(np.load(tmp_path / name / "0.npz")) for name in jobs)
-    for key, array in one.items():
+    run_here("poisoned", tmp_path / "one", per_call=2)
+    finished(toy([f"poisoned:{tmp_path / 'two'}:per_call=2"], "--replicas", "2"))
+    two = arrays_of(tmp_path / "two")
+    for key, array in arrays_of(tmp_path / "one").items():
         assert np.isfinite(array).all(), key
         np.testing.assert_allclose(two[key], array, atol=1e-6, err_msg=key)
         if key.endswith("/0"):
             np.testing.assert_array_equal(two[key], two[key.replace("/0", "/1")])
-    for name in jobs:
+    for name in ("one", "two"):
         lines = read_lines(tmp_path / name / "run" / "metrics.jsonl")
         skipped = {line["step"]: line["skipped"] for line in lines if "skipped" in line}
         assert {step: count for step, count in skipped.items() if count} == {10: 1.0}

@@ -13,6 +13,7 @@ from tests.distribution.processes import (
     started,
     two_workers,
 )
+from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
 
 def in_training(out):
@@ -48,34 +49,19 @@ def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
 @pytest.mark.slow
 def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
     """The same losses as where each reads them itself."""
-    (tmp_path / "lines.txt").write_text(
-        "\n".join(" ".join(map(str, range(n, n + 30))) for n in range(80))
-    )
+    settings = toy_settings(write_documents(tmp_path), steps=6)
+    settings += ["corpus.rows_per_shard=10", "training.log_every=1", "training.validate_every=6"]
+    settings = flags(settings)
     corpus = ["--corpus", str(tmp_path / "corpus")]
-    sizes = {
-        "vocabulary.size": 60,
-        "corpus.sources": f'("text-lines:{tmp_path}/lines.txt",)',
-        "corpus.sequence_length": 32,
-        "corpus.rows_per_shard": 10,
-        "corpus.validation_every": 10,
-        "model.hidden_dim": 16,
-        "model.feed_forward_dim": 32,
-        "batch_size": 6,
-        "training.max_steps": 6,
-        "training.warmup_steps": 1,
-        "training.log_every": 1,
-        "training.validate_every": 6,
-    }
-    settings = [word for name, value in sizes.items() for word in ("--set", f"{name}={value}")]
     pretrain = ["-m", "experiments.pretrain"]
     finished(started([*pretrain, "prepare", "bert_tiny", corpus[1], *settings]))
     [port] = free_ports(1)
     listen = ["--port", str(port), "--host", "localhost"]
     service = started(["-m", "experiments.data_service", *listen])
     try:
-        for name, flags in {"read": [], "served": ["--data-service", f"localhost:{port}"]}.items():
+        for name, more in {"read": [], "served": ["--data-service", f"localhost:{port}"]}.items():
             command = [*pretrain, "train", "bert_tiny", str(tmp_path / name), *corpus, *settings]
-            command += ["--strategy", "multi_worker", "--own-shards", *flags]
+            command += ["--strategy", "multi_worker", "--own-shards", *more]
             for worker in [started(command, TF_CONFIG=config) for config in cluster_of_two()]:
                 finished(worker)
     finally:

@@ -125,6 +125,7 @@ def test_every_subject_takes_its_options():
         ("scaling", "--depths 0 1", "--depths 0"),
         ("scaling", "--tokens 512", "--tokens 512"),
         ("scaling", "--dropout nan", "--dropout nan"),
+        ("__main__", "--only speed", "--only speed: there are recurrence,"),
         ("translation_training", "--updates 0", "--updates 0: give a whole number of 1 or more"),
         ("translation_training", "--our-tokens -1", "--our-tokens -1: give"),
         (
@@ -168,8 +169,3 @@ def test_a_missing_peer_is_a_line_and_a_failure_a_status(children, tmp_path, cap
     assert "| serving |" in (tmp_path / "README.md").read_text()
     assert benchmarks.main(["--only", "scaling", "--out", out]) == 1
     assert f"failed: see {tmp_path / 'scaling' / 'log.txt'}" in capsys.readouterr().out
-
-
-def test_an_unknown_subject_is_one_sentence(capsys):
-    assert benchmarks.main(["--only", "speed"]) == 2
-    assert capsys.readouterr().err.startswith("error: --only speed: there are recurrence,")

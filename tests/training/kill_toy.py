@@ -12,7 +12,6 @@ import keras
 from macaron_tf.distribution import make_strategy
 from macaron_tf.training import TrainingSession, build_fit_model, train
 from tests.training import training_toy
-from tests.training.killing import tell
 from tests.training.training_toy import toy_dataset, toy_network, toy_objective
 
 CONFIG = dataclasses.replace(
@@ -23,6 +22,11 @@ CONFIG = dataclasses.replace(
     save_every_minutes=None,
     keep_last=1000,
 )
+
+
+def tell(event: str) -> None:
+    """Says what the process does next; `test_kill` reads it."""
+    print(f"event: {event}", flush=True)
 
 
 class TellSteps(keras.callbacks.Callback):

@@ -18,19 +18,20 @@ def write_two_files(directory):
     (directory / "b.bin").write_bytes(b"b" * 1000)
 
 
-@pytest.fixture
-def directory(tmp_path):
-    directory = CheckpointDirectory(tmp_path)
+def with_one(folder) -> CheckpointDirectory:
+    directory = CheckpointDirectory(folder)
     directory.save(10, write_two_files, {"vocabulary": "v"})
     return directory
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return with_one(tmp_path)
 
 
 @pytest.fixture
 def anywhere(disk_or_bucket):
-    """`directory`, on the disk and in a bucket."""
-    directory = CheckpointDirectory(disk_or_bucket)
-    directory.save(10, write_two_files, {"vocabulary": "v"})
-    return directory
+    return with_one(disk_or_bucket)
 
 
 def test_a_saved_checkpoint_is_whole(anywhere):
@@ -131,12 +132,8 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-3])
 
 
-def halve(path):
-    path.write_bytes(path.read_bytes()[: path.stat().length // 2])
-
-
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", [flip_a_byte, cut, halve, lambda path: path.unlink()])
+@pytest.mark.parametrize("damage", [flip_a_byte, cut, lambda path: path.unlink()])
 def test_a_damaged_one_is_reported_and_skipped(anywhere, capsys, damage, name):
     anywhere.save(20, write_two_files)
     damage(anywhere.of_step(20) / name)

@@ -11,6 +11,7 @@ from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
 from macaron_tf.training.updates import FirstStage
 from tests.training.training_toy import (
+    SIGNATURE,
     merged_batch,
     toy_batch,
     toy_dataset,
@@ -36,45 +37,39 @@ def assert_same_weights(one, other, atol):
 
 
 def dataset_of(*batches):
-    spec = tf.TensorSpec((None, None), tf.int32)
-    return tf.data.Dataset.from_generator(
-        lambda: iter(batches), output_signature={"source": spec, "target": spec}
-    )
+    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=SIGNATURE)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.01])
-def test_accumulated_micro_batches_equal_one_big_batch(clip_norm):
+# Data that end within an update make a smaller update.
+@pytest.mark.parametrize(("clip_norm", "end"), [(None, 8), (0.01, 8), (None, 6)])
+def test_accumulated_micro_batches_equal_one_big_batch(clip_norm, end):
     accumulated = toy_model(accumulation_steps=4, clip_norm=clip_norm)
     whole = toy_model(clip_norm=clip_norm)
-    a = accumulated.fit(toy_dataset(0, 8), verbose=0).history
-    b = whole.fit(dataset_of(merged_batch(range(4)), merged_batch(range(4, 8))), verbose=0).history
+    a = accumulated.fit(toy_dataset(0, end), verbose=0).history
+    batches = merged_batch(range(4)), merged_batch(range(4, end))
+    b = whole.fit(dataset_of(*batches), verbose=0).history
     assert accumulated.step == whole.step == 2
     assert_same_weights(accumulated, whole, 1e-6)
     for name in ("loss", "accuracy", "tokens", "gradient_norm"):
         assert a[name] == pytest.approx(b[name], rel=1e-5), name
 
 
+def in_one_program(model, **options):
+    """A whole update as on a TPU, where micro-batches have one shape."""
+    model.prepare()
+    updates = model.updates
+    return tf.function(
+        lambda *parts: updates.update_of(updates.micro_step, parts), autograph=False, **options
+    )
+
+
 @pytest.mark.parametrize("indices", [(0,), (0, 4, 8)])
 def test_an_update_in_one_program_is_the_same_update(indices):
-    """As on a TPU, where micro-batches have one shape."""
     batches = [toy_batch(index) for index in indices]
     drawn, given = (toy_model(accumulation_steps=len(batches), clip_norm=0.01) for _ in range(2))
     drawn.fit(dataset_of(*batches), verbose=0)
-    given.prepare()
-    updates = given.updates
-    tf.function(lambda *parts: updates.update_of(updates.micro_step, parts), autograph=False)(
-        *({name: tf.constant(array) for name, array in batch.items()} for batch in batches)
-    )
+    in_one_program(given)(*batches)
     assert_same_weights(drawn, given, 1e-7)
-
-
-def test_data_that_end_within_an_update_make_a_smaller_update():
-    accumulated = toy_model(accumulation_steps=4)
-    whole = toy_model()
-    accumulated.fit(toy_dataset(0, 6), verbose=0)
-    whole.fit(dataset_of(merged_batch(range(4)), merged_batch((4, 5))), verbose=0)
-    assert accumulated.step == 2
-    assert_same_weights(accumulated, whole, 1e-6)
 
 
 def test_clips_the_gradient_of_the_mean():
@@ -265,21 +260,12 @@ def test_all_else_stays_to_the_bit_and_then_moves(optimizer, changes):
 
 
 def test_it_compiles_under_xla():
-    """A whole update in one program, as on a TPU."""
-    one, compiled = staged(steps=1), staged(steps=1)
-    for model in (one, compiled):
-        model.prepare()
-    update = tf.function(
-        lambda batch: compiled.updates.update_of(compiled.updates.micro_step, [batch]),
-        jit_compile=True,
-        autograph=False,
-    )
-    batch = {name: tf.constant(value) for name, value in toy_batch(0).items()}
+    model, compiled = staged(steps=1), staged(steps=1)
+    model.fit(dataset_of(toy_batch(0), toy_batch(0)), verbose=0)
+    update = in_one_program(compiled, jit_compile=True)
     for _ in range(2):
-        update(batch)
-        one.updates.update_of(one.updates.micro_step, [batch])
-        for a, b in zip(named_weights(one).values(), named_weights(compiled).values(), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-6)
+        update(toy_batch(0))
+    assert_same_weights(model, compiled, 1e-6)
 
 
 def test_the_first_stage_is_training_that_part_alone():
@@ -289,6 +275,4 @@ def test_the_first_stage_is_training_that_part_alone():
         alone.network.get_layer(name).trainable = False
     for one in (model, alone):
         one.fit(toy_dataset(0, STAGE), verbose=0)
-    one, other = named_weights(model), named_weights(alone)
-    for path, value in one.items():
-        np.testing.assert_allclose(value, other[path.replace("toy_1", "toy")], atol=1e-7)
+    assert_same_weights(model, alone, 1e-7)

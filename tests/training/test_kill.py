@@ -1,8 +1,15 @@
 """`kill -9` at random moments: the finished run is the uninterrupted one to the bit."""
 
+import contextlib
+import dataclasses
 import json
 import pathlib
 import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
 
 import h5py
 import numpy as np
@@ -11,11 +18,28 @@ import pytest
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage
 from macaron_tf.training.progress import read_lines
 from tests.distribution.processes import cluster_of_two
-from tests.training.killing import Kill, run_until_killed
 
 KILLS = 20
 # Of each event: the most occurrences and seconds to wait. A save of the toy takes about 20 ms.
 MOMENTS = {"step": (7, 0.005), "save": (3, 0.03), "validation": (1, 0.02)}
+TOY = ("-m", "tests.training.kill_toy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """A moment, and who dies then.
+
+    Attributes:
+        event: what the first process told.
+        occurrence: the how manyth time, from 1.
+        delay: seconds after that.
+        victims: numbers of the processes to kill.
+    """
+
+    event: str
+    occurrence: int
+    delay: float
+    victims: Sequence[int]
 
 
 def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
@@ -25,9 +49,9 @@ def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
     for number in range(KILLS):
         event = list(MOMENTS)[number % len(MOMENTS)]
         occurrences, seconds = MOMENTS[event]
-        victims = rng.choice([None, *((worker,) for worker in range(workers))])
-        moment = (rng.randint(1, occurrences), rng.uniform(0.0, seconds))
-        kills.append(Kill(event, *moment, victims if workers > 1 else None))
+        everyone = range(workers)
+        victims = rng.choice([everyone, *([worker] for worker in everyone)])
+        kills.append(Kill(event, rng.randint(1, occurrences), rng.uniform(0.0, seconds), victims))
     rng.shuffle(kills)
     return kills
 
@@ -71,37 +95,60 @@ def _contents(checkpoint) -> dict:
     return {**found, "host": json.dumps(host), "manifest": json.dumps(manifest)}
 
 
+def run_until_killed(commands: list[list[str]], kill: Kill | None = None) -> list[int]:
+    """Runs toys side by side to their end, or to a moment at which some are killed.
+
+    The others then have five seconds to end by themselves, before they are killed too: a worker
+    cannot go on without the others.
+
+    Returns:
+        Exit statuses; -9 of a killed process.
+    """
+    with contextlib.ExitStack() as stack:
+        processes: list[subprocess.Popen] = []
+        for command in commands:
+            output = subprocess.DEVNULL if processes else subprocess.PIPE
+            process = subprocess.Popen([sys.executable, *TOY, *command], stdout=output, text=True)
+            processes.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        alarm = threading.Timer(300, lambda: [process.kill() for process in processes])
+        alarm.start()
+        stack.callback(alarm.cancel)
+        told = (line for line in processes[0].stdout if kill and line == f"event: {kill.event}\n")
+        for occurrence, _ in enumerate(told, 1):
+            if occurrence == kill.occurrence:
+                time.sleep(kill.delay)
+                for victim in kill.victims:
+                    processes[victim].kill()
+                until = time.monotonic() + 5
+                for process in processes:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(max(until - time.monotonic(), 0))
+                    process.kill()
+                break
+        statuses = [process.wait() for process in processes]
+        assert alarm.is_alive(), f"{commands} did not end"
+        return statuses
+
+
 @pytest.mark.slow
 def test_a_run_killed_twenty_times_is_the_uninterrupted_one(tmp_path):
-    command = ["-m", "tests.training.kill_toy"]
-    assert run_until_killed([[*command, str(tmp_path / "whole")]], None) == [0]
-    killed = [*command, str(tmp_path / "killed")]
+    assert run_until_killed([[str(tmp_path / "whole")]]) == [0]
+    killed = [[str(tmp_path / "killed")]]
     for kill in planned_kills(seed=1):
         # Exit status 0 would say that the run was over before the moment came.
-        assert run_until_killed([killed], kill) == [-9], kill
-    assert run_until_killed([killed], None) == [0]
+        assert run_until_killed(killed, kill) == [-9], kill
+    assert run_until_killed(killed) == [0]
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_two_workers_of_which_one_or_both_are_killed_twenty_times(tmp_path):
-    def commands(name):
-        command = ["-m", "tests.training.kill_toy", str(tmp_path / name)]
-        return [[*command, config] for config in cluster_of_two()]
+    def workers(name):
+        return [[str(tmp_path / name), config] for config in cluster_of_two()]
 
-    assert run_until_killed(commands("whole"), None) == [0, 0]
+    assert run_until_killed(workers("whole")) == [0, 0]
     for kill in planned_kills(seed=2, workers=2):
-        assert -9 in run_until_killed(commands("killed"), kill), kill
-    assert run_until_killed(commands("killed"), None) == [0, 0]
+        assert -9 in run_until_killed(workers("killed"), kill), kill
+    assert run_until_killed(workers("killed")) == [0, 0]
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
-
-
-def test_the_spared_end_too():
-    """A process that waits for one that was killed is not left behind."""
-    tells = "from tests.training.killing import tell; tell('step')"
-    waits = f"{tells}; import time; time.sleep(600)"
-    kill = Kill("step", 1, 0.0, victims=(0,))
-    assert run_until_killed([["-c", waits], ["-c", waits]], kill, grace=0.1) == [-9, -9]
-    assert run_until_killed([["-c", tells]], Kill("step", 2, 0.0)) == [0]
-    with pytest.raises(TimeoutError):
-        run_until_killed([["-c", waits]], None, timeout=2.0)

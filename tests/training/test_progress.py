@@ -27,35 +27,29 @@ def test_lines_beyond_the_restored_step_are_dropped(tmp_path):
     assert [line["step"] for line in read_lines(tmp_path / "timing.jsonl")] == [10, 20, 30]
 
 
-def test_progress_prints_plain_lines_where_there_is_no_terminal():
-    stream = io.StringIO()
-    progress = Progress(2000, stream=stream)
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def shown(stream: io.StringIO) -> str:
+    progress = Progress(2000, max_minutes=100, stream=stream)
     progress.start(0, 0)
     progress.tick(1000)
     progress.train(1000, {"loss": 2.5, "perplexity": 12.18, "skipped": 1.0}, TIMING)
     progress.validation(1000, {"bleu": 31.25}, ["a sample"], True)
     progress.finish()
-    first, second = stream.getvalue().splitlines()
+    return stream.getvalue()
+
+
+def test_progress_is_a_bar_in_a_terminal_and_plain_lines_elsewhere():
+    first, second = shown(io.StringIO()).splitlines()
     assert first.startswith(
         "step 1,000/2,000  loss 2.500  ppl 12.18  12,346 tokens/s  elapsed 1:02:05"
     )
     assert "1 updates skipped" in first
     assert second == "step 1,000  validation  bleu 31.25  (best)"
-
-
-def test_progress_draws_a_bar_in_a_terminal():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    stream = Terminal()
-    progress = Progress(2000, max_minutes=100, stream=stream)
-    progress.start(0, 0)
-    progress.tick(1000)
-    progress.train(1000, {"loss": 2.5, "perplexity": 12.18}, TIMING)
-    progress.validation(1000, {"bleu": 31.25}, [], False)
-    progress.finish()
-    assert "validation" in stream.getvalue()
+    assert second in shown(Terminal())
 
 
 def test_sums_continue_to_the_bit_from_what_was_saved():

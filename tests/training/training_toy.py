@@ -1,5 +1,7 @@
 """A network, an objective and batches of uneven shapes, small enough to train in a second."""
 
+import itertools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -8,6 +10,7 @@ from keras import ops
 from macaron_tf.training.config import TrainingConfig
 
 VOCABULARY = 16
+SIGNATURE = dict.fromkeys(("source", "target"), tf.TensorSpec((None, None), tf.int32))
 SHAPES = ((2, 5), (3, 7), (4, 3), (1, 9))
 CONFIG = TrainingConfig(
     max_steps=20,
@@ -63,14 +66,9 @@ def toy_dataset(start: int = 0, stop: int | None = None) -> tf.data.Dataset:
     """Batches `start`, `start + 1` and so on; without end where `stop` is None."""
 
     def batches():
-        index = start
-        while stop is None or index < stop:
-            yield toy_batch(index)
-            index += 1
+        return map(toy_batch, itertools.count(start) if stop is None else range(start, stop))
 
-    spec = tf.TensorSpec((None, None), tf.int32)
-    signature = {"source": spec, "target": spec}
-    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+    return tf.data.Dataset.from_generator(batches, output_signature=SIGNATURE)
 
 
 def merged_batch(indices) -> dict[str, np.ndarray]:
