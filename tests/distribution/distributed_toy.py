@@ -5,6 +5,7 @@ python -m tests.distribution.distributed_toy [--replicas N | --multi-worker] JOB
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import pathlib
 
@@ -142,6 +143,7 @@ def _forward(kind: str, network):
     return sums
 
 
+@functools.cache  # the masking is traced for seconds
 def _batches(kind: str, start: int) -> tf.data.Dataset:
     """The endless micro-batches from number `start` on."""
     signature = SIGNATURE

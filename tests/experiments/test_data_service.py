@@ -48,7 +48,7 @@ def address():
 
 @pytest.mark.parametrize(("start", "choice"), [(0, "tokens"), (11, "spans")])
 def test_batches_through_the_service_are_the_same(corpus, address, start, choice):
-    rows = corpus.dataset("train", 8, seed=3, start_step=start)
+    rows = corpus.dataset("train", 32, seed=3, start_step=start)  # 13 batches are an epoch
     masking = MaskingConfig(choice=choice)
     masked = MaskedLanguageObjective().dataset(rows, masking, corpus.vocabulary, 3, start)
     served = through_service(masked, address)
