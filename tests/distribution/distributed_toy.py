@@ -89,7 +89,7 @@ def run(
     np.savez(
         out / f"{strategy.cluster_resolver.task_id if Workers(strategy).several else 0}.npz",
         losses=[line["loss"] for line in lines],
-        **{f"mapped/{index}": result["sums"] for index, result in enumerate(found)},
+        **{f"mapped {index}": result["sums"] for index, result in enumerate(found)},
         **{
             f"{index}/{replica}": copy.numpy()
             for index, variable in enumerate(copies)

@@ -50,7 +50,8 @@ def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
 def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
     """The same losses as where each reads them itself."""
     settings = toy_settings(write_documents(tmp_path), steps=6)
-    settings += ["corpus.rows_per_shard=10", "training.log_every=1", "training.validate_every=6"]
+    settings += ["corpus.rows_per_shard=10", "training.warmup_steps=1"]
+    settings += ["training.log_every=1", "training.validate_every=6"]
     settings = flags(settings)
     corpus = ["--corpus", str(tmp_path / "corpus")]
     pretrain = ["-m", "experiments.pretrain"]
