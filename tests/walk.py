@@ -4,15 +4,19 @@
 
 DATA_DIR is a TensorFlow Datasets folder. Each command runs in a process of its own, as a person
 types it, and its output goes to OUT/log.txt; given again, the walk leaves out the commands that
-ended as expected.
+ended as expected. Last, a run that was killed and continued must have the bits of one that was not.
 """
 
 import argparse
+import hashlib
 import pathlib
 import shlex
+import signal
 import subprocess
 import sys
 import time
+
+import numpy as np
 
 SHORT = {
     "training.max_steps": 20,
@@ -104,6 +108,16 @@ def run(line: str, given: str, log) -> int:
     return subprocess.run(words, input=given, text=True, stdout=log, stderr=log).returncode
 
 
+def digest(folder: pathlib.Path) -> str:
+    """SHA-256 over the weights and the state, but for the clock, of a run's last checkpoint."""
+    last = max((folder / "checkpoints").glob("step-*"))
+    found = hashlib.sha256((last / "model.weights.h5").read_bytes())
+    with np.load(last / "training_state.npz") as state:
+        for name in sorted(set(state.files) - {"host"}):
+            found.update(state[name].tobytes())
+    return found.hexdigest()
+
+
 def serve(folder: pathlib.Path, log) -> bool:
     """Serves an exported translator and asks it one line."""
     words = [sys.executable, "-m", "export.serve", str(folder), "--rest-port", "0"]
@@ -117,6 +131,23 @@ def serve(folder: pathlib.Path, log) -> bool:
     finally:
         server.terminate()
         server.wait()
+
+
+def killed_run_is_equal(out: pathlib.Path, log) -> bool:
+    """Kills a training after its first checkpoint, continues it, and compares the bits."""
+    for name, kill in (("whole", False), ("killed", True)):
+        run_ = out / "runs" / name
+        line = f"experiments.pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"
+        if kill:
+            words = [sys.executable, "-m", *shlex.split(line)]
+            child = subprocess.Popen(words, stdout=log, stderr=log)
+            while child.poll() is None and not list((run_ / "checkpoints").glob("step-*")):
+                time.sleep(0.01)
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        if run(line, "", log):
+            return False
+    return digest(out / "runs" / "whole") == digest(out / "runs" / "killed")
 
 
 def main() -> int:
@@ -137,6 +168,7 @@ def main() -> int:
             for given, line, status in commands(options.data_dir, out)
         ]
         todo.append(("serve and ask", lambda: serve(out / "served" / "m30k", log)))
+        todo.append(("a killed run has the same bits", lambda: killed_run_is_equal(out, log)))
         for number, (name, act) in enumerate(todo, 1):
             if name in done or not any(word in name for word in options.only):
                 continue
