@@ -8,7 +8,7 @@ released code, where nothing else is said; their BLEU is table 1's.
 
 from experiments.translate.run import DataConfig, TranslationRecipe
 from macaron_tf.data.translation import BatchingConfig, CleaningConfig
-from macaron_tf.decoding.config import BeamSearchConfig
+from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.config import TrainingConfig

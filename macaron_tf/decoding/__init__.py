@@ -4,9 +4,16 @@
 encoder-decoder; `LineTranslator`, `TextGenerator`, `SequenceGenerator` and `TextScorer` take texts.
 """
 
-from macaron_tf.decoding.beam_search import beam_search
-from macaron_tf.decoding.config import BeamSearchConfig, GenerationConfig, SamplingConfig
-from macaron_tf.decoding.sampling import Controls, Prompts, Rules, generate, sample
+from macaron_tf.decoding.beam_search import BeamSearchConfig, beam_search
+from macaron_tf.decoding.sampling import (
+    Controls,
+    GenerationConfig,
+    Prompts,
+    Rules,
+    SamplingConfig,
+    generate,
+    sample,
+)
 from macaron_tf.decoding.scoring import TextScorer, score_ids
 from macaron_tf.decoding.text_generator import (
     Completion,

@@ -1,16 +1,72 @@
 """Batched beam search inside the graph, over any step function with a cache."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import tensorflow as tf
 
-from macaron_tf.decoding.config import BeamSearchConfig
+from macaron_tf.settings import Count, Natural, NonNegative, Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
 
 StepFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], tuple[tf.Tensor, Any]]
 
 NEVER = float("-inf")
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthLimits(Settings):
+    """The length of an output, in tokens with the final EOS.
+
+    A sentence's limit is min(max_length, ceil(max_length_ratio * source length) +
+    max_length_offset); the default is that of Vaswani et al. 2017, source length + 50.
+
+    Attributes:
+        max_length_ratio: factor of the source length in the limit.
+        max_length_offset: added to it.
+        max_length: greatest limit of all.
+        min_length: tokens before EOS is allowed (EOS itself not counted).
+    """
+
+    section: ClassVar[str] = "decoding"
+
+    max_length_ratio: NonNegative = 1.0
+    max_length_offset: int = 50
+    max_length: Count = 256
+    min_length: Natural = 0
+
+    def check(self) -> None:
+        if self.min_length >= self.max_length:
+            raise self.error(
+                f"min_length={self.min_length} must be below max_length={self.max_length}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamSearchConfig(LengthLimits):
+    """Settings of beam search; the default length penalty is that of Vaswani et al. 2017.
+
+    Attributes:
+        beam_size: live hypotheses a sentence, K.
+        length_penalty: alpha. A hypothesis scores log P / penalty(length).
+        length_penalty_name: "gnmt" for ((5 + length) / 6) ** alpha (Wu et al. 2016, eq. 14),
+            "fairseq" for length ** alpha, "none" for 1.
+        n_best: hypotheses returned a sentence, at most `beam_size`.
+        stopping: when a sentence is final. "complete": as soon as `beam_size` hypotheses have
+            ended (fairseq's rule; beam 1 is greedy search) or no live one can enter the n best.
+            "exact": only the latter, which never stops a search that could still improve.
+    """
+
+    beam_size: Count = 4
+    length_penalty: NonNegative = 0.6
+    length_penalty_name: Literal["gnmt", "fairseq", "none"] = "gnmt"
+    n_best: Count = 1
+    stopping: Literal["complete", "exact"] = "complete"
+
+    def check(self) -> None:
+        super().check()
+        if self.n_best > self.beam_size:
+            raise self.error(f"n_best={self.n_best} must be at most beam_size={self.beam_size}")
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:

@@ -1,14 +1,61 @@
 """Stateless draws, the continuation of prompts, and sampling from an encoder-decoder."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import tensorflow as tf
+from annotated_types import Gt, Le
 
-from macaron_tf.decoding.beam_search import NEVER, StepFunction, loop_shapes
-from macaron_tf.decoding.config import DrawSettings, SamplingConfig
+from macaron_tf.decoding.beam_search import NEVER, LengthLimits, StepFunction, loop_shapes
 from macaron_tf.kernels import compiled_by_xla
+from macaron_tf.settings import Count, Natural, NonNegative, Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawSettings(Settings):
+    """Settings of a draw; the filters apply in the order temperature, top-k, top-p.
+
+    Attributes:
+        temperature: divides the logits; 0 is greedy search.
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the smallest set of most probable tokens whose probability reaches p
+            (Holtzman et al. 2020); 1 keeps all.
+        num_samples: independent samples of each input, K.
+    """
+
+    section: ClassVar[str] = "decoding"
+
+    temperature: NonNegative = 1.0
+    top_k: Natural = 0
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    num_samples: Count = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig(LengthLimits, DrawSettings):
+    """Settings of sampling from an encoder-decoder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationConfig(DrawSettings):
+    """Settings of a language model's continuation; sample k draws with the seed + k.
+
+    Attributes:
+        max_tokens: greatest number of new tokens, the end of the text included.
+        min_tokens: new tokens before the text may end.
+    """
+
+    max_tokens: Count = 128
+    min_tokens: Natural = 0
+
+    def check(self) -> None:
+        if self.min_tokens > self.max_tokens:
+            raise self.error(
+                f"min_tokens={self.min_tokens} must be at most max_tokens={self.max_tokens}"
+            )
+
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA

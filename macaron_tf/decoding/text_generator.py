@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.config import DrawSettings, GenerationConfig
 from macaron_tf.decoding.sampling import (
     Controls,
+    DrawSettings,
+    GenerationConfig,
     PrefillFunction,
     Prompts,
     Rules,

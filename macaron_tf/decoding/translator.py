@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.decoding.beam_search import beam_search
-from macaron_tf.decoding.config import BeamSearchConfig, LengthLimits, SamplingConfig
-from macaron_tf.decoding.sampling import sample
+from macaron_tf.decoding.beam_search import BeamSearchConfig, LengthLimits, beam_search
+from macaron_tf.decoding.sampling import SamplingConfig, sample
 from macaron_tf.decoding.scoring import padded
 from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import UserError
@@ -150,11 +149,7 @@ class LineTranslator:
         return {"scores": found["log_probs"], **found}
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
-        """Translates lines; one without pieces gives an empty translation.
-
-        Args:
-            first_line: the number of the first one, for the warnings.
-        """
+        """Translates lines, numbered from `first_line` on; one without pieces stays empty."""
         rows, warnings = [], []
         for number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
             if len(ids) > self.max_source_length:

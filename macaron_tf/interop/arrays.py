@@ -216,13 +216,9 @@ class KerasArrays(Arrays):
 
 
 def activation_name(function: Callable | str | None) -> str:
-    """Our name of a Keras activation, known by its values, since many are lambdas.
+    """Our name of a Keras activation, known by its values, since many are lambdas; None is linear.
 
-    Args:
-        function: takes a float32 array; or its name in Keras, None for the linear one.
-
-    Raises:
-        UserError: we have no such activation.
+    A UserError says that we have no such activation.
     """
     points = np.linspace(-4, 4, 33, dtype="float32")
     values = np.asarray(keras.activations.get(function)(points))

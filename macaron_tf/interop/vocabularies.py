@@ -193,9 +193,6 @@ def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.nda
         The vocabulary; at each of its ids theirs, `(V',)` int, -1 for [MASK], for which they have
         none, and for [CLS] that of padding, with which their decoder begins; their ids of the
         sentinels, `<extra_id_0>` first.
-
-    Raises:
-        UserError: there is no vocabulary, or it has no padding, end or unknown piece.
     """
     found = _Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(found)
@@ -348,11 +345,7 @@ def _words(file: pathlib.Path, model: Mapping[str, Any]) -> list[str]:
 
 
 def read_keras_hub_vocabulary(directory: pathlib.Path) -> WordPieceVocabulary:
-    """Reads `tokenizer.json` and `assets/tokenizer/vocabulary.txt` of a BERT preset.
-
-    Raises:
-        UserError: a file is missing, or the tokenizer is not BERT's.
-    """
+    """Reads `tokenizer.json` and `assets/tokenizer/vocabulary.txt` of a BERT preset."""
     record, words = directory / "tokenizer.json", directory / "assets/tokenizer/vocabulary.txt"
     for file in (record, words):
         if not file.is_file():

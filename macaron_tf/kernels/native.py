@@ -168,8 +168,7 @@ def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
 def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
     """`(x - mean) / sqrt(variance + epsilon) * scale + offset` over the last axis.
 
-    Args:
-        scale, offset: `(D,)`, or None for ones and zeros.
+    Scale and offset are `(D,)`, or None for ones and zeros.
 
     References: Ba et al. 2016.
     """
@@ -180,10 +179,7 @@ def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
 
 
 def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
-    """`GELU(x + bias)`, exact or, with `approximate`, by its tanh form.
-
-    Args:
-        bias: `(D,)`.
+    """`GELU(x + bias)` with a bias `(D,)`, exact or, with `approximate`, by its tanh form.
 
     References: Hendrycks and Gimpel 2016.
     """

@@ -14,6 +14,7 @@ from macaron_tf.objectives.base import (
     encoder_inputs,
     flat_rows,
     token_sums,
+    weighted_sums,
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.tasks import ClassificationObjective
@@ -159,7 +160,7 @@ class BidirectionalLanguageObjective(Objective):
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         forward, backward = network.hidden_states(batch["characters"], training=training)
         words = batch["words"]
-        sums = {"loss_sum": 0.0, "weight": 0.0, "correct_sum": 0.0}
+        sums: Sums = {}
         numbers = tf.range(1, tf.size(words) + 1)
         seed = [tf.reduce_sum(words), tf.reduce_sum(tf.reshape(words, (-1,)) * numbers)]
         seeds = draws.split(tf.stack(seed), 2)
@@ -175,13 +176,9 @@ class BidirectionalLanguageObjective(Objective):
             answers = tf.maximum(answers, 0)
             samples = self.samples if training else 0
             losses, right = _losses(network, hidden, answers, samples, seed)
-            sums[f"{name}_sum"] = tf.reduce_sum(losses * weights)
-            sums[f"{name}_weight"] = tf.reduce_sum(weights)
-            sums["loss_sum"] += sums[f"{name}_sum"]
-            sums["weight"] += sums[f"{name}_weight"]
-            sums["correct_sum"] += tf.reduce_sum(right * weights)
-        if training:
-            del sums["correct_sum"]
+            own = weighted_sums(losses, weights, None if training else right)
+            sums |= {key: sums.get(key, 0.0) + value for key, value in own.items()}
+            sums |= {f"{name}_sum": own["loss_sum"], f"{name}_weight": own["weight"]}
         return {**sums, "nll_sum": sums["loss_sum"]}
 
 
