@@ -1,11 +1,13 @@
-"""Training of encoders on the examples of a task, in passes over its training set."""
+"""Encoders on the examples of a task: training in passes over its set, and outputs of many rows."""
 
 import dataclasses
+import functools
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 import keras
+import numpy as np
 import tensorflow as tf
 from annotated_types import Gt, Lt
 
@@ -14,6 +16,7 @@ from experiments.run import Run
 from experiments.train_run import RunData, train_run
 from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
+from macaron_tf.distribution.replicas import ReplicaMap
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Dropout
@@ -144,3 +147,54 @@ def train_examples(
     )
     note = f", from {init.given}"
     return train_run(run, data, validation, strategy, init.copy_to, note=note)
+
+
+class RowOutputs:
+    """A network's float32 outputs, computed batch by batch.
+
+    One `tf.function` with a relaxed signature serves all shapes and is traced once; it reads the
+    network's current weights. Replicas of the strategy in whose scope it is made share the batches.
+
+    Args:
+        network: built, of a dict of ids to one tensor.
+        names: its inputs.
+        row_shape: (R,) where an example has R rows at once.
+    """
+
+    def __init__(self, network: keras.Model, names: Sequence[str], row_shape: tuple[int, ...] = ()):
+        spec = tf.TensorSpec((None, *row_shape, None), tf.int32)
+        # A partial: TensorFlow counts the traces of a method over all of its objects, and would
+        # warn of a grid's one trace a network.
+        forward = functools.partial(_forward, network, names)
+        signature = [spec] * len(names)
+        function = tf.function(forward, input_signature=signature, autograph=False)
+        self._map = ReplicaMap(tf.distribute.get_strategy(), function)
+
+    def fill(
+        self, found: np.ndarray, batches: Iterable[tuple[np.ndarray, tuple[np.ndarray, ...]]]
+    ) -> np.ndarray:
+        """Writes the outputs of rows into an array, and returns it.
+
+        Args:
+            found: (N, ...) float32; shorter outputs fill the beginnings of their axes.
+            batches: the rows' numbers, -1 for padding, and the inputs in the order of `names`.
+        """
+        numbers: list[np.ndarray] = []  # of (B,)
+
+        def inputs() -> Iterator[tuple[np.ndarray, ...]]:
+            for rows, arrays in batches:
+                numbers.append(rows)
+                yield arrays
+
+        for batch, result in enumerate(self._map(inputs())):
+            rows, outputs = numbers[batch], result["outputs"]
+            filled = tuple(slice(size) for size in outputs.shape[1:])
+            found[(rows[rows >= 0], *filled)] = outputs[rows >= 0]
+        return found
+
+
+def _forward(
+    network: keras.Model, names: Sequence[str], *inputs: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    outputs = network(dict(zip(names, inputs, strict=True)), training=False)
+    return {"outputs": tf.cast(outputs, tf.float32)}  # (B, ...)

@@ -11,9 +11,8 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from experiments.epochs import EpochRecipe, fine_tuning
+from experiments.epochs import EpochRecipe, RowOutputs, fine_tuning
 from experiments.finetune.init import Init, read_init
-from experiments.row_outputs import RowOutputs
 from experiments.run import Run
 from macaron_tf.data.batches import Buckets, choose_lengths
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task

@@ -30,9 +30,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from experiments.epochs import EpochRecipe, fine_tuning
+from experiments.epochs import EpochRecipe, RowOutputs, fine_tuning
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
-from experiments.row_outputs import RowOutputs
 from experiments.run import Run
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import Task, get_task

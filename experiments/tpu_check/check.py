@@ -1,21 +1,35 @@
-"""The check of each recipe, from its model to the report."""
+"""The check of each recipe, from its model to rows that compare recipes, as the JSON holds them.
+
+A row has "ok", "recipe", "topology", "rows" and "length" of a core's micro-batch, "parameters", and
+"problems", each `{"what", "op", "source"}`; then, None where not known, "memory" (bytes by use),
+"memory_total" and "memory_limit" (bytes needed at once, and of a core), "largest_rows" (the most
+seen to fit), "tried" (whether each number of rows fits), "cycles" of a step, "loop_cycles" of them,
+"loops" (the outermost), "milliseconds" at the chip's clock, and "tokens_a_second" of a core.
+"""
 
 import argparse
 import functools
 import gc
 import importlib.metadata
+import json
 import pathlib
+import shlex
 import sys
+from collections.abc import Iterator, Sequence
 
 from experiments import studies
-from experiments.tpu_check import compiler, report
+from experiments.tpu_check import compiler
 from experiments.tpu_check.chips import chip_of, listing
-from experiments.tpu_check.sources import Traced
-from experiments.tpu_check.step import Step, step_of
+from experiments.tpu_check.step import Sources, Step, Traced, problem, step_of
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import clear_errors, write_aside
 
 _PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
+_COLUMNS = (
+    "recipe", "topology", "passes", "batch a core", "GiB: arguments", "temporaries",
+    "all / a core's", "largest batch seen to fit", "Mcycles a step", "in loops", "ms a step",
+    "tokens/s a core", "time a token",
+)  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -51,12 +65,12 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             path = pathlib.Path(options.json)
             if path.is_file():
-                rows = report.merged(found, path.read_text(encoding="utf-8"), str(path))
-            write_aside(path, report.as_json(rows, facts).encode())
+                rows = merged(found, path.read_text(encoding="utf-8"), str(path))
+            write_aside(path, as_json(rows, facts).encode())
         if options.markdown:
-            write_aside(options.markdown, report.as_markdown(rows, facts).encode())
-    print(report.table(found))
-    print(report.problems(found), end="")
+            write_aside(options.markdown, as_markdown(rows, facts).encode())
+    print(table(found))
+    print(problems(found), end="")
     return 0 if all(row["ok"] for row in found) else 1
 
 
@@ -86,9 +100,159 @@ def _check(name: str, step: Step, options: argparse.Namespace) -> list[dict]:
             limit = chip_of(topology).core_bytes
             results = compiler.search(compile_, shape.rows, limit, options.compilations)
         parameters = model.network.count_params()
-        found.append(report.row(name, topology, shape, parameters, first, results))
+        found.append(row(name, topology, shape, parameters, first, results))
     return found
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def row(
+    recipe: str,
+    topology: str,
+    shape: tuple[int, int],
+    parameters: int,
+    traced: Traced,
+    results: dict[int, dict],
+) -> dict:
+    """A row from the rows and the length of a micro-batch, and what its compilations found.
+
+    Args:
+        results: of `compiler.search`; the first one is the batch that is asked about.
+    """
+    chip, first = chip_of(topology), next(iter(results.values()), {})
+    tried = {number: compiler.fits(result, chip.core_bytes) for number, result in results.items()}
+    problems, cycles, speed = list(traced.problems), first.get("cycles", {}), {}
+    if first:
+        problems += _problems(first, chip.cores, chip.core_bytes, traced.sources)
+    if cycles:
+        seconds = cycles["cycles"] / (chip.clock_ghz * 1e9)
+        speed = {"milliseconds": seconds * 1e3, "tokens_a_second": shape[0] * shape[1] / seconds}
+    return {
+        "ok": not problems,
+        "recipe": recipe,
+        "topology": topology,
+        "rows": shape[0],
+        "length": shape[1],
+        "parameters": parameters,
+        "problems": problems,
+        "memory": first.get("memory"),
+        "memory_total": compiler.memory_total(first),
+        "memory_limit": chip.core_bytes if first else None,
+        "largest_rows": max((number for number, fit in tried.items() if fit), default=None),
+        "tried": tried or None,
+        "cycles": cycles.get("cycles"),
+        "loop_cycles": cycles.get("loop_cycles"),
+        "loops": cycles.get("loops", []),
+        "milliseconds": speed.get("milliseconds"),
+        "tokens_a_second": speed.get("tokens_a_second"),
+    }
+
+
+def _problems(result: dict, cores: int, limit: int, sources: Sources) -> Iterator[dict]:
+    for name in result.get("dynamic", ()):
+        yield problem("a shape depends on values", name, sources.of(name))
+    if "error" in result:
+        for name in result.get("error_ops") or [None]:
+            yield problem(result["error"], name, sources.of(name) if name else None)
+    elif not compiler.fits(result, limit):
+        yield problem(
+            f"{_gib(compiler.memory_total(result))} GiB needed, {_gib(limit)} GiB there are"
+        )
+    if result.get("cores_a_chip", cores) != cores:
+        yield problem(f"libtpu sees {result['cores_a_chip']} cores a chip, not {cores}")
+    for loop in result.get("cycles", {}).get("loops", ()):
+        if loop["trips"] is None:
+            source = sources.of(loop["name"])
+            yield problem("a loop of unknown length, counted once", loop["name"], source)
+
+
+def table(rows: Sequence[dict]) -> str:
+    """A Markdown table. The last column is relative to the topology's first recipe."""
+    lines = []
+    for each in rows:
+        first = next((r for r in rows if r["topology"] == each["topology"] and r["ok"]), None)
+        lines.append(_cells(each, first))
+    return "\n".join(studies.table(_COLUMNS, lines)) + "\n"
+
+
+def _cells(row: dict, first: dict | None) -> list[str]:
+    cells = [row["recipe"], row["topology"], "yes" if row["ok"] else "NO"]
+    memory, speed, largest = ["-"] * 3, ["-"] * 5, "-"
+    if row["memory"]:
+        memory[:2] = _gib(row["memory"]["arguments"]), _gib(row["memory"]["temporaries"])
+    if row["memory_total"]:
+        memory[2] = f"{_gib(row['memory_total'])} / {_gib(row['memory_limit'])}"
+    if row["largest_rows"]:
+        refused = [int(number) for number, fit in row["tried"].items() if not fit]
+        largest = f"{row['largest_rows']}" + (f", not {min(refused)}" if refused else "")
+    if row["cycles"]:
+        speed = [
+            f"{row['cycles'] / 1e6:.1f}",
+            f"{row['loop_cycles'] / row['cycles']:.0%}",
+            f"{row['milliseconds']:.1f}",
+            f"{row['tokens_a_second']:,.0f}",
+            f"{first['tokens_a_second'] / row['tokens_a_second']:.2f}" if first else "-",
+        ]
+    return [*cells, f"{row['rows']} x {row['length']}", *memory, largest, *speed]
+
+
+def problems(rows: Sequence[dict]) -> str:
+    """A line for each problem, with its op, and below it the line of ours that it comes from."""
+    lines = []
+    for each in rows:
+        for one in each["problems"]:
+            op = f": {one['op']}" if one["op"] else ""
+            source = f"\n    {one['source']}" if one["source"] else ""
+            lines.append(f"{each['recipe']} on {each['topology']}: {one['what']}{op}{source}\n")
+    return "".join(lines)
+
+
+def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
+    """The rows of the JSON in the file `where`, with these in place of those about the same."""
+    try:
+        both = [*json.loads(text)["rows"], *rows]
+        return list({(row["recipe"], row["topology"], row["rows"]): row for row in both}.values())
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{where} holds no results of tpu_check: {error}") from error
+
+
+def as_json(rows: Sequence[dict], facts: dict) -> str:
+    """The rows, the command that finds them, and the versions that they depend on.
+
+    Args:
+        facts: `options` of the command beside recipes and topologies; `versions` by package.
+    """
+    record = {"command": _command(rows, facts), "versions": facts["versions"], "rows": list(rows)}
+    return json.dumps(record, indent=1) + "\n"
+
+
+def as_markdown(rows: Sequence[dict], facts: dict) -> str:
+    """The table and what its columns mean."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return f"""# Each recipe's train step, compiled for a TPU without one
+
+`{_command(rows, facts)}`; {versions}.
+
+One core's share of an update: forward, backward, the gradient's norm, the optimizer's step. Memory
+is the compiler's own analysis. Cycles are the compiler's estimates, each loop counted as often as
+it runs, turned into time at the clock that makes the chip's peak; nothing was run on a TPU. Random
+bits are the chip's own, as TensorFlow draws them there.
+Not in them: the sum of gradients over the cores, and waiting for data. Times compare recipes.
+
+{table(rows)}
+{problems(rows)}"""
+
+
+def _command(rows: Sequence[dict], facts: dict) -> str:
+    """The command that finds all of these rows."""
+    recipes, topologies = (
+        list(dict.fromkeys(row[name] for row in rows)) for name in ("recipe", "topology")
+    )
+    words = [*recipes, *studies.flags("--topology", *topologies), *facts["options"]]
+    return shlex.join(["python", "-m", "experiments.tpu_check", *words])
+
+
+def _gib(number: int) -> str:
+    return f"{number / 2**30:.2f}"

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.few_shot.__main__ import main as few_shot
-from experiments.few_shot.evaluate import Asker, baselines, draw_shots, evaluate
-from experiments.few_shot.tasks import PromptTask
+from experiments.few_shot.evaluate import Asker, PromptTask, baselines, draw_shots, evaluate
 from experiments.generate.__main__ import main
 from experiments.generate.run import open_model
 from experiments.pretrain.__main__ import main as pretrain

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 import tensorflow as tf
 
-from experiments.tpu_check import check, chips, compiler, report, sources, step
+from experiments.tpu_check import check, chips, compiler, step
 from experiments.tpu_check.__main__ import main
 from experiments.tpu_check.cycles import estimate
 from macaron_tf.errors import UserError
@@ -159,8 +159,8 @@ class NoSources:
 
 
 def row_of(result: dict, recipe: str = "bert_tiny") -> dict:
-    traced = sources.Traced(b"", sources=NoSources())
-    return report.row(recipe, "v4:2x2x1", (32, 128), 1000, traced, {32: result})
+    traced = step.Traced(b"", sources=NoSources())
+    return check.row(recipe, "v4:2x2x1", (32, 128), 1000, traced, {32: result})
 
 
 GOOD = memory(2**30) | {
@@ -177,7 +177,7 @@ def test_cycles_become_time_and_tokens():
         GOOD | {"cycles": {**GOOD["cycles"], "cycles": 2 * 1_049_000, "loop_cycles": 1_049_000}},
         "swish_rnn_tiny",
     )
-    lines = report.table([row, slower]).splitlines()
+    lines = check.table([row, slower]).splitlines()
     assert lines[2].endswith("| 1.00 |") and lines[3].endswith("| 2.00 |")
     assert "| 50% |" in lines[3]
 
@@ -196,12 +196,12 @@ def test_cycles_become_time_and_tokens():
 )
 def test_what_fails_a_recipe_is_said(change, said):
     row = row_of(GOOD | change)
-    assert not row["ok"] and said in report.problems([row])
+    assert not row["ok"] and said in check.problems([row])
 
 
 def test_the_compilers_refusal_is_said_with_its_op():
     row = row_of({"error": "unsupported", "error_ops": ["a/Where"], "dynamic": []})
-    assert "unsupported: a/Where\n    model.py:1" in report.problems([row])
+    assert "unsupported: a/Where\n    model.py:1" in check.problems([row])
     said = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
         "temporaries (17.50G) exceeds available HBM (15.25G). HLO module: x.134.\nSee more"
@@ -215,21 +215,21 @@ def test_what_the_bridge_cannot_take_is_read_from_its_message():
     constant = "Failed getting HLO text: 'Input 1 to node `range` with op Range must be a \
 compile-time constant.\n\n\t [[{{node while/range}}]]\n\ttf2xla'"
     said = "Input 1 to node `range` with op Range must be a compile-time constant."
-    assert sources.refused(constant) == [(said, "while/range")]
+    assert step.refused(constant) == [(said, "while/range")]
 
 
 def test_results_are_merged_by_what_they_are_about():
     old, other = row_of(GOOD), row_of(GOOD, "other")
     facts = {"options": ["--compilations", "1"], "versions": {"jax": "1"}}
-    text = report.as_json([old, other], facts)
+    text = check.as_json([old, other], facts)
     new = row_of(GOOD | {"dynamic": ["Where"]})
-    assert report.merged([new], text, "x.json") == [new, json.loads(json.dumps(other))]
+    assert check.merged([new], text, "x.json") == [new, json.loads(json.dumps(other))]
     assert json.loads(text)["rows"][0]["ok"] is True
     command = "bert_tiny other --topology v4:2x2x1 --compilations 1"
     assert json.loads(text)["command"] == f"python -m experiments.tpu_check {command}"
-    assert "| bert_tiny | v4:2x2x1 | yes |" in report.as_markdown([old], facts)
+    assert "| bert_tiny | v4:2x2x1 | yes |" in check.as_markdown([old], facts)
     with pytest.raises(UserError, match=r"x\.json holds no results"):
-        report.merged([new], "[]", "x.json")
+        check.merged([new], "[]", "x.json")
 
 
 @pytest.mark.parametrize(
@@ -371,9 +371,9 @@ def test_ops_inside_of_loops_are_found():
         return tf.while_loop(lambda i, y: i < 3, body, (0, x))
 
     graph = looped.get_concrete_function(tf.TensorSpec((4,))).graph
-    found = sources.Sources(graph).of("call.1/while/planted")
+    found = step.Sources(graph).of("call.1/while/planted")
     assert "test_tpu_check.py:" in found and 'name="planted"' in found
-    assert sources.Sources(graph).of("no/such/op") is None
+    assert step.Sources(graph).of("no/such/op") is None
 
 
 def test_a_tiny_recipe_passes(capsys, tmp_path):
