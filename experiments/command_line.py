@@ -51,7 +51,7 @@ def _parser(module: str, text: str, forms: str) -> tuple[argparse.ArgumentParser
 
 
 def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
-    parser.set_defaults(function=run, uses_devices=False)
+    parser.set_defaults(function=run, uses_devices=False, uses_tfds=False)
     together(*parts)(parser)
 
 
@@ -60,11 +60,15 @@ def _main(parser: argparse.ArgumentParser) -> Callable[..., int]:
     def main(arguments: list[str] | None = None) -> int | None:
         """Runs the command; see `--help`.
 
-        Its options are the parsed arguments, `arguments`, the words given, and `devices`, the
-        `tf.distribute.Strategy` of a command with `DEVICES`.
+        Its options are the parsed arguments, `arguments`, the words given, `tfds` of a command
+        with `TFDS`, and `devices`, the `tf.distribute.Strategy` of a command with `DEVICES`.
         """
         options = parser.parse_args(arguments)
         options.arguments = sys.argv[1:] if arguments is None else arguments
+        if options.uses_tfds:
+            from macaron_tf.data.sources.tfds import Tfds
+
+            options.tfds = Tfds(options.data_dir, options.download)
         if options.uses_devices:
             from macaron_tf.distribution import make_strategy
 
@@ -191,6 +195,7 @@ STUDY = together(
 TFDS = together(
     DATA_DIR,
     switch("--download", "let TensorFlow Datasets download what is missing"),
+    lambda parser: parser.set_defaults(uses_tfds=True),
 )
 EXAMPLES = together(
     argument("--source", "examples; the task's (or the run's) own by default"), TFDS

@@ -60,6 +60,14 @@ def tfds_dir(shared_data: pathlib.Path) -> str:
     return str(shared_data / "tfds")
 
 
+@pytest.fixture(scope="session")
+def tfds(tfds_dir: str):
+    """The real data, for readers."""
+    from macaron_tf.data.sources.tfds import Tfds
+
+    return Tfds(tfds_dir)
+
+
 @pytest.fixture
 def refused(capsys):
     """`refused(main, arguments, words, *folders)`: bad input is one sentence, exit status 2.

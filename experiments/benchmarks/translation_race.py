@@ -22,6 +22,7 @@ from experiments.translate.init import Start
 from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.batches import Buckets
 from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
@@ -247,8 +248,8 @@ def mean_target_tokens(data: TranslationData, budget: int) -> float:
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
     """Writes both systems' input into a folder; returns their trainers by name."""
     recipe = equal_recipe(options.set, options.dropout)
-    languages, data_dir = recipe.data.languages, options.data_dir
-    vocabulary = Start("").vocabulary(recipe, data_dir=data_dir)
+    languages, tfds = recipe.data.languages, Tfds(options.data_dir)
+    vocabulary = Start("").vocabulary(recipe, tfds=tfds)
     vocabulary.save(work / "vocabulary")
     data = TranslationData.build(
         recipe.data.source,
@@ -256,9 +257,9 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
         vocabulary,
         cleaning=recipe.data.cleaning,
         batching=dataclasses.replace(recipe.data.batching, max_tokens=options.tokens),
-        data_dir=data_dir,
+        tfds=tfds,
     )
-    pairs = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, data_dir)
+    pairs = read_pairs(recipe.data.source, recipe.data.validation_split, *languages, tfds)
     joey = work / "joeynmt"
     write_vocabulary(joey / "vocabulary.txt", vocabulary)
     sides = (data.tokens.source, data.tokens.target)
@@ -287,7 +288,7 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
         "training.save_every_steps": None,
     }
     given = [*options.set, *(f"{path}={value}" for path, value in settings.items())]
-    words = ["--data-dir", data_dir, "--vocabulary", str(work / "vocabulary")]
+    words = ["--data-dir", options.data_dir, "--vocabulary", str(work / "vocabulary")]
     ours = [sys.executable, "-m", "experiments.translate", "train", RECIPE]
     trainers = {
         name: Trainer(

@@ -62,9 +62,10 @@ def run(options: argparse.Namespace) -> None:
     weights = opened.checkpoint(options.checkpoint)
     elmo = opened.load_network(weights)
     out = pathlib.Path(options.out)
-    data = dict(source=options.source, data_dir=options.data_dir, download=options.download)
     learnt, judged = (
-        Sentences(read_tagged(_TASK, split, **data), elmo.config.max_characters)
+        Sentences(
+            read_tagged(_TASK, split, options.tfds, options.source), elmo.config.max_characters
+        )
         for split in ("train", options.split)
     )
     rows = []

@@ -18,6 +18,7 @@ from experiments.run import write_json
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.batches import ArrayBatches
 from macaron_tf.data.sources.readers import documents
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo
@@ -69,8 +70,7 @@ class Rows(ArrayBatches):
 def read_rows(
     recipe: ElmoRecipe,
     vocabulary: WordVocabulary | None,
-    data_dir: str | None,
-    download: bool,
+    tfds: Tfds | None,
 ) -> tuple[Rows, Rows, WordVocabulary]:
     """The training rows of a recipe's texts, the held-out rows, and the vocabulary.
 
@@ -78,9 +78,7 @@ def read_rows(
         vocabulary: of a run; None = counted here.
     """
     found = [
-        words
-        for source in recipe.sources
-        for words in read_words(documents(source, "train", data_dir, download))
+        words for source in recipe.sources for words in read_words(documents(source, "train", tfds))
     ]
     held = found[:: recipe.held_out]
     del found[:: recipe.held_out]
@@ -104,9 +102,7 @@ def run(options: argparse.Namespace) -> None:
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
     opened = ElmoRun.resume(path, recipe)
-    rows, held_out, vocabulary = read_rows(
-        recipe, opened and opened.vocabulary, options.data_dir, options.download
-    )
+    rows, held_out, vocabulary = read_rows(recipe, opened and opened.vocabulary, options.tfds)
     result = train_run(
         ElmoRun(path, recipe, vocabulary),
         RunData(
@@ -127,7 +123,7 @@ def evaluate(options: argparse.Namespace) -> None:
     """Scores a checkpoint on the documents that its run held out; writes RUN/scores."""
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
-    _, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.data_dir, options.download)
+    _, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
     network = opened.load_network(weights)
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
     model = build_fit_model(network, opened.recipe.make_objective(), training)

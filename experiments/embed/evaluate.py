@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import hashlib
-import os
 import pathlib
 import sys
 import time
@@ -15,6 +14,7 @@ from experiments.embed.run import TRIPLETS, SentenceEncoder, encoder_of, pair_ta
 from experiments.finetune.kinds import kind_of
 from experiments.lines import arriving, decoded, opened_input, opened_output
 from experiments.run import default_splits, metrics_line, write_scores
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_sets
 from macaron_tf.data.tasks.reading import Examples, read_triplets
@@ -30,18 +30,14 @@ from macaron_tf.models.tasks import SiameseEncoder
 
 
 def read_sets(
-    task: Task,
-    split: str,
-    source: str | None = None,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    task: Task, split: str, source: str | None = None, tfds: Tfds | None = None
 ) -> Examples:
     """Reads a split of a task of two texts, or of triplets; arguments as for `read_examples`."""
     if task is TRIPLETS:
         if not source:
             raise UserError(f"{task.name} have no data of their own: give --source tsv:FILE")
         return read_triplets(source, split)
-    return kind_of(task).read(split, data_dir, download, source)
+    return kind_of(task).read(split, tfds, source)
 
 
 def measure(
@@ -79,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
     own = opened.recipe.source if opened and name == opened.recipe.task else task.source
     source = options.source or own
     split = options.split or default_splits(source, [*task.validation_splits])[0]
-    sets = read_sets(task, split, source, options.data_dir, options.download)
+    sets = read_sets(task, split, source, options.tfds)
     began = time.monotonic()
     data = encode_sets(encoder.vocabulary, sets, encoder.max_length)
     sentences = len(data.rows.lengths)

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     recipe = configure(options, init)
     task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
     examples, held_out = (
-        read_sets(task, split, recipe.source, options.data_dir, options.download)
+        read_sets(task, split, recipe.source, options.tfds)
         for split in ("train", task.validation_splits[0])
     )
     recipe = recipe.resolved(len(examples))

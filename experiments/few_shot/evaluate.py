@@ -4,7 +4,6 @@ import argparse
 import collections
 import dataclasses
 import math
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from experiments.generate.run import OpenedModel, open_model
 from experiments.run import write_json
 from experiments.studies import grouped, mean_curves, mean_of, table, values
 from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.prompts import (
     CONTENT_FREE,
@@ -67,12 +67,7 @@ class PromptTask:
     content_free: tuple[str, ...] = ()
 
 
-def read_task(
-    name: str,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
-    template: Template | None = None,
-) -> PromptTask:
+def read_task(name: str, tfds: Tfds | None = None, template: Template | None = None) -> PromptTask:
     """Reads a task's prompts.
 
     Args:
@@ -94,10 +89,9 @@ def read_task(
         free = tuple(f"Question: {text}\nAnswer:".strip() for text in CONTENT_FREE)
         return PromptTask(title, "choice", asked, pool, content_free=free)
     task = get_task(name)
-    places = {"data_dir": data_dir, "download": download}
     splits = (task.validation_splits[0], "train")
     if task.kind == "spans":
-        asked, pool = (question_prompts(read_questions(task, s, **places)) for s in splits)
+        asked, pool = (question_prompts(read_questions(task, s, tfds)) for s in splits)
         return PromptTask(task.name, "free", asked, pool[:_POOL], "f1")
     template = template or TEMPLATES.get(name)
     if template is None:
@@ -106,7 +100,7 @@ def read_task(
             "lambada:FILE or tsv:FILE"
         )
     asked, pool = (
-        classification_prompts(task, read_examples(task, s, **places), template) for s in splits
+        classification_prompts(task, read_examples(task, s, tfds), template) for s in splits
     )
 
     # Questions that share several answers are judged answer by answer here.
@@ -144,7 +138,7 @@ def run(options: argparse.Namespace) -> None:
             raise UserError("--template and --words go together, with one --task")
         template = Template(options.template.replace("\\n", "\n"), tuple(options.words))
     tasks = [
-        limited(read_task(name, options.data_dir, options.download, template), options.max_examples)
+        limited(read_task(name, options.tfds, template), options.max_examples)
         for name in options.task
     ]
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}

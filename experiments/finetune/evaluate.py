@@ -34,9 +34,7 @@ def evaluate(options: argparse.Namespace) -> None:
     task, kind = opened.task, kind_of(opened.task)
     source = options.source or opened.recipe.source
     splits = [options.split] if options.split else default_splits(source, [*task.validation_splits])
-    examples = {
-        split: kind.read(split, options.data_dir, options.download, source) for split in splits
-    }
+    examples = {split: kind.read(split, options.tfds, source) for split in splits}
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():
@@ -82,9 +80,8 @@ def submit(options: argparse.Namespace) -> None:
                 f"{runs[name].path} and {path} are both of {name}: give one run for each task"
             )
         runs[name] = opened
-    places = (options.data_dir, options.download)
     test_sets = [
-        (opened, file, read_examples(opened.task, file.split, *places, file.source))
+        (opened, file, read_examples(opened.task, file.split, options.tfds, file.source))
         for opened in runs.values()
         for file in opened.task.submissions
     ]
@@ -104,7 +101,7 @@ def submit(options: argparse.Namespace) -> None:
 def baseline(options: argparse.Namespace) -> None:
     """Fits, scores and prints what can be had without a network."""
     task = get_task(options.task)
-    metrics = score_baseline(TaskData(task, options.source, options.data_dir, options.download))
+    metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:
         raise UserError(
             f"there is no baseline for {task.name}: give a task of classes, scores or tags"

@@ -123,10 +123,7 @@ def run(options: argparse.Namespace) -> None:
     refuse_given(options.set, {**_OWN, **steps})
     inits = _inits(options)
     list(_cells(options, inits, {}))  # bad settings are said before data are read
-    data = {
-        task: TaskData(get_task(task), options.source, options.data_dir, options.download)
-        for task in options.tasks
-    }
+    data = {task: TaskData(get_task(task), options.source, options.tfds) for task in options.tasks}
     cells, out = list(_cells(options, inits, data)), pathlib.Path(options.out)
     record = {
         "command": shlex.join(["python", "-m", "experiments.finetune", *options.arguments]),

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import os
 from typing import Any
 
 import keras
@@ -26,6 +25,7 @@ from experiments.recipe import override
 from experiments.run import metrics_line, write_json
 from experiments.train_run import report
 from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.distribution import Workers
 from macaron_tf.io.paths import as_path
@@ -45,17 +45,10 @@ class TaskData:
         splits: "train" and the development sets, with labels.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        source: str | None = None,
-        data_dir: str | os.PathLike | None = None,
-        download: bool = False,
-    ):
+    def __init__(self, task: Task, source: str | None = None, tfds: Tfds | None = None):
         self.task, self.kind = task, kind_of(task)
         self.splits: dict[str, Any] = {
-            split: self.kind.read(split, data_dir, download, source)
-            for split in (TRAIN, *task.validation_splits)
+            split: self.kind.read(split, tfds, source) for split in (TRAIN, *task.validation_splits)
         }
         self._encoded: dict[tuple, dict[str, EncodedExamples]] = {}
 
@@ -81,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
     init = read_init(options.init, options.model, options.vocabulary, options.lower_case)
     recipe = configure(preset(options.preset, task), init, options.source, options.set)
     check_recipe(recipe, init)
-    data = TaskData(task, recipe.source, options.data_dir, options.download)
+    data = TaskData(task, recipe.source, options.tfds)
     path = as_path(options.run)
     result = train_recipe(recipe, path, data, init, options.devices)
     steps = ["{me} evaluate {run}{data}", "{me} predict {run} --input FILE"]

@@ -12,6 +12,7 @@ from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
 from macaron_tf.data.corpus.documents import corpus_mixture, open_source
 from macaron_tf.data.corpus.reading import FORMAT, PretrainingCorpus
 from macaron_tf.data.corpus.writing import prepare
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
@@ -26,9 +27,9 @@ from macaron_tf.text.base import RECORD
 from macaron_tf.text.normalization import NormalizationConfig
 
 
-def train_vocabulary(recipe: PretrainingRecipe, **text) -> PieceVocabulary:
+def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> PieceVocabulary:
     """Trains a recipe's vocabulary on its `vocabulary_lines`, ten million at most."""
-    config, lines = recipe.vocabulary, vocabulary_lines(recipe, **text)
+    config, lines = recipe.vocabulary, vocabulary_lines(recipe, tfds)
     if config.kind == "wordpiece":
         return WordPieceVocabulary.train(lines, config.size, lower_case=config.lower_case)
     if config.kind == "byte_bpe":
@@ -43,9 +44,7 @@ def train_vocabulary(recipe: PretrainingRecipe, **text) -> PieceVocabulary:
     )
 
 
-def vocabulary_lines(
-    recipe: PretrainingRecipe, data_dir: str | None = None, download: bool = False
-) -> Iterator[str]:
+def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Iterator[str]:
     """The lines, none blank, that a recipe's vocabulary is trained on: all sources in turn.
 
     With `corpus.language_alpha` the monolingual sources are drawn with the corpus's weights, which
@@ -55,29 +54,31 @@ def vocabulary_lines(
     if corpus.language_alpha is not None:
         monolingual = tuple(source for source in corpus.sources if not source.is_translation)
         corpus = dataclasses.replace(corpus, sources=monolingual or corpus.sources)
-    sources = [open_source(source, data_dir, download, most) for source in corpus.sources]
+    sources = [open_source(source, tfds, most) for source in corpus.sources]
     if corpus.language_alpha is None:
         # In turn: the trainer stops after some millions of lines and must see all sources.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
-        texts = (document.text for document in corpus_mixture(corpus, data_dir, most))
+        texts = (document.text for document in corpus_mixture(corpus, tfds, most))
     for text in texts:
         yield from filter(str.strip, text.splitlines() if isinstance(text, str) else text)
 
 
 def prepare_corpus(
-    recipe: PretrainingRecipe, out: str | None, vocabulary_dir: str | None, **text
+    recipe: PretrainingRecipe,
+    out: str | None,
+    vocabulary_dir: str | None,
+    tfds: Tfds | None = None,
 ) -> PretrainingCorpus:
     """A recipe's corpus, prepared unless it exists.
 
     Args:
         out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
-        text: `data_dir` and `download`.
     """
     if out is None:
         settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]
-        settings += [vocabulary_dir, text["data_dir"]]
+        settings += [vocabulary_dir, tfds and tfds.data_dir]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
         out = cache_directory() / "corpora" / digest
     if vocabulary_dir:
@@ -93,8 +94,8 @@ def prepare_corpus(
                 )
     else:
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
-        vocabulary = train_vocabulary(recipe, **text)
-    return prepare(recipe.corpus, vocabulary, out, **text)
+        vocabulary = train_vocabulary(recipe, tfds)
+    return prepare(recipe.corpus, vocabulary, out, tfds=tfds)
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
@@ -110,8 +111,7 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
 def run_prepare(options: argparse.Namespace) -> None:
     """Prepares and says what to do next."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
-    text = dict(data_dir=options.data_dir, download=options.download)
-    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, **text)
+    corpus = prepare_corpus(recipe, options.corpus, options.vocabulary, options.tfds)
     print(f"{options.corpus}: {corpus.summary()}")
     print(f"next: {recipe.command} train {options.recipe} RUN --corpus {options.corpus}")
 
@@ -119,7 +119,6 @@ def run_prepare(options: argparse.Namespace) -> None:
 def run_vocabulary(options: argparse.Namespace) -> None:
     """Trains and saves."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
-    text = dict(data_dir=options.data_dir, download=options.download)
-    vocabulary = train_vocabulary(recipe, **text)
+    vocabulary = train_vocabulary(recipe, options.tfds)
     vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")

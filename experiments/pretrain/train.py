@@ -37,8 +37,7 @@ def run(options: argparse.Namespace) -> None:
     if options.corpus:
         corpus = PretrainingCorpus.open(options.corpus)
     else:
-        text = dict(data_dir=options.data_dir, download=options.download)
-        corpus = prepare_corpus(recipe, None, options.vocabulary, **text)
+        corpus = prepare_corpus(recipe, None, options.vocabulary, options.tfds)
     result = train_recipe(
         recipe, path, corpus, options.devices, options.data_service, options.own_shards
     )

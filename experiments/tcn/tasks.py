@@ -70,7 +70,7 @@ class Task:
         slide: the slide's figures of `MODELS`.
         length: positions of the longest training sequence.
         open: `open(options, size, seed)` reads or makes the data, in micro-batches of `size`, from
-            the command's `data`, or `data_dir` and `download`.
+            the command's `data` or `tfds`.
         unit: of the metric, for tables.
         loss: of `SequenceObjective`.
         metric: chooses a validation's best, and is shown in the tables, accuracy in percent.
@@ -292,8 +292,7 @@ def images(permutation: np.ndarray, options: argparse.Namespace, size: int, seed
     shapes |= {"targets": ("int32", (None,)), "weight": ("float32", (None,))}
 
     def read(split: str) -> tuple[np.ndarray, np.ndarray]:
-        place = options.data_dir, options.download
-        values = read_columns("mnist", split, ("image", "label"), *place).values
+        values = read_columns("mnist", split, ("image", "label"), options.tfds).values
         # (N, 28, 28, 1) uint8 -> (N, 784), and the digits (N,)
         return values["image"].reshape(-1, PIXELS), values["label"].astype("int32")
 

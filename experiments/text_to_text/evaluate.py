@@ -11,6 +11,7 @@ from experiments.lines import answer_lines
 from experiments.run import write_json
 from experiments.text_to_text.run import PREFIXES, TextRecipe, TextRun, framed
 from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.data.tasks.text_tasks import answer_text, as_texts, read_answer, read_answers
@@ -31,17 +32,15 @@ class TextPairs:
     groups: np.ndarray | None = None
 
     @classmethod
-    def read(
-        cls, recipe: TextRecipe, split: str, data_dir: str | None = None, download: bool = False
-    ) -> "TextPairs":
+    def read(cls, recipe: TextRecipe, split: str, tfds: Tfds | None = None) -> "TextPairs":
         """Reads a split of the recipe's source."""
         if prefix := PREFIXES.get(recipe.task):
-            pairs = read_pairs(recipe.source, split, *recipe.fields, data_dir, download)
+            pairs = read_pairs(recipe.source, split, *recipe.fields, tfds)
             # Each side in one line; e-mails have many.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
             return cls(recipe.task, [(prefix + text, answer) for text, answer in lines])
         task = get_task(recipe.task)
-        examples = read_examples(task, split, data_dir, download, recipe.source)
+        examples = read_examples(task, split, tfds, recipe.source)
         return cls(task.name, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
@@ -82,7 +81,7 @@ def evaluate(options: argparse.Namespace) -> None:
     """Answers, scores, prints, and writes scores and answers."""
     opened = TextRun.open(options.run)
     recipe = opened.recipe.changed(source=options.source or opened.recipe.source)
-    pairs = TextPairs.read(recipe, options.split, options.data_dir, options.download)
+    pairs = TextPairs.read(recipe, options.split, options.tfds)
     checkpoint = opened.checkpoint(options.checkpoint)
     with options.devices.scope():
         writer = opened.writer(opened.load_network(checkpoint))

@@ -46,8 +46,7 @@ def run(options: argparse.Namespace) -> None:
     TextRun.resume(path, recipe)  # refused before the data are read
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
     learnt, held_out = (
-        TextPairs.read(recipe, split, options.data_dir, options.download)
-        for split in ("train", "validation")
+        TextPairs.read(recipe, split, options.tfds) for split in ("train", "validation")
     )
     data, judged = (
         TranslationData.from_pairs(

@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         options.target_language or data.target_language,
     ]
     split = options.split or default_splits(source, [data.validation_split])[0]
-    pairs = read_pairs(source, split, *languages, options.data_dir, options.download)
+    pairs = read_pairs(source, split, *languages, options.tfds)
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     steps = manifest.get("averaged_steps", [manifest["step"]])

@@ -10,6 +10,7 @@ from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import naming
 from experiments.translate.run import TranslationRecipe
 from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
@@ -67,20 +68,19 @@ class Start:
             )
 
     def vocabulary(
-        self, recipe: TranslationRecipe, directory: str | None = None, **text
+        self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
     ) -> PieceVocabulary:
         """The vocabulary of the translation.
 
         Args:
             directory: of `--vocabulary`.
-            text: `data_dir` and `download` of `read_pairs`.
         """
         if directory:
             return SentencePieceVocabulary.load(directory)
         data = recipe.data
         print(f"training a vocabulary of {data.vocabulary_size:,} pieces", flush=True)
         return SentencePieceVocabulary.train(
-            interleave(_training_pairs(recipe, text), data.languages),
+            interleave(_training_pairs(recipe, tfds), data.languages),
             data.vocabulary_size,
             normalization=data.normalization,
             languages=data.languages,
@@ -92,8 +92,8 @@ class Start:
         """Copies the weights into a built network; the others keep their random values."""
 
 
-def _training_pairs(recipe: TranslationRecipe, text: dict) -> Sequence[tuple[str, str]]:
-    return read_pairs(recipe.data.source, recipe.data.train_split, *recipe.data.languages, **text)
+def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Sequence[tuple[str, str]]:
+    return read_pairs(recipe.data.source, recipe.data.train_split, *recipe.data.languages, tfds)
 
 
 def _shapes_apart(one, other) -> list[tuple[str, Any]]:
@@ -159,7 +159,7 @@ class EncoderStart(Start):
         self._language_rows(recipe)
 
     def vocabulary(
-        self, recipe: TranslationRecipe, directory: str | None = None, **text
+        self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
     ) -> PairVocabulary:
         own = self.init.vocabulary
         if directory:
@@ -210,7 +210,7 @@ class SequenceStart(Start):
         return _with_model(recipe, dataclasses.replace(theirs.config, **options))
 
     def vocabulary(
-        self, recipe: TranslationRecipe, directory: str | None = None, **text
+        self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
     ) -> PairVocabulary:
         data, (language, _) = recipe.data, recipe.data.languages
         if directory:
@@ -218,7 +218,7 @@ class SequenceStart(Start):
         else:
             size = data.vocabulary_size
             print(f"training a vocabulary of {size:,} pieces of {language!r}", flush=True)
-            lines = (line for line, _ in _training_pairs(recipe, text))
+            lines = (line for line, _ in _training_pairs(recipe, tfds))
             lines = normalized_text(lines, data.normalization, [language])
             source = SentencePieceVocabulary.train(
                 lines, size, languages=(language,), character_coverage=1.0

@@ -13,6 +13,7 @@ from experiments.train_run import report, train_pairs
 from experiments.translate.init import Start, read_start
 from experiments.translate.run import TranslationRecipe, TranslationRun
 from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
@@ -28,8 +29,7 @@ def run(options: argparse.Namespace) -> None:
     start = read_start(options.init, options.init_parts, options.init_decoder)
     recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
     recipe, path = override(recipe, options.set), as_path(options.run)
-    text = dict(data_dir=options.data_dir, download=options.download)
-    result = train_recipe(recipe, path, options.vocabulary, options.devices, start, **text)
+    result = train_recipe(recipe, path, options.vocabulary, options.devices, start, options.tfds)
     steps = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
     best = "best validation {metric} {score:.2f} at step {step:,}"
     report(result, recipe, options, *steps, best=best)
@@ -38,8 +38,7 @@ def run(options: argparse.Namespace) -> None:
 def run_vocabulary(options: argparse.Namespace) -> None:
     """Trains and saves a vocabulary alone."""
     recipe = registry.load(options.recipe, TranslationRecipe, options.set)
-    text = dict(data_dir=options.data_dir, download=options.download)
-    vocabulary = Start("").vocabulary(recipe, **text)
+    vocabulary = Start("").vocabulary(recipe, tfds=options.tfds)
     vocabulary.save(options.out)
     print(f"{vocabulary.pieces} pieces, hash {vocabulary.hash[:12]}, in {options.out}")
 
@@ -50,7 +49,7 @@ def train_recipe(
     vocabulary_dir: str | None = None,
     strategy: tf.distribute.Strategy | None = None,
     start: Start | None = None,
-    **text,
+    tfds: Tfds | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder, or continues the run in that folder.
 
@@ -60,17 +59,16 @@ def train_recipe(
         vocabulary_dir: a vocabulary to use instead of training one.
         strategy: the devices; None = the current ones.
         start: gives weights and vocabulary; the recipe is `start.apply`'s. None = from nothing.
-        text: `data_dir` and `download` of `read_pairs`.
     """
     start, config = start or Start(""), recipe.data
     start.check(recipe)  # before minutes are spent on the data
     recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
-    held_out = read_pairs(config.source, config.validation_split, *config.languages, **text)
+    held_out = read_pairs(config.source, config.validation_split, *config.languages, tfds)
     opened = TranslationRun.resume(path, recipe)
     if opened and not vocabulary_dir:
         vocabulary = opened.vocabulary
     else:
-        vocabulary = start.vocabulary(recipe, vocabulary_dir, **text)
+        vocabulary = start.vocabulary(recipe, vocabulary_dir, tfds)
     if opened:
         check_vocabulary(opened.vocabulary.hash, vocabulary.hash, path)
     made_for = (vocabulary.languages, vocabulary.normalization)
@@ -88,7 +86,7 @@ def train_recipe(
         cleaning=config.cleaning,
         batching=config.batching,
         sampling=config.sampling,
-        **text,
+        tfds=tfds,
     )
     print(f"training text: {data.summary()}", flush=True)
     tokens, batch = max(data.source_tokens, data.target_tokens), config.batching.max_tokens

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
@@ -13,6 +12,7 @@ from annotated_types import Ge
 
 from macaron_tf.data.batches import Batch, BucketBatches, Buckets
 from macaron_tf.data.sources.readers import read_pairs, source_fingerprint
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
 from macaron_tf.settings import Count, Fraction, Settings
@@ -202,8 +202,7 @@ class TranslationData(BucketBatches):
         cleaning: CleaningConfig | None = None,
         batching: BatchingConfig | None = None,
         sampling: BpeDropoutConfig | None = None,
-        data_dir: str | os.PathLike | None = None,
-        download: bool = False,
+        tfds: Tfds | None = None,
     ) -> "TranslationData":
         """Reads, cleans and tokenizes a split, or takes it from the cache, memory-mapped.
 
@@ -215,7 +214,7 @@ class TranslationData(BucketBatches):
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
         languages = source_lang or vocabulary.languages[0], target_lang or vocabulary.languages[1]
-        place = (source, split, *languages, data_dir)
+        place = (source, split, *languages, tfds)
 
         def cached() -> pathlib.Path:
             # The vocabulary's hash covers the normalization.
@@ -227,11 +226,11 @@ class TranslationData(BucketBatches):
         try:
             tokens = load_tokens(cached())
         except UserError:
-            if not download:
+            if not (tfds and tfds.download):
                 raise
             tokens = None
         if tokens is None:
-            pairs = read_pairs(*place, download=download)
+            pairs = read_pairs(*place)
             tokens = tokenize(pairs, vocabulary, cleaning, languages, sampling)
             if not len(tokens.indices):
                 raise UserError(

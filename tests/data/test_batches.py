@@ -290,8 +290,8 @@ def test_fingerprint(data, sentences, examples, encode):
     assert ExampleBatches(other, ROWS).fingerprint() != sentences.fingerprint()
 
 
-def test_real_pairs_with_berts_vocabulary(tfds_dir, bert):
-    examples = read_examples(TASKS["rte"], "validation", tfds_dir)
+def test_real_pairs_with_berts_vocabulary(tfds, bert):
+    examples = read_examples(TASKS["rte"], "validation", tfds)
     data = ExampleBatches(encode_examples(bert, examples, 64), 16)
     assert len(data.shapes) <= 4 and data.lengths[-1] == 64
     seen = 0

@@ -97,8 +97,8 @@ def bleu_of_tokens(hypotheses, references) -> float:
 @pytest.mark.parametrize(
     ("name", "languages"), [("iwslt14", ("de", "en")), ("wmt14_translate", ("en", "de"))]
 )
-def test_real_moses_tokens(name, languages, tfds_dir):
-    pairs = read_pairs(f"tfds:{name}/de-en", "validation[:200]", *languages, tfds_dir)
+def test_real_moses_tokens(name, languages, tfds):
+    pairs = read_pairs(f"tfds:{name}/de-en", "validation[:200]", *languages, tfds)
     references = [target for _, target in pairs]
     assert any("&apos;" in line for line in references)
     rng = random.Random(1)

@@ -166,7 +166,7 @@ def test_a_grids_table_puts_seeds_together():
 
 
 def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused):
-    def read(task, split, data_dir, download, source):
+    def read(task, split, tfds, source):
         assert (split, source) == ("test", "tfds:glue/sst2")
         return read_examples(task, "validation", source=f"tsv:{toy}/{{split}}.tsv")
 

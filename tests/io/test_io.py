@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from macaron_tf.data.sources.readers import source_files
-from macaron_tf.data.sources.tfds import open_set
+from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import (
@@ -94,9 +94,9 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
     name = "glue/stsb"
     pytest.importorskip("tensorflow_datasets")
     ram_paths.put(f"{tfds_dir}/{name}", f"{bucket}/{name}")
-    found = open_set(name, "validation", bucket, download=False)
+    found = open_set(name, "validation", Tfds(bucket))
     assert str(found.folder).startswith(f"{bucket}/{name}")
-    assert len(source_files(f"tfds:{name}", "validation", data_dir=bucket)) > 3
+    assert len(source_files(f"tfds:{name}", "validation", tfds=Tfds(bucket))) > 3
     [record] = found.builder.as_dataset(split="validation[:1]")
     assert "sentence1" in record
 

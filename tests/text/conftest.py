@@ -38,9 +38,9 @@ def toy_vocabulary(toy_pairs) -> SentencePieceVocabulary:
 
 
 @pytest.fixture(scope="session")
-def real_pairs(tfds_dir) -> list[tuple[str, str]]:
+def real_pairs(tfds) -> list[tuple[str, str]]:
     """1,014 image captions."""
-    return read_pairs("tfds:multi30k", "validation", "en", "de", tfds_dir)
+    return read_pairs("tfds:multi30k", "validation", "en", "de", tfds)
 
 
 @pytest.fixture(scope="session")

@@ -44,8 +44,8 @@ def test_punctuation_equals_sacremoses_on_hard_lines(language):
 
 
 @pytest.mark.parametrize("name", ["multi30k", "tatoeba", "iwslt14", "wmt14_translate"])
-def test_punctuation_and_lower_case_equal_on_real_lines(name, tfds_dir):
-    pairs = read_pairs(f"tfds:{name}", "validation", "en", "de", tfds_dir)[:2000]
+def test_punctuation_and_lower_case_equal_on_real_lines(name, tfds):
+    pairs = read_pairs(f"tfds:{name}", "validation", "en", "de", tfds)[:2000]
     for side, language in enumerate(("en", "de")):
         lines = [pair[side] for pair in pairs if not CONTROL.search(pair[side])]
         assert len(lines) > 900

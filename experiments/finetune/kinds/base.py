@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ import keras
 import numpy as np
 
 from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
@@ -66,7 +66,7 @@ class TaskKind(abc.ABC):
     outputs.
 
     Attributes:
-        reader: reads examples: task, split, data_dir, download and source, see `read_examples`.
+        reader: reads examples: task, split, tfds and source, see `read_examples`.
         row_shape: (R,) where an example has R rows at once; () where it has one.
         answer: the answer to be predicted, in a few words.
     """
@@ -78,11 +78,9 @@ class TaskKind(abc.ABC):
     def __init__(self, task: Task):
         self.task = task
 
-    def read(
-        self, split: str, data_dir: str | os.PathLike | None, download: bool, source: str | None
-    ) -> Any:
+    def read(self, split: str, tfds: Tfds | None, source: str | None) -> Any:
         """The examples of a split, with their labels; arguments as for `read_examples`."""
-        examples = type(self).reader(self.task, split, data_dir, download, source)
+        examples = type(self).reader(self.task, split, tfds, source)
         if examples.labels is None:
             raise UserError(
                 f"split {split!r} of {source or self.task.source} has no labels to score against "

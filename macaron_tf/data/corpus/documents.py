@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from macaron_tf.data.sources.readers import (
     read_pairs,
     source_files,
 )
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import content_stamps
 from macaron_tf.io.progress import Progress
@@ -36,8 +36,7 @@ _GROUP = 1 << 20
 
 def open_source(
     source: CorpusSource,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    tfds: Tfds | None = None,
     max_documents: int | None = None,
 ) -> Iterator[Text]:
     """Reads a source in its order, or its first `max_documents`; see `read_pairs`.
@@ -47,7 +46,7 @@ def open_source(
     """
     found: Iterable[Text]
     if source.is_translation:
-        pairs = read_pairs(source.source, source.split, *source.languages, data_dir, download)
+        pairs = read_pairs(source.source, source.split, *source.languages, tfds)
         lines = ((" ".join(a.split()), " ".join(b.split())) for a, b in pairs)
         found = [pair for pair in lines if all(pair)]
         if not found:
@@ -58,25 +57,25 @@ def open_source(
             raise UserError(
                 f"{parsed} is not in {source.language!r}: give it the language {parsed.place!r}"
             )
-        found = documents(source.source, source.split, data_dir, download)
+        found = documents(source.source, source.split, tfds)
     return itertools.islice(found, max_documents)
 
 
-def identify_source(source: CorpusSource, data_dir: str | os.PathLike | None = None) -> list:
+def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
     """Identifies the content of a source without reading it: `content_stamps` of its files.
 
     The embedded corpus has its SHA-256, 0 and the version of its cutting instead.
     """
     if Source.of(source.source).is_embedded:
         return [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
-    return content_stamps(source_files(source.source, source.split, source.languages, data_dir))
+    return content_stamps(source_files(source.source, source.split, source.languages, tfds))
 
 
-def count_corpus(config: CorpusConfig, data_dir: str | os.PathLike | None = None) -> int | None:
+def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
     """The number of a corpus's documents where it is known before reading, else None."""
     if config.repeats or config.has_translations:
         return None
-    counts = [count_documents(s.source, s.split, data_dir) for s in config.sources]
+    counts = [count_documents(s.source, s.split, tfds) for s in config.sources]
     return None if None in counts else sum(counts)
 
 
@@ -149,7 +148,7 @@ def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int,
 
 def corpus_mixture(
     config: CorpusConfig,
-    data_dir: str | os.PathLike | None = None,
+    tfds: Tfds | None = None,
     max_documents: int | None = None,
 ) -> Iterator[MixedDocument]:
     """Draws the documents of a corpus, with `language_alpha` after counting their lines.
@@ -157,7 +156,7 @@ def corpus_mixture(
     Args:
         max_documents: the first so many of each source; None for all.
     """
-    readers = [_source_reader(source, data_dir, max_documents) for source in config.sources]
+    readers = [_source_reader(source, tfds, max_documents) for source in config.sources]
     weights = config.weights
     if config.language_alpha is not None:
         sizes = []  # of each source: documents and lines; a translation pair is one of each
@@ -173,9 +172,9 @@ def corpus_mixture(
     return mixed_documents(readers, weights, config.seed, every)
 
 
-def _source_reader(source, data_dir, max_documents) -> Callable[[], Iterator[Text]]:
+def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
     """Opens a source at each call; one that is read as a whole is kept in memory."""
-    opened = functools.partial(open_source, source, data_dir, max_documents=max_documents)
+    opened = functools.partial(open_source, source, tfds, max_documents=max_documents)
     if not (source.is_translation or Source.of(source.source).is_embedded):
         return opened
     kept = functools.cache(lambda: list(opened()))

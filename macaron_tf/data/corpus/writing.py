@@ -24,6 +24,7 @@ from macaron_tf.data.corpus.documents import (
 )
 from macaron_tf.data.corpus.packing import RecordFormat, Rows, pack_pairs, running_rows
 from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer, same_contents
@@ -48,8 +49,7 @@ def prepare(
     vocabulary: PieceVocabulary,
     out: str | os.PathLike,
     *,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    tfds: Tfds | None = None,
 ) -> reading.PretrainingCorpus:
     """Writes a corpus as shards of rows of one length, or resumes an unfinished one.
 
@@ -69,16 +69,16 @@ def prepare(
             documents, sentence-order pairs of fewer than two.
     """
     out = os.fspath(out).rstrip("/") or "/"
-    if download:
+    if tfds and tfds.download:
         for source in config.sources:
-            open_source(source, data_dir, download)
-    settings = corpus_settings(config, vocabulary, data_dir)
+            open_source(source, tfds)
+    settings = corpus_settings(config, vocabulary, tfds)
     # A finished corpus needs no lock: its folder may be read-only.
     if not _finished(out, settings):
         with only_writer(out, "preparing a corpus"):
             # Another process may have finished it since.
             if not _finished(out, settings):
-                _write(config, vocabulary, out, settings, data_dir)
+                _write(config, vocabulary, out, settings, tfds)
                 return reading.PretrainingCorpus.open(out, verify=False)
     return reading.PretrainingCorpus.open(out)
 
@@ -92,14 +92,14 @@ def _finished(out: str, settings: dict) -> bool:
     return True
 
 
-def _write(config, vocabulary, out: str, settings: dict, data_dir) -> None:
+def _write(config, vocabulary, out: str, settings: dict, tfds) -> None:
     record = RecordFormat.of(config, vocabulary.size)
     begun = begun_state(out, settings, record)
     if not begun.documents:
         vocabulary.save(out)
-    mixture = corpus_mixture(config, data_dir)
+    mixture = corpus_mixture(config, tfds)
     writer = CorpusWriter(config, vocabulary, out, settings, record, begun)
-    with Progress("documents", count_corpus(config, data_dir)) as progress:
+    with Progress("documents", count_corpus(config, tfds)) as progress:
 
         def held_out() -> Iterator[MixedDocument]:
             """The documents in the shards that validation pairs need at the end."""
@@ -247,14 +247,12 @@ def _records(folder: str, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
             yield from batch
 
 
-def corpus_settings(
-    config: CorpusConfig, vocabulary: PieceVocabulary, data_dir: str | os.PathLike | None
-) -> dict:
+def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
     """All that decides the bytes of a corpus, as JSON gives it back."""
     record = {
         "config": dataclasses.asdict(config),
         "vocabulary": vocabulary.hash,
-        "sources": [identify_source(source, data_dir) for source in config.sources],
+        "sources": [identify_source(source, tfds) for source in config.sources],
     }
     if config.languages:
         record["languages"] = config.languages  # a position is an id

@@ -4,7 +4,6 @@ import glob
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
@@ -14,6 +13,7 @@ from macaron_tf.data.sources import homeassistant
 from macaron_tf.data.sources.names import DOCUMENTS, PAIRS, Source, parse_source
 from macaron_tf.data.sources.tfds import (
     PreparedSplit,
+    Tfds,
     decoded,
     import_tfds,
     listed,
@@ -34,8 +34,7 @@ def read_pairs(
     split: str,
     source_lang: str,
     target_lang: str,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    tfds: Tfds | None = None,
 ) -> list[tuple[str, str]]:
     """Reads a split of a parallel corpus.
 
@@ -45,7 +44,7 @@ def read_pairs(
             `text:data/{split}.en,data/{split}.de`; files without it have only the split "train",
             also called "all". `homeassistant` pairs English with the other language.
         split: "train", "validation", "test" or another of the source's; of TFDS a slice too.
-        data_dir, download: see `open_set`.
+        tfds: see `open_set`.
 
     Returns:
         (source, target) lines in the source's order, without line ends, not cleaned.
@@ -57,9 +56,7 @@ def read_pairs(
     parsed = parse_source(source, PAIRS)
     languages = (source_lang, target_lang)
     if parsed.kind == "tfds":
-        columns = read_columns(
-            parsed.place, split, languages, data_dir, download, languages=languages
-        ).values
+        columns = read_columns(parsed.place, split, languages, tfds, languages=languages).values
         return list(zip(*(decoded(columns[code]) for code in languages), strict=True))
     if parsed.kind == "text":
         return _aligned_lines(*_aligned_paths(parsed, split))
@@ -72,7 +69,7 @@ def source_files(
     source: str,
     split: str,
     languages: Sequence[str] = (),
-    data_dir: str | os.PathLike | None = None,
+    tfds: Tfds | None = None,
 ) -> list[epath.Path]:
     """The files of a source in the order of their text; none for the embedded corpus.
 
@@ -86,7 +83,7 @@ def source_files(
     if parsed.is_embedded:
         return []
     if parsed.kind == "tfds":
-        folder = prepared_folder(parsed.place, data_dir, tuple(languages) if paired else None)
+        folder = prepared_folder(parsed.place, tfds, tuple(languages) if paired else None)
         return [path for path in sorted(folder.iterdir()) if path.is_file()]
     if not paired:
         return _matching_files(parsed, split)
@@ -98,7 +95,7 @@ def source_fingerprint(
     split: str,
     source_lang: str,
     target_lang: str,
-    data_dir: str | os.PathLike | None = None,
+    tfds: Tfds | None = None,
 ) -> str:
     """SHA-256 (hex) that identifies the pairs of `read_pairs` without reading them.
 
@@ -106,7 +103,7 @@ def source_fingerprint(
     corpus, its own SHA-256). Missing files are refused as in `read_pairs`.
     """
     parsed = parse_source(source, PAIRS)
-    files = source_files(source, split, (source_lang, target_lang), data_dir)
+    files = source_files(source, split, (source_lang, target_lang), tfds)
     embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.place]
     identity = [state_stamp(path) for path in files] or embedded
     record = json.dumps([parsed.kind, identity, split, source_lang, target_lang])
@@ -154,15 +151,14 @@ def _two_columns(path: epath.Path) -> list[tuple[str, str]]:
 def documents(
     source: str,
     split: str = "train",
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    tfds: Tfds | None = None,
 ) -> Iterator[str]:
     """Reads the documents of a source in its order, one at a time.
 
     Args:
         source: one of the forms of `DOCUMENTS`. Of a TFDS set the field `text`, `book_text` or the
             only one that holds a string is read; files come in the order of their names.
-        split, data_dir, download: see `read_pairs` and `open_set`.
+        split, tfds: see `read_pairs` and `open_set`.
 
     Returns:
         An iterator of documents, none blank.
@@ -173,23 +169,21 @@ def documents(
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
-        found = open_set(parsed.place, split, data_dir, download)
+        found = open_set(parsed.place, split, tfds)
         return _tfds_documents(found, _text_field(found))
     if parsed.is_embedded:
         return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
     return _file_documents(parsed.kind, _matching_files(parsed, split))
 
 
-def count_documents(
-    source: str, split: str = "train", data_dir: str | os.PathLike | None = None
-) -> int | None:
+def count_documents(source: str, split: str = "train", tfds: Tfds | None = None) -> int | None:
     """The number of a source's documents where it is known before reading, else None.
 
     It is unknown for files that hold several documents, and for the embedded corpus.
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
-        found = open_set(parsed.place, split, data_dir, download=False)
+        found = open_set(parsed.place, split, tfds)
         return found.builder.info.splits[split].num_examples
     return len(_matching_files(parsed, split)) if parsed.kind == "text" else None
 

@@ -1,6 +1,7 @@
 """Prepared sets of TensorFlow Datasets (TFDS), found and opened without the network."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
@@ -16,6 +17,25 @@ from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 
 _CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
+
+
+@dataclasses.dataclass(frozen=True)
+class Tfds:
+    """TFDS's folder, and whether a set that it lacks is downloaded.
+
+    Attributes:
+        data_dir: TFDS's own default when None.
+        download: never done otherwise: with no network TFDS tries for minutes.
+    """
+
+    data_dir: str | os.PathLike | None = None
+    download: bool = False
+
+    @property
+    def root(self) -> epath.Path:
+        """The folder of all sets."""
+        named = self.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+        return storage.as_path(named).expanduser()
 
 
 class PreparedSplit(NamedTuple):
@@ -58,40 +78,36 @@ class PreparedSplit(NamedTuple):
 def open_set(
     name: str,
     split: str,
-    data_dir: str | os.PathLike | None,
-    download: bool,
+    tfds: Tfds | None = None,
     languages: tuple[str, str] | None = None,
 ) -> PreparedSplit:
     """Opens a split of a prepared set.
 
     Args:
         split: a split, or a slice of one such as "train[:10%]".
-        data_dir: TFDS's folder; its own default when None.
-        download: prepare the set when it is absent. Never done otherwise: with no network TFDS
-            tries for minutes.
+        tfds: TFDS's own folder, without downloads, when None.
 
     Raises:
         UserError: no such set, configuration or split; a damaged set; no network.
     """
-    tfds = import_tfds()
+    library = import_tfds()
     try:
-        folder = prepared_folder(name, data_dir, languages)
+        folder = prepared_folder(name, tfds, languages)
     except UserError:
-        if not download or not _has_builder(name):
+        if not (tfds and tfds.download) or not _has_builder(name):
             raise
-        root = _data_dir(data_dir)
         try:
-            tfds.builder(name, data_dir=str(root)).download_and_prepare()
+            library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
         except Exception as error:  # unknown name, no network, no disk: TFDS has no common class
             raise UserError(
-                f"TFDS could not prepare {name!r} in {root} ({storage.reason(error)}): "
+                f"TFDS could not prepare {name!r} in {tfds.root} ({storage.reason(error)}): "
                 "check the name and the network"
             ) from error
-        folder = prepared_folder(name, data_dir, languages)
+        folder = prepared_folder(name, tfds, languages)
     try:
-        builder = tfds.builder_from_directory(str(folder))
+        builder = library.builder_from_directory(str(folder))
         features, splits = builder.info.features, builder.info.splits
-        features = features if isinstance(features, tfds.features.FeaturesDict) else {}
+        features = features if isinstance(features, library.features.FeaturesDict) else {}
     except Exception as error:  # TFDS passes on any error of its parsers
         raise UserError(
             f"{folder} is not a prepared TFDS set ({storage.reason(error)}): prepare it again"
@@ -103,7 +119,7 @@ def open_set(
 
 
 def prepared_folder(
-    name: str, data_dir: str | os.PathLike | None, languages: tuple[str, str] | None = None
+    name: str, tfds: Tfds | None = None, languages: tuple[str, str] | None = None
 ) -> epath.Path:
     """Finds DATA_DIR/NAME[/CONFIG]/VERSION on the disk.
 
@@ -112,7 +128,7 @@ def prepared_folder(
     Args:
         languages: two whose names, joined, may stand for a configuration that is not named.
     """
-    root, (base, config, version) = _data_dir(data_dir), parse_tfds(name)
+    root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
     configs = ("", *_subfolders(root / base))
     prepared = {
         found: versions for found in configs if (versions := _versions(root / base / found))
@@ -150,11 +166,6 @@ def _subfolders(folder: epath.Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] not in "._")
-
-
-def _data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
-    named = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return storage.as_path(named).expanduser()
 
 
 def _remedy(name: str, root: epath.Path) -> str:
@@ -205,8 +216,7 @@ def read_columns(
     name: str,
     split: str,
     fields: Sequence[str],
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    tfds: Tfds | None = None,
     ragged: bool = False,
     languages: tuple[str, str] | None = None,
 ) -> Columns:
@@ -217,7 +227,7 @@ def read_columns(
         ragged: fields may also be sequences, of another length in each record.
         languages: see `prepared_folder`.
     """
-    found = open_set(name, split, data_dir, download, languages)
+    found = open_set(name, split, tfds, languages)
     missing = [field for field in fields if field not in found.features]
     if missing:
         raise UserError(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
-from macaron_tf.data.sources.tfds import decoded, read_columns
+from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
 from macaron_tf.data.tasks.reading import may_be_unlabelled, parse_task_source
@@ -50,8 +49,7 @@ class Questions:
 def read_questions(
     task: Task,
     split: str,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    tfds: Tfds | None = None,
     source: str | None = None,
 ) -> Questions:
     """Reads a split of a task of spans.
@@ -69,7 +67,7 @@ def read_questions(
     parsed = parse_task_source(task, source, "squad:FILE")
     if parsed.kind == "tfds":
         where = f"{parsed}, split {split!r}"
-        rows = _tfds_rows(parsed.place, split, data_dir, download)
+        rows = _tfds_rows(parsed.place, split, tfds)
     else:
         path = parsed.path(split)
         where, rows = str(path), _file_rows(path)
@@ -107,9 +105,9 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
             )
 
 
-def _tfds_rows(name, split, data_dir, download) -> Iterator[_Row]:
+def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
     fields = ("id", "question", "context")
-    values = read_columns(name, split, (*fields, "answers"), data_dir, download, ragged=True).values
+    values = read_columns(name, split, (*fields, "answers"), tfds, ragged=True).values
     columns = [decoded(values[field]) for field in fields]
     answers = zip(values["answers/text"], values["answers/answer_start"], strict=True)
     for *named, (texts, starts) in zip(*columns, answers, strict=True):

@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from macaron_tf.data.sources.names import TFDS, Source, parse_source
-from macaron_tf.data.sources.tfds import decoded, read_columns
+from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
@@ -116,11 +115,10 @@ class Examples:
 def read_examples(
     task: Task,
     split: str,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    tfds: Tfds | None = None,
     source: str | None = None,
 ) -> Examples:
-    """Reads a split of a task; `split`, `data_dir` and `download` are `open_set`'s.
+    """Reads a split of a task; `split` and `tfds` are `open_set`'s.
 
     Args:
         source: instead of the task's own, one of
@@ -141,7 +139,7 @@ def read_examples(
     """
     parsed = parse_task_source(task, source, "tsv:FILE")
     if parsed.kind == "tfds":
-        fields, *others = _of_tfds(task, parsed.place, split, data_dir, download)
+        fields, *others = _of_tfds(task, parsed.place, split, tfds)
     else:
         fields, *others = _of_table(task, Table(parsed, split))
     second = [(field,) for field in task.second] if task.kind == "choice" else [task.second]
@@ -153,9 +151,9 @@ def read_examples(
 _Columns = tuple[dict[str, list[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
-def _of_tfds(task, name, split, data_dir, download) -> _Columns:
+def _of_tfds(task, name, split, tfds) -> _Columns:
     fields = (*task.first, *task.second)
-    columns = read_columns(name, split, (*fields, _LABEL, _INDEX), data_dir, download)
+    columns = read_columns(name, split, (*fields, _LABEL, _INDEX), tfds)
     names = columns.class_names.get(_LABEL, task.labels)
     if names != task.labels:
         raise UserError(

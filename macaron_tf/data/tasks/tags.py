@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
-from macaron_tf.data.sources.tfds import decoded, read_columns
+from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
 from macaron_tf.data.tasks.reading import parse_task_source
@@ -42,8 +41,7 @@ class TaggedSentences:
 def read_tagged(
     task: Task,
     split: str,
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
+    tfds: Tfds | None = None,
     source: str | None = None,
 ) -> TaggedSentences:
     """Reads a split of a task of tags; the tags become IOB2, whichever kind of IOB they are in.
@@ -60,7 +58,7 @@ def read_tagged(
     """
     parsed = parse_task_source(task, source, "conll:FILE")
     if parsed.kind == "tfds":
-        found = _of_tfds(task, parsed.place, split, data_dir, download)
+        found = _of_tfds(task, parsed.place, split, tfds)
     else:
         path = parsed.path(split)
         found = [zip(*sentence, strict=True) for sentence in _sentences(task, path)]
@@ -86,8 +84,8 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
     return found
 
 
-def _of_tfds(task: Task, name, split, data_dir, download) -> Iterator[tuple[list, list]]:
-    columns = read_columns(name, split, (_WORDS, _TAGS), data_dir, download, ragged=True)
+def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list]]:
+    columns = read_columns(name, split, (_WORDS, _TAGS), tfds, ragged=True)
     names = columns.class_names.get(_TAGS, ())
     if set(names) != set(task.labels):
         raise UserError(

@@ -15,6 +15,7 @@ from macaron_tf.data.sources.readers import (
     source_files,
     source_fingerprint,
 )
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests.harness import refuses
@@ -97,7 +98,7 @@ def test_pairs_that_cannot_be_read(files, source, split, message):
     refuses(message, read, source.format(d=files), split)
 
 
-def test_fingerprint_follows_the_content(files, tfds_dir):
+def test_fingerprint_follows_the_content(files, tfds):
     def fingerprint(split="train", source=f"text:{files}/train.en,{files}/train.de"):
         return source_fingerprint(source, split, "en", "de")
 
@@ -109,24 +110,24 @@ def test_fingerprint_follows_the_content(files, tfds_dir):
     refuses("cannot read", fingerprint, source="tsv:nowhere.tsv")
 
     def fingerprint(*languages):
-        return source_fingerprint("tfds:multi30k", "train", *languages, data_dir=tfds_dir)
+        return source_fingerprint("tfds:multi30k", "train", *languages, tfds=tfds)
 
     assert fingerprint("en", "de") == fingerprint("en", "de") != fingerprint("de", "en")
 
 
-def read_set(tfds_dir, source, split="validation", languages=("en", "de"), **options):
-    return read_pairs(source, split, *languages, data_dir=tfds_dir, **options)
+def read_set(tfds, source, split="validation", languages=("en", "de")):
+    return read_pairs(source, split, *languages, tfds)
 
 
-def test_both_directions_and_slices(tfds_dir):
-    pairs = read_set(tfds_dir, "tfds:multi30k/de-en")
+def test_both_directions_and_slices(tfds):
+    pairs = read_set(tfds, "tfds:multi30k/de-en")
     assert len(pairs) == 1014
     assert pairs[0][0].startswith("A man") and pairs[0][1].startswith("Ein Mann")
     # Without a configuration, the one of the two languages; with a version; in the set's order.
-    assert read_set(tfds_dir, "tfds:multi30k") == pairs
-    assert read_set(tfds_dir, "tfds:multi30k/de-en:1.0.0", "validation[:7]") == pairs[:7]
-    assert read_set(tfds_dir, "tfds:multi30k", languages=("de", "en"))[0] == pairs[0][::-1]
-    assert read_set(tfds_dir, "tfds:multi30k", languages=("en", "fr"))[0][0] == pairs[0][0]
+    assert read_set(tfds, "tfds:multi30k") == pairs
+    assert read_set(tfds, "tfds:multi30k/de-en:1.0.0", "validation[:7]") == pairs[:7]
+    assert read_set(tfds, "tfds:multi30k", languages=("de", "en"))[0] == pairs[0][::-1]
+    assert read_set(tfds, "tfds:multi30k", languages=("en", "fr"))[0][0] == pairs[0][0]
 
 
 @pytest.mark.parametrize(
@@ -144,13 +145,13 @@ def test_both_directions_and_slices(tfds_dir):
         ("tfds:multi30k", "train[:0]", ("en", "de"), "cannot read split 'train"),
     ],
 )
-def test_sets_that_cannot_be_read(tfds_dir, source, split, languages, message):
-    refuses(message, read_set, tfds_dir, source, split, languages)
+def test_sets_that_cannot_be_read(tfds, source, split, languages, message):
+    refuses(message, read_set, tfds, source, split, languages)
 
 
 def test_a_folder_without_any_set(tmp_path):
     with pytest.raises(UserError, match=r"holds nothing.*prepare it with: python -c"):
-        read_set(tmp_path, "tfds:wmt14_translate/de-en")
+        read_set(Tfds(tmp_path), "tfds:wmt14_translate/de-en")
 
 
 @pytest.mark.parametrize("name", ["iwslt14/de-en", "multi30k"])
@@ -161,9 +162,8 @@ def test_a_set_that_tfds_cannot_make(name, download, tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     message = r"--data-dir\).* no builder '(iwslt14|multi30k)'"
-    assert "tfds.load" not in refuses(
-        message, read_set, tmp_path, f"tfds:{name}", download=download
-    )
+    place = Tfds(tmp_path, download)
+    assert "tfds.load" not in refuses(message, read_set, place, f"tfds:{name}")
 
 
 def test_a_damaged_set(tfds_dir, tmp_path):
@@ -173,11 +173,13 @@ def test_a_damaged_set(tfds_dir, tmp_path):
     folder.chmod(0o755)
     record = next(folder.glob("*validation.tfrecord*"))
     record.write_bytes(record.read_bytes()[:1000])
-    refuses("cannot read split 'validation'", read_set, tmp_path, "tfds:multi30k")
+    refuses("cannot read split 'validation'", read_set, Tfds(tmp_path), "tfds:multi30k")
     (folder / "features.json").write_text("{")
-    refuses("not a prepared TFDS set", read_set, tmp_path, "tfds:multi30k")
+    refuses("not a prepared TFDS set", read_set, Tfds(tmp_path), "tfds:multi30k")
     (folder / "dataset_info.json").unlink()
-    refuses("no TFDS set .* prepare it in that folder", read_set, tmp_path, "tfds:multi30k/de-en")
+    refuses(
+        "no TFDS set .* prepare it in that folder", read_set, Tfds(tmp_path), "tfds:multi30k/de-en"
+    )
 
 
 def test_forms_of_text(files):
@@ -201,16 +203,16 @@ def test_forms_of_text(files):
     refuses("has no split 'test'", documents, f"text:{files}/b.txt", "test")
 
 
-def test_real_sets(tfds_dir):
-    articles = documents("tfds:wikipedia/20230601.en", "train[:5]", tfds_dir)
+def test_real_sets(tfds):
+    articles = documents("tfds:wikipedia/20230601.en", "train[:5]", tfds)
     texts = list(articles)
     assert len(texts) == 5 and all(len(text) > 200 for text in texts)
-    assert count_documents("tfds:wikipedia/20230601.en", "train", tfds_dir) == 677
-    book = next(documents("tfds:pg19", "validation", tfds_dir))
+    assert count_documents("tfds:wikipedia/20230601.en", "train", tfds) == 677
+    book = next(documents("tfds:pg19", "validation", tfds))
     assert len(book) > 100_000
-    assert source_files("tfds:pg19", "train", data_dir=tfds_dir)
+    assert source_files("tfds:pg19", "train", tfds=tfds)
     with pytest.raises(UserError, match="has no field 'text'.*sentence1, sentence2"):
-        documents("tfds:glue/mrpc", "train", tfds_dir)
+        documents("tfds:glue/mrpc", "train", tfds)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +225,8 @@ def test_real_sets(tfds_dir):
         ("tfds:pg19", "no split 'night': it has train"),
     ],
 )
-def test_no_such_source_or_split(tfds_dir, source, message):
-    refuses(message, documents, source, "night", tfds_dir)
+def test_no_such_source_or_split(tfds, source, message):
+    refuses(message, documents, source, "night", tfds)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", "\ufeff".encode()])

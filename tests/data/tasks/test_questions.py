@@ -78,12 +78,12 @@ def test_other_files_are_refused(tmp_path):
     refuses("cannot read", read_questions, SQUAD, "train", source=f"squad:{tmp_path}/none.json")
 
 
-def test_tfds(tfds_dir):
-    found = read_questions(SQUAD, "validation", tfds_dir)
+def test_tfds(tfds):
+    found = read_questions(SQUAD, "validation", tfds)
     assert len(found) == 138 and all(len(answers) >= 1 for answers in found.labels)
     text, start = found.labels[0][0]
     assert found.contexts[0][start : start + len(text)] == text
-    refuses("no field 'id'", read_questions, SQUAD, "train", tfds_dir, source="tfds:glue/rte")
+    refuses("no field 'id'", read_questions, SQUAD, "train", tfds, source="tfds:glue/rte")
 
 
 def test_rows_and_labels(vocabulary):
@@ -151,8 +151,8 @@ def test_no_room_is_refused(vocabulary):
         refuses(message, encode_question_examples, vocabulary, examples, **room)
 
 
-def test_real_answers_are_found_again(tfds_dir, bert):
-    examples = read_questions(SQUAD, "validation", tfds_dir)
+def test_real_answers_are_found_again(tfds, bert):
+    examples = read_questions(SQUAD, "validation", tfds)
     options = {"max_length": 128, "stride": 40, "max_question": 32}
     encoded = encode_question_examples(bert, examples, **options)
     assert len(encoded.rows.lengths) > len(examples) == 138

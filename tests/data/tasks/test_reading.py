@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from macaron_tf.data.sources.tfds import read_columns
+from macaron_tf.data.sources.tfds import Tfds, read_columns
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.data.tasks.reading import read_examples, read_triplets
 from macaron_tf.errors import UserError
@@ -89,8 +89,8 @@ SENTIMENT = Task("sentiment", first=("text",), labels=("bad", "good"))
         ("multirc", 1381, True, 596 / 1381),
     ],
 )
-def test_real_sets(name, count, second, mean, tfds_dir):
-    examples = read_examples(TASKS[name], "validation", tfds_dir)
+def test_real_sets(name, count, second, mean, tfds):
+    examples = read_examples(TASKS[name], "validation", tfds)
     assert len(examples) == len(examples.first) == len(examples.indices) == count
     assert (examples.second is not None) == second
     assert examples.labels.dtype == np.int32
@@ -99,13 +99,13 @@ def test_real_sets(name, count, second, mean, tfds_dir):
     assert (examples.groups is not None) == (name == "multirc")
 
 
-def test_scores_and_questions_with_several_answers(tfds_dir):
-    examples = read_examples(TASKS["stsb"], "validation[:10]", tfds_dir)
+def test_scores_and_questions_with_several_answers(tfds):
+    examples = read_examples(TASKS["stsb"], "validation[:10]", tfds)
     assert examples.labels.dtype == np.float32 and len(examples) == 10
     assert examples.labels[0] == pytest.approx(0.4) and examples.indices[0] == 878
     assert examples.first[0].startswith("For what it's worth, dirt on the lens")
     assert examples.second[0].startswith("Regular dish washing fluid")
-    examples = read_examples(TASKS["multirc"], "validation", tfds_dir)
+    examples = read_examples(TASKS["multirc"], "validation", tfds)
     assert examples.groups.shape == (1381, 2)
     assert (examples.indices[0], *examples.groups[0]) == (26740, 448, 5033)
     assert examples.second[0].endswith(
@@ -120,14 +120,14 @@ def test_scores_and_questions_with_several_answers(tfds_dir):
     assert len(np.unique(examples.groups, axis=0)) < len(examples) / 3
 
 
-def test_tfds_errors(tfds_dir, tmp_path):
+def test_tfds_errors(tfds, tmp_path):
     cola = TASKS["cola"]
-    refuses("corresponds to no data.*: check the split", read_examples, cola, "train[:0]", tfds_dir)
-    refuses("no TFDS set 'glue/cola' in .*tfds.load", read_examples, cola, "train", tmp_path)
+    refuses("corresponds to no data.*: check the split", read_examples, cola, "train[:0]", tfds)
+    refuses("no TFDS set 'glue/cola' in .*tfds.load", read_examples, cola, "train", Tfds(tmp_path))
     with pytest.raises(UserError, match="no field 'sentence1': its records hold idx, label, sente"):
-        read_examples(TASKS["rte"], "train", tfds_dir, source="tfds:glue/cola")
+        read_examples(TASKS["rte"], "train", tfds, source="tfds:glue/cola")
     with pytest.raises(UserError, match="classes entailment, not_entailment, the task 'mrpc' not_"):
-        read_examples(TASKS["mrpc"], "train", tfds_dir, source="tfds:glue/rte")
+        read_examples(TASKS["mrpc"], "train", tfds, source="tfds:glue/rte")
     refuses("unknown source 'csv:x'", read_examples, cola, "train", source="csv:x")
     refuses("'sentiment' has no data of its own: give tsv:FILE", read_examples, SENTIMENT, "train")
 
@@ -157,7 +157,7 @@ def test_secret_labels_are_none(tmp_path):
     def read(labels, folder):
         records = [{"sentence": "", "label": label, "idx": 7} for label in labels]
         prepare(folder, features, records)
-        return read_examples(TASKS["cola"], "test", folder, source="tfds:glue/toy")
+        return read_examples(TASKS["cola"], "test", Tfds(folder), source="tfds:glue/toy")
 
     examples = read([-1, -1], tmp_path / "secret")
     assert examples.labels is None and examples.first == ["", ""]
@@ -166,8 +166,8 @@ def test_secret_labels_are_none(tmp_path):
         read([1, -1], tmp_path / "mixed")
 
 
-def test_columns_are_in_order(tfds_dir):
-    columns = read_columns("glue/rte:2.0.0", "train", ["idx", "label"], tfds_dir)
+def test_columns_are_in_order(tfds):
+    columns = read_columns("glue/rte:2.0.0", "train", ["idx", "label"], tfds)
     assert columns.class_names == {"label": ("entailment", "not_entailment")}
     assert columns.values["idx"].shape == (2240,)
     assert columns.values["idx"][:3].tolist() == [1352, 1142, 1437]

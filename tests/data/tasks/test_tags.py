@@ -45,13 +45,13 @@ def test_conll_files(tmp_path):
     assert as_iob2([]) == []
 
 
-def test_tfds(tfds_dir):
-    found = read_tagged(TASK, "dev", tfds_dir)
+def test_tfds(tfds):
+    found = read_tagged(TASK, "dev", tfds)
     assert len(found) == 3250 and sum(map(len, found.words)) == 51362
     counts = np.bincount(np.concatenate(found.labels), minlength=9)
     # CoNLL-2003's own counts of the entities of its development set: PER, ORG, LOC, MISC.
     assert counts[1::2].tolist() == [1842, 1341, 1837, 922]
-    refuses("no field 'tokens'", read_tagged, TASK, "train", tfds_dir, source="tfds:glue/rte")
+    refuses("no field 'tokens'", read_tagged, TASK, "train", tfds, source="tfds:glue/rte")
 
 
 @pytest.mark.parametrize("max_length", [3, 4, 5, 8, 9, 30, 100])

@@ -174,9 +174,9 @@ def test_the_table_shows_means_and_small_numbers():
     assert "6.34e-05 ± 7.1e-06" in table(TASKS["adding"], [row, other])[-1]
 
 
-def test_mnist_reads_pixels_in_one_order(tfds_dir, monkeypatch):
+def test_mnist_reads_pixels_in_one_order(tfds, monkeypatch):
     monkeypatch.setattr(tasks, "read_columns", functools.cache(tasks.read_columns))
-    place = SimpleNamespace(data_dir=tfds_dir, download=False)
+    place = SimpleNamespace(tfds=tfds)
     in_order, permuted = (TASKS[name].open(place, 3, 1) for name in ("mnist", "permuted_mnist"))
     plain = next(iter(in_order.validation))["inputs"].numpy()
     mixed = next(iter(permuted.validation))["inputs"].numpy()
