@@ -157,7 +157,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
     for task, split in zip(READING, ("validation", "dev"), strict=True):
         run = FinetuningRun.open(folder / task)
         predictor = run.predictor()
-        examples = kind_of(run.task).read(split, None, False, run.recipe.source)
+        examples = kind_of(run.task).read(split, None, run.recipe.source)
         if task == "conll2003":
             outputs = predictor.of_examples(examples)
             outputs[3][0, 0] = np.nan
