@@ -201,6 +201,7 @@ EXAMPLES = together(
     argument("--source", "examples; the task's (or the run's) own by default"), TFDS
 )
 RUN = argument("run", "folder of the run")
+TRAINED = together(RUN, checkpoint())
 RUN_TO_TRAIN = argument("run", "folder of the run; made, or resumed where it exists")
 VOCABULARY = argument("--vocabulary DIR", "use this vocabulary instead of training one")
 LOWER_CASE = yes_or_no(

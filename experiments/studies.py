@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from experiments import registry
 from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe, recipe_from_json
+from experiments.run import write_json
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 from macaron_tf.training.progress import VALIDATION, read_lines
@@ -260,7 +260,7 @@ def write(
     commit = subprocess.run(revision, capture_output=True, text=True).stdout.strip()
     line = shlex.join(["python", "-m", f"experiments.{script}", *options.arguments])
     record = {"command": line, "commit": commit, **rest}
-    write_aside(out / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
+    write_json(out / f"{name}.json", record)
     text = [f"# {title}", "", f"`{line}` at commit {commit}.", "", *lines, ""]
     text += [f"![{title}]({name}.png)", ""] if figure else []
     write_aside(out / f"{name}.md", "\n".join(text).encode())
@@ -295,7 +295,7 @@ def mean_curves(
     for axis in axes[::columns]:
         axis.set_ylabel(y_label)
     max(axes, key=lambda axis: len(axis.containers)).legend()
-    _write_figure(figure, path)
+    write_figure(figure, path)
 
 
 def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, label: str) -> None:
@@ -313,7 +313,7 @@ def mean_bars(panels: dict[str, dict[str, list[float]]], path: pathlib.Path, lab
         axis.barh(list(bars), means, xerr=deviations, capsize=3)
         axis.set(title=title, xlabel=label)
     axes[0].invert_yaxis()  # the first name on top
-    _write_figure(figure, path)
+    write_figure(figure, path)
 
 
 def _means(points: Collection[list[float]]) -> tuple[list[float], list[float]]:
@@ -322,7 +322,8 @@ def _means(points: Collection[list[float]]) -> tuple[list[float], list[float]]:
     return list(map(statistics.mean, points)), deviations
 
 
-def _write_figure(figure: Figure, path: pathlib.Path) -> None:
+def write_figure(figure: Figure, path: pathlib.Path, dpi: int = 110) -> None:
+    """Writes a figure as PNG."""
     image = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(image, format="png", dpi=110)
+    figure.savefig(image, format="png", dpi=dpi)
     write_aside(path, image.getvalue())

@@ -7,8 +7,6 @@ within every round, the first turn going round as well, and are compared round b
 import argparse
 import contextlib
 import importlib.metadata
-import io
-import json
 import os
 import pathlib
 import platform
@@ -23,7 +21,8 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 from experiments.command_line import Part, argument, count, together
-from experiments.studies import table
+from experiments.run import write_json
+from experiments.studies import table, write_figure
 from macaron_tf.errors import UserError, exit_on_user_error
 from macaron_tf.io.paths import write_aside
 
@@ -319,12 +318,11 @@ def save(
     directory: str | os.PathLike, content: Mapping, text: str, figure: Figure | None = None
 ) -> None:
     """Writes `results.json`, `README.md` and `results.png`, each whole."""
-    directory, image = pathlib.Path(directory), io.BytesIO()
-    write_aside(directory / "results.json", (json.dumps(content, indent=1) + "\n").encode())
+    directory = pathlib.Path(directory)
+    write_json(directory / "results.json", content)
     write_aside(directory / "README.md", text.encode())
     if figure:
-        figure.savefig(image, format="png", dpi=120)
-        write_aside(directory / "results.png", image.getvalue())
+        write_figure(figure, directory / "results.png", dpi=120)
     print(f"written to {directory}")
 
 

@@ -11,8 +11,6 @@ trains a tagger of CoNLL-2003's entities with the vectors and one without, and p
 
 from experiments import command_line as cli
 
-_RUN = cli.together(cli.RUN, cli.checkpoint())
-
 main = cli.program(
     "experiments.elmo",
     __doc__,
@@ -28,14 +26,14 @@ main = cli.program(
         "evaluate",
         "perplexity on the documents that the run held out",
         "experiments.elmo.train:evaluate",
-        _RUN,
+        cli.TRAINED,
         cli.TFDS,
     ),
     cli.command(
         "embed",
         "the vectors of the words of some lines, as an .npz",
         "experiments.elmo.train:run_embed",
-        _RUN,
+        cli.TRAINED,
         cli.argument("--input FILE", "a sentence a line; stdin by default"),
         cli.argument("--output FILE", "the .npz to write", required=True),
         cli.argument(
@@ -50,7 +48,7 @@ main = cli.program(
         "tag",
         "a tagger of entities with the vectors, and one without",
         "experiments.elmo.tag:run",
-        _RUN,
+        cli.TRAINED,
         cli.argument("out", "folder of runs and results"),
         cli.argument("--source", "tfds:NAME or conll:FILE; conll2003_ner by default"),
         cli.argument("--split", "the split to score on (default dev)", default="dev"),

@@ -109,8 +109,7 @@ main = cli.program(
         "evaluate",
         "score a run on a development set",
         "experiments.finetune.evaluate:evaluate",
-        cli.RUN,
-        cli.checkpoint(),
+        cli.TRAINED,
         cli.argument(
             "--split", "split to score; the task's development sets by default, of a file all"
         ),
@@ -122,8 +121,7 @@ main = cli.program(
         "predict",
         "answer lines, in order",
         "experiments.finetune.evaluate:predict",
-        cli.RUN,
-        cli.checkpoint(),
+        cli.TRAINED,
         cli.argument("--input FILE", "lines, as below; stdin by default"),
         cli.argument(
             "--output FILE",
