@@ -17,7 +17,7 @@ main = cli.program(
     cli.command(
         "train",
         "train a recipe, or go on with an interrupted run",
-        "experiments.elmo.train:run",
+        "experiments.elmo.run:run",
         cli.recipe("training.max_steps=500 or sources=text:books/*.gz"),
         cli.RUN_TO_TRAIN,
         cli.DEVICES,
@@ -25,14 +25,14 @@ main = cli.program(
     cli.command(
         "evaluate",
         "perplexity on the documents that the run held out",
-        "experiments.elmo.train:evaluate",
+        "experiments.elmo.run:evaluate",
         cli.TRAINED,
         cli.TFDS,
     ),
     cli.command(
         "embed",
         "the vectors of the words of some lines, as an .npz",
-        "experiments.elmo.train:run_embed",
+        "experiments.elmo.run:run_embed",
         cli.TRAINED,
         cli.argument("--input FILE", "a sentence a line; stdin by default"),
         cli.argument("--output FILE", "the .npz to write", required=True),

@@ -1,16 +1,50 @@
-"""Recipe and run of ELMo."""
+"""ELMo: its recipe and run, training on rows of words, and the vectors of words."""
 
+import argparse
 import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+from collections.abc import Iterator
 from typing import Annotated
 
+import numpy as np
+import tensorflow as tf
 from annotated_types import Ge
 
+from experiments import registry
+from experiments.lines import decoded, opened_input, opened_output
 from experiments.recipe import Recipe
-from experiments.run import Run
+from experiments.run import Run, write_json
+from experiments.train_run import RunData, measured, report, train_run
+from macaron_tf.data.batches import ArrayBatches
+from macaron_tf.data.sources.readers import documents
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.errors import UserError
+from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
 from macaron_tf.settings import Count, Natural
-from macaron_tf.text.words import WordVocabulary
+from macaron_tf.text.words import (
+    WordText,
+    WordVocabulary,
+    as_word_text,
+    character_ids,
+    count_words,
+    read_words,
+    split_words,
+    with_ends,
+)
+from macaron_tf.training import build_fit_model
+
+_TOGETHER = 32  # lines
+# The layers of a line's words, `(words, J, D)`, or one vector a word, `(words, D)`.
+_LAYERS = {
+    "all": lambda layers: layers,
+    "mean": lambda layers: layers.mean(axis=1),
+    "top": lambda layers: layers[:, -1],
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,3 +95,134 @@ class ElmoRun(Run):
     def make_network(self) -> Elmo:
         config = self.recipe.model_config(self.vocabulary.size)
         return Elmo(config, dtype=self.recipe.training.dtype_policy)
+
+
+class Rows(ArrayBatches):
+    """A text cut into rows of L words; an incomplete last row is dropped.
+
+    A batch is `characters (B, L, C)` and `words (B, L)`.
+
+    Attributes:
+        ids: `(rows, L)`, words by their index in `text.types`.
+    """
+
+    def __init__(self, text: WordText, recipe: ElmoRecipe):
+        length, width = recipe.row_length, recipe.model_config(text.vocab_size).max_characters
+        count = len(text.ids) // length
+        self.ids = text.ids[: count * length].reshape(count, length)  # (N,) -> (rows, L)
+        characters = text.characters(width)  # (types, C)
+
+        def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
+            ids = self.ids[numbers]
+            return {"characters": characters[ids], "words": text.targets(ids)}
+
+        shapes = {"characters": ("int32", (None, length, width))}
+        shapes["words"] = ("int32", (None, length))
+        super().__init__(count, recipe.batch_size, gather, shapes)
+
+
+def read_rows(
+    recipe: ElmoRecipe, vocabulary: WordVocabulary | None, tfds: Tfds | None
+) -> tuple[Rows, Rows, WordVocabulary]:
+    """The training rows of a recipe's texts, the held-out rows, and the vocabulary.
+
+    Args:
+        vocabulary: of a run; None = counted here.
+    """
+    found = [
+        words for source in recipe.sources for words in read_words(documents(source, "train", tfds))
+    ]
+    held = found[:: recipe.held_out]
+    del found[:: recipe.held_out]
+    parts = [list(itertools.chain.from_iterable(part)) for part in (found, held)]
+    vocabulary = vocabulary or count_words([parts[0]], recipe.vocabulary_size)
+    learnt, judged = (len(part) // recipe.row_length for part in parts)
+    if learnt < recipe.batch_size or not judged:
+        raise UserError(
+            f"the sources have {learnt} rows to learn from and {judged} held out, less than a "
+            f"batch of {recipe.batch_size} or none: give more documents, or lower batch_size, "
+            "row_length or held_out"
+        )
+    train, validation = (Rows(as_word_text(part, vocabulary), recipe) for part in parts)
+    return train, validation, vocabulary
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains a run, or resumes it, and prints the next commands."""
+    recipe = registry.load(options.recipe, ElmoRecipe, options.set)
+    path = as_path(options.run)
+    recipe.model_config()  # refuses wrong settings before minutes are spent on the data
+    recipe.check_metric(recipe.make_objective().metric_names)
+    opened = ElmoRun.resume(path, recipe)
+    rows, held_out, vocabulary = read_rows(recipe, opened and opened.vocabulary, options.tfds)
+    result = train_run(
+        ElmoRun(path, recipe, vocabulary),
+        RunData(
+            functools.partial(rows.dataset, recipe.training.seed),
+            hashlib.sha256(rows.ids.tobytes()).hexdigest(),
+            {"rows": len(rows.ids)},
+        ),
+        lambda network: lambda model, step: measured(model, held_out.evaluation_dataset()),
+        options.devices,
+        note=f"; {rows.ids.size:,} words to learn from, {held_out.ids.size:,} held out, "
+        f"{vocabulary.size:,} to predict",
+    )
+    embed = "{me} embed {run} --input lines.txt --output vectors.npz"
+    report(result, recipe, options, embed, "{me} tag {run} {run}-conll --data-dir DIR")
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Scores a checkpoint on the documents that its run held out; writes RUN/scores."""
+    opened = ElmoRun.open(options.run)
+    weights = opened.checkpoint(options.checkpoint)
+    _, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
+    network = opened.load_network(weights)
+    training = dataclasses.replace(opened.recipe.training, ema_decay=None)
+    model = build_fit_model(network, opened.recipe.make_objective(), training)
+    found = {"checkpoint": weights.name, **measured(model, held_out.evaluation_dataset())}
+    write_json(opened.path / "scores" / f"{weights.name}.json", found)
+    print("\n".join(f"{name:12} {value}" for name, value in found.items()))
+
+
+def run_embed(options: argparse.Namespace) -> None:
+    """Writes an .npz with the words, `words_n`, and the vectors, `line_n`, of line n."""
+    opened = ElmoRun.open(options.run)
+    network = opened.load_network(opened.checkpoint(options.checkpoint))
+    with opened_input(options.input) as file:
+        lines = list(decoded(file))
+    if not lines:
+        raise UserError("there is no line to embed: give some with --input or on stdin")
+    arrays = {}
+    for number, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
+        arrays[f"words_{number}"] = np.array(words, dtype=np.str_)
+        arrays[f"line_{number}"] = _LAYERS[options.layers](vectors)
+    whole = io.BytesIO()
+    np.savez(whole, **arrays)
+    with opened_output(options.output) as file:
+        file.write(whole.getvalue())
+    width = arrays["line_0"].shape[-1]
+    print(f"{len(lines)} lines, vectors of {width} in {options.output}: line_0, words_0, ...")
+
+
+def embed(
+    network: Elmo, lines: list[str], tokenized: bool = False
+) -> Iterator[tuple[list[str], np.ndarray]]:
+    """The words of each line, and their layers `(words, 1 + num_layers, 2 P)` float32.
+
+    Args:
+        tokenized: split at white space only; otherwise see `split_words`.
+    """
+    layers = tf.function(
+        lambda characters: network(characters, training=False),
+        autograph=False,
+        reduce_retracing=True,  # lines are of all lengths
+    )
+    for first in range(0, len(lines), _TOGETHER):
+        texts = tf.constant(lines[first : first + _TOGETHER])
+        words = tf.strings.split(texts) if tokenized else split_words(texts)
+        padded = with_ends(words).to_tensor("")  # (B, L)
+        found = layers(character_ids(padded, network.config.max_characters))
+        for row, mine in enumerate(words.to_list()):
+            # The first and last positions are the marks of the sentence's ends.
+            vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
+            yield [word.decode("utf-8", "replace") for word in mine], vectors

@@ -65,10 +65,7 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
 
 
 def prepare_corpus(
-    recipe: PretrainingRecipe,
-    out: str | None,
-    vocabulary_dir: str | None,
-    tfds: Tfds | None = None,
+    recipe: PretrainingRecipe, out: str | None, vocabulary_dir: str | None, tfds: Tfds | None = None
 ) -> PretrainingCorpus:
     """A recipe's corpus, prepared unless it exists.
 

@@ -126,7 +126,7 @@ PRETENDED = {
 ALWAYS = {
     "experiments.embed.train:run": lambda options: None,
     "experiments.embed.evaluate:run": score_sentences,
-    "experiments.elmo.train:run": train_elmo,
+    "experiments.elmo.run:run": train_elmo,
     "experiments.elmo.tag:run": tag,
 }
 

@@ -35,9 +35,7 @@ _GROUP = 1 << 20
 
 
 def open_source(
-    source: CorpusSource,
-    tfds: Tfds | None = None,
-    max_documents: int | None = None,
+    source: CorpusSource, tfds: Tfds | None = None, max_documents: int | None = None
 ) -> Iterator[Text]:
     """Reads a source in its order, or its first `max_documents`; see `read_pairs`.
 
@@ -147,9 +145,7 @@ def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int,
 
 
 def corpus_mixture(
-    config: CorpusConfig,
-    tfds: Tfds | None = None,
-    max_documents: int | None = None,
+    config: CorpusConfig, tfds: Tfds | None = None, max_documents: int | None = None
 ) -> Iterator[MixedDocument]:
     """Draws the documents of a corpus, with `language_alpha` after counting their lines.
 

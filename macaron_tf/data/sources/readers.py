@@ -30,11 +30,7 @@ _CHUNK = 32  # records a batch: a book is a megabyte, an article 5 KB
 
 
 def read_pairs(
-    source: str,
-    split: str,
-    source_lang: str,
-    target_lang: str,
-    tfds: Tfds | None = None,
+    source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> list[tuple[str, str]]:
     """Reads a split of a parallel corpus.
 
@@ -66,10 +62,7 @@ def read_pairs(
 
 
 def source_files(
-    source: str,
-    split: str,
-    languages: Sequence[str] = (),
-    tfds: Tfds | None = None,
+    source: str, split: str, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
     """The files of a source in the order of their text; none for the embedded corpus.
 
@@ -91,11 +84,7 @@ def source_files(
 
 
 def source_fingerprint(
-    source: str,
-    split: str,
-    source_lang: str,
-    target_lang: str,
-    tfds: Tfds | None = None,
+    source: str, split: str, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> str:
     """SHA-256 (hex) that identifies the pairs of `read_pairs` without reading them.
 
@@ -148,11 +137,7 @@ def _two_columns(path: epath.Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def documents(
-    source: str,
-    split: str = "train",
-    tfds: Tfds | None = None,
-) -> Iterator[str]:
+def documents(source: str, split: str = "train", tfds: Tfds | None = None) -> Iterator[str]:
     """Reads the documents of a source in its order, one at a time.
 
     Args:

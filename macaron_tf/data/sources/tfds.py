@@ -76,10 +76,7 @@ class PreparedSplit(NamedTuple):
 
 
 def open_set(
-    name: str,
-    split: str,
-    tfds: Tfds | None = None,
-    languages: tuple[str, str] | None = None,
+    name: str, split: str, tfds: Tfds | None = None, languages: tuple[str, str] | None = None
 ) -> PreparedSplit:
     """Opens a split of a prepared set.
 

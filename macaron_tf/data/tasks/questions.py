@@ -47,10 +47,7 @@ class Questions:
 
 
 def read_questions(
-    task: Task,
-    split: str,
-    tfds: Tfds | None = None,
-    source: str | None = None,
+    task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
 ) -> Questions:
     """Reads a split of a task of spans.
 

@@ -113,10 +113,7 @@ class Examples:
 
 
 def read_examples(
-    task: Task,
-    split: str,
-    tfds: Tfds | None = None,
-    source: str | None = None,
+    task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
 ) -> Examples:
     """Reads a split of a task; `split` and `tfds` are `open_set`'s.
 

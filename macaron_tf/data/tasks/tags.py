@@ -39,10 +39,7 @@ class TaggedSentences:
 
 
 def read_tagged(
-    task: Task,
-    split: str,
-    tfds: Tfds | None = None,
-    source: str | None = None,
+    task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
 ) -> TaggedSentences:
     """Reads a split of a task of tags; the tags become IOB2, whichever kind of IOB they are in.
 
