@@ -258,11 +258,7 @@ class BucketBatches(Batches):
 
     Args:
         rows: the ids that a batch shows; every example has equally many rows of each.
-        make_buckets: static lengths to their buckets.
-        length_multiple: lengths are multiples of this, or `longest` itself.
-        lengths: the static lengths, instead of the best ones for these rows; give a training
-            set's `lengths` to its validation set to share its shapes. A longer row adds one.
-        longest: greatest static length; None = any.
+        make_buckets: `row_lengths` to buckets.
         others: arrays besides the ids that a model is trained on, for `fingerprint`.
         indices: (N,) the examples' numbers in `evaluation_dataset`; 0 to N - 1 when None.
 
@@ -274,12 +270,8 @@ class BucketBatches(Batches):
         self,
         rows: Sequence[TokenRows],
         count: int,
-        make_buckets: Callable[[list[int]], Buckets],
+        make_buckets: Callable[[np.ndarray], Buckets],
         *,
-        shapes: int,
-        length_multiple: int,
-        lengths: Sequence[int] | None = None,
-        longest: int | None = None,
         others: Sequence[np.ndarray | None] = (),
         indices: np.ndarray | None = None,
     ):
@@ -290,13 +282,7 @@ class BucketBatches(Batches):
         all_lengths = np.concatenate([part.lengths.reshape(count, -1) for part in rows], axis=1)
         self.rows_per_example = all_lengths.shape[1]  # of (N, R)
         self.row_lengths = all_lengths.max(axis=1)  # (N,)
-        best = choose_lengths(self.row_lengths, shapes, length_multiple)
-        if longest is not None:
-            # A table of 100 learned positions has none for a batch of 104.
-            best = [min(length, longest) for length in best]
-        if lengths is not None:
-            best = [*lengths, *([best[-1]] if best[-1] > max(lengths) else [])]
-        self.buckets = make_buckets(best)
+        self.buckets = make_buckets(self.row_lengths)
         self.steps_per_epoch = len(self.buckets.plan(self.row_lengths, None))
 
     def __len__(self) -> int:
@@ -398,29 +384,24 @@ class ExampleBatches(BucketBatches):
 
     Args:
         encoded: the examples; other batch sizes may share them.
+        shapes: greatest number of static lengths.
     """
 
-    def __init__(
-        self,
-        encoded: EncodedExamples,
-        batch_size: int,
-        *,
-        shapes: int = 4,
-        length_multiple: int = 8,
-        lengths: Sequence[int] | None = None,
-    ):
+    def __init__(self, encoded: EncodedExamples, batch_size: int, shapes: int = 4):
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be a whole number of at least 1")
         self.encoded = encoded
         labels = encoded.labels
+
+        def make_buckets(row_lengths: np.ndarray) -> Buckets:
+            # A table of 100 learned positions has none for a batch of 104.
+            best = choose_lengths(row_lengths, shapes, 8)
+            return Buckets.of_rows([min(n, encoded.max_length) for n in best], batch_size)
+
         super().__init__(
             [encoded.rows],
             len(encoded.rows.lengths) // encoded.count,
-            lambda chosen: Buckets.of_rows(chosen, batch_size),
-            shapes=shapes,
-            length_multiple=length_multiple,
-            lengths=lengths,
-            longest=encoded.max_length,
+            make_buckets,
             others=[encoded.boundaries, labels.ids if isinstance(labels, TokenRows) else labels],
         )
 

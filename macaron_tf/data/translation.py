@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from macaron_tf.data.batches import Batch, BucketBatches, Buckets
+from macaron_tf.data.batches import Batch, BucketBatches, Buckets, choose_lengths
 from macaron_tf.data.sources.readers import read_pairs, source_fingerprint
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
@@ -184,9 +184,11 @@ class TranslationData(BucketBatches):
         super().__init__(
             [tokens.source, tokens.target],
             len(tokens.indices),
-            lambda chosen: Buckets(chosen, batching.max_tokens, batching.row_multiple),
-            shapes=batching.shapes,
-            length_multiple=batching.length_multiple,
+            lambda row_lengths: Buckets(
+                choose_lengths(row_lengths, batching.shapes, batching.length_multiple),
+                batching.max_tokens,
+                batching.row_multiple,
+            ),
             indices=tokens.indices,
         )
 

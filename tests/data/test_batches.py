@@ -255,12 +255,7 @@ def test_few_static_shapes(data, sentences, pairs):
     assert one.dataset().element_spec["token_ids"].shape == (ROWS, 2, sentences.lengths[-1])
 
 
-def test_lengths_that_are_given_or_too_long(data, examples, encode):
-    few = Examples((["a"], ["b"]), examples.labels[:1])
-    short = ExampleBatches(encode(few), ROWS, lengths=data.lengths)
-    assert short.lengths == data.lengths and short.steps_per_epoch == 1
-    long = ExampleBatches(data.encoded, ROWS, lengths=[8, 16])
-    assert long.lengths == (8, 16, 24)
+def test_no_length_is_above_the_greatest_of_the_examples(examples, encode):
     data = ExampleBatches(encode(examples, 21), ROWS)
     assert data.lengths[-1] == 21
     assert max(batch["token_ids"].shape[1] for batch in data.evaluation_dataset()) == 21

@@ -144,12 +144,12 @@ def test_each_choice_is_a_row_of_its_context(vocabulary, table):
     assert found.labels.tolist() == [1, 0, 0]
     rows = encode_examples(vocabulary, found, 16, causal=True)
     assert rows.count == 2
-    data = ExampleBatches(rows, 2, shapes=1, length_multiple=1)
+    data = ExampleBatches(rows, 2, shapes=1)
     assert (len(data), data.steps_per_epoch) == (3, 2)
     assert data.row_lengths.tolist() == [7, 5, 7]
     seen = {}
     for batch in data.evaluation_dataset().as_numpy_iterator():
-        assert batch["token_ids"].shape == batch["segment_ids"].shape == (2, 2, 7)
+        assert batch["token_ids"].shape == batch["segment_ids"].shape == (2, 2, 8)
         for number, ids, label in zip(
             batch["index"], batch["token_ids"], batch["label"], strict=True
         ):
