@@ -29,7 +29,7 @@ from experiments.benchmarks.harness import Benchmark, Tables, counted
 from experiments.command_line import argument, count
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
-from macaron_tf.data.corpus.packing import pack_rows
+from macaron_tf.data.corpus.packing import Rows, pack_rows
 from macaron_tf.data.corpus.writing import prepare
 from macaron_tf.data.sources.readers import documents
 from macaron_tf.errors import UserError
@@ -149,8 +149,8 @@ class Work:
         """The same rows, as a corpus is prepared."""
         special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
         for document in tokenized_documents(self.texts, self.vocabulary, None):
-            rows = pack_rows([document], self.length, *special, cross_documents=False)
-            yield rows.token_ids
+            rows = pack_rows([document], self.length, cross_documents=False)
+            yield Rows.of(rows, self.length, *special).token_ids
 
     def check(self) -> None:
         """Counts the tokens of the contenders' rows; a UserError where rows differ."""

@@ -13,8 +13,17 @@ from macaron_tf.special_ids import PAD
 from macaron_tf.text.token_rows import TokenRows
 
 
+class Row(NamedTuple):
+    """Segments of ids, and the other columns of `Rows`."""
+
+    segments: list[np.ndarray]
+    owner: int
+    boundary: int
+    label: int = 0
+
+
 class Rows(NamedTuple):
-    """Packed rows, N of them.
+    """N rows `[CLS] segment [SEP] segment [SEP] ...` of L ids.
 
     Attributes:
         token_ids: (N, L) int32, filled up with PAD.
@@ -29,10 +38,25 @@ class Rows(NamedTuple):
     pair_label: np.ndarray
     owners: np.ndarray
 
+    @classmethod
+    def of(cls, rows: Sequence[Row], length: int, cls_id: int, sep_id: int) -> "Rows":
+        token_ids = np.full((len(rows), length), PAD, np.int32)
+        for row, filled in zip(rows, token_ids, strict=True):
+            filled[0] = cls_id
+            column = 1
+            for ids in row.segments:
+                filled[column : column + len(ids)] = ids
+                column += len(ids) + 1
+                filled[column - 1] = sep_id
+        return cls(
+            token_ids,
+            np.array([row.boundary for row in rows], np.int32),
+            np.array([row.label for row in rows], np.int32),
+            np.array([row.owner for row in rows], np.int64),
+        )
 
-def running_rows(
-    block: Sequence[CorpusDocument], config: CorpusConfig, cls_id: int, sep_id: int
-) -> Rows:
+
+def running_rows(block: Sequence[CorpusDocument], config: CorpusConfig) -> list[Row]:
     """Packs a block's running text and translation pairs.
 
     Returns:
@@ -42,30 +66,23 @@ def running_rows(
     groups: dict[tuple[int, int], list[int]] = {}
     for number, document in enumerate(block):
         groups.setdefault(document.languages, []).append(number)
-    ids = (config.sequence_length, cls_id, sep_id)
-    packed: list[Rows] = []
+    length, rows = config.sequence_length, []
     for (first, second), members in groups.items():
         sentences = [block[number].sentences for number in members]
-        if first != second:  # translation pairs
-            rows = pack_translations(sentences, *ids)
+        if first != second:
+            packed = pack_translations(sentences, length)
         else:
-            rows = pack_rows(
-                sentences, *ids, config.crosses_documents, whole_sentences=config.cuts_sentences
-            )
-        packed.append(rows._replace(owners=np.array(members)[rows.owners]))
-    rows = Rows(*map(np.concatenate, zip(*packed, strict=True)))
-    order = np.argsort(rows.owners, kind="stable")
-    return Rows(*(column[order] for column in rows))
+            packed = pack_rows(sentences, length, config.crosses_documents, config.cuts_sentences)
+        rows += [row._replace(owner=members[row.owner]) for row in packed]
+    return sorted(rows, key=lambda row: row.owner)
 
 
 def pack_rows(
     documents: Sequence[TokenRows],
     length: int,
-    cls_id: int,
-    sep_id: int,
     cross_documents: bool,
     whole_sentences: bool = False,
-) -> Rows:
+) -> list[Row]:
     """Packs running text into rows `[CLS] ids [SEP]`; no id is lost.
 
     A row takes as many ids as fit, and a sentence that does not fit goes on in the next row. With
@@ -81,7 +98,7 @@ def pack_rows(
         length: L, 3 or more.
     """
     room = length - 2
-    rows: list[_Row] = []
+    rows: list[Row] = []
     left = 0  # free columns of the last row
     for number, document in enumerate(documents):
         start = 0
@@ -93,35 +110,10 @@ def pack_rows(
         while start < len(document.ids):
             end = _end(document, start, room, whole_sentences)
             end = end if end > start else start + room  # a sentence longer than a row
-            rows.append(_Row([document.ids[start:end]], number, length))
+            rows.append(Row([document.ids[start:end]], number, length))
             left = room - (end - start)
             start = end
-    return _filled(rows, length, cls_id, sep_id)
-
-
-class _Row(NamedTuple):
-    segments: list[np.ndarray]
-    owner: int
-    boundary: int
-    label: int = 0
-
-
-def _filled(rows: Sequence[_Row], length: int, cls_id: int, sep_id: int) -> Rows:
-    """Rows `[CLS] segment [SEP] segment [SEP] ...`."""
-    token_ids = np.full((len(rows), length), PAD, np.int32)
-    for row, filled in zip(rows, token_ids, strict=True):
-        filled[0] = cls_id
-        column = 1
-        for ids in row.segments:
-            filled[column : column + len(ids)] = ids
-            column += len(ids) + 1
-            filled[column - 1] = sep_id
-    return Rows(
-        token_ids,
-        np.array([row.boundary for row in rows], np.int32),
-        np.array([row.label for row in rows], np.int32),
-        np.array([row.owner for row in rows], np.int64),
-    )
+    return rows
 
 
 def _end(document: TokenRows, start: int, room: int, whole_sentences: bool) -> int:
@@ -135,13 +127,11 @@ def _end(document: TokenRows, start: int, room: int, whole_sentences: bool) -> i
 def pack_pairs(
     documents: Sequence[TokenRows],
     length: int,
-    cls_id: int,
-    sep_id: int,
     rng: np.random.Generator,
     pairs: str = "next_sentence",
     short_probability: float = 0.1,
     single_sentences: bool = False,
-) -> Rows:
+) -> list[Row]:
     """Packs BERT's or ALBERT's pairs of segments, `[CLS] a [SEP] b [SEP]`.
 
     As in BERT's released `create_pretraining_data` (Devlin et al. 2019, appendix A.2), sentences
@@ -169,7 +159,7 @@ def pack_pairs(
     numbers = [number for number, document in enumerate(documents) if len(document.ids)]
     usable = [documents[number] for number in numbers]
     room = length - 3
-    rows: list[_Row] = []
+    rows: list[Row] = []
     for index, number in enumerate(numbers):
         offsets = usable[index].offsets
         first, count = 0, len(offsets) - 1
@@ -186,13 +176,11 @@ def pack_pairs(
             a, b, label, first = halves(usable, index, first, end, target, rng)
             if len(a) and len(b):
                 a, b = _trimmed(a, b, room, rng)
-                rows.append(_Row([a, b], number, len(a) + 2, label))
-    return _filled(rows, length, cls_id, sep_id)
+                rows.append(Row([a, b], number, len(a) + 2, label))
+    return rows
 
 
-def pack_translations(
-    documents: Sequence[TokenRows], length: int, cls_id: int, sep_id: int
-) -> Rows:
+def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
     """Packs each translation pair, two sentences, as a row (Conneau and Lample 2019, section 3.4).
 
     Pairs that do not fit are left out, as XLM does with long sentences: trimmed halves would not
@@ -202,8 +190,8 @@ def pack_translations(
     for number, pair in enumerate(documents):
         if len(pair.offsets) == 3 and len(pair.ids) <= length - 3:
             middle = pair.offsets[1]
-            rows.append(_Row([pair.ids[:middle], pair.ids[middle:]], number, middle + 2))
-    return _filled(rows, length, cls_id, sep_id)
+            rows.append(Row([pair.ids[:middle], pair.ids[middle:]], number, middle + 2))
+    return rows
 
 
 def _next_sentence(usable, index, first, end, target, rng):

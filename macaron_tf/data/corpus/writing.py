@@ -22,7 +22,7 @@ from macaron_tf.data.corpus.documents import (
     identify_source,
     open_source,
 )
-from macaron_tf.data.corpus.packing import RecordFormat, Rows, pack_pairs, running_rows
+from macaron_tf.data.corpus.packing import RecordFormat, Row, Rows, pack_pairs, running_rows
 from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
@@ -137,7 +137,6 @@ class CorpusWriter:
     state: reading.CorpusState
 
     def __post_init__(self):
-        self._special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
         self._kept_documents: list[CorpusDocument] = []
         # Only documents that come again can bring a validation row into the training rows.
         begun = self.state.validation if self.config.repeats else ()
@@ -157,7 +156,7 @@ class CorpusWriter:
             self.hold_out(block)
             rows, kept = self._pairs([d for d in block if not d.held_out], [number])
         else:
-            rows = running_rows(block, self.config, *self._special)
+            rows = self._filled(running_rows(block, self.config))
             kept, held_out, count = self._divided(block, rows)
             counted += count
             part = _write_shard(self.out, f"part-{number:05d}.tfrecord", held_out)
@@ -215,12 +214,16 @@ class CorpusWriter:
         rows = pack_pairs(
             [document.sentences for document in documents],
             self.config.sequence_length,
-            *self._special,
             np.random.default_rng([self.config.seed, *numbers]),
             pairs,
             single_sentences=self.config.row_packing == "sentence_pair",
         )
+        rows = self._filled(rows)
         return rows, self._encoded(documents, rows)
+
+    def _filled(self, rows: Sequence[Row]) -> Rows:
+        vocabulary = self.vocabulary
+        return Rows.of(rows, self.config.sequence_length, vocabulary.cls_id, vocabulary.sep_id)
 
     def _encoded(self, documents: Sequence[CorpusDocument], rows: Rows) -> list[bytes]:
         languages = np.array([document.languages for document in documents])  # (documents, 2)

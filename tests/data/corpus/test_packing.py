@@ -10,6 +10,7 @@ import tensorflow as tf
 from macaron_tf.data.corpus.config import CorpusConfig, CorpusSource
 from macaron_tf.data.corpus.packing import (
     RecordFormat,
+    Row,
     Rows,
     pack_pairs,
     pack_rows,
@@ -27,6 +28,10 @@ def in_sentences(*documents: list[int]) -> list[TokenRows]:
         TokenRows(np.arange(a, b), np.unique(np.cumsum([0, *lengths])))
         for (a, b), lengths in zip(itertools.pairwise(bounds), documents, strict=True)
     ]
+
+
+def filled(rows: list[Row], length: int) -> Rows:
+    return Rows.of(rows, length, CLS, SEP)
 
 
 SENTENCES = ([2, 3], [1, 4, 1], [3])
@@ -61,11 +66,11 @@ def test_rows_of_running_text(documents, across, whole_sentences, expected, owne
     """The id 10 is "a", 11 "b", ...; "^" is [CLS], "|" [SEP] and "." padding."""
     expected = expected.split()
     length = len(expected[0])
-    rows = pack_rows(in_sentences(*documents), length, CLS, SEP, across, whole_sentences)
+    rows = filled(pack_rows(in_sentences(*documents), length, across, whole_sentences), length)
     spelt = [[".?^|"[i] if i < 10 else chr(ord("a") + i - 10) for i in row] for row in rows[0]]
     assert list(map("".join, spelt)) == expected and rows.owners.tolist() == owners
     assert set(rows.boundaries) == {length} and set(rows.pair_label) == {0}
-    assert pack_rows([], length, CLS, SEP, across).token_ids.shape == (0, length)
+    assert filled(pack_rows([], length, across), length).token_ids.shape == (0, length)
 
 
 @pytest.mark.parametrize("cross_documents", [False, True])
@@ -74,7 +79,7 @@ def test_rows_of_sentences_end_with_them_and_lose_no_id(cross_documents, length)
     rng = np.random.default_rng(1)
     lengths = [rng.integers(1, 30, rng.integers(0, 9)).tolist() for _ in range(60)]
     documents = in_sentences(*lengths)
-    rows = pack_rows(documents, length, CLS, SEP, cross_documents, whole_sentences=True)
+    rows = filled(pack_rows(documents, length, cross_documents, whole_sentences=True), length)
     ids = [row[row >= 10] for row in rows.token_ids]
     assert np.concatenate(ids).tolist() == np.concatenate([d.ids for d in documents]).tolist()
     ends = 10 + np.cumsum([length for document in lengths for length in document]) - 1
@@ -99,8 +104,7 @@ def test_rows_of_sentences_end_with_them_and_lose_no_id(cross_documents, length)
 @pytest.mark.parametrize("length", [3, 4, 17])
 def test_no_id_is_lost_and_rows_are_full(cross_documents, length):
     documents = in_sentences(*np.random.default_rng(0).integers(0, 40, (50, 1)).tolist())
-    rows = pack_rows(documents, length, CLS, SEP, cross_documents)
-    ids = rows.token_ids
+    ids = filled(pack_rows(documents, length, cross_documents), length).token_ids
     assert ids[ids >= 10].tolist() == np.concatenate([d.ids for d in documents]).tolist()
     assert (ids[:, 0] == CLS).all()
     real = (ids != 0).sum(axis=1)
@@ -120,7 +124,8 @@ def document_of(number: int) -> int:
 
 
 def paired(documents, seed, length=64, **options) -> Rows:
-    return pack_pairs(documents, length, CLS, SEP, np.random.default_rng(seed), **options)
+    rng = np.random.default_rng(seed)
+    return filled(pack_pairs(documents, length, rng, **options), length)
 
 
 def halves(row: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
@@ -224,11 +229,11 @@ def test_translations_are_a_row_each_or_left_out():
         TokenRows(np.arange(30, 36), np.array([0, 3, 6])),  # too long
         TokenRows(np.arange(40, 42), np.array([0, 1, 2])),
     ]
-    rows = pack_translations(pairs, 8, CLS, SEP)
+    rows = filled(pack_translations(pairs, 8), 8)
     assert rows.token_ids.tolist() == [[2, 10, 11, 3, 12, 13, 14, 3], [2, 40, 3, 41, 3, 0, 0, 0]]
     assert rows.boundaries.tolist() == [4, 3] and rows.owners.tolist() == [0, 3]
     assert rows.pair_label.tolist() == [0, 0]
-    assert pack_translations([], 8, CLS, SEP).token_ids.shape == (0, 8)
+    assert pack_translations([], 8) == []
 
 
 def read_back(config: CorpusConfig, vocabulary_size: int, rows: Rows, languages) -> dict:
