@@ -35,7 +35,7 @@ class FitModel(keras.Model):
     infinite, or whose weight is 0, changes nothing and is counted.
 
     `fit` counts updates. It takes any `tf.data.Dataset` of dicts; a dataset whose shapes are
-    `(None, None)` is traced once for all of them (see `traces`).
+    `(None, None)` is traced once for all of them.
 
     Made in the scope of a strategy of several replicas, the model deals the rows of each
     micro-batch to all of them: sums and gradient are summed over the replicas before the mean is
@@ -96,11 +96,6 @@ class FitModel(keras.Model):
     def ema(self) -> ExponentialMovingAverage | None:
         """The moving average of the weights, if one is kept."""
         return self.updates.ema
-
-    @property
-    def traces(self) -> dict[str, int]:
-        """The numbers of traces of the `"train"` and of the `"test"` step."""
-        return self.updates.traces
 
     @property
     def seed_states(self) -> list[keras.Variable]:

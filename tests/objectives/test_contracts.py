@@ -123,7 +123,7 @@ def test_mixed_precision_learns_compiled_in_one_trace(name, kind, options, metri
     model = FitModel(network, static(system.objective))
     model.compile(keras.optimizers.Adam(1e-2), jit_compile=True)
     history = model.fit(system.batches(), steps_per_epoch=8, epochs=2, verbose=0).history
-    assert model.traces["train"] == 1
+    assert model.updates.traces["train"] == 1
     for falls in ("loss", "nll", metric):
         assert history[falls][1] < history[falls][0], falls
 

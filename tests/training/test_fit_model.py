@@ -93,7 +93,7 @@ def test_one_trace_for_all_shapes():
             validation_data=toy_dataset(9, 14),
             verbose=0,
         )
-        assert model.traces == {"train": 1, "test": 1}
+        assert model.updates.traces == {"train": 1, "test": 1}
 
 
 def test_metrics_are_means_over_tokens():
@@ -181,7 +181,7 @@ def test_builds_a_network_that_was_not_built():
     model.compile(keras.optimizers.Adam(0.01))
     model.fit(toy_dataset(0, 3), verbose=0)
     assert model.step == 3
-    assert model.traces["train"] == 1
+    assert model.updates.traces["train"] == 1
 
 
 def test_bfloat16_keeps_float32_variables():

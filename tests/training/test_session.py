@@ -84,7 +84,7 @@ def assert_same_run(run_dir, model, uninterrupted):
 def test_a_whole_run(uninterrupted):
     run_dir, result, model = uninterrupted
     assert (result.step, result.reason) == (20, "max_steps")
-    assert model.traces == {"train": 1, "test": 1}
+    assert model.updates.traces == {"train": 1, "test": 1}
     assert result.checkpoint.name == "step-00000020"
     lines = read_lines(run_dir / "metrics.jsonl")
     expected = {"train": [3, 6, 9, 12, 15, 18, 20], "validation": [8, 16, 20]}

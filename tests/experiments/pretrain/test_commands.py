@@ -159,7 +159,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
     settings.append("training.save_every_steps=500")
     recipe = registry.load("swish_rnn_tiny", settings=settings)
     train_recipe(recipe, tmp_path / "run", PretrainingCorpus.open(corpus))
-    assert models[0].traces == {"train": 1, "test": 1}
+    assert models[0].updates.traces == {"train": 1, "test": 1}
     # Kilobytes; the first 500 updates fill the allocator's pools.
     assert memory[2_000] - memory[500] < 20_000
 
