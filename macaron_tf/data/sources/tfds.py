@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -200,12 +199,12 @@ class Columns(NamedTuple):
     """A split, column by column.
 
     Attributes:
-        values: (N,) array of each field, texts as bytes; a nested field is named "idx/question".
-            Where `ragged`, a list of N arrays.
+        values: N entries of each field, texts as bytes, arrays where the field is a sequence; a
+            nested field is named "idx/question".
         class_names: names of the classes of each field that is a class label, class 0 first.
     """
 
-    values: dict[str, np.ndarray | list]
+    values: dict[str, np.ndarray]
     class_names: dict[str, tuple[str, ...]]
 
 
@@ -214,14 +213,12 @@ def read_columns(
     split: str,
     fields: Sequence[str],
     tfds: Tfds | None = None,
-    ragged: bool = False,
     languages: tuple[str, str] | None = None,
 ) -> Columns:
     """Reads some fields of a split, in the order of the records on disk; see `open_set`.
 
     Args:
-        fields: fields to read, each a scalar or a dict of scalars.
-        ragged: fields may also be sequences, of another length in each record.
+        fields: scalars, sequences of any length, or dicts of them.
         languages: see `prepared_folder`.
     """
     found = open_set(name, split, tfds, languages)
@@ -232,32 +229,31 @@ def read_columns(
         )
     with found.reading():
         records = found.records().map(lambda record: {field: record[field] for field in fields})
-        batches = records.ragged_batch(_CHUNK) if ragged else records.batch(_CHUNK)
-        chunks = [_flat(chunk) for chunk in batches]
+        chunks = [_flat(chunk) for chunk in records.ragged_batch(_CHUNK)]
     if not chunks:
         raise found.empty("record")
-    columns = {key: [chunk[key] for chunk in chunks] for key in chunks[0]}
-    join = (lambda parts: list(itertools.chain(*parts))) if ragged else np.concatenate
-    kinds = import_tfds().features
-    class_names = {}
+    values = {
+        key: tf.concat([chunk[key] for chunk in chunks], axis=0).numpy() for key in chunks[0]
+    }
+    kinds, class_names = import_tfds().features, {}
     for field in fields:
         feature = found.features[field]
         if isinstance(feature, kinds.Sequence):
             feature = feature.feature
         if isinstance(feature, kinds.ClassLabel) and feature.names:
             class_names[field] = tuple(feature.names)
-    return Columns({key: join(parts) for key, parts in columns.items()}, class_names)
+    return Columns(values, class_names)
 
 
 def decoded(texts: Sequence[bytes]) -> list[str]:
     return [text.decode("utf-8", "replace") for text in texts]
 
 
-def _flat(record: dict, prefix: str = "") -> dict[str, np.ndarray]:
+def _flat(record: dict, prefix: str = "") -> dict[str, tf.Tensor | tf.RaggedTensor]:
     columns = {}
     for key, value in record.items():
         if isinstance(value, dict):
             columns.update(_flat(value, f"{prefix}{key}/"))
         else:
-            columns[prefix + key] = value.numpy()
+            columns[prefix + key] = value
     return columns

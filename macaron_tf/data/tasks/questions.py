@@ -104,7 +104,7 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
 
 def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
     fields = ("id", "question", "context")
-    values = read_columns(name, split, (*fields, "answers"), tfds, ragged=True).values
+    values = read_columns(name, split, (*fields, "answers"), tfds).values
     columns = [decoded(values[field]) for field in fields]
     answers = zip(values["answers/text"], values["answers/answer_start"], strict=True)
     for *named, (texts, starts) in zip(*columns, answers, strict=True):

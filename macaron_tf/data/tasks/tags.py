@@ -82,7 +82,7 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list]]:
-    columns = read_columns(name, split, (_WORDS, _TAGS), tfds, ragged=True)
+    columns = read_columns(name, split, (_WORDS, _TAGS), tfds)
     names = columns.class_names.get(_TAGS, ())
     if set(names) != set(task.labels):
         raise UserError(
