@@ -329,7 +329,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
     spaces_after = True
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
-        return basic_words(strings, lower_case=True)
+        return basic_words(strings)
 
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
         words = tf.strings.split(lines, " ")  # (B, None)

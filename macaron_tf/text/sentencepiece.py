@@ -27,7 +27,7 @@ from macaron_tf.text.token_rows import TokenRows
 
 CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _MASK = 4
-_WORD_START = "\u2581"
+WORD_START = "\u2581"
 # Recorded in the model's bytes, hence in the hash: a constant, not the machine's number of cores.
 _THREADS = 4
 
@@ -210,10 +210,10 @@ class SentencePieceVocabulary(PieceVocabulary):
     def piece_bytes(self, number: int) -> bytes:
         if self.processor.is_control(number):
             return b""
-        return self.processor.id_to_piece(number).replace(_WORD_START, " ").encode()
+        return self.processor.id_to_piece(number).replace(WORD_START, " ").encode()
 
     def starts_word(self, number: int) -> bool:
-        return self.processor.id_to_piece(number).startswith(_WORD_START)
+        return self.processor.id_to_piece(number).startswith(WORD_START)
 
 
 def _folded(strings: tf.Tensor) -> tf.Tensor:

@@ -23,7 +23,7 @@ from macaron_tf.text.base import (
     too_small,
 )
 from macaron_tf.text.normalization import map_lines
-from macaron_tf.text.sentencepiece import train_pieces
+from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUES = "##"  # begins a piece that continues a word
@@ -43,7 +43,6 @@ _IDEOGRAPHS = (
 _LONG_WORD = "[^ ]{101,}"
 # A character of no meaning that `clean` removes everywhere else: no piece can hold it.
 _UNKNOWN_WORD = "\U0010ffff"
-_WORD_START = "\u2581"  # SentencePiece's mark
 
 
 def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
@@ -70,9 +69,9 @@ def spaced_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
     return tf.strings.strip(_spaced(lines))
 
 
-def basic_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """BERT's basic tokenizer: `spaced_words` with words of any length."""
-    return tf.strings.strip(_spaced(_without_case(strings, lower_case)))
+def basic_words(strings: tf.Tensor) -> tf.Tensor:
+    """BERT's "uncased" basic tokenizer: `spaced_words` with words of any length."""
+    return tf.strings.strip(_spaced(_without_case(strings, lower_case=True)))
 
 
 def _without_case(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
@@ -174,7 +173,7 @@ class WordPieceVocabulary(PieceVocabulary):
             lambda strings: spaced_words(strings, lower_case), itertools.islice(lines, MAX_LINES)
         )
         # SentencePiece would take its own mark in a text for a space.
-        text = [line.replace(_WORD_START, "").strip() for line in words]
+        text = [line.replace(WORD_START, "").strip() for line in words]
         counts = collections.Counter(itertools.chain.from_iterable(text))
         counts.pop(" ", None)
         # By number and character: a tie must not depend on the order of the text.
@@ -265,5 +264,5 @@ def _merges(text: list[str], size: int) -> list[str]:
     model.LoadFromSerializedProto(proto)
     merged = (model.id_to_piece(i) for i in range(special, model.get_piece_size()))
     # With SentencePiece's mark a piece begins a word, without it goes on with one.
-    merged = (f"{CONTINUES}{piece}".removeprefix(f"{CONTINUES}{_WORD_START}") for piece in merged)
+    merged = (f"{CONTINUES}{piece}".removeprefix(f"{CONTINUES}{WORD_START}") for piece in merged)
     return [piece for piece in merged if len(piece.removeprefix(CONTINUES)) > 1]

@@ -175,15 +175,13 @@ class CorpusConfig(Settings):
         return self.weights is not None or self.language_alpha is not None
 
 
-def _source(given: Any) -> CorpusSource:
-    """A source from its name, its fields in a tuple, or a dictionary of JSON."""
+def _source(given: Any) -> CorpusSource | dict:
+    """A source from its name or its fields in a tuple; `Settings` makes it of a dictionary."""
     match given:
-        case CorpusSource():
+        case CorpusSource() | dict():
             return given
         case str():
             return CorpusSource(given)
-        case dict():
-            return CorpusSource(**given)
         case list() | tuple() if 1 <= len(given) <= 4:
             return CorpusSource(*given)
     raise UserError(f"a source is {given!r}: give its name, or (name, split, weight, language)")

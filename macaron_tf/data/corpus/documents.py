@@ -64,9 +64,9 @@ def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
 
     The embedded corpus has its SHA-256, 0 and the version of its cutting instead.
     """
-    if Source.of(source.source).is_embedded:
-        return [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
-    return content_stamps(source_files(source.source, source.split, source.languages, tfds))
+    embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
+    files = source_files(source.source, source.split, source.languages, tfds)
+    return content_stamps(files) or embedded
 
 
 def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
@@ -264,14 +264,12 @@ class CorpusDocument:
         held_out: whether the whole document is for validation.
         languages: ids of its language and of its second half's, which differ in a translation
             pair only; (0, 0) in a corpus that does not tell languages apart.
-        rows: how many rows of a training shard it is worth.
     """
 
     sentences: TokenRows
     repeated: bool
     held_out: bool
     languages: tuple[int, int]
-    rows: int
 
 
 def corpus_documents(
@@ -279,7 +277,6 @@ def corpus_documents(
 ) -> Iterator[CorpusDocument]:
     """Cuts the documents of a mixture into ids; reads the mixture some documents ahead."""
     splitter = config.sentence_splitter if config.cuts_sentences else None
-    room = config.sequence_length - (3 if config.paired else 2)
     known = config.languages
     languages = [
         (known.index(source.languages[0]), known.index(source.languages[-1])) if known else (0, 0)
@@ -293,7 +290,6 @@ def corpus_documents(
             document.repeated,
             document.held_out,
             languages[document.source],
-            0 if document.held_out else -(-len(sentences.ids) // room),
         )
 
 
@@ -306,13 +302,15 @@ def blocks(
     from: it is held back until its successor has them too, and takes what is left at the end.
     """
     least = 2 if config.pairs == "next_sentence" else 1
+    room = config.sequence_length - (3 if config.paired else 2)
     held: list[CorpusDocument] = []
     block: list[CorpusDocument] = []
     usable = rows = 0  # of the block: documents with rows, and their rows
     for document in documents:
         block.append(document)
-        usable += document.rows > 0
-        rows += document.rows
+        ids = 0 if document.held_out else len(document.sentences.ids)
+        usable += ids > 0
+        rows += -(-ids // room)
         if usable >= least and rows >= config.rows_per_shard:
             if held:
                 yield held

@@ -232,9 +232,7 @@ def read_columns(
         chunks = [_flat(chunk) for chunk in records.ragged_batch(_CHUNK)]
     if not chunks:
         raise found.empty("record")
-    values = {
-        key: tf.concat([chunk[key] for chunk in chunks], axis=0).numpy() for key in chunks[0]
-    }
+    values = {key: tf.concat([chunk[key] for chunk in chunks], axis=0).numpy() for key in chunks[0]}
     kinds, class_names = import_tfds().features, {}
     for field in fields:
         feature = found.features[field]
