@@ -129,10 +129,9 @@ def tokenize(
     pairs: Sequence[tuple[str, str]],
     vocabulary: PieceVocabulary,
     cleaning: CleaningConfig,
-    languages: Sequence[str],
     sampling: BpeDropoutConfig,
 ) -> TokenizedPairs:
-    """Cleans (source, target) lines and cuts them into ids + EOS.
+    """Cleans (source, target) lines, of the vocabulary's languages, and cuts them into ids + EOS.
 
     Returns:
         The rows; `removed` has the reasons of `clean_pairs` and "no token", "too many tokens"
@@ -140,7 +139,7 @@ def tokenize(
     """
     indices, removed = clean_pairs(pairs, cleaning)
     sides = []
-    for side, language in enumerate(languages[:2]):
+    for side, language in enumerate(vocabulary.languages[:2]):
         lines = [pairs[i][side] for i in indices]
         rows = []
         for copy in range(sampling.copies):
@@ -199,24 +198,21 @@ class TranslationData(BucketBatches):
         split: str,
         vocabulary: PieceVocabulary,
         *,
-        source_lang: str | None = None,
-        target_lang: str | None = None,
         cleaning: CleaningConfig | None = None,
         batching: BatchingConfig | None = None,
         sampling: BpeDropoutConfig | None = None,
         tfds: Tfds | None = None,
     ) -> "TranslationData":
-        """Reads, cleans and tokenizes a split, or takes it from the cache, memory-mapped.
+        """Reads a split in the vocabulary's languages, cleans and tokenizes it, or takes it from
+        the cache, memory-mapped.
 
         A damaged cache, `tokens` in `cache_directory()`, is made anew.
 
         Args:
-            source_lang, target_lang: languages; the vocabulary's when None.
             sampling: BPE-dropout, for training; none when None.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
-        languages = source_lang or vocabulary.languages[0], target_lang or vocabulary.languages[1]
-        place = (source, split, *languages, tfds)
+        place = (source, split, *vocabulary.languages[:2], tfds)
 
         def cached() -> pathlib.Path:
             # The vocabulary's hash covers the normalization.
@@ -233,7 +229,7 @@ class TranslationData(BucketBatches):
             tokens = None
         if tokens is None:
             pairs = read_pairs(*place)
-            tokens = tokenize(pairs, vocabulary, cleaning, languages, sampling)
+            tokens = tokenize(pairs, vocabulary, cleaning, sampling)
             if not len(tokens.indices):
                 raise UserError(
                     f"no pair of {source}, split {split!r}, is left after cleaning "
@@ -255,7 +251,7 @@ class TranslationData(BucketBatches):
     ) -> "TranslationData":
         """Cleans and tokenizes lines in the vocabulary's languages, without a cache."""
         cleaning = cleaning or CleaningConfig()
-        tokens = tokenize(pairs, vocabulary, cleaning, vocabulary.languages, BpeDropoutConfig())
+        tokens = tokenize(pairs, vocabulary, cleaning, BpeDropoutConfig())
         return cls(tokens, batching)
 
     @property

@@ -1,9 +1,12 @@
 """Foreign weights: other libraries' models and vocabularies, read into ours.
 
-`files` reads settings and arrays, `assign` brings arrays into our variables by a table of names.
-The tables, one for each family: `encoders` (BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and XLM of
-Hugging Face, sentence-transformers), `language_models` (GPT, GPT-2, XLNet), `encoder_decoders`
-(T5, BART, MarianMT), `keras_models` (KerasHub's BERT and layers, Model Garden's BERT).
+`arrays` reads settings and arrays, and brings these into our variables by a table of names. The
+tables, one for each family: `encoders` (BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and XLM of Hugging
+Face, sentence-transformers), `language_models` (GPT, GPT-2, XLNet), `encoder_decoders` (T5, BART,
+MarianMT), `keras_models` (KerasHub's BERT and layers, Model Garden's BERT).
+
+All raise a UserError that names the file, setting or weight where a file is missing or damaged, or
+where a part of theirs has no place in ours.
 """
 
 from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_encoder_decoder

@@ -50,7 +50,7 @@ def read_json(file: pathlib.Path, kind: type = dict) -> Any:
 
 
 class ForeignConfig:
-    """The settings of another library's model; every reader raises a UserError naming the field.
+    """The settings of another library's model.
 
     Args:
         fields: as `config.json` or the like holds them.
@@ -234,12 +234,7 @@ def activation_name(function: Callable | str | None) -> str:
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """The weights of a Hugging Face directory, float32, by PyTorch's names.
-
-    Raises:
-        UserError: there is neither `model.safetensors` nor `pytorch_model.bin`, the file cannot be
-            read, or the package that reads it is not installed.
-    """
+    """The weights of a Hugging Face directory, float32, by PyTorch's names."""
     files = {"model.safetensors": "safetensors", "pytorch_model.bin": "torch"}
     name = next((name for name in files if (directory / name).is_file()), None)
     if name is None and list(directory.glob("*.index.json")):
@@ -336,10 +331,7 @@ def transformer_layer(
 
 
 def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:
-    """A transform: rows `ids (V',)` of an array, `missing` at id -1 and up to `size` rows.
-
-    It raises a UserError where the array has no such rows.
-    """
+    """A transform: rows `ids (V',)` of an array, `missing` at id -1 and up to `size` rows."""
     known = np.flatnonzero(ids >= 0)
 
     def chosen(array: np.ndarray) -> np.ndarray:
@@ -356,7 +348,7 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
-    """Sets a variable; a UserError names it where the shapes differ."""
+    """Sets a variable; refuses another shape."""
     if tuple(variable.shape) != value.shape:
         raise UserError(
             f"the weights do not fit the model: {variable.path} has shape "
@@ -372,10 +364,6 @@ def assign_weights(
 
     Args:
         drawn: names of parts of the model that keep their initial values.
-
-    Raises:
-        UserError: an array is missing or of another shape, or the table has no entry for a
-            variable; the sentence names it.
     """
     for variable in layer.weights:
         if not any(f"/{part}/" in f"/{variable.path}" for part in drawn):

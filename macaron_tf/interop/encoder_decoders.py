@@ -226,9 +226,6 @@ def import_encoder_decoder(
     Args:
         state: arrays by PyTorch's names.
         config: the fields of its configuration, as `to_dict` gives them.
-
-    Raises:
-        UserError: the model has a part that ours does not have; the sentence names the field.
     """
     return _read(TorchArrays(state), ForeignConfig(config, "the model's configuration"), None)
 

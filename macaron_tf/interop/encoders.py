@@ -77,10 +77,6 @@ def import_encoder(
             rows of the table beyond it are left out, since no text reaches them.
         vocabulary: theirs; None keeps all rows.
         ids: their id for each of ours, where they differ.
-
-    Raises:
-        UserError: a setting has no place in our model, an array is missing or of another shape, or
-            the vocabulary has more pieces than the model.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
     size, pieces = -(-len(tokens) // 8) * 8, 0
@@ -311,9 +307,6 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
             package safetensors, or PyTorch) and the tokenizer's files; or a sentence-transformers
             directory around such a one.
         lower_case: whether text is lower-cased, for a WordPiece directory that does not say so.
-
-    Raises:
-        UserError: a file is missing or damaged, or the model has a part that ours does not have.
     """
     directory = pathlib.Path(directory)
     if (directory / "modules.json").is_file():  # early ones keep the model in 0_Transformer
@@ -381,9 +374,6 @@ def read_sentence_transformer(
         directory: holds `modules.json`, which names the folders of an encoder, of its pooling and,
             where there is one, of a normalization.
         lower_case: as for `read_encoder`.
-
-    Raises:
-        UserError: a file is missing or damaged, or a module has no place in ours.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """

@@ -66,9 +66,6 @@ def copy_keras_hub(
         decoder: `keras_hub.layers.TransformerDecoder`s, built with cross-attention.
         final_norms: after the encoder and the decoder, for `norm="pre"`: KerasHub leaves them to
             the caller.
-
-    Raises:
-        UserError: a shape differs; the sentence names the weight.
     """
     layers = {f"encoder_{number}": layer for number, layer in enumerate(encoder)}
     layers |= {f"decoder_{number}": layer for number, layer in enumerate(decoder)}
@@ -146,10 +143,6 @@ def read_keras_hub_bert(directory: str | pathlib.Path) -> Pretrained:
         directory: holds `config.json`, `model.weights.h5`, `tokenizer.json` and the tokenizer's
             assets, of a `BertMaskedLM` also `task.json` and `task.weights.h5`; or a downloaded
             preset with these files.
-
-    Raises:
-        UserError: a file is missing, the preset is of another model, or keras_hub is not
-            installed.
     """
     with needed("keras-hub", f"reading the preset {directory}"):
         import keras_hub
@@ -215,9 +208,6 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
             pre-trainer, such as `bert_model.ckpt-1.index` and its data.
         lower_case: whether text is lower-cased: no file says so, the folder's name
             (`uncased_...`) may.
-
-    Raises:
-        UserError: a file is missing, or the checkpoint is of another model.
     """
     directory = pathlib.Path(directory)
     for name in ("bert_config.json", "vocab.txt"):

@@ -132,9 +132,6 @@ def read_vocabulary(
 
     Returns:
         The vocabulary, and at each of its ids theirs, `(V',)` int; None where all are the same.
-
-    Raises:
-        UserError: there is no vocabulary, or it cuts text in a way that ours cannot.
     """
     found = _Tokenizer(directory, _KINDS)
     # Early files of WordPiece do not name the type.

@@ -282,9 +282,6 @@ def find_checkpoint(
         name: "average", "best", "last" or a step's number; None takes the average where there is
             one and no later checkpoint, else the best, else the last.
         every: see `CheckpointDirectory.steps`; others do not count as later.
-
-    Raises:
-        UserError: there is no such checkpoint; it says which there are.
     """
     directory, average = CheckpointDirectory(run_dir), storage.as_path(run_dir) / "average"
     best = directory.best()

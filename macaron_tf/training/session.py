@@ -139,11 +139,7 @@ class TrainingSession(keras.callbacks.Callback):
         self._away_seconds = 0.0  # spent in validations and saves
 
     def restore(self) -> None:
-        """Goes on from the newest whole checkpoint, if there is one.
-
-        Raises:
-            UserError: it belongs to another model, vocabulary or optimizer.
-        """
+        """Goes on from the newest whole checkpoint, if there is one."""
         step = -1.0
         if self.workers.chief:
             self.checkpoints.clean()
@@ -166,11 +162,7 @@ class TrainingSession(keras.callbacks.Callback):
             self.checkpoints.mark_best(best, self.config.best_metric, score)
 
     def save(self) -> None:
-        """The chief writes a checkpoint of this step and deletes surplus ones.
-
-        Raises:
-            UserError: it cannot be written; the older ones are intact.
-        """
+        """The chief writes a checkpoint of this step and deletes surplus ones."""
         step = self.saved_at = self.model.step
         if self.workers.chief:
             state = dataclasses.replace(self.state, elapsed_seconds=self.elapsed_seconds())

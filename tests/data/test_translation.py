@@ -123,9 +123,7 @@ def test_bpe_dropout_copies(build, toy_pairs, toy_vocabulary):
     data, _ = build(sampling=sampling)
     assert len(data) == 900
     assert np.bincount(data.tokens.indices).tolist() == [3] * 300
-    again = translation.tokenize(
-        toy_pairs, toy_vocabulary, CleaningConfig(), ("en", "de"), sampling
-    )
+    again = translation.tokenize(toy_pairs, toy_vocabulary, CleaningConfig(), sampling)
     assert np.array_equal(again.source.ids, data.tokens.source.ids)
     other, _ = build(sampling=BpeDropoutConfig(0.2, 3, 1))
     assert not np.array_equal(other.tokens.source.offsets, data.tokens.source.offsets)
@@ -141,7 +139,8 @@ def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary, tmp_pat
     lower = NormalizationConfig(lower_case=True)
     other = SentencePieceVocabulary(toy_vocabulary.proto, lower, ("en", "de"))
     assert build(other)[1] == 3
-    assert build(source_lang="de", target_lang="en")[1] == 4
+    other = SentencePieceVocabulary(toy_vocabulary.proto, languages=("de", "en"))
+    assert build(other)[1] == 4
     write(tmp_path, toy_pairs[:200])
     shorter, count = build()
     assert count == 5 and len(shorter) == 200

@@ -260,8 +260,7 @@ class CorpusDocument:
 
     Attributes:
         sentences: its ids; of a translation pair the two halves.
-        repeated: whether it has come before.
-        held_out: whether the whole document is for validation.
+        repeated, held_out: see `MixedDocument`.
         languages: ids of its language and of its second half's, which differ in a translation
             pair only; (0, 0) in a corpus that does not tell languages apart.
     """
