@@ -49,6 +49,13 @@ def read_json(file: pathlib.Path, kind: type = dict) -> Any:
     return value
 
 
+def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
+    """Refuses a directory that is not of a kind, for want of a file."""
+    for name in names:
+        if not (directory / name).is_file():
+            raise UserError(f"{directory} is no {kind}: it has no {name}.")
+
+
 class ForeignConfig:
     """The settings of another library's model.
 
@@ -65,8 +72,7 @@ class ForeignConfig:
     def of_directory(cls, directory: pathlib.Path, model_types: Collection[str]) -> "ForeignConfig":
         """Reads a Hugging Face `config.json`, whose `model_type` must be one of `model_types`."""
         file = directory / "config.json"
-        if not file.is_file():
-            raise UserError(f"{directory} is no Hugging Face directory: it has no config.json.")
+        check_files(directory, "Hugging Face directory", file.name)
         config = cls(read_json(file), str(file))
         if config.fields.get("model_type") not in model_types:
             raise UserError(

@@ -22,6 +22,7 @@ from macaron_tf.interop.arrays import (
     Table,
     assign_weights,
     built,
+    check_files,
     read_json,
     rows,
     transformer_layer,
@@ -350,10 +351,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
 def _modules(directory: pathlib.Path) -> list[dict]:
     """The modules of a sentence-transformers directory, each with its `path`."""
     file = directory / "modules.json"
-    if not file.is_file():
-        raise UserError(
-            f"{directory} is no sentence-transformers directory: it has no {file.name}."
-        )
+    check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)
     if not modules or not all(isinstance(one, dict) and "path" in one for one in modules):
         raise UserError(f"{file} has a module without a path.")

@@ -17,6 +17,7 @@ from macaron_tf.interop.arrays import (
     Table,
     activation_name,
     assign_weights,
+    check_files,
     read_checkpoint,
     read_json,
     transformer_layer,
@@ -147,9 +148,7 @@ def read_keras_hub_bert(directory: str | pathlib.Path) -> Pretrained:
     with needed("keras-hub", f"reading the preset {directory}"):
         import keras_hub
     directory = pathlib.Path(directory)
-    for name in ("config.json", "model.weights.h5"):
-        if not (directory / name).is_file():
-            raise UserError(f"{directory} is no KerasHub preset: it has no {name}.")
+    check_files(directory, "KerasHub preset", "config.json", "model.weights.h5")
     kind = read_json(directory / "config.json").get("class_name")
     if kind != "BertBackbone":
         raise UserError(f"{directory}/config.json has a {kind}: only BertBackbone can be read.")
@@ -210,9 +209,7 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
             (`uncased_...`) may.
     """
     directory = pathlib.Path(directory)
-    for name in ("bert_config.json", "vocab.txt"):
-        if not (directory / name).is_file():
-            raise UserError(f"{directory} is no folder of Model Garden's BERT: it has no {name}.")
+    check_files(directory, "folder of Model Garden's BERT", "bert_config.json", "vocab.txt")
     file = directory / "bert_config.json"
     config = ForeignConfig(read_json(file), str(file))
     settings = {

@@ -225,14 +225,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
         self._byte_ids = np.array([self.numbers[unit] for unit in byte_alphabet()], np.int64)
 
     @classmethod
-    def train(
-        cls,
-        lines: Iterable[str],
-        size: int,
-        lower_case: bool = False,
-        add_prefix_space: bool = True,
-    ) -> Self:
-        """Learns a vocabulary; the same lines give the same vocabulary, byte for byte.
+    def train(cls, lines: Iterable[str], size: int, lower_case: bool = False) -> Self:
+        """Learns a vocabulary that begins each line with a space, the same of the same lines.
 
         Args:
             size: number of pieces, the 5 special ones and the 256 bytes included.
@@ -240,7 +234,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         with needed("tokenizers", "training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
         # A vocabulary of bytes alone says how text is normalized.
-        plain = cls(byte_alphabet(), [], lower_case, add_prefix_space)
+        plain = cls(byte_alphabet(), [], lower_case, add_prefix_space=True)
         if size < (least := plain.pieces):
             raise too_small(size, "the bytes", least, f"{least} pieces or more")
         text = map_lines(
@@ -262,7 +256,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         if (most := len(pieces) + SPECIAL) < size:
             raise too_large(size, most)
         merges = [" ".join(merge) for merge in model["merges"]]
-        return cls(pieces, merges, lower_case, add_prefix_space)
+        return cls(pieces, merges, lower_case, add_prefix_space=True)
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
         lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")

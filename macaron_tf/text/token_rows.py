@@ -93,23 +93,19 @@ def save_tokens(path: str | os.PathLike, tokens: TokenizedPairs) -> None:
     for left in pathlib.Path(path).parent.glob(f".tmp-{pathlib.Path(path).name}.*"):
         if time.time() - left.stat().st_mtime > _STALE:
             storage.remove(os.fspath(left))
+    source, target = tokens.source, tokens.target
+    # Eight bytes a number first, for their alignment.
+    arrays = {"source_offsets": source.offsets, "target_offsets": target.offsets}
+    arrays |= {"indices": tokens.indices, "source_ids": source.ids, "target_ids": target.ids}
     mend = "set MACARON_TF_CACHE to a folder with room"
     with storage.renamed_aside(f"{path}.tokens", mend) as aside:
         with open(aside, "wb") as file:
-            for array in _arrays(tokens).values():
+            for array in arrays.values():
                 array.tofile(file)
         digest = storage.file_digest(aside)
-    arrays = {name: [str(array.dtype), len(array)] for name, array in _arrays(tokens).items()}
-    record = {"format": FORMAT, "removed": tokens.removed, "sha256": digest, "arrays": arrays}
+    kinds = {name: [str(array.dtype), len(array)] for name, array in arrays.items()}
+    record = {"format": FORMAT, "removed": tokens.removed, "sha256": digest, "arrays": kinds}
     storage.write_aside(f"{path}.json", json.dumps(record, indent=2).encode())
-
-
-def _arrays(tokens: TokenizedPairs) -> dict[str, np.ndarray]:
-    """The arrays in the order of their file: eight bytes a number first, for their alignment."""
-    source, target = tokens.source, tokens.target
-    offsets = {"source_offsets": source.offsets, "target_offsets": target.offsets}
-    ids = {"source_ids": source.ids, "target_ids": target.ids}
-    return {**offsets, "indices": tokens.indices, **ids}
 
 
 def load_tokens(path: str | os.PathLike) -> TokenizedPairs | None:

@@ -130,9 +130,8 @@ def read_examples(
         a table may not.
 
     Raises:
-        UserError: no such source, split, column; a label outside the set, a score that is no
-            number, an empty text, a line of too few or too many columns; names the file, the line
-            and the column.
+        UserError: no such source or split; a label outside the set, a score that is no number; see
+            also `Table.rows`.
     """
     parsed = parse_task_source(task, source, "tsv:FILE")
     if parsed.kind == "tfds":
