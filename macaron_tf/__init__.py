@@ -5,12 +5,13 @@
     bert = macaron_tf.load("hugging-face:bert-base-uncased")
     translator = macaron_tf.build("macaron_base", vocab_size=32_000)
 
-The names below are imported when they are first used, so that `import macaron_tf.text` and the like
-take no more time than they need. `macaron_tf.layers` and `macaron_tf.models` register their
-classes for Keras's saved models.
+The import registers all layers and models with Keras, whose saved models can then be loaded. Only
+within this project's commands does it wait until one of the names below is used, so that `--help`
+and clients of a server answer without TensorFlow.
 """
 
 import importlib
+import sys
 
 __version__ = "0.1.0"
 __all__ = ["build", "layers", "load", "models"]
@@ -21,6 +22,10 @@ def __getattr__(name: str):
         return importlib.import_module("macaron_tf.pretrained").load
     if name == "build":
         return importlib.import_module("macaron_tf.models.catalog").build
-    if name in __all__:
+    if name in ("layers", "models"):
         return importlib.import_module(f"macaron_tf.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if "keras" in sys.modules or not {"experiments", "export"} & sys.modules.keys():
+    importlib.import_module("macaron_tf.models")

@@ -1,8 +1,5 @@
 """The front door: `macaron_tf.load`, `build` and what they refuse."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -47,11 +44,3 @@ def test_a_saved_model_is_loaded(tmp_path):
 def test_what_is_not_there_is_one_sentence(place, reason, tmp_path):
     with pytest.raises(UserError, match=reason):
         macaron_tf.load(place.format(tmp_path))
-
-
-def test_the_package_imports_nothing_by_itself():
-    code = "import sys, macaron_tf; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    assert macaron_tf.__version__ and macaron_tf.layers.MacaronBlock
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        macaron_tf.nothing  # noqa: B018

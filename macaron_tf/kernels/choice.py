@@ -15,9 +15,10 @@ _named: contextvars.ContextVar[str] = contextvars.ContextVar("implementation", d
 
 @contextlib.contextmanager
 def implementation_scope(name: str) -> Iterator[None]:
-    """Kernels called within it with the implementation `"auto"` take this one, of `NAMES`.
+    """Kernels called within it with the implementation `"auto"` or `"stock"` take this one.
 
-    An exporter needs it: its graphs must hold stock ops, on every machine.
+    Args:
+        name: one of `NAMES`.
     """
     check_choice("implementation", name, ("auto", *NAMES))
     token = _named.set(name)
@@ -33,21 +34,24 @@ def chosen(implementation: str, dtype: str) -> str:
     Args:
         implementation: one of `NAMES`, which is returned, or `"auto"`: the one of an
             `implementation_scope`; else `"xla"` in graphs that XLA compiles, `"native"` on CPUs
-            with a compiler, in float32 and bfloat16, and `"loop"` elsewhere.
+            with a compiler, in float32 and bfloat16, and `"loop"` elsewhere; or `"stock"`: the same
+            without `"native"`, whose ops a process without this library does not know.
     """
-    check_choice("implementation", implementation, ("auto", *NAMES))
-    name = _named.get() if implementation == "auto" else implementation
+    check_choice("implementation", implementation, ("auto", "stock", *NAMES))
+    name = implementation
+    if name in ("auto", "stock") and _named.get() != "auto":
+        name = _named.get()
     if keras.backend.backend() != "tensorflow":
         if name in ("xla", "native"):
             raise ValueError(f"implementation {name!r} is TensorFlow's; take 'scan' or 'loop'")
-        return "loop" if name == "auto" else name
-    if name != "auto":
+        return "loop" if name in ("auto", "stock") else name
+    if name in NAMES:
         return name
     import tensorflow as tf
 
     if compiled_by_xla():
         return "xla"
-    if any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")):
+    if name == "stock" or any(tf.config.list_logical_devices(k) for k in ("GPU", "TPU")):
         return "loop"
     from macaron_tf.kernels import native
 

@@ -75,11 +75,11 @@ def scanned(x, alpha, beta, start, keep):
 
 
 def scanned_with_gradient(x, alpha, beta, start, keep):
-    """`scanned`, its gradient by one more scan."""
+    """`scanned` by a loop, its gradient by one more."""
 
     @ops.custom_gradient
     def run(x, alpha, beta, start):
-        c = scanned(x, alpha, beta, start, keep)
+        c = _loop(lambda c, inputs: one_step(c, *inputs, alpha, beta), start, (x, keep))
 
         def gradient(*arguments, upstream=None):
             dc = arguments[0] if upstream is None else upstream
@@ -88,7 +88,7 @@ def scanned_with_gradient(x, alpha, beta, start, keep):
             # G (n, k, B, R), from J of the step after; nothing comes after the last.
             after = ops.concatenate([jacobian[1:], ops.zeros_like(jacobian[:1])], axis=0)
             last = ops.zeros_like(dc[0])
-            g = _scan(lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, (dc, after), reverse=True)
+            g = _loop(lambda g, dc_j: dc_j[0] + dc_j[1] * g, last, (dc, after), reverse=True)
             passed, gq = g * jacobian, g * q
             dalpha, dbeta = (ops.sum(array, axis=(0, 1, 2)) for array in (gq * u, gq))
             return g - passed, dalpha, dbeta, passed[0]
@@ -98,7 +98,7 @@ def scanned_with_gradient(x, alpha, beta, start, keep):
     return run(x, alpha, beta, start)
 
 
-def _scan(step, start, inputs: tuple, reverse: bool = False):
+def _scan(step, start, inputs: tuple):
     """All states of `c = step(c, inputs[i])`, stacked in front.
 
     `tf.scan` on TensorFlow, for `keras.ops.scan` does not compile under XLA there.
@@ -107,22 +107,50 @@ def _scan(step, start, inputs: tuple, reverse: bool = False):
         step: `(c, tuple of arrays or None) -> c`.
         inputs: arrays of n steps, or None.
     """
-    given = [array for array in inputs if array is not None]
-
-    def with_none(arrays):
-        left = iter(arrays)
-        return tuple(None if array is None else next(left) for array in inputs)
-
+    given, step = _given(step, inputs)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf  # not on JAX, where TensorFlow need not be installed
 
-        return tf.scan(
-            lambda c, arrays: step(c, with_none(arrays)), given, initializer=start, reverse=reverse
-        )
+        return tf.scan(step, given, initializer=start)
+    return ops.scan(lambda c, arrays: (step(c, arrays),) * 2, start, given)[1]
 
-    def carry(c, arrays):
-        c = step(c, with_none(arrays))
-        return c, c
 
-    _, states = ops.scan(carry, start, given, reverse=reverse)
-    return states
+def _loop(step, start, inputs: tuple, reverse: bool = False):
+    """`_scan`, in either direction, whose gradient nobody asks for.
+
+    On TensorFlow it gives the list of states its shape as a tensor: LiteRT cannot convert that of
+    `tf.scan` where the size of the batch is unknown.
+    """
+    given, step = _given(step, inputs)
+    if keras.backend.backend() != "tensorflow":
+        return ops.scan(lambda c, x: (step(c, x),) * 2, start, given, reverse=reverse)[1]
+    import tensorflow as tf
+
+    count, shape = ops.shape(given[0])[0], tf.shape(start)
+    states = tf.raw_ops.TensorListReserve(
+        element_shape=shape, num_elements=count, element_dtype=start.dtype
+    )
+
+    def body(number, c, states):
+        at = count - 1 - number if reverse else number
+        c = tf.ensure_shape(step(c, [tf.gather(array, at) for array in given]), start.shape)
+        states = tf.raw_ops.TensorListSetItem(input_handle=states, index=at, item=c)
+        return number + 1, c, states
+
+    *_, states = tf.while_loop(
+        lambda number, *_: number < count, body, (0, start, states), maximum_iterations=count
+    )
+    states = tf.raw_ops.TensorListStack(
+        input_handle=states, element_shape=shape, element_dtype=start.dtype
+    )
+    return tf.ensure_shape(states, given[0].shape[:1] + start.shape)
+
+
+def _given(step, inputs: tuple):
+    """The inputs that are not None, and the step as a function of c and these."""
+
+    def with_none(c, arrays):
+        left = iter(arrays)
+        return step(c, tuple(None if array is None else next(left) for array in inputs))
+
+    return [array for array in inputs if array is not None], with_none

@@ -41,7 +41,8 @@ def swish_recurrence(
         initial_state: `(B, k, R)`, the k values before x[0]; zeros by default.
         implementation: `"scan"` is the reference; `"loop"` has a gradient derived by hand; `"xla"`
             is for graphs that XLA compiles; `"native"` is a CPU op, compiled on first use;
-            `"auto"` is the best for the place, see `chosen`. They differ by rounding.
+            `"auto"` is the best for the place, `"stock"` the best of TensorFlow's own ops, see
+            `chosen`. They differ by rounding.
 
     Returns:
         c, `(B, L, R)`, of x's type.
@@ -66,7 +67,7 @@ def swish_recurrence(
         return xla.recurrence(x, alpha, beta, step_size, mask, start)
     keep = None
     if mask is not None:  # (B, L) -> (n, k, B, 1), 1 at real positions
-        keep = in_steps(ops.cast(mask, "float32")[..., None], step_size)
+        keep = in_steps(ops.expand_dims(ops.cast(mask, "float32"), -1), step_size)
     run = scanned if name == "scan" else scanned_with_gradient
     steps = in_steps(ops.cast(x, "float32"), step_size)  # (n, k, B, R)
     c = run(steps, alpha, beta, start_in_steps(start), keep)

@@ -20,9 +20,9 @@ def broadcast_mask(mask):
         return None
     rank = len(mask.shape)
     if rank == 2:
-        return mask[:, None, None, :]  # (B, 1, 1, S)
+        return ops.expand_dims(mask, (1, 2))  # (B, 1, 1, S)
     if rank == 3:
-        return mask[:, None, :, :]  # (B, 1, T, S)
+        return ops.expand_dims(mask, 1)  # (B, 1, T, S)
     if rank == 4:
         return mask
     raise ValueError(f"an attention mask has rank 2, 3 or 4, got shape {mask.shape}")

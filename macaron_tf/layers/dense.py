@@ -72,3 +72,12 @@ class Dense(keras.layers.Dense):
             product = ops.matmul(inputs, self.kernel)  # (..., D) x (D, units) -> (..., units)
             return native.bias_gelu(product, self.bias, approximate)
         return super().call(inputs, training=training)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        # Keras refuses subclasses of its Dense; a quantized layer's call is Keras's own.
+        super().quantize(mode, type_check=False, config=config)
+
+    def matrix(self, dtype):
+        """The kernel `(D, units)` as floats of a dtype, dequantized where it is int8."""
+        kernel = ops.cast(ops.convert_to_tensor(self.kernel), dtype)
+        return kernel / self.kernel_scale if self.quantization_mode == "int8" else kernel

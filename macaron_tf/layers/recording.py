@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+from keras.dtype_policies import DTypePolicyMap
 
 from macaron_tf.layers.dense import Dense
 
@@ -81,7 +82,13 @@ class Recording:
         arguments = {
             name: _serialized(value) for name, value in getattr(self, "_arguments", {}).items()
         }
-        return {**super().get_config(), **arguments}
+        config = {**super().get_config(), **arguments}
+        inner = self._flatten_layers(include_self=False)
+        quantized = {layer.path: layer.dtype_policy for layer in inner if layer.quantization_mode}
+        if quantized:
+            policies = DTypePolicyMap(self.dtype_policy, quantized)
+            config["dtype"] = keras.dtype_policies.serialize(policies)
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):

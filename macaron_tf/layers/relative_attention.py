@@ -242,7 +242,7 @@ class RelativeAttention(MultiHeadAttention):
         width = self.distance.kernel.shape[0]
         # The one query is projected instead of all M + 1 distances.
         # (D, H d) -> (D, H, d) -> (H, d, D)
-        kernel = ops.cast(ops.convert_to_tensor(self.distance.kernel), query.dtype)
+        kernel = self.distance.matrix(query.dtype)
         kernel = ops.reshape(kernel, (width, self.num_heads, self._head_dim))
         back = ops.add(query, ops.cast(self.distance_bias, query.dtype))
         back = ops.matmul(back, ops.transpose(kernel, (1, 2, 0)))  # (B, K, H, 1, D)

@@ -1,11 +1,25 @@
 """The base of the models."""
 
 import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import keras
+from keras import ops
 
 from macaron_tf.layers.recording import Recording
 from macaron_tf.settings import Settings
+from macaron_tf.special_ids import PAD
+
+# The names of an encoder's inputs, and those that Hugging Face and KerasHub give them.
+ENCODER_INPUTS: dict[str, tuple[str, ...]] = {
+    "token_ids": ("input_ids",),
+    "segment_ids": ("token_type_ids",),
+    "language_ids": ("langs",),
+    "position_ids": (),
+    "padding_mask": (),
+    "attention_mask": (),
+}
 
 
 class Model(Recording, keras.Model):
@@ -14,17 +28,34 @@ class Model(Recording, keras.Model):
     The layers are built in the order in which they were made, each for vectors `(B, L, D)`, and a
     call gives the `logits` of the `hidden_states`, in a subclass that does not override it.
 
+    A call takes a dict of the inputs in `input_names`, or the first of them alone. Hugging Face's
+    and KerasHub's names are understood, and so is an `attention_mask (B, L)`, which is the padding
+    mask; an unknown name is a ValueError. `model.export()` and `tf.saved_model.save` take the
+    inputs of the model's first call, of any length, or token ids if it was never called.
+
     Attributes:
+        input_names: the inputs by name, with other names of each; None = `call` takes what it
+            is given.
+        required: the number of inputs, the first ones, that a call needs.
         pooler, language_head: BERT's and a language model's, for which pre-trained weights are
             taken over; None = there is none.
     """
 
     takes_ids = True
+    input_names: ClassVar[Mapping[str, tuple[str, ...]] | None] = ENCODER_INPUTS
+    required: ClassVar[int] = 1
     pooler = language_head = None
+    _first_inputs: tuple = ()
 
     def __init__(self, config: Settings, **kwargs):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
         super().__init__(**kwargs)
+
+    def __call__(self, inputs, *args, **kwargs):
+        inputs = self._named(inputs)
+        if self.input_names and not self._first_inputs:
+            self._first_inputs = tuple((name, len(x.shape)) for name, x in inputs.items())
+        return super().__call__(inputs, *args, **kwargs)
 
     def build(self, input_shape=None):
         for layer in self.layers:
@@ -35,7 +66,73 @@ class Model(Recording, keras.Model):
 
     def hidden_states(self, inputs, training=None):
         """The encoder's output `(B, L, D)`; models without one override this."""
-        return self.encoder(inputs, training=training)
+        return self.encoder(of_encoder(inputs), training=training)
 
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))
+
+    def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
+        """Keras's `export`, by default of the inputs of the first call, of any batch and length."""
+        if input_signature is None and self.input_names:
+            input_signature = [
+                self._signature(lambda s, dtype, name: keras.InputSpec(dtype, s, name=name))
+            ]
+        super().export(filepath, format=format, input_signature=input_signature, **kwargs)
+
+    @property
+    def _default_save_signature(self):
+        # What `tf.saved_model.save` asks a Keras model for; Keras's own takes ids for floats.
+        if not self.input_names:
+            return super()._default_save_signature
+        import tensorflow as tf
+
+        return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
+
+    def _signature(self, spec) -> dict[str, Any]:
+        first = next(iter(self.input_names))
+        inputs = self._first_inputs or ((first, 2),)
+        return {name: spec((None,) * rank, "int32", name) for name, rank in inputs}
+
+    def _named(self, inputs):
+        """The inputs by this library's names."""
+        if self.input_names is None:
+            return inputs
+        if not isinstance(inputs, Mapping):
+            inputs = {next(iter(self.input_names)): inputs}
+        names = {other: name for name, others in self.input_names.items() for other in others}
+        named = {}
+        for given, value in inputs.items():
+            name = names.get(given, given)
+            if name == "attention_mask" and value is not None and len(value.shape) == 2:
+                name = "padding_mask"
+            if name not in self.input_names:
+                raise ValueError(
+                    f"{type(self).__name__} has no input {given!r}: it takes "
+                    f"{', '.join(self.input_names)}"
+                )
+            if name in named:
+                raise ValueError(
+                    f"{type(self).__name__} was given {name} twice: {', '.join(inputs)}"
+                )
+            if value is not None:
+                value = ops.convert_to_tensor(value)
+                # Under MirroredStrategy Keras builds a model on the mean of the replicas' ids.
+                named[name] = ops.cast(value, "int32") if "float" in str(value.dtype) else value
+        missing = [name for name in [*self.input_names][: self.required] if name not in named]
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__} needs {' and '.join(missing)}: give a dict of its inputs"
+            )
+        return named
+
+
+def of_encoder(inputs) -> dict[str, Any]:
+    """The inputs that an encoder takes."""
+    return {name: value for name, value in inputs.items() if name in ENCODER_INPUTS}
+
+
+def padding_mask(inputs):
+    """`(B, L)` boolean, False at padding: as `padding_mask` says, by default where an id is 0."""
+    if "padding_mask" in inputs:
+        return ops.cast(inputs["padding_mask"], "bool")
+    return ops.not_equal(inputs["token_ids"], PAD)

@@ -72,6 +72,8 @@ class Elmo(Model):
     References: Peters et al. 2018, "Deep contextualized word representations", section 3.
     """
 
+    input_names = None
+
     def __init__(self, config: ElmoConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.words = CharacterCNN(
@@ -164,6 +166,8 @@ class WordTagger(Model):
 
     References: Peters et al. 2018 (ELMo), section 3.3.
     """
+
+    input_names = None
 
     def __init__(self, config: WordTaggerConfig, **kwargs):
         super().__init__(config, **kwargs)

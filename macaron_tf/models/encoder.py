@@ -7,10 +7,9 @@ from macaron_tf.layers.blocks import BLOCKS
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings
 from macaron_tf.layers.mixer import Context
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import Model, padding_mask
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
-from macaron_tf.special_ids import PAD
 
 
 class Encoder(Model):
@@ -19,13 +18,14 @@ class Encoder(Model):
     Args:
         embeddings: shared with another encoder; None = its own.
 
-    Call arguments: a dict of `token_ids (B, L)` int, 0 being padding, which no real position sees,
-    and optionally `segment_ids`, `language_ids` and `position_ids`, all `(B, L)` int. Returns
-    `(B, L, D)`.
+    Call arguments: `token_ids (B, L)` int, or a dict of these and optionally `segment_ids`,
+    `language_ids` and `position_ids`, all `(B, L)` int; `padding_mask (B, L)`, 0 or False at
+    padding, which no real position sees, by default where an id is 0; and `attention_mask
+    (B, L, L)`, 1 or True = attend. Returns `(B, L, D)`.
 
     Example:
         encoder = Encoder(EncoderConfig(1000, 128, 384, 2, 2, block="macaron"))
-        hidden = encoder({"token_ids": token_ids})
+        hidden = encoder(token_ids)
 
     References: Devlin et al. 2018 (BERT); with Macaron blocks, Lu et al. 2019; with recurrences
     for feed-forwards and T5's bias, Lei et al. 2022; embeddings of another width, and layers that
@@ -88,15 +88,16 @@ class Encoder(Model):
         """The next segment of a text: `call` that goes on from the segments before.
 
         Args:
-            inputs: as for `call`, and optionally `attention_mask (B, L, L)` boolean.
+            inputs: as for `call`.
             memory: from the stack's `init_memory` or the last segment; None = no segments.
 
         Returns:
             `(B, L, D)`, and the new memory.
         """
+        attends = inputs.get("attention_mask")
         context = Context(
-            mask=ops.not_equal(inputs["token_ids"], PAD),
-            attention_mask=inputs.get("attention_mask"),
+            mask=padding_mask(inputs),
+            attention_mask=None if attends is None else ops.cast(attends, "bool"),
             segment_ids=inputs.get("segment_ids"),
             training=training,
         )

@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import keras
 from keras import ops
 
+from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings, TiedEmbedding
 from macaron_tf.layers.mixer import Context
 from macaron_tf.models.base import Model
@@ -40,6 +42,11 @@ class EncoderDecoder(Model):
     """
 
     can_prefill = False
+    required = 2
+    input_names: ClassVar = {
+        "source": ("input_ids", "encoder_token_ids"),
+        "target": ("decoder_input_ids", "decoder_token_ids"),
+    }
 
     def __init__(self, config: EncoderDecoderConfig, **kwargs):
         super().__init__(config, **kwargs)
@@ -84,7 +91,7 @@ class EncoderDecoder(Model):
         )
         self.output_projection = None
         if not config.tied:
-            self.output_projection = keras.layers.Dense(
+            self.output_projection = Dense(
                 config.vocab_size,
                 use_bias=False,
                 kernel_initializer=initializer.clone(),
@@ -188,7 +195,7 @@ class EncoderDecoder(Model):
         # In float32 under any policy: near 10 bfloat16 has steps of 1/16, which makes ties.
         kernel = context.get("table")
         if self.output_projection:
-            kernel = ops.cast(self.output_projection.kernel, "float32")
+            kernel = self.output_projection.matrix("float32")
         logits = self.logits(ops.cast(x, "float32"), kernel)
         # (B K, V) -> (B, K, V)
         logits = ops.reshape(logits, (-1, beams, self.config.vocab_size))

@@ -162,6 +162,8 @@ class TwoStreamModel(KeepsMemory, TokenModel):
     Understanding", sections 2.2 to 2.5.
     """
 
+    input_names = None
+
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative or config.causal:
             raise ValueError("two streams need positions='transformer_xl' and causal=False")

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from keras import ops
 
@@ -13,7 +13,7 @@ from macaron_tf.layers.language_heads import (
     ReplacedTokenHead,
     SpanBoundaryHead,
 )
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import ENCODER_INPUTS, Model, of_encoder
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
@@ -38,6 +38,13 @@ class PretrainingEncoder(Model):
     References: Devlin et al. 2018 (BERT), section 3.1; Lan et al. 2020 (ALBERT); Joshi et al. 2020
     (SpanBERT).
     """
+
+    input_names: ClassVar = {
+        **ENCODER_INPUTS,
+        **dict.fromkeys(
+            ("masked_positions", "left_boundaries", "right_boundaries", "span_positions"), ()
+        ),
+    }
 
     def __init__(
         self,
@@ -166,6 +173,8 @@ class GeneratorDiscriminator(Model):
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
 
+    input_names = PretrainingEncoder.input_names
+
     def __init__(self, config: EncoderConfig, generator_config: EncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
         for field in _SHARED:
@@ -191,4 +200,4 @@ class GeneratorDiscriminator(Model):
 
     def replaced_logits(self, inputs, training=None):
         """The discriminator's logits of tokens having been replaced: inputs to `(B, L)`."""
-        return self.replaced_token(self.encoder(inputs, training=training))
+        return self.replaced_token(self.encoder(of_encoder(inputs), training=training))

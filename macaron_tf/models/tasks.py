@@ -1,12 +1,13 @@
 """Task models: networks with a head for classes, spans, tags or choices, or sentence vectors."""
 
 import abc
+from typing import ClassVar
 
 from keras import ops
 
 from macaron_tf.checks import check_count
 from macaron_tf.layers.heads import ClassificationHead, Pooler, Pooling, SpanHead
-from macaron_tf.models.base import Model
+from macaron_tf.models.base import ENCODER_INPUTS, Model, padding_mask
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 from macaron_tf.models.language_model import LanguageModel
@@ -48,7 +49,7 @@ class EncoderClassifier(TaskModel):
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
-        vectors = self.pool(hidden, mask=ops.not_equal(inputs["token_ids"], PAD))  # (B, D)
+        vectors = self.pool(hidden, mask=padding_mask(inputs))  # (B, D)
         return self.head(self.pooler(vectors[:, None]), training=training)  # (B, C)
 
 
@@ -64,6 +65,8 @@ class EncoderSpanReader(TaskModel):
     References: Devlin et al. 2018 (BERT), section 4.2 and figure 4 (c).
     """
 
+    required = 2  # an answer stands in the second segment
+
     def __init__(self, config: EncoderConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.encoder = Encoder(config)
@@ -71,16 +74,15 @@ class EncoderSpanReader(TaskModel):
 
     def call(self, inputs, training=None):
         hidden = self.encoder(inputs, training=training)  # (B, L, D)
-        allowed = answer_mask(inputs["token_ids"], inputs["segment_ids"])  # (B, L)
+        allowed = answer_mask(padding_mask(inputs), inputs["segment_ids"])  # (B, L)
         return self.head(hidden, attention_mask=allowed)  # (B, 2, L)
 
 
-def answer_mask(token_ids, segment_ids):
+def answer_mask(real, segment_ids):
     """The mask of an answer's ends: [CLS] and the context before its [SEP]; all (B, L)."""
-    real = ops.not_equal(token_ids, PAD)  # (B, L)
     followed = ops.pad(real[:, 1:], ((0, 0), (0, 1)))  # (B, L): false at a row's last id
     context = ops.logical_and(ops.equal(segment_ids, 1), followed)
-    first = ops.equal(ops.arange(ops.shape(token_ids)[1]), 0)  # (L,)
+    first = ops.equal(ops.arange(ops.shape(real)[1]), 0)  # (L,)
     return ops.logical_or(context, first)
 
 
@@ -111,6 +113,8 @@ class CausalReader(TaskModel, abc.ABC):
 
     References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
     """
+
+    input_names: ClassVar = {name: ENCODER_INPUTS[name] for name in ("token_ids", "segment_ids")}
 
     def __init__(self, config: EncoderConfig, num_outputs: int, head_dropout: float, **kwargs):
         super().__init__(config, **kwargs)
@@ -273,11 +277,11 @@ class SiameseEncoder(TaskModel):
             self.head.build((None, len(self.features) * self.config.hidden_dim))
 
     def call(self, inputs, training=None):
-        token_ids = inputs["token_ids"]
-        *outer, length = ops.shape(token_ids)
-        rows = ops.reshape(token_ids, (-1, length))  # (..., L) -> (N, L)
-        hidden = self.encoder({"token_ids": rows}, training=training)  # (N, L, D)
-        vectors = self.pool(hidden, mask=ops.not_equal(rows, PAD))  # (N, D)
+        *outer, length = ops.shape(inputs["token_ids"])
+        # (..., L) -> (N, L) each
+        rows = {name: ops.reshape(x, (-1, length)) for name, x in inputs.items()}
+        hidden = self.encoder(rows, training=training)  # (N, L, D)
+        vectors = self.pool(hidden, mask=padding_mask(rows))  # (N, D)
         if self.normalize:
             vectors = unit_length(vectors)
         return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)

@@ -165,6 +165,8 @@ class TemporalModel(Model):
     References: Bai et al. 2018, section 4.
     """
 
+    input_names = None
+
     def __init__(self, config: TemporalConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.takes_ids = bool(config.vocab_size)

@@ -100,6 +100,13 @@ class PretrainingObjective(Objective):
         return masked
 
 
+def with_weights(batch: Batch) -> Batch:
+    """The batch, every example of which counts 1 where it has no `weight (B,)`."""
+    if "weight" in batch:
+        return batch
+    return {**batch, "weight": tf.ones(tf.shape(batch["token_ids"])[:1])}
+
+
 def correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """1 where the largest of `(..., C)` logits is at the label, `(...,)` float32."""
     best = tf.argmax(logits, axis=-1, output_type=labels.dtype)

@@ -15,6 +15,7 @@ from macaron_tf.objectives.base import (
     flat_rows,
     token_sums,
     weighted_sums,
+    with_weights,
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.tasks import ClassificationObjective
@@ -114,6 +115,7 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
         logits, token_ids, hidden = network.answers_and_hidden(
             encoder_inputs(batch), training=training
         )
+        batch = with_weights(batch)
         sums = self.sums(logits, batch, training)
         if self.language_weight:
             nll = _language_loss(network.language_model, token_ids, hidden)  # (B,)

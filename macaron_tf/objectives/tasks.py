@@ -20,6 +20,7 @@ from macaron_tf.objectives.base import (
     count_tokens,
     encoder_inputs,
     weighted_sums,
+    with_weights,
 )
 from macaron_tf.settings import Count, Positive
 
@@ -43,13 +44,13 @@ class TaskObjective(Objective):
     """Base of the objectives of an encoder's answers: their losses, and the correct ones.
 
     Call arguments: `network`, from `encoder_inputs` to logits; `batch` of these inputs, `label` and
-    `weight (B,)` float32. Returns `loss_sum`, `weight`, `input_tokens` and, outside training, of
-    classes, `correct_sum`.
+    optionally `weight (B,)` float32, by default 1. Returns `loss_sum`, `weight`, `input_tokens`
+    and, outside training, of classes, `correct_sum`.
     """
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         logits = network(encoder_inputs(batch), training=training)
-        return self.sums(logits, batch, training)
+        return self.sums(logits, with_weights(batch), training)
 
     def sums(self, logits: tf.Tensor, batch: Batch, training: bool) -> Sums:
         """The returned sums, of the network's logits."""
@@ -177,8 +178,8 @@ class SimilarityObjective(Objective):
     """Base of the objectives of sentence vectors.
 
     Call arguments: `network`, a `SiameseEncoder`; `batch` of `token_ids (B, S, L)`, S sentences an
-    example, `weight (B,)` float32 and, but for triplets, `label (B,)`. Returns `loss_sum`, `weight`
-    and `input_tokens`. `loss` computes the same from given vectors.
+    example, optionally `weight (B,)` float32 and, but for triplets, `label (B,)`. Returns
+    `loss_sum`, `weight` and `input_tokens`. `loss` computes the same from given vectors.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
@@ -189,7 +190,7 @@ class SimilarityObjective(Objective):
         vectors = network(encoder_inputs(batch), training=training)  # (B, S, D)
         if vectors.shape[1] != self.sentences:
             raise ValueError(f"{vectors.shape[1]} sentences an example, not {self.sentences}")
-        weights, labels = batch["weight"], batch.get("label")
+        weights, labels = with_weights(batch)["weight"], batch.get("label")
         if labels is not None:
             labels = _labels_where(weights > 0, labels)
         loss = self.loss(network, vectors, labels, training)  # (B,)

@@ -34,8 +34,9 @@ class FitModel(keras.Model):
     gradient likewise, and only the whole gradient is clipped. An update whose gradient is NaN or
     infinite, or whose weight is 0, changes nothing and is counted.
 
-    `fit` counts updates. It takes any `tf.data.Dataset` of dicts; a dataset whose shapes are
-    `(None, None)` is traced once for all of them.
+    `fit` counts updates. It takes any `tf.data.Dataset` of dicts, or of pairs of a dict and labels;
+    a dataset whose shapes are `(None, None)` is traced once for all of them. `save`
+    writes the network, which is all that is used after training.
 
     Made in the scope of a strategy of several replicas, the model deals the rows of each
     micro-batch to all of them: sums and gradient are summed over the replicas before the mean is
@@ -173,7 +174,7 @@ class FitModel(keras.Model):
         """Keras's `fit`, an epoch counted in updates; builds the network on a first batch."""
         if not self.network.built and isinstance(x, tf.data.Dataset):
             for batch in x.take(1):
-                self.objective(self.network, _only_inputs(batch), training=False)
+                self.updates.sums(_features(batch), training=False)
         self.prepare()
         self._steps_per_epoch = kwargs.get("steps_per_epoch")
         if isinstance(x, tf.data.Dataset):
@@ -195,9 +196,13 @@ class FitModel(keras.Model):
                 x = distributed(self.updates.strategy, x)
             return super().evaluate(x, *args, **kwargs)
 
+    def save(self, filepath, *args, **kwargs) -> None:
+        """Writes the network, see `keras.Model.save`."""
+        self.network.save(filepath, *args, **kwargs)
+
     def train_step(self, data) -> dict[str, tf.Tensor]:
         """One update from one micro-batch; returns its values by name."""
-        values = self.updates.apply(*self.updates.micro_step(_only_inputs(data)))
+        values = self.updates.apply(*self.updates.micro_step(_features(data)))
         return dict(zip(self.updates.update_names, tf.unstack(values), strict=True))
 
     def make_train_function(self, force: bool = False):
@@ -206,7 +211,7 @@ class FitModel(keras.Model):
             return self.train_function
         updates = self.updates
         micro_step = self._graph(
-            lambda batch: updates.micro_step(_only_inputs(batch)), self.jit_compile
+            lambda batch: updates.micro_step(_features(batch)), self.jit_compile
         )
         several = self._graph(
             lambda iterator, count: updates.several(
@@ -248,9 +253,7 @@ class FitModel(keras.Model):
         if self.test_function is not None and not force:
             return self.test_function
         updates = self.updates
-        test_step = self._graph(
-            lambda batch: updates.test_step(_only_inputs(batch)), self.jit_compile
-        )
+        test_step = self._graph(lambda batch: updates.test_step(_features(batch)), self.jit_compile)
         # Drawn inside the graph: a batch drawn outside would be traced for its own shape.
         test_next = self._graph(lambda iterator: updates.test(test_step, iterator.get_next()))
 
@@ -296,9 +299,16 @@ class FitModel(keras.Model):
         return metrics_from_sums(totals)
 
 
-def _only_inputs(data):
-    """The batch itself: Keras passes arrays without targets as `(x,)`."""
-    return data[0] if isinstance(data, tuple | list) else data
+def _features(data) -> dict[str, tf.Tensor]:
+    """The batch: features by name, of which Keras may pass some as targets and sample weights."""
+    x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
+    if not isinstance(x, dict):
+        raise UserError(
+            "a FitModel learns from batches that are dicts of features by name, such as token_ids "
+            f"and label, not from a {type(x).__name__}"
+        )
+    more = {"label": label, "weight": weight}
+    return {**x, **{name: value for name, value in more.items() if value is not None}}
 
 
 def build_fit_model(

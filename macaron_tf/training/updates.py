@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution import is_tpu
+from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import ExponentialMovingAverage
 
@@ -151,10 +152,19 @@ class Updates:
         self.skipped_in_a_row = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._updated: list[keras.Variable] = []
 
+    def sums(self, batch, training: bool) -> dict[str, tf.Tensor]:
+        """The objective's sums on a batch, by name."""
+        try:
+            return self.objective(self.network, batch, training)
+        except KeyError as error:
+            raise UserError(
+                f"the objective needs {error}, and the batches hold {', '.join(batch)} only"
+            ) from error
+
     def test_step(self, batch) -> tf.Tensor:
         """The objective's sums `(K,)` on a batch, without dropout and without an update."""
         self.traces["test"] += 1
-        return self._pack("test", self.objective(self.network, batch, training=False))
+        return self._pack("test", self.sums(batch, training=False))
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """The objective's sums `(K,)` and the gradients of `loss_sum`, not divided by the weight.
@@ -164,7 +174,7 @@ class Updates:
         self.traces["train"] += 1
         variables = self.network.trainable_variables
         with tf.GradientTape() as tape:
-            sums = self.objective(self.network, batch, training=True)
+            sums = self.sums(batch, training=True)
             loss_sum = sums["loss_sum"]
         gradients = tape.gradient(loss_sum, [variable.value for variable in variables])
         unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]

@@ -205,7 +205,7 @@ def test_bad_arguments_are_named():
     x, alpha, beta = plain(3)
     with pytest.raises(ValueError, match="step_size=0"):
         swish_recurrence(x, alpha, beta, 0)
-    with pytest.raises(ValueError, match="'fast' must be one of 'auto', 'scan'"):
+    with pytest.raises(ValueError, match="'fast' must be one of 'auto', 'stock', 'scan'"):
         swish_recurrence(x, alpha, beta, implementation="fast")
     with pytest.raises(ValueError, match="'relu' must be one of 'gelu'"):
         swish_gate(x, alpha, beta, alpha, beta, gate="relu")

@@ -43,7 +43,7 @@ def test_only_masked_positions_are_scored():
 def test_spans_are_scored_from_what_is_around_them():
     model = built(PretrainingEncoder, tiny(embedding_dim=8), span_boundary=True)
     inputs = {"token_ids": ids(2, 7), **SPANS}
-    hidden = numpy_of(model.encoder(inputs))
+    hidden = numpy_of(model.encoder(inputs["token_ids"]))
     around = [
         np.take_along_axis(hidden, SPANS[name][..., None], axis=1)
         for name in ("left_boundaries", "right_boundaries")
@@ -111,7 +111,7 @@ def test_outputs_are_those_of_the_two_parts():
     outputs = model(inputs)
     shapes = {name: tuple(value.shape) for name, value in outputs.items()}
     assert shapes == {"masked_language": (2, 2, 24), "replaced_token": (2, 7)}
-    hidden = model.encoder(inputs)
+    hidden = model.encoder(inputs["token_ids"])
     np.testing.assert_array_equal(
         numpy_of(outputs["replaced_token"]), numpy_of(model.replaced_token(hidden))
     )

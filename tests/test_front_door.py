@@ -1,0 +1,229 @@
+"""What users of plain Keras do with `import macaron_tf` alone."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import macaron_tf
+from macaron_tf import layers, models
+from macaron_tf.errors import UserError
+from macaron_tf.objectives import ClassificationObjective
+from macaron_tf.training.config import TrainingConfig
+from macaron_tf.training.fit_model import FitModel
+from tests.harness import ids, numpy_of
+
+ROWS = ids(8, 6)
+ROWS[:, 4:] = 0  # padding
+LABELS = np.arange(8) % 2
+BLOCKS = ["macaron", "swish_rnn"]
+
+
+def tiny(**changes) -> models.EncoderConfig:
+    return models.EncoderConfig(20, 16, 32, 2, 1, **{"block": "swish_rnn", **changes})
+
+
+def classifier(**changes) -> models.EncoderClassifier:
+    keras.utils.set_random_seed(0)
+    return models.EncoderClassifier(tiny(**changes), num_classes=2)
+
+
+def functional() -> keras.Model:
+    """A user's own model, of our blocks between Keras's layers."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(20, 16, mask_zero=True)(inputs)
+    x = layers.MacaronBlock(num_heads=2, feed_forward_dim=32)(x)
+    x = layers.SwishRNNBlock(num_heads=2, feed_forward_dim=32)(x)
+    return keras.Model(inputs, keras.layers.Dense(2)(x[:, 0]))
+
+
+def compiled(model: keras.Model, **options) -> keras.Model:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], **options)
+    return model
+
+
+def in_new_process(imports: str, code: str, *arguments) -> None:
+    """Runs code that knows `np`, `sys` and what it imports."""
+    code = f"import sys\nimport numpy as np\n{imports}\n{code}"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_and_clients_do_not_wait_for_keras():
+    commands = "import export.client, experiments.translate.__main__"
+    in_new_process(commands, "assert 'keras' not in sys.modules")
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        macaron_tf.nothing  # noqa: B018
+
+
+def test_saved_models_open_in_a_process_that_imports_the_package_alone(tmp_path):
+    quantized = functional()
+    quantized.quantize("int8")
+    for name, model in [("model", classifier()), ("plain", functional()), ("int8", quantized)]:
+        np.save(tmp_path / f"{name}.npy", numpy_of(model(ROWS)))
+        model.save(tmp_path / f"{name}.keras")
+    np.save(tmp_path / "rows.npy", ROWS)
+    in_new_process(
+        "import keras\nimport macaron_tf",
+        """
+folder = sys.argv[1] + "/"
+rows = np.load(folder + "rows.npy")
+for name in ("model", "plain", "int8"):
+    answers = keras.saving.load_model(folder + name + ".keras")(rows)
+    np.testing.assert_array_equal(answers, np.load(folder + name + ".npy"))
+""",
+        tmp_path,
+    )
+
+
+def test_every_export_is_served_by_tensorflow_alone(tmp_path):
+    model, plain = classifier(), compiled(functional())
+    plain.fit(ROWS, LABELS, verbose=0)  # with the native kernels, where there are any
+    np.save(tmp_path / "rows.npy", ROWS)
+    for name, one in [("model", model), ("plain", plain)]:
+        np.save(tmp_path / f"{name}.npy", numpy_of(one(ROWS)))
+        one.export(tmp_path / f"{name}-export", verbose=False)
+        tf.saved_model.save(one, str(tmp_path / f"{name}-save"))
+    in_new_process(
+        "import tensorflow as tf",
+        """
+folder = sys.argv[1] + "/"
+rows = np.load(folder + "rows.npy")[:3, :5]
+for name in ("model", "plain"):
+    expected = np.load(folder + name + ".npy")[:3]
+    for way in ("-export", "-save"):
+        loaded = tf.saved_model.load(folder + name + way)
+        serve = loaded.signatures["serving_default"]
+        (given,) = serve.structured_input_signature[1]
+        (answers,) = serve(**{given: tf.constant(rows)}).values()
+        np.testing.assert_allclose(answers, expected, atol=1e-5)
+""",
+        tmp_path,
+    )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_litert_runs_a_masked_recurrence_on_any_rows(tmp_path):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    model = functional()
+    model.export(tmp_path / "model.tflite", format="litert", verbose=False)
+    lite = interpreter.Interpreter(str(tmp_path / "model.tflite"))
+    (given,), (answers,) = lite.get_input_details(), lite.get_output_details()
+    lite.resize_tensor_input(given["index"], ROWS.shape)
+    lite.allocate_tensors()
+    lite.set_tensor(given["index"], ROWS)
+    lite.invoke()
+    np.testing.assert_allclose(lite.get_tensor(answers["index"]), model(ROWS), atol=1e-5)
+
+
+def test_inputs_by_other_libraries_names_and_alone():
+    model = classifier(block="macaron")
+    expected = numpy_of(model({"token_ids": ROWS}))
+    padding = (ROWS != 0).astype("int64")
+    for given in (
+        ROWS,
+        {"input_ids": ROWS, "attention_mask": padding, "token_type_ids": np.zeros_like(ROWS)},
+        {"token_ids": ROWS, "segment_ids": None, "padding_mask": padding},
+        {"token_ids": np.where(ROWS == 0, 7, ROWS), "padding_mask": padding},
+    ):
+        np.testing.assert_allclose(numpy_of(model(given)), expected, atol=1e-6)
+    inputs = keras.Input((None,), dtype="int32")
+    np.testing.assert_allclose(keras.Model(inputs, model(inputs))(ROWS), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"token_ids": ROWS, "masks": ROWS}, "EncoderClassifier has no input 'masks': it takes"),
+        ({"segment_ids": ROWS}, "EncoderClassifier needs token_ids"),
+        ({"token_ids": ROWS, "input_ids": ROWS}, "given token_ids twice"),
+    ],
+)
+def test_other_inputs_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        classifier()(given)
+
+
+def test_a_translator_needs_source_and_target():
+    model = macaron_tf.build("macaron_tiny", vocab_size=20)
+    with pytest.raises(ValueError, match="EncoderDecoder needs target: give a dict"):
+        model(ROWS)
+    names = {"input_ids": ROWS, "decoder_input_ids": ROWS}
+    np.testing.assert_array_equal(model(names), model({"source": ROWS, "target": ROWS}))
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("options", [{"jit_compile": True}, {"steps_per_execution": 2}])
+def test_keras_s_own_fit(block, options):
+    model = compiled(classifier(block=block), **options)
+    history = model.fit(ROWS, LABELS, batch_size=4, epochs=10, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+
+
+def test_keras_s_own_fit_on_replicas():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        model = compiled(classifier())
+    assert np.isfinite(model.fit(ROWS, LABELS, batch_size=4, verbose=0).history["loss"]).all()
+
+
+def test_int8_reaches_every_matrix_and_changes_little():
+    model = functional()
+    expected = numpy_of(model(ROWS))
+    model.quantize("int8")
+    matrices = [weight for weight in model.variables if len(weight.shape) == 2]
+    assert len(matrices) == 12 and {weight.dtype for weight in matrices} == {"int8"}
+    assert np.abs(numpy_of(model(ROWS)) - expected).max() < 0.1 * np.abs(expected).max()
+
+
+def test_lora_trains_little_and_is_merged_when_saved(tmp_path):
+    model = functional()
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.enable_lora(2)
+    kernels = [w for w in model.trainable_variables if w.name == "kernel"]
+    assert not kernels
+    compiled(model).fit(ROWS, LABELS, epochs=3, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(ROWS), model(ROWS), atol=1e-6)
+
+
+def fit_model() -> FitModel:
+    network = classifier()
+    network.build()
+    model = FitModel(network, ClassificationObjective(num_classes=2), TrainingConfig(10))
+    model.compile(keras.optimizers.Adam(0.01))
+    return model
+
+
+def test_a_fit_model_takes_pairs_and_saves_the_network(tmp_path):
+    model, again = fit_model(), fit_model()
+    pairs = ({"token_ids": ROWS}, LABELS)
+    losses = model.fit(tf.data.Dataset.from_tensors(pairs).repeat(5), verbose=0).history["loss"]
+    weights = np.ones(8, "float32")
+    again.fit(*pairs, sample_weight=weights, batch_size=8, epochs=5, shuffle=False, verbose=0)
+    assert model.step == again.step == 5 and np.isfinite(losses).all()
+    for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    model.save(tmp_path / "network.keras")
+    loaded = keras.saving.load_model(tmp_path / "network.keras")
+    np.testing.assert_array_equal(loaded(ROWS), model.network(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((ROWS, LABELS), "a FitModel learns from batches that are dicts of features by name"),
+        (({"token_ids": ROWS},), "the objective needs 'label', and the batches hold token_ids"),
+    ],
+)
+def test_a_fit_model_refuses_other_batches(data, message):
+    with pytest.raises(UserError, match=message):
+        fit_model().fit(tf.data.Dataset.from_tensors(data), verbose=0)
