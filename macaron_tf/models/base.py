@@ -71,13 +71,15 @@ class Model(Recording, keras.Model):
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))
 
-    def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
+    def export(
+        self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs
+    ):
         """Keras's `export`, by default of the inputs of the first call, of any batch and length."""
         if input_signature is None and self.input_names:
             input_signature = [
                 self._signature(lambda s, dtype, name: keras.InputSpec(dtype, s, name=name))
             ]
-        super().export(filepath, format=format, input_signature=input_signature, **kwargs)
+        super().export(filepath, format, verbose, input_signature, **kwargs)
 
     @property
     def _default_save_signature(self):
