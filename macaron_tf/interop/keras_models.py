@@ -24,6 +24,7 @@ from macaron_tf.interop.arrays import (
 )
 from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, import_encoder
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
+from macaron_tf.layers.blocks import TransformerBlock
 from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
@@ -68,6 +69,11 @@ def copy_keras_hub(
         final_norms: after the encoder and the decoder, for `norm="pre"`: KerasHub leaves them to
             the caller.
     """
+    if model.config.splitting(TransformerBlock.scheme) != TransformerBlock.scheme:
+        raise UserError(
+            f"scheme={model.config.scheme!r}: KerasHub's layers are a Transformer's, whose scheme "
+            "is 'tokens, channels'"
+        )
     layers = {f"encoder_{number}": layer for number, layer in enumerate(encoder)}
     layers |= {f"decoder_{number}": layer for number, layer in enumerate(decoder)}
     layers |= dict(zip(("encoder_norm", "decoder_norm"), final_norms, strict=False))

@@ -20,7 +20,8 @@ class Block(Mixer):
     """One layer of an encoder or decoder: the sub-layers of `scheme`, each in a `Residual`.
 
     An encoder's by default; `causal` makes it a language model's, `causal` and `cross_attention`
-    together a decoder's, with attention to the memory right after the token mixer.
+    together a decoder's, with attention to the memory right after the token mixer, or where the
+    scheme has `memory`.
 
     Args:
         config: the options; or their fields by keyword: `MacaronBlock(num_heads=8,
@@ -57,6 +58,7 @@ class Block(Mixer):
         config = dataclasses.replace(config, **fields) if config else BlockConfig(**fields)
         super().__init__(autocast=False, **kwargs)  # as `Residual`
         self.config, self._names = config, []
+        self.scheme = config.splitting(self.scheme)
         for operator, name, mixer, step_size in self._mixers():
             residual = Residual(
                 mixer,
@@ -111,16 +113,17 @@ class Block(Mixer):
 
     def _mixers(self) -> Iterator[tuple[str, str, Mixer, float]]:
         """Operator, name, layer and step size of every sub-layer in turn."""
+        placed = any(mix.operator == "memory" for mix in self.scheme)
         for number, mix in enumerate(self.scheme):
-            if check_choice("operator", mix.operator, ("tokens", "channels")) == "tokens":
+            if mix.operator == "tokens":
                 mixer = self.token_mixer()
                 yield "tokens", f"{mixer.name}_{number}", mixer, mix.step_size
-                if self.cross_attention:
-                    across = self._attention(cross=True, use_bias=self.config.use_bias)
-                    yield "memory", f"cross_attention_{number}", across, 1.0
-            else:
+            elif mix.operator == "channels":
                 mixer = self.channel_mixer(round(self.config.feed_forward_dim * mix.width))
                 yield "channels", f"feed_forward_{number}", mixer, mix.step_size
+            if self.cross_attention and mix.operator == ("memory" if placed else "tokens"):
+                across = self._attention(cross=True, use_bias=self.config.use_bias)
+                yield "memory", f"cross_attention_{number}", across, mix.step_size
 
     @property
     def sublayers(self) -> list[tuple[str, Residual]]:

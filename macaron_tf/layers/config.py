@@ -7,6 +7,7 @@ from annotated_types import Gt, Lt
 
 from macaron_tf.kernels import GATES
 from macaron_tf.layers.dense import activation
+from macaron_tf.layers.scheme import Mix, parse_scheme
 from macaron_tf.settings import Count, Dropout, OneOf, Settings, hints_of
 
 
@@ -38,6 +39,8 @@ class BlockConfig(FeedForwardConfig):
     """Options of a block, which the models' configurations extend.
 
     Attributes:
+        scheme: the operators in order, with their steps and widths, such as `"channels/2, tokens,
+            channels/2"`, see `macaron_tf.layers.scheme`; None = the block's own.
         num_heads: attention heads H.
         head_dim: d of an attention head; None = D / H.
         scaled: whether attention scores are divided by sqrt(d).
@@ -55,6 +58,7 @@ class BlockConfig(FeedForwardConfig):
         clamp_length: distances beyond it count as it in relative attention; None = none does.
     """
 
+    scheme: str | None = None
     num_heads: Count
     head_dim: Count | None = None
     scaled: bool = True
@@ -74,6 +78,19 @@ class BlockConfig(FeedForwardConfig):
         super().check()
         if self.norm_type == "rms" and not self.affine:
             raise self.error("norm_type='rms' always has a scale: set affine=True")
+        for mix in self.splitting():
+            if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
+                raise self.error(
+                    f"scheme={self.scheme!r}: a width of {mix.width:g} leaves no channel of "
+                    f"feed_forward_dim={self.feed_forward_dim}"
+                )
+
+    def splitting(self, default: tuple[Mix, ...] = ()) -> tuple[Mix, ...]:
+        """The operators of `scheme`, or the default ones."""
+        try:
+            return default if self.scheme is None else parse_scheme(self.scheme)
+        except ValueError as error:
+            raise self.error(f"scheme={self.scheme!r}: {error}") from None
 
 
 def take_fields(kind: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,24 @@
 A Transformer layer is Lie-Trotter splitting (mix tokens, then channels, full steps); a Macaron
 layer is Strang-Marchuk splitting (half a step of channels, a full step of tokens, half a step of
 channels). A new block is a new `scheme`, or another operator in place of one of the two.
+
+In settings a scheme is text, its operators in order:
+
+    tokens, channels                        Lie-Trotter: a Transformer's
+    channels/2, tokens, channels/2          Strang-Marchuk: Macaron's, half steps of half the width
+    channels/2 width 1, tokens, channels/2 width 1      half steps of the full width
+    2 x (tokens/2, channels/2)              each operator twice, half a step each time
+
+`/N` is a step of 1/N and, of channels, 1/N of the width; behind it `step S` and `width W` set one
+of them, to a fraction or a decimal. A decoder attends its memory right after tokens, by a step of
+their size, or exactly where `memory` stands, which a block without cross-attention passes over.
 """
 
+import re
 from dataclasses import dataclass
+from fractions import Fraction
+
+from macaron_tf.checks import check_choice
 
 OPERATORS = ("tokens", "memory", "channels")
 
@@ -15,11 +30,76 @@ class Mix:
     """One operator of a scheme.
 
     Attributes:
-        operator: `"tokens"` (attention: diffusion) or `"channels"` (feed-forward: convection).
-        step_size: length of the Euler step.
-        width: share of `feed_forward_dim` that a channel mixer gets.
+        operator: `"tokens"` (attention: diffusion), `"channels"` (feed-forward: convection), or
+            `"memory"` (a decoder's attention to the encoder's output).
+        step_size: length of the Euler step, not 0; schemes of high order have negative ones too.
+        width: share of `feed_forward_dim` that a channel mixer gets; 1 for the other operators.
     """
 
     operator: str
     step_size: float = 1.0
     width: float = 1.0
+
+    def __post_init__(self):
+        check_choice("operator", self.operator, OPERATORS)
+        if self.step_size == 0:
+            raise ValueError(f"{self.operator} with a step of 0 do nothing: leave them out")
+        if self.width <= 0:
+            raise ValueError(f"{self.operator} need a width above 0, not {self.width}")
+        if self.width != 1 and self.operator != "channels":
+            raise ValueError(f"channels alone have a width, not {self.operator}")
+
+    def __str__(self):
+        width = f" width {self.width}" if self.operator == "channels" else ""
+        return f"{self.operator} step {self.step_size}{width}"
+
+
+_LIMIT = 100  # operators of a layer
+_GROUP = re.compile(r"(\d+)\s*x\s*\(([^()]*)\)")
+_NUMBER = r"(-?[\d./]{1,30}(?:e-?\d{1,2})?)"
+_TERM = re.compile(
+    rf"(?:(\d+)\s*x\s+)?(\w+)(?:\s*/\s*(\d+))?(?:\s+step\s+{_NUMBER})?(?:\s+width\s+{_NUMBER})?"
+)
+
+
+def parse_scheme(text: str) -> tuple[Mix, ...]:
+    """The operators that a scheme's text spells; a ValueError says in a clause where it fails."""
+    while group := _GROUP.search(text):  # the innermost first
+        repeated = [group[2]] * _count(group[1], group[2].count(",") + 1)
+        text = text[: group.start()] + ", ".join(repeated) + text[group.end() :]
+    scheme = tuple(mix for term in text.split(",") for mix in _mixes(term.strip()))
+    if len(scheme) > _LIMIT:
+        raise ValueError(f"a layer has at most {_LIMIT} operators, not {len(scheme)}")
+    if not any(mix.operator == "tokens" for mix in scheme):
+        raise ValueError("no position would see another one: add tokens")
+    return scheme
+
+
+def _mixes(term: str) -> list[Mix]:
+    found = _TERM.fullmatch(term)
+    if not found:
+        raise ValueError(
+            f"{term!r} cannot be read: write operators with commas between them, such as "
+            "'channels/2, tokens', 'channels step 1/2 width 1, tokens' or '2 x (tokens, channels)'"
+        )
+    count, operator, parts, step, width = found.groups()
+    share = _number(f"1/{parts or 1}")
+    step_size = _number(step) if step else share
+    default = share if operator == "channels" else 1.0
+    mix = Mix(operator, step_size, _number(width) if width else default)
+    return [mix] * _count(count or "1", 1)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(Fraction(text))
+    except (ZeroDivisionError, ValueError):
+        raise ValueError(f"{text} is no number") from None
+
+
+def _count(text: str, length: int) -> int:
+    """The number of repeats of `length` operators."""
+    count = int(text)
+    if not 1 <= count * length <= _LIMIT:
+        raise ValueError(f"{count} x {length} operators are not 1 to {_LIMIT}")
+    return count

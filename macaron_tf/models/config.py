@@ -160,6 +160,8 @@ class EncoderConfig(StackConfig):
 
     def check(self) -> None:
         super().check()
+        if any(mix.operator == "memory" for mix in self.splitting()):
+            raise self.error(f"scheme={self.scheme!r}: an encoder has no memory to attend")
         if self.relative:
             if self.relative_bias != "none":
                 raise self.error("positions='transformer_xl' and relative_bias exclude each other")

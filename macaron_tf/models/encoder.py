@@ -119,5 +119,6 @@ def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer
     """For the last matrices of the sub-layers; None = as all others."""
     if not config.scaled_outputs:
         return None
-    depth = sum(len(BLOCKS[config.layer(n)[0]].scheme) for n in range(config.num_layers))
+    schemes = (BLOCKS[config.layer(n)[0]].scheme for n in range(config.num_layers))
+    depth = sum(len(config.splitting(scheme)) for scheme in schemes)
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range / depth**0.5)

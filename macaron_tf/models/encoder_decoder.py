@@ -204,12 +204,13 @@ class EncoderDecoder(Model):
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
     """The configuration of an encoder-decoder's source encoder: its layers are the model's."""
+    scheme = ", ".join(str(mix) for mix in config.splitting() if mix.operator != "memory")
     return EncoderConfig(
         vocab_size=config.source_vocab_size or config.vocab_size,
         num_layers=config.num_source_layers,
         num_segments=0,
         initializer_range=config.initializer_range or config.hidden_dim**-0.5,
-        **shape_of(config),
+        **{**shape_of(config), "scheme": scheme or None},
         **config.options(*DROPOUTS),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from macaron_tf.errors import UserError
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models import catalog
@@ -89,6 +90,10 @@ class Pretrained:
             changes: fields of the `EncoderConfig` that are no shapes, such as `dropout`.
         """
         config = dataclasses.replace(self.config, **changes)
+        if config.scheme != self.config.scheme:
+            raise UserError(
+                f"scheme={config.scheme!r}: the weights were trained with {self.config.scheme!r}"
+            )
         classifier = EncoderClassifier(config, num_classes, head_dropout)
         classifier.build()
         classifier.encoder.set_weights(self.network.encoder.get_weights())

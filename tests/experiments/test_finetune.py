@@ -258,6 +258,8 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     assert "never saw rows of more than 12 tokens" in capsys.readouterr().err
     with pytest.raises(UserError, match="were trained with model.norm='pre', not 'post'"):
         init.check(override(recipe, ["model.norm=post"]))
+    with pytest.raises(UserError, match="were trained with model.scheme=None, not 'tokens/2'"):
+        init.check(override(recipe, ["model.scheme=tokens/2"]))
     init.check(override(recipe, ["model.dropout=0.3"]))
     with pytest.raises(UserError, match="vocabulary"):
         WordPieceVocabulary((*SPECIAL_PIECES, *FILLERS)).save(tmp_path / "other")

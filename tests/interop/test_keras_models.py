@@ -240,6 +240,15 @@ def test_weights_that_do_not_fit_are_refused(change, reason):
     refuses(reason, copy_keras_hub, our_model(norm="pre"), *change(theirs))
 
 
+def test_another_scheme_refuses_foreign_weights():
+    theirs = KerasHubModel(pre_norm=True)
+    parts = theirs.table, theirs.encoder, theirs.decoder, theirs.norms
+    copy_keras_hub(our_model(norm="pre", scheme="tokens, channels"), *parts)
+    # The same shapes, other steps.
+    other = our_model(norm="pre", scheme="tokens/2, channels")
+    refuses("scheme='tokens/2, channels': KerasHub's layers are", copy_keras_hub, other, *parts)
+
+
 tf_keras = pytest.importorskip("tf_keras")
 models = pytest.importorskip("official.nlp.modeling.models")
 tf_utils = pytest.importorskip("official.modeling.tf_utils")

@@ -146,8 +146,12 @@ def test_without_what_only_bert_has():
 
 
 def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():
-    block = built(Encoder, EncoderConfig(20, 64, 256, 2, 4, scaled_outputs=True)).stack.blocks[0]
+    config = EncoderConfig(20, 64, 256, 2, 4, scaled_outputs=True)
+    block = built(Encoder, config).stack.blocks[0]
     first = np.asarray(block.feed_forward_1.sublayer.inner.kernel).std()
     last = np.asarray(block.feed_forward_1.sublayer.outer.kernel).std()
     # 4 layers of 2 sub-layers; 16,384 draws: 1% is two standard errors.
     assert abs(first / last / 8**0.5 - 1) < 0.03
+    config = dataclasses.replace(config, scheme="3 x (tokens), channels")
+    last = np.asarray(built(Encoder, config).stack.blocks[0].feed_forward_3.sublayer.outer.kernel)
+    assert abs(first / last.std() / 16**0.5 - 1) < 0.03

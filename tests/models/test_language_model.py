@@ -27,6 +27,10 @@ MORE = {
     "languages": {"num_languages": 2},
     "biased": {"output_bias": True},
     "xl": {"positions": "transformer_xl"},
+    "split": {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"},
+    "split_albert": {"scheme": "tokens/2, channels, tokens/2", "sharing": "all"},
+    "split_xl": {"scheme": "channels, 2 x (tokens/2)", "positions": "transformer_xl"},
+    "split_swish": {"scheme": "channels/2, tokens, channels/2", "block": "swish_rnn"},
 }
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 

@@ -46,6 +46,14 @@ def test_a_memory_that_reaches_back_to_the_start_is_the_whole_text(block, norm):
     np.testing.assert_allclose(found, numpy_of(model({"token_ids": token_ids})), atol=1e-4)
 
 
+@pytest.mark.parametrize("block", ["transformer", "swish_rnn"])
+def test_a_memory_of_another_scheme_is_the_whole_text(block):
+    token_ids = ids(2, 18, vocab_size=V)
+    model = language_model(18, block=block, scheme="channels/2, tokens/2, channels/2, tokens/2")
+    found, _ = segments_of(model, token_ids, 6)
+    np.testing.assert_allclose(found, numpy_of(model({"token_ids": token_ids})), atol=1e-4)
+
+
 @pytest.mark.parametrize("cutoffs", [(), (16, 40)])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_streaming_and_reading_are_segments_of_one_token(block, cutoffs):
@@ -128,9 +136,12 @@ def inputs_of(guessed=(1, 3, 4), seed=0):
     }
 
 
-@pytest.mark.parametrize("block", ["transformer", "macaron"])
-def test_a_guess_sees_what_is_before_it_in_the_order_and_never_itself(block):
-    model, inputs = two_streams(block=block), inputs_of()
+@pytest.mark.parametrize(
+    "options",
+    [{"block": "transformer"}, {"block": "macaron"}, {"scheme": "tokens/2, channels, tokens/2"}],
+)
+def test_a_guess_sees_what_is_before_it_in_the_order_and_never_itself(options):
+    model, inputs = two_streams(**options), inputs_of()
     past = model.call(inputs_of(seed=1))["memory"]
     found = model.call({**inputs, "memory": past})
     for column in range(L):

@@ -243,6 +243,7 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
         ({"model.hidden_dim": 64}, "wants model.hidden_dim=32, not 64"),
         ({"model.num_decoder_layers": 3}, "wants model.num_decoder_layers=1, not 3"),
         ({"model.block": "macaron"}, "wants model.block='transformer', not 'macaron'"),
+        ({"model.scheme": "tokens"}, "wants model.scheme=None, not 'tokens'"),
         ({"model.num_source_layers": 1}, "wants model.num_source_layers=0, not 1"),
         ({"data.target_language": "fr"}, "has language embeddings of en, de, and none of 'fr'"),
         (

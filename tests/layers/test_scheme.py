@@ -1,0 +1,164 @@
+"""Splitting schemes as text: reading them, and the blocks that they make."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from macaron_tf.layers import MacaronBlock, Mix, TransformerBlock, block_class
+from macaron_tf.layers.scheme import parse_scheme
+from macaron_tf.settings import SettingError
+from tests.harness import check_layer, normal, randomized
+
+MACARON = "channels/2, tokens, channels/2"
+OPTIONS = {"num_heads": 2, "feed_forward_dim": 16}
+DECODER = {**OPTIONS, "causal": True, "cross_attention": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme"),
+    [
+        ("tokens, channels", TransformerBlock.scheme),
+        (MACARON, MacaronBlock.scheme),
+        ("channels/2,tokens,channels step 1/2 width .5", MacaronBlock.scheme),
+        ("channels/2 width 1, tokens/2", (Mix("channels", 0.5, 1.0), Mix("tokens", 0.5))),
+        ("channels step 1/2, tokens", (Mix("channels", 0.5), Mix("tokens"))),
+        ("tokens, 2 x channels/4", (Mix("tokens"), *[Mix("channels", 0.25, 0.25)] * 2)),
+        ("2x(tokens, channels)", TransformerBlock.scheme * 2),
+        ("2 x (memory, 2 x (tokens))", (Mix("memory"), *[Mix("tokens")] * 2) * 2),
+        ("tokens step -1.7024", (Mix("tokens", -1.7024),)),
+    ],
+)
+def test_a_text_is_a_scheme(text, scheme):
+    assert parse_scheme(text) == scheme
+    assert parse_scheme(", ".join(map(str, scheme))) == scheme
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "'' cannot be read: write operators with commas"),
+        ("tokens,, channels", "'' cannot be read"),
+        ("tokens channels", "'tokens channels' cannot be read"),
+        ("(tokens, channels)", r"'\(tokens' cannot be read"),
+        ("tokens, chanels", "operator='chanels' must be one of 'tokens', 'memory', 'channels'"),
+        ("tokens, channels step 0", "channels with a step of 0 do nothing"),
+        ("tokens, channels width 0", "channels need a width above 0, not 0.0"),
+        ("tokens width 1/2", "channels alone have a width, not tokens"),
+        ("tokens/0", "1/0 is no number"),
+        ("tokens step 1/2/3", "1/2/3 is no number"),
+        ("2 x (channels)", "no position would see another one: add tokens"),
+        ("0 x (tokens)", "0 x 1 operators are not 1 to 100"),
+        ("51 x (tokens, channels)", "51 x 2 operators are not"),
+        ("2 x (99 x tokens)", "at most 100 operators, not 198"),
+        ("tokens, channels/64", "a width of 0.015625 leaves no channel of feed_forward_dim=16"),
+    ],
+)
+def test_a_wrong_text_is_one_sentence(text, sentence):
+    with pytest.raises(SettingError, match=sentence) as caught:
+        MacaronBlock(**OPTIONS, scheme=text)
+    assert str(caught.value).startswith(f"scheme={text!r}: ")
+
+
+@pytest.mark.parametrize("options", [OPTIONS, DECODER], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_transformer_with_macarons_scheme_is_a_macaron_to_the_bit(options, norm):
+    shape, memory = (2, 5, 8), normal(2, 4, 8, seed=1)
+    macaron = randomized(MacaronBlock(**options, norm=norm), shape, memory.shape)
+    other = TransformerBlock(**options, norm=norm, scheme=MACARON)
+    other.build(shape, memory.shape)
+    paths = [[w.path.partition("/")[2] for w in block.weights] for block in (macaron, other)]
+    assert paths[0] == paths[1]
+    other.set_weights(macaron.get_weights())
+    more = {"memory": memory} if "cross_attention" in options else {}
+    np.testing.assert_array_equal(
+        np.asarray(other(normal(*shape), **more)), np.asarray(macaron(normal(*shape), **more))
+    )
+    # And back: each is the other by its scheme alone.
+    back = randomized(MacaronBlock(**options, scheme="tokens, channels"), shape, memory.shape)
+    plain = randomized(TransformerBlock(**options), shape, memory.shape)
+    x = normal(*shape)
+    np.testing.assert_array_equal(np.asarray(back(x, **more)), np.asarray(plain(x, **more)))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        ("tokens/2, channels, tokens/2", "t/2 m/2 c t/2 m/2"),
+        ("channels/2, tokens, memory, channels/2", "c/2 t m c/2"),
+        ("tokens, channels/2, memory step 1/2, channels/2", "t c/2 m/2 c/2"),
+        ("memory, 2 x (tokens)", "m t t"),
+    ],
+)
+def test_memory_follows_tokens_or_stands_where_it_is_named(scheme, expected):
+    def spelled(block):
+        steps = {1.0: "", 0.5: "/2"}
+        return " ".join(f"{kind[0]}{steps[r.step_size]}" for kind, r in block.sublayers)
+
+    assert spelled(TransformerBlock(**DECODER, scheme=scheme)) == expected
+    without = [one for one in expected.split() if not one.startswith("m")]
+    assert spelled(TransformerBlock(**OPTIONS, scheme=scheme)) == " ".join(without)
+    check_layer(
+        TransformerBlock(**DECODER, scheme=scheme), normal(2, 5, 8), normal(2, 4, 8, seed=1)
+    )
+
+
+def test_named_where_it_stands_anyway_memory_is_the_same_to_the_bit():
+    shape, memory = (2, 5, 8), normal(2, 4, 8, seed=1)
+    own, named = (
+        MacaronBlock(**DECODER),
+        MacaronBlock(**DECODER, scheme="channels/2, tokens, memory, channels/2"),
+    )
+    pair = [randomized(block, shape, memory.shape) for block in (own, named)]
+    first, second = (np.asarray(block(normal(*shape), memory=memory)) for block in pair)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_scheme_is_its_euler_steps():
+    x = normal(2, 5, 8)
+    scheme = "tokens/2, channels step -1/4 width 1/2, tokens step 3"
+    block = randomized(TransformerBlock(**OPTIONS, scheme=scheme), x.shape)
+    h = x
+    for (_, residual), step_size in zip(block.sublayers, (0.5, -0.25, 3.0), strict=True):
+        h = h + step_size * np.asarray(residual.sublayer(residual.layer_norm(h)))
+    np.testing.assert_allclose(np.asarray(block(x)), h, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["transformer", "macaron", "swish_rnn", "gmlp"])
+def test_every_block_takes_a_scheme(name):
+    layer = block_class(name)(**OPTIONS, scheme="channels/2, tokens/2, channels, tokens/2")
+    check_layer(layer, normal(2, 5, 8))
+    assert [kind for kind, _ in layer.sublayers] == ["channels", "tokens", "channels", "tokens"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "extra"),
+    [
+        (MACARON, 0),
+        ("tokens, 4 x channels/4", 0),
+        ("channels width 1/3, tokens, channels width 2/3", 0),
+        ("channels/2 width 1, tokens, channels/2 width 1", 2 * 8 * 48),
+        ("tokens/2, channels, tokens/2", 4 * 8 * 8),
+    ],
+)
+def test_shares_that_add_up_to_one_count_the_same_matrices(scheme, extra):
+    def matrices(scheme):
+        block = TransformerBlock(num_heads=2, feed_forward_dim=48, scheme=scheme)
+        block.build((None, None, 8))
+        return sum(ops.size(weight) for weight in block.weights if len(weight.shape) == 2)
+
+    assert matrices(scheme) - matrices(None) == extra
+
+
+def test_plain_keras_saves_a_scheme(tmp_path):
+    model = keras.Sequential(
+        [keras.Input((5, 8)), TransformerBlock(**OPTIONS, scheme=MACARON), keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    model.fit(normal(4, 5, 8), normal(4, 5, 1, seed=1), verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.layers[0].config.scheme == MACARON
+    assert loaded.layers[0].scheme == MacaronBlock.scheme
+    x = normal(2, 5, 8)
+    np.testing.assert_array_equal(np.asarray(loaded(x)), np.asarray(model(x)))
