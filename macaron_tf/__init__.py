@@ -22,7 +22,7 @@ def __getattr__(name: str):
         return importlib.import_module("macaron_tf.pretrained").load
     if name == "build":
         return importlib.import_module("macaron_tf.models.catalog").build
-    if name in ("layers", "models"):
+    if name in ("keras_hub", "layers", "models"):
         return importlib.import_module(f"macaron_tf.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -19,7 +19,8 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         initializer: of the table `(V, D)`; None = N(0, D^-1/2): scaled embeddings and logits both
             start at unit scale.
 
-    Call arguments: `ids (B, L)` int; returns `(B, L, D)`. `logits(x)` gives `x E^T`, `(..., V)`.
+    Call arguments: `ids (B, L)` int; returns `(B, L, D)`. `logits(x)`, or as with Keras's
+    `ReversibleEmbedding` a call with `reverse=True`, gives `x E^T`, `(..., V)`.
 
     References: Press and Wolf 2017; Vaswani et al. 2017, section 3.4.
     """
@@ -42,7 +43,17 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         shape = (self.vocab_size, self.hidden_dim)
         self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
 
-    def call(self, ids):
+    @property
+    def input_dim(self) -> int:
+        return self.vocab_size
+
+    @property
+    def output_dim(self) -> int:
+        return self.hidden_dim
+
+    def call(self, ids, reverse=False):
+        if reverse:
+            return self.logits(ids)
         vectors = ops.take(self.table, ids, axis=0)  # (B, L, D)
         vectors = ops.cast(vectors, self.compute_dtype)
         return vectors * self.hidden_dim**0.5 if self.scale else vectors

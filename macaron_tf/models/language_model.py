@@ -72,8 +72,12 @@ class LanguageModel(TokenModel):
         cache = self.encoder.stack.init_cache(batch_size, beams, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}
 
-    def decode_step(self, tokens, index, context, cache):
-        """Scores of each text's next token: see `EncoderDecoder.decode_step`; none is padding."""
+    def decode_step(self, tokens, index, context, cache, with_hidden: bool = False):
+        """Scores of each text's next token: see `EncoderDecoder.decode_step`; none is padding.
+
+        Args:
+            with_hidden: also return the hidden states `(B K, D)` that are scored.
+        """
         # (B, K) -> (B K, 1) -> (B K, D): the K texts stand where rows usually do.
         x = self._embedded(ops.reshape(tokens, (-1, 1)), index)
         x = ops.reshape(x, (-1, self.config.hidden_dim))
@@ -86,7 +90,7 @@ class LanguageModel(TokenModel):
         logits = self.language_head(x, table, transposed=fixed)
         # (B K, V) -> (B, K, V)
         logits = ops.reshape(logits, (-1, tokens.shape[1], self.config.vocab_size))
-        return logits, {kind: state}
+        return (logits, {kind: state}, x) if with_hidden else (logits, {kind: state})
 
     @property
     def can_prefill(self) -> bool:

@@ -1,0 +1,493 @@
+"""This library's networks and vocabularies as KerasHub's backbones, tokenizers and tasks.
+
+    import macaron_tf
+    from macaron_tf.keras_hub import EncoderBackbone, task_of
+
+    backbone = EncoderBackbone(macaron_tf.models.catalog.config("macaron_bert_base"))
+    masked_lm = task_of(macaron_tf.load("runs/macaron"))
+    masked_lm.save_to_preset("preset")
+    classifier = keras_hub.models.TextClassifier.from_preset("preset", num_classes=2)
+
+A process that reads a preset of these classes imports this module first: KerasHub finds them in
+Keras's registry.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from macaron_tf.errors import UserError, needed
+from macaron_tf.layers.dense import activation as activation_named
+from macaron_tf.layers.embeddings import TiedEmbedding
+from macaron_tf.layers.heads import Pooler, Pooling
+from macaron_tf.models.config import EncoderConfig
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.language_model import LanguageModel
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.models.pretraining import PretrainingEncoder
+from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.settings import hints_of
+from macaron_tf.special_ids import PAD
+from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
+
+with needed("keras-hub", "macaron_tf.keras_hub"):
+    import keras_hub
+
+_registered = keras.saving.register_keras_serializable(package="macaron_tf")
+
+
+class _Backbone(keras_hub.models.Backbone):
+    """Base of the backbones: a configuration, recorded as one value.
+
+    `from_preset` takes fields of the configuration that are no shapes, such as `dropout=0.0`.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, tokens: TiedEmbedding, inputs, outputs, dtype, **kwargs
+    ):
+        self.token_embedding = tokens
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        self.config = config
+        self.vocabulary_size = config.vocab_size
+        self.hidden_dim = config.hidden_dim
+        self.num_layers = config.num_layers
+        self.num_heads = config.num_heads
+        self.max_sequence_length = config.max_length
+
+    def get_config(self) -> dict[str, Any]:
+        config = keras.saving.serialize_keras_object(self.config)
+        return {**super().get_config(), "config": config}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]):
+        fields = hints_of(EncoderConfig)
+        changes = {name: value for name, value in config.items() if name in fields}
+        options = {name: value for name, value in config.items() if name not in fields}
+        own = keras.saving.deserialize_keras_object(options["config"])
+        return super().from_config({**options, "config": dataclasses.replace(own, **changes)})
+
+    def default_lora_layer_names(self) -> list[str]:
+        return ["query_key_value", "query", "key_value"]
+
+
+def _inputs(*names: str) -> dict[str, keras.KerasTensor]:
+    return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+
+
+@_registered
+class EncoderBackbone(_Backbone):
+    """An encoder with any block, and BERT's pooler, as KerasHub's `BertBackbone`.
+
+    Args:
+        config: of the encoder; its `summary` says which position the pooler reads.
+        dtype: a dtype policy or its name.
+
+    Call arguments: a dict of `token_ids`, `segment_ids` and `padding_mask`, `(B, L)` int each.
+    Returns a dict of `sequence_output (B, L, D)` and `pooled_output (B, D)`.
+
+    Example:
+        config = macaron_tf.models.catalog.config("macaron_bert_base", vocab_size=30_522)
+        backbone = EncoderBackbone(config)
+        classifier = EncoderTextClassifier(backbone, num_classes=2)
+    """
+
+    def __init__(self, config: EncoderConfig, dtype=None, **kwargs):
+        self.encoder = Encoder(config, dtype=dtype, name="encoder")
+        self.encoder.build()
+        self.pooler = Pooler(config.initializer_range, dtype=dtype, name="pooler")
+        pool = Pooling("last" if config.summary == "last" else "cls", dtype=dtype, name="pool")
+        inputs = _inputs("token_ids", "segment_ids", "padding_mask")
+        hidden = self.encoder(inputs)  # (B, L, D)
+        vectors = pool(hidden, mask=inputs["padding_mask"])  # (B, D)
+        outputs = {"sequence_output": hidden, "pooled_output": self.pooler(vectors[:, None])}
+        super().__init__(config, self.encoder.embeddings.tokens, inputs, outputs, dtype, **kwargs)
+
+
+@_registered
+class LanguageModelBackbone(_Backbone):
+    """A causal language model with any block, without its scores, as KerasHub's `GPT2Backbone`.
+
+    Args:
+        config: with `causal=True`.
+        dtype: a dtype policy or its name.
+
+    Call arguments: a dict of `token_ids` and `padding_mask`, `(B, L)` int each. Returns
+    `(B, L, D)`.
+    """
+
+    def __init__(self, config: EncoderConfig, dtype=None, **kwargs):
+        self.language_model = LanguageModel(config, dtype=dtype, name="language_model")
+        self.language_model.build()
+        encoder = self.language_model.encoder
+        inputs = _inputs("token_ids", "padding_mask")
+        tokens = encoder.embeddings.tokens
+        super().__init__(config, tokens, inputs, encoder(inputs), dtype, **kwargs)
+
+
+class _Tokenizer(keras_hub.tokenizers.Tokenizer):
+    """Base of the tokenizers: a vocabulary, whose files are a preset's assets.
+
+    Text becomes ids within TensorFlow's graph, as the vocabulary's `encode` does it; a "[MASK]" in
+    a text is text. Its [CLS] and [SEP] are the start and end tokens.
+
+    Args:
+        vocabulary: None = from the assets that `load_assets` reads.
+        kind: of the vocabulary, where that is read.
+
+    Call arguments: lines, a string or `(B,)` strings; returns ids, `(None,)` or `(B, None)`.
+    """
+
+    def __init__(
+        self, vocabulary: PieceVocabulary | None = None, kind: str | None = None, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.kind = vocabulary.kind if vocabulary else kind
+        if self.kind not in Vocabulary.kinds:
+            raise UserError(
+                f"kind={self.kind!r} must be one of {', '.join(Vocabulary.kinds)}, or give the "
+                "vocabulary itself"
+            )
+        self.file_assets = [Vocabulary.kinds[self.kind].contents_name, RECORD]
+        self.vocabulary = None
+        if vocabulary:
+            self._take(vocabulary)
+
+    def _take(self, vocabulary: PieceVocabulary) -> None:
+        if vocabulary.cls_last:
+            raise UserError(
+                "the vocabulary puts [CLS] behind a text (XLNet's), which KerasHub's packers "
+                "cannot: take another kind of model"
+            )
+        self.vocabulary = vocabulary
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "kind": self.kind}
+
+    def save_assets(self, dir_path: str) -> None:
+        self.vocabulary.save(dir_path)
+
+    def load_assets(self, dir_path: str) -> None:
+        self._take(PieceVocabulary.load(dir_path))
+
+    def tokenize(self, inputs):
+        lines = tf.convert_to_tensor(inputs)
+        if lines.shape.rank == 0:
+            return self.vocabulary.encode(lines[None])[0]
+        return self.vocabulary.encode(lines)
+
+    def detokenize(self, inputs):
+        """Ids `(L,)` or `(B, L)`, tensors or lists, to a line or `(B,)` lines."""
+        if not isinstance(inputs, tf.Tensor | tf.RaggedTensor):
+            inputs = tf.ragged.constant(inputs, tf.int32)
+        single = inputs.shape.rank == 1
+        lines = self.vocabulary.decode(inputs[None] if single else inputs)
+        if tf.executing_eagerly():
+            lines = [line.decode() for line in lines.numpy()]
+        return lines[0] if single else lines
+
+    def vocabulary_size(self) -> int:
+        """Number of pieces; an embedding table has `vocabulary.size` rows, a few more."""
+        return self.vocabulary.pieces
+
+    def get_vocabulary(self) -> list[str]:
+        """Pieces by id, with the space that each carries."""
+        vocabulary = self.vocabulary
+        names = {
+            vocabulary.pad_id: "[PAD]",
+            vocabulary.unk_id: "[UNK]",
+            vocabulary.cls_id: "[CLS]",
+            vocabulary.sep_id: "[SEP]",
+            vocabulary.mask_id: "[MASK]",
+        }
+        return [
+            names.get(number) or vocabulary.piece_bytes(number).decode("utf-8", "backslashreplace")
+            for number in range(vocabulary.pieces)
+        ]
+
+    def id_to_token(self, id: int) -> str:
+        return self.get_vocabulary()[id]
+
+    def token_to_id(self, token: str) -> int:
+        return self.get_vocabulary().index(token)
+
+    @property
+    def special_token_ids(self) -> list[int]:
+        return list(self.vocabulary.special_ids)
+
+    @property
+    def start_token_id(self) -> int:
+        return self.vocabulary.cls_id
+
+    @property
+    def end_token_id(self) -> int:
+        return self.vocabulary.sep_id
+
+    @property
+    def pad_token_id(self) -> int:
+        return PAD
+
+    @property
+    def mask_token_id(self) -> int | None:
+        return self.vocabulary.mask_id
+
+
+@_registered
+class EncoderTokenizer(_Tokenizer):
+    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer of encoders")
+    backbone_cls = EncoderBackbone
+
+
+@_registered
+class LanguageModelTokenizer(_Tokenizer):
+    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer of language models")
+    backbone_cls = LanguageModelBackbone
+
+
+class _Sized:
+    """Gives a preprocessor that is made for a preset the backbone's greatest length."""
+
+    @classmethod
+    def _add_missing_kwargs(cls, loader, kwargs):
+        kwargs = super()._add_missing_kwargs(loader, kwargs)
+        longest = keras.saving.deserialize_keras_object(loader.config["config"]["config"]).longest
+        return {"sequence_length": longest, **kwargs} if longest else kwargs
+
+
+class _Packing(_Sized):
+    """Puts as many separators between two texts as the vocabulary asks for."""
+
+    backbone_cls = EncoderBackbone
+    tokenizer_cls = EncoderTokenizer
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        end = self.tokenizer.end_token_id
+        self.packer = keras_hub.layers.MultiSegmentPacker(
+            start_value=self.tokenizer.start_token_id,
+            end_value=end,
+            sep_value=[end] * self.tokenizer.vocabulary.pair_separators,
+            pad_value=PAD,
+            truncate=self.truncate,
+            sequence_length=self.sequence_length,
+        )
+
+
+@_registered
+class EncoderTextClassifierPreprocessor(_Packing, keras_hub.models.TextClassifierPreprocessor):
+    """Texts, or pairs of texts, to the inputs of an `EncoderTextClassifier`.
+
+    Arguments are those of `keras_hub.models.TextClassifierPreprocessor`.
+    """
+
+
+@_registered
+class EncoderMaskedLMPreprocessor(_Packing, keras_hub.models.MaskedLMPreprocessor):
+    """Texts to inputs with masked tokens, and these tokens, for an `EncoderMaskedLM`.
+
+    Arguments are those of `keras_hub.models.MaskedLMPreprocessor`.
+    """
+
+
+@_registered
+class LanguageModelCausalLMPreprocessor(_Sized, keras_hub.models.CausalLMPreprocessor):
+    """Texts to the inputs and next tokens of a `LanguageModelCausalLM`, and ids to texts.
+
+    Arguments are those of `keras_hub.models.CausalLMPreprocessor`. Without `add_start_token`,
+    prompts of `generate` begin with no [CLS] either.
+    """
+
+    backbone_cls = LanguageModelBackbone
+    tokenizer_cls = LanguageModelTokenizer
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        if not self.add_start_token:
+            self.packer.start_value = None
+
+
+@_registered
+class EncoderTextClassifier(keras_hub.models.BertTextClassifier):
+    """Classes of a text or two from an `EncoderBackbone`.
+
+    Arguments are those of `keras_hub.models.BertTextClassifier`.
+    """
+
+    backbone_cls = EncoderBackbone
+    preprocessor_cls = EncoderTextClassifierPreprocessor
+
+
+@_registered
+class EncoderMaskedLM(keras_hub.models.MaskedLM):
+    """Masked tokens predicted from an `EncoderBackbone`, scored by its embedding table.
+
+    Inputs are those of `keras_hub.models.BertMaskedLM`.
+
+    Args:
+        backbone: whose table scores the tokens.
+        preprocessor: None = inputs are ids.
+        activation, epsilon: of the head; None = the encoder's.
+    """
+
+    backbone_cls = EncoderBackbone
+    preprocessor_cls = EncoderMaskedLMPreprocessor
+
+    def __init__(
+        self,
+        backbone: EncoderBackbone,
+        preprocessor=None,
+        activation: str | None = None,
+        epsilon: float | None = None,
+        **kwargs,
+    ):
+        config = backbone.config
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        self.activation, self.epsilon = activation, epsilon
+        self.masked_lm_head = keras_hub.layers.MaskedLMHead(
+            token_embedding=backbone.token_embedding,
+            intermediate_activation=activation_named(activation or config.activation),
+            layer_norm_epsilon=epsilon or config.epsilon,
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=config.initializer_range),
+            dtype=backbone.dtype_policy,
+            name="masked_lm_head",
+        )
+        inputs = {**backbone.input, **_inputs("mask_positions")}
+        hidden = backbone(backbone.input)["sequence_output"]
+        outputs = self.masked_lm_head(hidden, inputs["mask_positions"])
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"activation": self.activation, "epsilon": self.epsilon}
+        return {**super().get_config(), **own}
+
+
+@_registered
+class LanguageModelCausalLM(keras_hub.models.CausalLM):
+    """Next tokens predicted by a `LanguageModelBackbone`; `generate` takes KerasHub's samplers.
+
+    Generation keeps the state of each block's mixers, keys and values or a recurrence's.
+
+    Args:
+        backbone: gives the scores too.
+        preprocessor: None = inputs are ids.
+    """
+
+    backbone_cls = LanguageModelBackbone
+    preprocessor_cls = LanguageModelCausalLMPreprocessor
+
+    def __init__(self, backbone: LanguageModelBackbone, preprocessor=None, **kwargs):
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        inputs = backbone.input
+        super().__init__(inputs=inputs, outputs=backbone.language_model(inputs), **kwargs)
+
+    @tf.autograph.experimental.do_not_convert
+    def generate_step(self, inputs, stop_token_ids: Sequence[int] | None = None):
+        """Continues a batch of rows to their full length, or until each has a stop token.
+
+        Args:
+            inputs: a dict of `token_ids (B, L)` and `padding_mask (B, L)`, False where a token is
+                to be generated.
+        """
+        token_ids = ops.convert_to_tensor(inputs["token_ids"])
+        given = ops.cast(inputs["padding_mask"], "bool")
+        model = self.backbone.language_model
+        context, cache = model.init_decode(token_ids.shape[0], 1, token_ids.shape[1])
+        first = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))  # to be generated
+
+        def advance(prompt, cache, index):
+            # The sampler's index is that of the next token.
+            tokens = ops.slice(prompt, (0, index - 1), (ops.shape(prompt)[0], 1))  # (B, 1)
+            return model.decode_step(tokens, index - 1, context, cache, with_hidden=True)
+
+        def next_token(prompt, cache, index):
+            logits, cache, hidden = advance(prompt, cache, index)  # (B, 1, V) and (B, D)
+            return logits[:, 0], hidden, cache
+
+        def step(index, cache):
+            return index + 1, advance(token_ids, cache, index)[1]
+
+        # Token by token, for XLA cannot slice prompts of unknown length.
+        start = ops.ones((), "int32")
+        _, cache = ops.while_loop(lambda index, cache: index < first, step, (start, cache))
+        token_ids = self.sampler(
+            next=next_token,
+            prompt=token_ids,
+            cache=cache,
+            index=first,
+            mask=given,
+            stop_token_ids=stop_token_ids,
+            # For a contrastive sampler; others leave it out of the graph.
+            hidden_states=model.hidden_states({"token_ids": token_ids, "padding_mask": given}),
+            model=self,
+        )
+        mask = ops.ones_like(given)
+        if stop_token_ids is not None:
+            stops = ops.convert_to_tensor(list(stop_token_ids), token_ids.dtype)
+            ends = ops.any(ops.equal(token_ids[..., None], stops), axis=-1)
+            ends = ops.cast(ops.logical_and(ends, ops.logical_not(given)), "int32")
+            mask = ops.equal(ops.cumsum(ends, axis=-1) - ends, 0)  # up to the first one
+        return {"token_ids": token_ids, "padding_mask": mask}
+
+
+def task_of(
+    found: Pretrained, sequence_length: int | None = None, **kwargs
+) -> keras_hub.models.Task:
+    """A network with its weights, its vocabulary and its head, as KerasHub's task.
+
+    Args:
+        found: of `macaron_tf.load`: a classifier, a language model, or an encoder pre-trained on
+            masked tokens.
+        sequence_length: of the preprocessor's rows; None = the network's greatest, or 512.
+        kwargs: of the task.
+
+    Raises:
+        UserError: KerasHub has no task for the network.
+
+    Example:
+        lm = task_of(macaron_tf.load("runs/gpt2"))
+        lm.compile(sampler="top_p")
+        print(lm.generate("The story of", max_length=64))
+    """
+    network, settings = found.network, {}
+    if isinstance(network, LanguageModel):
+        kind, backbone = LanguageModelCausalLM, LanguageModelBackbone(network.config)
+        backbone.language_model.set_weights(network.get_weights())
+        settings["add_start_token"] = found.starts
+    elif isinstance(network, PretrainingEncoder | EncoderClassifier):
+        backbone = EncoderBackbone(network.config)
+        backbone.encoder.set_weights(network.encoder.get_weights())
+        pooler = found.pooler or network.pooler
+        if pooler:
+            backbone.pooler.set_weights(pooler.get_weights())
+        if isinstance(network, EncoderClassifier):
+            kind = EncoderTextClassifier
+            options = {"num_classes": network.num_classes, "dropout": network.head_dropout}
+        else:
+            kind, options = EncoderMaskedLM, dict(network.head_options)
+            if not options.pop("transform", True):
+                raise UserError("KerasHub has no head over masked tokens without a matrix (XLM's)")
+        kwargs = {**options, **kwargs}
+    else:
+        raise UserError(
+            f"KerasHub has no task for a {type(network).__name__}: give a classifier, a language "
+            "model or an encoder pre-trained on masked tokens"
+        )
+    preprocessor = None
+    if found.vocabulary:
+        length = sequence_length or network.config.longest or 512
+        tokenizer = kind.preprocessor_cls.tokenizer_cls(found.vocabulary)
+        preprocessor = kind.preprocessor_cls(tokenizer, sequence_length=length, **settings)
+    task = kind(backbone=backbone, preprocessor=preprocessor, **kwargs)
+    if kind is EncoderTextClassifier:
+        task.output_dense.set_weights(network.head.get_weights())
+    elif kind is EncoderMaskedLM:
+        # The table is the backbone's; the others stand in the same order.
+        own = [w for w in task.masked_lm_head.weights if w is not backbone.token_embedding.table]
+        for variable, value in zip(own, network.masked_language.get_weights(), strict=True):
+            variable.assign(value)
+    return task
