@@ -205,7 +205,7 @@ TRAINED = together(RUN, checkpoint())
 RUN_TO_TRAIN = argument("run", "folder of the run; made, or resumed where it exists")
 VOCABULARY = argument("--vocabulary DIR", "use this vocabulary instead of training one")
 LOWER_CASE = yes_or_no(
-    "--lower-case", "whether a hugging-face: model lower-cases, where its files do not say"
+    "--lower-case", "whether another library's model lower-cases, where its files do not say"
 )
 INIT_NONE = together(
     argument("--model NAME", "of the model catalog, with --init none"),

@@ -28,7 +28,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text import PieceVocabulary
-from macaron_tf.training.checkpoints import find_checkpoint
+from macaron_tf.training.checkpoints import find_checkpoint, is_saved
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
 
@@ -62,6 +62,11 @@ class Run(abc.ABC):
         """The run in a folder, for a training with `recipe` to continue; None = no run yet."""
         if not (path / "recipe.json").exists():
             return None
+        if is_saved(path):
+            raise UserError(
+                f"{path} is of save_pretrained and holds no state to train on from: choose another "
+                "folder, and start from this one by --init"
+            )
         run = cls.open(path)
         recipe.check_continues(run.recipe, path)
         return run

@@ -3,10 +3,12 @@
     python -m export.saved_model RUN OUT [--checkpoint average] [--n-best 4]
 
 RUN is a run of `experiments.translate`, `finetune`, `embed`, `elmo`, `text_to_text`, or of
-`pretrain` where the model continues texts; or `hugging-face:DIR`, a sentence-transformers
-directory. Its signatures stand in the module's class: `export.translator`, `export.fine_tuned`,
-`export.embedders`, `export.generator`. OUT/VERSION is written, the layout that TensorFlow Serving
-watches. A server needs tensorflow and tensorflow_text and nothing of this project.
+`pretrain` where the model continues texts, or a folder that `save_pretrained` wrote of one; or
+another place of `macaron_tf.load`, such as `hugging-face:DIR`: an encoder of sentences, or a model
+that writes text. Its signatures stand in the module's class: `export.translator`,
+`export.fine_tuned`, `export.embedders`, `export.generator`. OUT/VERSION is written, the layout that
+TensorFlow Serving watches. A server needs tensorflow and tensorflow_text and nothing of this
+project.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from etils import epath
 
 from experiments.elmo.run import ElmoRun
 from experiments.finetune.run import FinetuningRun
+from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind
 from experiments.translate.run import TranslationRun, source_limit
 from export.embedders import WordModule, sentence_module
@@ -26,6 +29,7 @@ from export.generator import generator_module
 from export.module import ExportedModule, write_version
 from export.translator import TranslationModule
 from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.pretrained import is_library, load, run_place
 
 
 def open_module(
@@ -34,7 +38,7 @@ def open_module(
     """The model that a place holds, ready to be written, and the record of its export.
 
     Args:
-        place: a run's folder, or `hugging-face:DIR`.
+        place: of `macaron_tf.load`.
         checkpoint: the weights of a run: "average", "best", "last" or a step; by default as its
             command chooses.
         decoding: fields of a translator's beam search to replace, such as `n_best=4`.
@@ -42,10 +46,15 @@ def open_module(
     Raises:
         UserError: there is no such run or checkpoint, or it cannot be exported so.
     """
-    foreign = place.startswith("hugging-face:")
+    foreign = is_library(place)
     if foreign and checkpoint:
         raise UserError(f"--checkpoint: {place} is no run and has one set of weights")
-    kind = "embedding" if foreign else read_kind(place)
+    if foreign:
+        kind = "pretraining" if load(place).objective in (*CAUSAL, *CORRUPTING) else "embedding"
+    else:
+        folder, named = run_place(place)
+        place, checkpoint = str(folder), checkpoint or named
+        kind = read_kind(place)
     if decoding and kind != "translation":
         flag = next(iter(decoding)).replace("_", "-")
         raise UserError(f"--{flag}: {place} is no translator, and searches nothing")

@@ -1,15 +1,49 @@
-"""The front door: `macaron_tf.load`, `build` and what they refuse."""
+"""The front door: `macaron_tf.load` and `save_pretrained`, and what they refuse."""
+
+import json
+import pathlib
+import shutil
+import sys
 
 import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.errors import UserError
-from tests.interop.toys import write_bert
+from macaron_tf.models.pretrained import USAGE, Pretrained
+from tests.harness import numpy_of, refuses
+from tests.interop.toys import random_state, write_bert, write_modules
+
+pytest.importorskip("safetensors")
+ROWS = {"token_ids": np.array([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]])}
+
+
+@pytest.fixture
+def bert(tmp_path) -> Pretrained:
+    """A BERT of Hugging Face with all its heads, read from tmp_path/bert."""
+    return macaron_tf.load(f"hugging-face:{write_bert(tmp_path / 'bert')}")
+
+
+@pytest.fixture
+def saved(bert, tmp_path) -> pathlib.Path:
+    """The folder that `save_pretrained` wrote of that BERT."""
+    bert.save_pretrained(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def check_same(one, other):
+    """Equal outputs, vocabulary and use of two networks."""
+    hidden = numpy_of(one.network.encoder(ROWS))
+    np.testing.assert_array_equal(numpy_of(other.network.encoder(ROWS)), hidden)
+    np.testing.assert_array_equal(
+        numpy_of(other.network.masked_logits(hidden)), numpy_of(one.network.masked_logits(hidden))
+    )
+    assert one.vocabulary.hash == other.vocabulary.hash
+    for name in USAGE:
+        assert getattr(one, name) == getattr(other, name), name
+    assert one.model_options == other.model_options
 
 
 def test_another_librarys_directory_is_loaded(tmp_path):
-    pytest.importorskip("safetensors")
     found = macaron_tf.load(f"hugging-face:{write_bert(tmp_path / 'bert')}")
     assert (found.name, found.objective) == ("bert", "masked_language")
     assert found.vocabulary.encode_lines(["a b"]) == [[5, 6]]
@@ -30,6 +64,108 @@ def test_a_saved_model_is_loaded(tmp_path):
     assert found.name == "bert" and found.vocabulary is None
     for one, other in zip(found.network.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+    found.save_pretrained(tmp_path / "saved")
+    again = macaron_tf.load(tmp_path / "saved")
+    np.testing.assert_array_equal(numpy_of(again.network(ROWS)), numpy_of(model(ROWS)))
+
+
+def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
+    again = macaron_tf.load(saved)
+    check_same(bert, again)
+    hidden = numpy_of(bert.network.encoder(ROWS))
+    np.testing.assert_array_equal(numpy_of(again.pooler(hidden)), numpy_of(bert.pooler(hidden)))
+    assert again.replaced_token is None and again.ids is None and again.name == "saved"
+    card = (saved / "README.md").read_text()
+    for words in ("library_name: keras", "`PretrainingEncoder`", "10 pieces", "| num_heads | 2 |"):
+        assert words in card
+    names = {path.relative_to(saved).as_posix() for path in saved.rglob("*") if path.is_file()}
+    assert names == {
+        *("model.json", "model.weights.h5", "pooler.weights.h5", "manifest.json", "README.md"),
+        *("vocabulary/vocabulary.json", "vocabulary/vocabulary.txt"),
+    }
+
+
+def test_ids_and_pooling_are_kept(tmp_path):
+    directory = write_bert(tmp_path / "bert")
+    write_modules(directory)
+    bert = macaron_tf.load(f"hugging-face:{directory}")
+    object.__setattr__(bert, "ids", np.array([3, 1, -1]))
+    bert.save_pretrained(tmp_path / "saved")
+    again = macaron_tf.load(tmp_path / "saved")
+    check_same(bert, again)
+    assert (again.pooling, again.normalize, again.max_length) == ("mean", True, 12)
+    np.testing.assert_array_equal(again.ids, bert.ids)
+
+
+def test_a_saved_folder_is_replaced_and_no_other(bert, saved, tmp_path):
+    (saved / "README.md").write_text("mine")
+    check_same(bert, macaron_tf.load(saved))
+    bert.save_pretrained(saved)
+    assert "mine" not in (saved / "README.md").read_text()
+    (saved / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for place, words in (
+        (saved, "notes.txt"),
+        (tmp_path / "bert", "config.json"),
+        ("file", "is a file"),
+    ):
+        before = sorted(tmp_path.rglob("*"))
+        refuses(words, bert.save_pretrained, tmp_path / place)
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_save_that_fails_leaves_nothing(bert, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("macaron_tf.models.pretrained.require_room", full)
+    before = sorted(tmp_path.rglob("*"))
+    refuses("No space left on device", bert.save_pretrained, tmp_path / "saved")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_network_is_saved_to_a_bucket(bert, tmp_path):
+    from tests import ram_paths
+
+    place = ram_paths.folder(tmp_path) + "/saved"
+    bert.save_pretrained(place)
+    check_same(bert, macaron_tf.load(place))
+
+
+def changed(file: pathlib.Path, old: str, new: str):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def later_format(saved):
+    from macaron_tf.training.checkpoints import _manifest_digest
+
+    manifest = json.loads((saved / "manifest.json").read_text()) | {"format": 9}
+    manifest["sha256"] = _manifest_digest(manifest)
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda d: (d / "model.weights.h5").unlink(), r"model\.weights\.h5 is missing"),
+        (lambda d: (d / "model.weights.h5").write_bytes(b"half"), "is not as it was written"),
+        (lambda d: (d / "pooler.weights.h5").unlink(), r"pooler\.weights\.h5 is missing"),
+        (lambda d: (d / "manifest.json").unlink(), r"manifest\.json is missing"),
+        (lambda d: shutil.rmtree(d / "vocabulary"), "no vocabulary in"),
+        (lambda d: (d / "vocabulary/vocabulary.txt").write_text("[PAD]"), "vocabulary.txt: "),
+        (lambda d: (d / "model.json").unlink(), r"is no run: it has no model\.json"),
+        (lambda d: (d / "model.json").write_text("{"), r"no model\.json that can be read"),
+        (lambda d: (d / "model.json").write_text("{}"), r"model\.json is damaged"),
+        (lambda d: changed(d / "model.json", "PretrainingEncoder", "None"), "no network that this"),
+        (lambda d: changed(d / "model.json", '"num_heads": 2', '"heads": 2'), "no network that"),
+        (later_format, "has format 9, newer than this program's 1: update the program"),
+    ],
+)
+def test_half_a_folder_is_one_sentence(damage, reason, saved):
+    damage(saved)
+    refuses(reason, macaron_tf.load, saved)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +173,81 @@ def test_a_saved_model_is_loaded(tmp_path):
     [
         ("{}", "is no run: it has no model.json"),
         ("{}/none@best", "none@best is no run"),
+        ("{}/none.keras", "none.keras holds no network that this version can make .File not found"),
         ("hugging-face:{}/none", "there is no folder"),
         ("hugging-face:{}", r"it has no config\.json"),
         ("keras-hub:{}", r"it has no config\.json"),
         ("keras-hub:gs://bucket/bert", "copy the folder from its bucket"),
+        ("model-garden:{}/none", "there is no folder"),
+        ("model-garden:{}", "says whether its text is lower-cased"),
+        ("hub:bert", "write it as hub:OWNER/NAME"),
     ],
 )
 def test_what_is_not_there_is_one_sentence(place, reason, tmp_path):
-    with pytest.raises(UserError, match=reason):
-        macaron_tf.load(place.format(tmp_path))
+    refuses(reason, macaron_tf.load, place.format(tmp_path))
+
+
+def write_shards(directory: pathlib.Path) -> dict[str, str]:
+    """Cuts model.safetensors in two, with an index; returns the index's map."""
+    from safetensors.numpy import save_file
+
+    state, shards = random_state(), {}
+    (directory / "model.safetensors").unlink()
+    for number in range(2):
+        names = [*state][number::2]
+        file = f"model-0000{number + 1}-of-00002.safetensors"
+        save_file({n: np.ascontiguousarray(state[n]) for n in names}, directory / file)
+        shards |= dict.fromkeys(names, file)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    return shards
+
+
+def test_weights_in_several_files_are_read(bert, tmp_path):
+    directory = tmp_path / "bert"
+    shards = write_shards(directory)
+    check_same(bert, macaron_tf.load(f"hugging-face:{directory}"))
+    index = directory / "model.safetensors.index.json"
+    for words, reason in (
+        (
+            json.dumps({"weight_map": {**shards, "more": shards[next(iter(shards))]}}),
+            "names more, which",
+        ),
+        (json.dumps({"weight_map": {}}), "it has no weight_map"),
+        ("{", "is no JSON"),
+    ):
+        index.write_text(words)
+        refuses(reason, macaron_tf.load, f"hugging-face:{directory}")
+    index.write_text(json.dumps({"weight_map": shards}))
+    first = directory / shards[next(iter(shards))]
+    first.write_bytes(first.read_bytes()[:-9])
+    refuses(
+        "00001-of-00002.safetensors cannot be read", macaron_tf.load, f"hugging-face:{directory}"
+    )
+    first.unlink()
+    refuses("has no model-00001-of-00002", macaron_tf.load, f"hugging-face:{directory}")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> pathlib.Path:
+    """The hub's cache of a machine without a network."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def test_a_hubs_model_is_loaded(hub, bert, saved, tmp_path):
+    for name, folder in (("theirs", tmp_path / "bert"), ("ours", saved)):
+        place = hub / f"models--owner--{name}"
+        shutil.copytree(folder, place / "snapshots/abc")
+        (place / "refs").mkdir()
+        (place / "refs/main").write_text("abc")
+        found = macaron_tf.load(f"hub:owner/{name}")
+        check_same(bert, found)
+        assert found.name == name
+
+
+def test_a_hub_without_a_network_or_a_client_is_one_sentence(hub, monkeypatch):
+    refuses("hub:owner/none cannot be downloaded .*: check the", macaron_tf.load, "hub:owner/none")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    refuses("pip install huggingface_hub", macaron_tf.load, "hub:owner/other")

@@ -22,10 +22,13 @@ squad squad2 (questions whose answer stands in a text), conll2003 (entities), st
 (choices, of a causal model; their tables are your own); `tasks` says more.
 
 FROM, what to start with:
-  RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task
+  RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task; or a folder that
+                     save_pretrained wrote
   hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
                      BERT, RoBERTa, XLM-R, ALBERT, ELECTRA or GPT-2
-  keras-hub:DIR      a BERT preset's folder
+  keras-hub:DIR      a preset's folder: BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
+  model-garden:DIR   bert_config.json, vocab.txt and checkpoint of a BERT
+  hub:OWNER/NAME     any of these on Hugging Face's hub
   none               weights drawn at random; with --model NAME and --vocabulary DIR
 
 sources of examples:

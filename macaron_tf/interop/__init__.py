@@ -3,7 +3,7 @@
 `arrays` reads settings and arrays, and brings these into our variables by a table of names. The
 tables, one for each family: `encoders` (BERT, RoBERTa, XLM-R, ALBERT, ELECTRA and XLM of Hugging
 Face, sentence-transformers), `language_models` (GPT, GPT-2, XLNet), `encoder_decoders` (T5, BART,
-MarianMT), `keras_models` (KerasHub's BERT and layers, Model Garden's BERT).
+MarianMT), `keras_models` (KerasHub, Model Garden).
 
 All raise a UserError that names the file, setting or weight where a file is missing or damaged, or
 where a part of theirs has no place in ours.
@@ -13,8 +13,8 @@ from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_enc
 from macaron_tf.interop.encoders import read_encoder, read_sentence_transformer
 from macaron_tf.interop.keras_models import (
     copy_keras_hub,
-    import_keras_hub_bert,
-    read_keras_hub_bert,
+    import_keras_hub_encoder,
+    read_keras_hub,
     read_model_garden_bert,
 )
 from macaron_tf.interop.language_models import read_language_model, read_xlnet

@@ -240,19 +240,35 @@ def activation_name(function: Callable | str | None) -> str:
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """The weights of a Hugging Face directory, float32, by PyTorch's names."""
-    files = {"model.safetensors": "safetensors", "pytorch_model.bin": "torch"}
-    name = next((name for name in files if (directory / name).is_file()), None)
-    if name is None and list(directory.glob("*.index.json")):
-        raise UserError(
-            f"{directory} holds its weights in several files: save them as one, with "
-            "save_pretrained(..., max_shard_size='100GB')."
-        )
-    if name is None:
-        raise UserError(f"{directory} holds no weights: it has neither {' nor '.join(files)}.")
-    file = directory / name
+    """The weights of a Hugging Face directory, float32, by PyTorch's names.
+
+    They lie in one file, or in several that an index names: `model.safetensors.index.json`.
+    """
+    names = ("model.safetensors", "pytorch_model.bin")
+    for name in names:
+        index = directory / f"{name}.index.json"
+        if (directory / name).is_file():
+            return _read_arrays(directory / name)
+        if index.is_file():
+            shards = ForeignConfig(read_json(index), str(index)).get("weight_map")
+            if not isinstance(shards, dict) or not shards:
+                raise UserError(f"{index} names no weights: it has no weight_map.")
+            state: dict[str, np.ndarray] = {}
+            for shard in sorted(set(map(str, shards.values()))):
+                if not (directory / shard).is_file():
+                    raise UserError(f"{directory} has no {shard}, which {index.name} names.")
+                state |= _read_arrays(directory / shard)
+            if absent := sorted(shards.keys() - state.keys()):
+                raise UserError(f"{index} names {absent[0]}, which no file holds.")
+            return state
+    raise UserError(f"{directory} holds no weights: it has neither {' nor '.join(names)}.")
+
+
+def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
+    """The arrays of one file of safetensors or PyTorch, float32."""
+    package = "safetensors" if file.suffix == ".safetensors" else "torch"
     try:
-        if files[name] == "safetensors":
+        if package == "safetensors":
             import safetensors.numpy
 
             state = safetensors.numpy.load_file(file)
@@ -262,7 +278,7 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
         state = torch.load(file, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
     except ImportError:
-        raise UserError(f"{file} needs a package: pip install {files[name]}.") from None
+        raise UserError(f"{file} needs a package: pip install {package}.") from None
     except Exception as error:  # PyTorch lets through whatever its unpickler raises
         raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
 

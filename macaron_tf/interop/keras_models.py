@@ -1,10 +1,12 @@
-"""Models of Keras: KerasHub's BERT and Transformer layers, and Model Garden's BERT."""
+"""Models of Keras: KerasHub's BERT, DistilBERT, ELECTRA, RoBERTa and GPT-2, its Transformer layers,
+and Model Garden's BERT.
+"""
 
 import dataclasses
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -23,6 +25,7 @@ from macaron_tf.interop.arrays import (
     transformer_layer,
 )
 from macaron_tf.interop.encoders import SETTINGS, EncoderFamily, import_encoder
+from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, import_language_model
 from macaron_tf.interop.vocabularies import read_keras_hub_vocabulary
 from macaron_tf.layers.blocks import TransformerBlock
 from macaron_tf.models.encoder_decoder import EncoderDecoder
@@ -94,6 +97,7 @@ _KERAS_HUB = EncoderFamily(
         "embeddings/positions": "position_embedding",
         "embeddings/segments": Raw("segment_embedding/embeddings"),
         "embeddings/norm": "embeddings_layer_norm",
+        "encoder/projection": "embeddings_projection",
         **_keras_hub_layer("transformer_layer_{}/", "self_attention_layer"),
     },
     bias=("masked_lm_head/output_bias",),
@@ -103,33 +107,61 @@ _KERAS_HUB = EncoderFamily(
     },
     pooler="pooled_dense",
 )
+# The backbones that are read as encoders, and the file of their vocabularies.
+_ENCODERS = {
+    "BertBackbone": "vocabulary.txt",
+    "DistilBertBackbone": "vocabulary.txt",
+    "ElectraBackbone": "vocabulary.txt",
+    "RobertaBackbone": "vocabulary.json",
+}
+_KERAS_HUB_GPT2 = dataclasses.replace(
+    LANGUAGE_FAMILIES["gpt2"],
+    name="KerasHub's GPT-2",
+    tokens=("token_embedding/embeddings",),
+    table={
+        "embeddings/positions": "position_embedding",
+        "stack/final_norm": "layer_norm",
+        **_keras_hub_layer("transformer_layer_{}/", "self_attention"),
+    },
+    output="",
+    body=("transformer_layer_",),
+)
 
 
-def import_keras_hub_bert(
-    backbone: "keras_hub.models.BertBackbone",
-    masked_lm_head: "keras_hub.layers.MaskedLMHead | None" = None,
-    vocabulary: PieceVocabulary | None = None,
-) -> Pretrained:
-    """Makes our encoder of a KerasHub BERT in memory.
-
-    Args:
-        masked_lm_head: built; its settings may differ from the backbone's.
-        vocabulary: whose rows of the table are kept; None = all.
-    """
-    layer, family = backbone.transformer_layers[0], _KERAS_HUB
-    settings = {
+def _keras_hub_settings(backbone: "keras_hub.models.Backbone") -> dict[str, Any]:
+    layer = backbone.transformer_layers[0]
+    return {
         "hidden_dim": backbone.hidden_dim,
         "feed_forward_dim": backbone.intermediate_dim,
         "num_heads": backbone.num_heads,
         "num_layers": backbone.num_layers,
         "max_length": backbone.max_sequence_length,
-        "num_segments": backbone.num_segments,
         "dropout": backbone.dropout,
         "attention_dropout": backbone.dropout,
         "activation": activation_name(layer.activation),
         "epsilon": layer.layer_norm_epsilon,
     }
+
+
+def import_keras_hub_encoder(
+    backbone: "keras_hub.models.Backbone",
+    masked_lm_head: "keras_hub.layers.MaskedLMHead | None" = None,
+    vocabulary: PieceVocabulary | None = None,
+    ids: np.ndarray | None = None,
+) -> Pretrained:
+    """Makes our encoder of a KerasHub BERT, DistilBERT, ELECTRA or RoBERTa in memory.
+
+    Args:
+        masked_lm_head: built; its settings may differ from the backbone's.
+        vocabulary: whose rows of the table are kept; None = all.
+        ids: their id for each of ours, where they differ.
+    """
+    settings, family = _keras_hub_settings(backbone), _KERAS_HUB
     layers = {layer.name: layer for layer in backbone.layers}
+    segments = layers.get("segment_embedding")
+    settings["num_segments"] = segments.input_dim if segments else 0
+    if "embeddings_projection" in layers:
+        settings["embedding_dim"] = backbone.embedding_dim
     if masked_lm_head is not None:
         layers["masked_lm_head"] = masked_lm_head
         options = {
@@ -137,34 +169,49 @@ def import_keras_hub_bert(
             "epsilon": masked_lm_head.layer_norm_epsilon,
         }
         family = dataclasses.replace(family, head_options=options)
-    return import_encoder(KerasArrays.of_layers(layers), family, settings, vocabulary)
+    return import_encoder(KerasArrays.of_layers(layers), family, settings, vocabulary, ids)
 
 
-def read_keras_hub_bert(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a BERT preset's folder as KerasHub's `save_to_preset` writes it.
+def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
+    """Reads a preset's folder as KerasHub's `save_to_preset` writes it.
 
-    The head of a `BertMaskedLM` is read, another task's is left behind. Text is cut as BERT's
-    tokenizer does, which for lower-cased text also strips accents; KerasHub's keeps them.
+    BERT, DistilBERT, ELECTRA and RoBERTa, with the head of a `MaskedLM` task; GPT-2. Another task's
+    head is left behind. Text is cut as BERT's tokenizer does, which for lower-cased text also
+    strips accents; KerasHub's keeps them.
 
     Args:
         directory: holds `config.json`, `model.weights.h5`, `tokenizer.json` and the tokenizer's
-            assets, of a `BertMaskedLM` also `task.json` and `task.weights.h5`; or a downloaded
-            preset with these files.
+            assets, of a `MaskedLM` also `task.json` and `task.weights.h5`; or a downloaded preset
+            with these files.
     """
     with needed("keras-hub", f"reading the preset {directory}"):
         import keras_hub
     directory = pathlib.Path(directory)
     check_files(directory, "KerasHub preset", "config.json", "model.weights.h5")
     kind = read_json(directory / "config.json").get("class_name")
-    if kind != "BertBackbone":
-        raise UserError(f"{directory}/config.json has a {kind}: only BertBackbone can be read.")
-    vocabulary, task = read_keras_hub_vocabulary(directory), directory / "task.json"
+    known = (*_ENCODERS, "GPT2Backbone")
+    if kind not in known:
+        raise UserError(
+            f"{directory}/config.json has a {kind}: only {', '.join(known)} can be read."
+        )
+    task = directory / "task.json"
     named = task.is_file() and read_json(task).get("class_name")
-    if named == "BertMaskedLM" and (directory / "task.weights.h5").is_file():
-        model = keras_hub.models.BertMaskedLM.from_preset(str(directory), dtype="float32")
-        return import_keras_hub_bert(model.backbone, model.masked_lm_head, vocabulary)
-    backbone = keras_hub.models.BertBackbone.from_preset(str(directory), dtype="float32")
-    return import_keras_hub_bert(backbone, vocabulary=vocabulary)
+    masked = named == kind.replace("Backbone", "MaskedLM")
+    masked = masked and (directory / "task.weights.h5").is_file()
+    vocabulary, ids = read_keras_hub_vocabulary(directory, _ENCODERS.get(kind, "vocabulary.json"))
+    try:
+        reader = keras_hub.models.MaskedLM if masked else keras_hub.models.Backbone
+        model = reader.from_preset(str(directory), dtype="float32")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{directory} cannot be read: {str(error).splitlines()[0]}") from None
+    if kind == "GPT2Backbone":
+        family, settings = _KERAS_HUB_GPT2, _keras_hub_settings(model)
+        settings = {**family.fixed, **settings}
+        arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})
+        return import_language_model(arrays, family, settings, vocabulary, ids)
+    if masked:
+        return import_keras_hub_encoder(model.backbone, model.masked_lm_head, vocabulary, ids)
+    return import_keras_hub_encoder(model, None, vocabulary, ids)
 
 
 # Names of `BertEncoderV2`, which are its attributes.

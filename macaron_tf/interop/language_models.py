@@ -6,6 +6,7 @@ Its releases have no Transformer-XL any more (5.23 has XLNet alone), so none is 
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import (
     ACTIVATIONS,
     UNUSED_TOKEN_BIAS,
+    Arrays,
     Family,
     ForeignConfig,
     Raw,
@@ -127,6 +129,23 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     vocabulary, ids = None, np.concatenate([np.full(SPECIAL, -1), np.arange(len(tokens))])
     if family.starts or any((directory / n).is_file() for n in ("vocab.json", "tokenizer.json")):
         vocabulary, ids = family.read_vocabulary(directory)
+    return import_language_model(arrays, family, settings, vocabulary, ids)
+
+
+def import_language_model(
+    arrays: Arrays,
+    family: LanguageFamily,
+    settings: Mapping[str, Any],
+    vocabulary: PieceVocabulary | None,
+    ids: np.ndarray,
+) -> Pretrained:
+    """Makes our language model of another library's; see `read_language_model`.
+
+    Args:
+        settings: fields of the `EncoderConfig` but for `vocab_size`.
+        ids: their id for each of ours, -1 for none.
+    """
+    tokens = arrays.array(*family.tokens)  # (V', D)
     size = -(-len(ids) // 8) * 8
     # An empty row's score, 0, would be far above GPT-2's of any word.
     bias = np.full(size, UNUSED_TOKEN_BIAS, "float32")

@@ -28,6 +28,7 @@ _SPECIAL = {
 _KINDS = {
     "vocab.txt": "WordPiece",
     "vocab.json": "BPE",
+    "vocabulary.json": "BPE",  # KerasHub's
     "spiece.model": "Unigram",
     "sentencepiece.bpe.model": "Unigram",
 }
@@ -156,7 +157,7 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     That piece's id stands for [SEP], and for [CLS] too, for theirs begins a text with it; -1 for
     our other special ids.
     """
-    found = _Tokenizer(directory, ["vocab.json"])
+    found = _Tokenizer(directory, ["vocab.json", "vocabulary.json"])
     numbers, merges, prefix = found.byte_pairs()
     end = found.token("eos_token") or "<|endoftext|>"
     if end not in numbers:
@@ -341,15 +342,27 @@ def _words(file: pathlib.Path, model: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def read_keras_hub_vocabulary(directory: pathlib.Path) -> WordPieceVocabulary:
-    """Reads `tokenizer.json` and `assets/tokenizer/vocabulary.txt` of a BERT preset."""
-    record, words = directory / "tokenizer.json", directory / "assets/tokenizer/vocabulary.txt"
-    for file in (record, words):
+def read_keras_hub_vocabulary(
+    directory: pathlib.Path, name: str
+) -> tuple[PieceVocabulary, np.ndarray | None]:
+    """Reads a preset's `tokenizer.json` and its assets; see `read_vocabulary`.
+
+    Args:
+        name: of the asset: `vocabulary.txt`, WordPiece's, or `vocabulary.json` beside `merges.txt`.
+    """
+    record, asset = directory / "tokenizer.json", directory / "assets/tokenizer" / name
+    for file in (record, asset):
         if not file.is_file():
             raise UserError(
                 f"{directory} has no {file.relative_to(directory)}: save the preset's tokenizer "
                 "with it."
             )
-    config = ForeignConfig(read_json(record).get("config", {}), str(record))
+    fields = read_json(record)
+    config = ForeignConfig(fields.get("config", {}), str(record))
+    if name == "vocabulary.json":
+        config.require({"add_prefix_space": False})
+        gpt2 = fields.get("class_name") == "GPT2Tokenizer"
+        return (read_gpt2_vocabulary if gpt2 else read_vocabulary)(asset.parent)
     config.require({"split": True, "suffix_indicator": "##", "oov_token": "[UNK]"})
-    return WordPieceVocabulary.from_file(words, lower_case=bool(config.get("lowercase", False)))
+    lower_case = bool(config.get("lowercase", False))
+    return WordPieceVocabulary.from_file(asset, lower_case=lower_case), None

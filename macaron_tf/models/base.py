@@ -31,7 +31,8 @@ class Model(Recording, keras.Model):
     A call takes a dict of the inputs in `input_names`, or the first of them alone. Hugging Face's
     and KerasHub's names are understood, and so is an `attention_mask (B, L)`, which is the padding
     mask; an unknown name is a ValueError. `model.export()` and `tf.saved_model.save` take the
-    inputs of the model's first call, of any length, or token ids if it was never called.
+    inputs of the model's first call, of any length; of a model that was never called, the
+    `required` ones, ids `(B, L)`.
 
     Attributes:
         input_names: the inputs by name, with other names of each; None = `call` takes what it
@@ -91,8 +92,8 @@ class Model(Recording, keras.Model):
         return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
 
     def _signature(self, spec) -> dict[str, Any]:
-        first = next(iter(self.input_names))
-        inputs = self._first_inputs or ((first, 2),)
+        needed = [*self.input_names][: self.required]
+        inputs = self._first_inputs or [(name, 2) for name in needed]
         return {name: spec((None,) * rank, "int32", name) for name, rank in inputs}
 
     def _named(self, inputs):

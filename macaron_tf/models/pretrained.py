@@ -1,19 +1,47 @@
 """A network with its weights and its vocabulary, from wherever they come."""
 
 import dataclasses
+import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
+from etils import epath
 
 from macaron_tf.errors import UserError
+from macaron_tf.io import paths
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models import catalog
 from macaron_tf.models.config import differing_fields
+from macaron_tf.models.model_card import model_card
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text import PieceVocabulary
+from macaron_tf.training import checkpoints
+from macaron_tf.training.state import require_room, weight_table
+
+RECIPE, VOCABULARY = "recipe.json", "vocabulary"
+HEADS = ("pooler", "replaced_token")  # layers outside the network
+# Fields about the network's use, which model.json keeps as they are.
+USAGE = (
+    "model",
+    "objective",
+    "unread",
+    "has_masked_language",
+    "starts",
+    "sentinels",
+    "ends",
+    "answers",
+    "pooling",
+    "normalize",
+    "max_length",
+    "optimizer",
+    "trained_length",
+    "languages",
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +72,9 @@ class Pretrained:
         name: short, for tables. checkpoint: whose weights.
         optimizer, trained_length, languages: of a run: its optimizer, its longest rows, and whose
             the language embeddings are, in order.
+        recipe: of a run: its recipe.json.
+        results: of a run: `step` and `metrics` of the weights' validation, and `scores`, metrics
+            by the name of the set that was evaluated.
     """
 
     network: keras.Model
@@ -67,6 +98,8 @@ class Pretrained:
     optimizer: str | None = None
     trained_length: int | None = None
     languages: tuple[str, ...] = ()
+    recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def config(self):
@@ -100,3 +133,75 @@ class Pretrained:
         if self.pooler:
             classifier.pooler.set_weights(self.pooler.get_weights())
         return classifier
+
+    def save_pretrained(self, directory: str | os.PathLike) -> None:
+        """Writes a folder that `macaron_tf.load`, `--init` and `export` take, whole or not at all.
+
+            DIR/model.json           the network without weights, its use and its results
+            DIR/model.weights.h5     its weights; pooler.weights.h5 of a head outside it
+            DIR/vocabulary/          where there is one
+            DIR/recipe.json          of the run that trained it
+            DIR/manifest.json        format and checksums
+            DIR/README.md            a model card, which may be edited
+
+        Args:
+            directory: new, empty, or of an earlier `save_pretrained`, which is replaced; `gs://`
+                included.
+
+        Raises:
+            UserError: the folder holds other files, or cannot be written.
+        """
+        path = paths.as_path(directory).expanduser()
+        path = path if paths.is_remote(path) else path.absolute()
+        _refuse_other_files(path)
+        manifest = {
+            "step": self.results.get("step", 0),
+            "metrics": self.results.get("metrics", {}),
+            "vocabulary": self.vocabulary.hash if self.vocabulary else "",
+            "weights": weight_table(self.network),
+        }
+        checkpoints.save_whole(path, self._write_files, manifest)
+
+    def _write_files(self, directory: epath.Path) -> None:
+        heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
+        layers = {"model": self.network, **heads}
+        require_room(directory, [w for layer in layers.values() for w in layer.weights])
+        for name, layer in layers.items():
+            keras.saving.save_weights(layer, str(directory / f"{name}.weights.h5"))
+        if self.vocabulary:
+            self.vocabulary.save(directory / VOCABULARY)
+        record = {
+            "kind": self.recipe.get("kind", ""),
+            "network": keras.saving.serialize_keras_object(self.network),
+            "heads": {n: keras.saving.serialize_keras_object(head) for n, head in heads.items()},
+            "vocabulary": VOCABULARY if self.vocabulary else None,
+            "ids": None if self.ids is None else self.ids.tolist(),
+            "usage": {name: getattr(self, name) for name in USAGE},
+            "results": self.results,
+        }
+        files = {checkpoints.MODEL: record, **({RECIPE: self.recipe} if self.recipe else {})}
+        for name, value in files.items():
+            (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+        pieces = self.vocabulary.pieces if self.vocabulary else None
+        languages = self.languages or (self.vocabulary.languages if pieces else ())
+        card = (self.name or "model", self.network, pieces, languages, self.recipe, self.results)
+        (directory / checkpoints.CARD).write_text(model_card(*card))
+
+
+def _refuse_other_files(path: epath.Path) -> None:
+    """Refuses to replace a file, or a folder that holds more than `save_pretrained` wrote there."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file: choose another place for the folder")
+    present = {
+        (paths.as_path(folder) / name).relative_to(path).as_posix()
+        for folder, _, names in tf.io.gfile.walk(os.fspath(path))
+        for name in names
+    }
+    written = {checkpoints.MANIFEST, checkpoints.CARD}
+    if checkpoints.is_saved(path):
+        written |= checkpoints.read_manifest(path)["files"].keys()
+    if present - written:
+        raise UserError(
+            f"{path} holds {min(present - written)}, which is of no saved model: choose another "
+            "folder"
+        )

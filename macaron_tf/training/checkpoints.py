@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import os
+import pathlib
 import re
 import shutil
 import sys
@@ -34,7 +35,9 @@ FORMAT = 1
 WEIGHTS = "model.weights.h5"
 EMA_WEIGHTS = "ema.weights.h5"
 STATE = "training_state.npz"
+MODEL = "model.json"  # in the folder of a run, or beside the weights of `save_pretrained`
 MANIFEST = "manifest.json"
+CARD = "README.md"  # beside the weights of `save_pretrained`; may be edited, so it has no checksum
 BEST = "best.json"
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -139,6 +142,12 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
     return path.is_dir() and (not storage.is_remote(path) or (path / MANIFEST).exists())
 
 
+def is_saved(directory: str | os.PathLike) -> bool:
+    """Whether a folder is of `save_pretrained`: weights beside their model's description."""
+    path = storage.as_path(directory)
+    return (path / MODEL).exists() and any((path / n).exists() for n in (WEIGHTS, MANIFEST))
+
+
 def save_whole(
     final: str | os.PathLike,
     write: Callable[[epath.Path], None],
@@ -173,7 +182,7 @@ def _save_renamed(final: epath.Path, write, manifest: Mapping[str, object]) -> N
         _remove(aside)
         aside.mkdir()
         _fill(aside, write, manifest)
-        for entry in (*aside.iterdir(), aside):
+        for entry in (*pathlib.Path(aside).rglob("*"), aside):
             storage.sync(entry)
         if final.exists():
             _remove(replaced)
@@ -193,7 +202,13 @@ def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
         write(directory)
     except RuntimeError as error:  # raised by h5py when the disk is full
         raise OSError(str(error)) from error
-    files = {entry.name: _fingerprint(entry) for entry in sorted(directory.iterdir())}
+    entries = sorted(pathlib.Path(directory).rglob("*"))
+    files = {
+        entry.relative_to(directory).as_posix(): _fingerprint(entry)
+        for entry in entries
+        if entry.is_file()
+    }
+    files.pop(CARD, None)
     content = {"format": FORMAT, **manifest, "files": files}
     content["sha256"] = _manifest_digest(content)
     (directory / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
@@ -276,7 +291,7 @@ def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list
 def find_checkpoint(
     run_dir: str | os.PathLike, name: str | None = None, every: int | None = None
 ) -> epath.Path:
-    """The folder of a run's checkpoint.
+    """The folder of a run's checkpoint; a folder of `save_pretrained` is its own only one.
 
     Args:
         name: "average", "best", "last" or a step's number; None takes the average where there is
@@ -284,6 +299,10 @@ def find_checkpoint(
         every: see `CheckpointDirectory.steps`; others do not count as later.
     """
     directory, average = CheckpointDirectory(run_dir), storage.as_path(run_dir) / "average"
+    if is_saved(run_dir):
+        if name:
+            raise UserError(f"{run_dir} holds one set of weights: leave checkpoint {name!r} out")
+        return average.parent
     best = directory.best()
     found = {str(step): directory.of_step(step) for step in directory.steps()}
     if best:

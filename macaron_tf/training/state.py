@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Iterable
 
 import keras
 import numpy as np
@@ -44,16 +45,25 @@ def write_checkpoint(directory: epath.Path, model: FitModel, state: RunState) ->
         arrays[name] = np.concatenate([copy.numpy() for copy in _copies(model, variable)])
     arrays["host"] = np.frombuffer(json.dumps(host).encode(), np.uint8)
     weights = [w for w in model.network.weights for _ in range(2 if model.ema else 1)]
-    sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
-    sizes += [array.nbytes for array in arrays.values()]
-    # HDF5 crashes the process (SIGSEGV) when it closes a file that did not fit on the disk.
-    # 4 KB each for the headers, which in a small model outweigh the numbers.
-    storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
+    require_room(directory, weights, arrays.values())
     model.network.save_weights(str(directory / checkpoints.WEIGHTS))
     if model.ema:
         with model.ema_weights():
             model.network.save_weights(str(directory / checkpoints.EMA_WEIGHTS))
     np.savez(directory / checkpoints.STATE, **arrays)
+
+
+def require_room(
+    directory: epath.Path, weights: Iterable[keras.Variable], arrays: Iterable[np.ndarray] = ()
+) -> None:
+    """Raises an OSError where the disk has no room for files of these.
+
+    HDF5 crashes the process (SIGSEGV) when it closes a file that did not fit on the disk.
+    """
+    sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
+    sizes += [array.nbytes for array in arrays]
+    # 4 KB each for the headers, which in a small model outweigh the numbers.
+    storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
 
 
 def weight_table(network: keras.Model) -> list[str]:

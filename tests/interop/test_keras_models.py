@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+import macaron_tf
 from macaron_tf.interop import (
     copy_keras_hub,
-    import_keras_hub_bert,
-    read_keras_hub_bert,
+    import_keras_hub_encoder,
+    read_keras_hub,
     read_model_garden_bert,
 )
 from macaron_tf.models import (
@@ -21,6 +22,7 @@ from macaron_tf.models import (
     EncoderDecoderConfig,
     PretrainingEncoder,
 )
+from macaron_tf.text.byte_pairs import byte_alphabet
 from tests.decoding.toy import check_greedy
 from tests.harness import ids, numpy_of, refuses
 from tests.interop.toys import check_equal, noise
@@ -122,7 +124,7 @@ def test_a_keras_hub_bert_in_memory_agrees(backbone, activation, name, epsilon):
         head = keras_hub.layers.MaskedLMHead(token_embedding=backbone.token_embedding, **options)
         head.build((None, None, WIDTH))
         shake_head(head, backbone)
-    read = import_keras_hub_bert(backbone, head)
+    read = import_keras_hub_encoder(backbone, head)
     check_backbone(read, backbone, head)
     if head:
         assert read.network.head_options == {"activation": name, "epsilon": epsilon}
@@ -144,7 +146,7 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
         head = model.masked_lm_head
         shake_head(head, backbone)
     model.save_to_preset(str(tmp_path))
-    read = read_keras_hub_bert(tmp_path)
+    read = read_keras_hub(tmp_path)
     check_backbone(read, backbone, head)
     copy = PretrainingEncoder.from_config(read.network.get_config())
     assert copy.masked_language.get_config() == read.network.masked_language.get_config()
@@ -152,16 +154,78 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
     assert read.vocabulary.encode_lines([text]) == [np.asarray(tokenizer()(text)).tolist()]
 
 
+SIZES = {
+    "num_layers": LAYERS,
+    "num_heads": HEADS,
+    "hidden_dim": WIDTH,
+    "intermediate_dim": INNER,
+    "max_sequence_length": LENGTH,
+}
+BYTES = [*byte_alphabet(), "Ġa", "ab"]
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", *BYTES, "<mask>"]
+
+
+@pytest.mark.parametrize("name", ["DistilBert", "Electra", "Roberta"])
+def test_presets_of_encoders_agree(name, tmp_path):
+    kinds, pieces = keras_hub.models, ROBERTA if name == "Roberta" else WORDS
+    sizes = {"embedding_dim": 8, "vocab_size": len(pieces)} if name == "Electra" else {}
+    sizes = sizes or {"vocabulary_size": len(pieces)}
+    backbone = vars(kinds)[f"{name}Backbone"](**SIZES, **sizes)
+    shake(backbone)
+    backbone.save_to_preset(str(tmp_path))
+    if name == "Roberta":
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        cutter = kinds.RobertaTokenizer(vocabulary=numbers, merges=["Ġ a", "a b"])
+    else:
+        cutter = vars(kinds)[f"{name}Tokenizer"](vocabulary=pieces, lowercase=True)
+    cutter.save_to_preset(str(tmp_path))
+    read = read_keras_hub(tmp_path)
+    text = "ab a fgh"
+    [ours], theirs = read.vocabulary.encode_lines([text]), np.asarray(cutter(text))
+    np.testing.assert_array_equal(ours if read.ids is None else read.ids[ours], theirs)
+    row = theirs[None]
+    given = {"token_ids": row, "padding_mask": np.ones_like(row)}
+    if name == "Electra":
+        given["segment_ids"] = np.zeros_like(row)
+    expected = backbone(given)
+    hidden = read.network.encoder({"token_ids": np.array([ours])})
+    check_equal(hidden, expected["sequence_output"] if name == "Electra" else expected)
+
+
+def test_a_preset_of_gpt2_agrees(tmp_path):
+    pieces = [*BYTES, "<|endoftext|>"]
+    backbone = keras_hub.models.GPT2Backbone(vocabulary_size=len(pieces), **SIZES)
+    shake(backbone)
+    backbone.save_to_preset(str(tmp_path))
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    cutter = keras_hub.models.GPT2Tokenizer(vocabulary=numbers, merges=["Ġ a", "a b"])
+    cutter.save_to_preset(str(tmp_path))
+    read = read_keras_hub(tmp_path)
+    [ours], theirs = read.vocabulary.encode_lines(["ab a fgh"]), np.asarray(cutter("ab a fgh"))
+    np.testing.assert_array_equal(read.ids[ours], theirs)
+    hidden = backbone({"token_ids": theirs[None], "padding_mask": np.ones_like(theirs[None])})
+    logits = numpy_of(backbone.token_embedding(hidden, reverse=True))  # (1, L, V')
+    real = np.flatnonzero(read.ids >= 0)[2:]  # behind [CLS] and [SEP], the end of a text
+    check_equal(numpy_of(read.network(np.array([ours])))[..., real], logits[..., read.ids[real]])
+
+
+def test_a_damaged_preset_is_one_sentence(backbone, tmp_path):
+    backbone.save_to_preset(str(tmp_path))
+    tokenizer().save_to_preset(str(tmp_path))
+    (tmp_path / "model.weights.h5").write_bytes(b"half")
+    refuses("cannot be read", read_keras_hub, tmp_path)
+
+
 def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):
     config = tmp_path / "config.json"
     for change, reason in (
         (lambda: None, r"no config\.json"),
-        (lambda: config.write_text('{"class_name": "GPT2Backbone"}'), r"no model\.weights\.h5"),
-        ((tmp_path / "model.weights.h5").touch, "GPT2Backbone: only BertBackbone"),
+        (lambda: config.write_text('{"class_name": "T5Backbone"}'), r"no model\.weights\.h5"),
+        ((tmp_path / "model.weights.h5").touch, "T5Backbone: only BertBackbone"),
         (lambda: config.write_text('{"class_name": "BertBackbone"}'), r"no tokenizer\.json"),
     ):
         change()
-        refuses(reason, read_keras_hub_bert, tmp_path)
+        refuses(reason, read_keras_hub, tmp_path)
 
 
 class KerasHubModel:
@@ -333,6 +397,20 @@ def test_a_model_garden_checkpoint_is_read(kind, part, tmp_path):
     expected = call_pretrainer(theirs)
     logits = None if part == "encoder" else expected["mlm_logits"]
     check_bert(read, expected["sequence_output"], expected["pooled_output"], logits)
+
+
+def test_the_name_of_a_model_garden_folder_says_whether_text_is_lower_cased(tmp_path):
+    for name in ("uncased_L-2", "cased_L-2", "bert"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, tf.train.Checkpoint(encoder=pretrainer().encoder_network))
+    for name, given, expected in (
+        ("uncased_L-2", None, True),
+        ("cased_L-2", None, False),
+        ("bert", True, True),
+    ):
+        found = macaron_tf.load(f"model-garden:{tmp_path / name}", lower_case=given)
+        assert found.vocabulary.lower_case == expected and found.name == name
+    refuses("nor does its name", macaron_tf.load, f"model-garden:{tmp_path / 'bert'}")
 
 
 def test_the_pooler_is_the_one_that_was_trained(tmp_path):

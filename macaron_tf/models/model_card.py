@@ -1,0 +1,89 @@
+"""The model card of a saved network: Markdown with the header that model hubs read."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+
+from macaron_tf.models.base import Model
+
+_USE = """## Use
+
+```python
+import macaron_tf
+
+model = macaron_tf.load("DIR")  # this folder
+model.network, model.vocabulary
+```
+
+`python -m export.saved_model DIR OUT` exports it where it answers text; the training commands start
+from its weights by `--init DIR`.
+"""
+
+
+def model_card(
+    name: str,
+    network: keras.Model,
+    pieces: int | None,
+    languages: Iterable[str],
+    recipe: Mapping[str, Any],
+    results: Mapping[str, Any],
+) -> str:
+    """The text of a README.md.
+
+    Args:
+        pieces: of the vocabulary; None = there is none.
+        languages, recipe, results: see `Pretrained`.
+    """
+    kind, weights = type(network).__name__, network.count_params()
+    header = {"library_name": "keras", "tags": ["macaron_tf", kind], "language": [*languages]}
+    reads = "without a vocabulary" if pieces is None else f"with a vocabulary of {pieces:,} pieces"
+    parts = [
+        "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in header.items() if v), "---"]),
+        f"# {name}\n\nNetwork: `{kind}`, {weights:,} weights, {reads}.\n",
+        _USE,
+    ]
+    if isinstance(network, Model):
+        parts.append(_table("Model", ("setting", "value"), _chosen(network.config)))
+    settings = [row for row in _leaves(recipe) if row[0] not in ("kind", "model_options")]
+    parts.append(_table("Training", ("setting", "value"), settings))
+    measured = {f"validation, step {results.get('step')}": results.get("metrics", {})}
+    measured |= results.get("scores", {})
+    rows = ((where, *item) for where, metrics in measured.items() for item in _leaves(metrics))
+    parts.append(_table("Results", ("text", "metric", "value"), rows))
+    return "\n".join(filter(None, parts))
+
+
+def _chosen(config) -> Iterator[tuple[str, Any]]:
+    """The fields of a configuration that are not their defaults."""
+    for field in dataclasses.fields(config):
+        if (value := getattr(config, field.name)) != field.default:
+            yield field.name, value
+
+
+def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted paths and values of nested settings, without those that are None or empty."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        elif value not in (None, "", [], ()):
+            yield f"{path}{name}", value
+
+
+def _table(title: str, columns: Iterable[str], rows: Iterable[tuple]) -> str:
+    """A section with a Markdown table; "" without rows."""
+    lines = [[_text(cell).replace("|", "\\|") for cell in row] for row in rows]
+    if not lines:
+        return ""
+    lines = [[*columns], ["---"] * len([*columns]), *lines]
+    return "\n".join([f"## {title}\n", *(f"| {' | '.join(line)} |" for line in lines), ""])
+
+
+def _text(value) -> str:
+    """A value in a line: numbers to five digits, lists as YAML and JSON write them."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return " ".join(str(value).split())

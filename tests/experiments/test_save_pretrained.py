@@ -1,0 +1,95 @@
+"""Runs that `save_pretrained` turned into one folder, and the commands that take it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import macaron_tf
+from experiments.finetune.__main__ import main as finetune
+from experiments.generate.__main__ import main as generate
+from experiments.translate.__main__ import main as translate
+from macaron_tf.io.paths import as_path
+from tests.experiments.task_toys import toy_flags
+from tests.harness import numpy_of
+from tests.test_front_door import in_new_process
+
+
+@pytest.fixture(scope="module")
+def saved(toy_run, number_run, language_run, tmp_path_factory):
+    """A classifier, a translator and a language model, saved of their runs."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name, run in (("toy", toy_run), ("numbers", number_run), ("gpt2", language_run)):
+        macaron_tf.load(run).save_pretrained(folder / name)
+    return folder
+
+
+def test_it_opens_in_a_process_that_imports_the_package_alone(saved, number_run, tmp_path):
+    rows = {"source": np.array([[5, 6, 7, 3]]), "target": np.array([[2, 5, 6]])}
+    np.save(tmp_path / "expected.npy", numpy_of(macaron_tf.load(number_run).network(rows)))
+    in_new_process(
+        "import macaron_tf",
+        """
+model = macaron_tf.load(sys.argv[1])
+rows = {"source": np.array([[5, 6, 7, 3]]), "target": np.array([[2, 5, 6]])}
+expected = np.load(sys.argv[2] + "/expected.npy")
+np.testing.assert_allclose(np.array(model.network(rows)), expected, atol=1e-6)
+assert model.vocabulary.languages == ("en", "de") and model.recipe["kind"] == "translation"
+model.save_pretrained(sys.argv[2] + "/again")
+""",
+        saved / "numbers",
+        tmp_path,
+    )
+    for name in ("model.json", "recipe.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (saved / "numbers" / name).read_bytes()
+
+
+def test_commands_answer_as_of_the_run(saved, number_run, toy_run, answered, ran, language_run):
+    lines = "one two\nthree four five\n"
+    assert answered(translate, "translate", saved / "numbers", text=lines) == answered(
+        translate, "translate", number_run, text=lines
+    )
+    assert answered(finetune, "predict", saved / "toy", text="good film\n") == answered(
+        finetune, "predict", toy_run, text="good film\n"
+    )
+    words = ["a a", "--max-tokens", "5"]
+    assert (
+        ran(generate, "complete", saved / "gpt2", *words).out
+        == ran(generate, "complete", language_run, *words).out
+    )
+
+
+def test_a_training_starts_from_it(saved, toy, tmp_path):
+    flags = ["--init", str(saved / "toy"), "--source", f"tsv:{toy}/{{split}}.tsv"]
+    for setting in ("max_length=16", "training.max_steps=4", "training.validate_every=2"):
+        flags += ["--set", setting]
+    run = tmp_path / "run"
+    assert finetune(["train", "sst2", str(run), *flags]) == 0
+    found = macaron_tf.load(run)
+    assert found.recipe["init"] == str(saved / "toy")
+    assert found.vocabulary.hash == macaron_tf.load(saved / "toy").vocabulary.hash
+
+
+def test_the_card_has_the_recipe_and_the_results(saved, toy_run):
+    card = (saved / "toy/README.md").read_text()
+    result = json.loads((as_path(toy_run) / "result.json").read_text())
+    for words in (
+        "# toy\n",
+        "`EncoderClassifier`",
+        "| training.learning_rate | 0.01 |",
+        f"| validation, step {result['best_step']} | accuracy | ",
+    ):
+        assert words in card
+
+
+def test_it_is_not_trained_on(saved, toy, refused):
+    refused(
+        finetune,
+        ["train", "sst2", str(saved / "toy"), *toy_flags(toy)],
+        "of save_pretrained",
+        saved,
+    )
+    refused(translate, ["average", str(saved / "numbers")], "holds 0 checkpoints", saved)
+    words = "holds one set of weights"
+    arguments = ["translate", saved / "numbers", "--checkpoint", "best"]
+    refused(translate, arguments, words, saved)
