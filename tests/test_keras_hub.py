@@ -165,7 +165,7 @@ def greedy(model: LanguageModel, rows: list[list[int]], length: int) -> list[lis
     return done
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "changes",
     [

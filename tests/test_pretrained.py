@@ -52,8 +52,8 @@ def test_another_librarys_directory_is_loaded(tmp_path):
     )
     assert again == found.config
     assert found.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
-    with pytest.raises(UserError, match="scheme='tokens, channels/2 width 1': the weights were"):
-        found.classifier(3, scheme="tokens, channels/2 width 1")
+    other = "tokens, channels/2 width 1"
+    refuses(f"scheme='{other}': the weights were", found.classifier, 3, scheme=other)
 
 
 def test_a_saved_model_is_loaded(tmp_path):
