@@ -51,7 +51,7 @@ def _parser(module: str, text: str, forms: str) -> tuple[argparse.ArgumentParser
 
 
 def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
-    parser.set_defaults(function=run, uses_devices=False, uses_tfds=False)
+    parser.set_defaults(function=run, uses_devices=False, uses_tfds=False, starts=())
     together(*parts)(parser)
 
 
@@ -65,6 +65,8 @@ def _main(parser: argparse.ArgumentParser) -> Callable[..., int]:
         """
         options = parser.parse_args(arguments)
         options.arguments = sys.argv[1:] if arguments is None else arguments
+        if options.starts:
+            _check_start(options)
         if options.uses_tfds:
             from macaron_tf.data.sources.tfds import Tfds
 
@@ -76,6 +78,20 @@ def _main(parser: argparse.ArgumentParser) -> Callable[..., int]:
         return pkgutil.resolve_name(options.function)(options)
 
     return main
+
+
+def _check_start(options: argparse.Namespace) -> None:
+    """Puts the folder of `--resume` in the place of RUN; see `unless_resumed`."""
+    missing = [name for name in options.starts if vars(options)[name] is None]
+    given = [name for name in options.starts if name not in missing]
+    if options.resume is None:
+        if missing:
+            needed = ", ".join(missing)
+            options.parser.error(f"the following arguments are required: {needed}; or --resume RUN")
+    elif given:
+        options.parser.error(f"--resume: leave out {', '.join(given)}, which the run has kept")
+    else:
+        options.run = options.resume
 
 
 def command(name: str, text: str, run: str, *parts: Part) -> Command:
@@ -155,19 +171,50 @@ def settings(examples: str, flag: str = "--set") -> Part:
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 
 
+def unless_resumed(*parts: Part) -> Part:
+    """The arguments that a training starts from, or `--resume RUN`, which knows them."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        starts = [part(parser) for part in parts]
+        for action in starts:
+            action.required, action.nargs = False, None if action.option_strings else "?"
+        text = "go on with a run, by the recipe that it keeps, and nothing else of these"
+        parser.add_argument("--resume", metavar="RUN", help=text)
+        parser.set_defaults(parser=parser, starts=tuple(action.dest for action in starts))
+
+    return add
+
+
 def recipe(examples: str) -> Part:
     """The argument RECIPE, its data and its `--set`, with examples of settings."""
-    name = argument("recipe", "name of a recipe; `recipes` lists them")
-    return together(name, TFDS, settings(examples))
+    return together(RECIPE, TFDS, settings(examples))
+
+
+def recipe_to_train(examples: str) -> Part:
+    """The arguments RECIPE and RUN, or `--resume RUN`; and as `recipe`."""
+    return together(unless_resumed(RECIPE, RUN_TO_TRAIN), TFDS, settings(examples))
 
 
 def recipes(kind: str) -> Command:
     """The command `recipes [NAME]`, of the recipes of a class, `module:class`."""
     return command(
         "recipes",
-        "list the recipes, or all settings of one",
+        "list the recipes, or print one as a file to start from",
         "experiments.registry:run",
-        argument("name", "a recipe: every setting, its range, what it is", nargs="?"),
+        argument("name", "a recipe", nargs="?"),
+        lambda parser: parser.set_defaults(kind=kind),
+    )
+
+
+def settings_of(kind: str) -> Command:
+    """The command `settings RECIPE [WORD ...]`, of the recipes of a class, `module:class`."""
+    return command(
+        "settings",
+        "every setting of a recipe: its path and value, its range and its meaning",
+        "experiments.registry:run_settings",
+        argument("recipe", "as for `train`"),
+        argument("words", "settings with one of these words only", nargs="*"),
+        settings("model=NAME, for the settings of another model"),
         lambda parser: parser.set_defaults(kind=kind),
     )
 
@@ -187,6 +234,11 @@ def finetuning(*tasks: str) -> Part:
     )
 
 
+RECIPE = argument(
+    "recipe",
+    "name of a recipe, which `recipes` lists; or a function of your own that makes one: "
+    "FILE.py[:NAME] or package.module:NAME",
+)
 DATA_DIR = argument("--data-dir DIR", "TensorFlow Datasets' folder")
 STUDY = together(
     argument("out", "folder of runs and results"),

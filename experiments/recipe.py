@@ -171,22 +171,36 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         if path.startswith("model."):
             options[path.removeprefix("model.")] = text
         else:
-            value, part = parse(path, text, _hint(type(recipe), path, setting)), values
+            value, part = parse(path, text, _hint(recipe, type(recipe), path, setting)), values
             *parents, name = path.split(".")
             for parent in parents:
                 part = part.setdefault(parent, {})
             part[name] = value
             paths.append(path)
+    _shorten_warmup(recipe.training, values.get("training", {}))
     recipe = _changed(recipe, values)
     if options:
         chosen = dict(recipe.model_options)
         for name, text in options.items():
-            hint = _hint(type(recipe.catalog_config()), name, f"model.{name}={text}")
+            config = type(recipe.catalog_config())
+            hint = _hint(recipe, config, name, f"model.{name}={text}")
             chosen[name] = parse(f"model.{name}", text, hint)
         recipe = recipe.changed(model_options=tuple(sorted(chosen.items())))
     for path in paths:
         recipe = recipe.follow(path)
     return recipe
+
+
+def _shorten_warmup(training: TrainingConfig, changes: dict[str, typing.Any]) -> None:
+    """Keeps the warm-up's share of the updates where it would take more than half of fewer ones.
+
+    Only in schedules that end with the run, which cannot be lengthened later.
+    """
+    steps, schedule = changes.get("max_steps"), changes.get("schedule", training.schedule)
+    if "warmup_steps" in changes or steps is None or schedule not in ENDING_SCHEDULES:
+        return
+    if 2 * training.warmup_steps > steps and steps < training.max_steps:
+        changes["warmup_steps"] = training.warmup_steps * steps // training.max_steps
 
 
 def _changed(node, values: dict[str, typing.Any]):
@@ -215,20 +229,36 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
             yield from _leaves(value, f"{name}.")
 
 
-def _hint(cls, path: str, setting: str):
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the known one that is most like it, or ""."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; perhaps you meant {close[0]!r}" if close else ""
+
+
+def _nearest_path(recipe: Recipe, path: str) -> str:
+    """`nearest` of a setting's path: by its last name first, wherever that stands."""
+    leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
+    last: dict[str, str] = {}
+    for known, _, _ in leaves:
+        last.setdefault(known.rpartition(".")[2], known)
+    close = difflib.get_close_matches(path.rpartition(".")[2], last, 1)
+    same = [known for known, _, _ in leaves if close and known.endswith(f".{close[0]}")]
+    return nearest(path, same) or (f"; perhaps you meant {last[close[0]]!r}" if close else "")
+
+
+def _hint(recipe: Recipe, cls, path: str, setting: str):
     """The annotation of the field at a dotted path, which must exist."""
     name, _, rest = path.partition(".")
     hints = hints_of(cls)
     if name not in hints:
-        close = difflib.get_close_matches(name, hints, 1)
-        near = f"; perhaps you meant {close[0]!r}" if close else ""
+        near = _nearest_path(recipe, setting.partition("=")[0])
         raise UserError(
             f"--set {setting}: there is no {name!r} here; there are {', '.join(hints)}{near}"
         )
     hint = hints[name]
     if dataclasses.is_dataclass(hint):
         if rest:
-            return _hint(hint, rest, setting)
+            return _hint(recipe, hint, rest, setting)
         inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(hint))
         raise UserError(f"--set {setting}: choose one of {inner}")
     if rest:

@@ -1,14 +1,19 @@
 """The recipes by name: every public function in a module of `experiments.recipes` makes one."""
 
 import argparse
+import dataclasses
 import functools
 import importlib
 import inspect
+import json
 import pkgutil
+import textwrap
 from collections.abc import Callable, Iterable
 
-from experiments.recipe import Recipe, override, settings_of
+from experiments.recipe import Recipe, nearest, override, settings_of
+from experiments.run import Run
 from macaron_tf.errors import UserError
+from macaron_tf.plug_ins import called, find, is_place
 
 # Imported by its name, since recipes import the commands, and the commands this module.
 _PACKAGE = "experiments.recipes"
@@ -33,16 +38,51 @@ def names(kind: type[Recipe] = Recipe) -> list[str]:
 
 
 def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -> Recipe:
-    """Makes the recipe of a name, with settings replaced as by `override`."""
-    if name not in _makers():
-        raise UserError(f"no recipe is called {name!r}; there are {', '.join(names(kind))}")
-    recipe = _makers()[name]()
+    """Makes a recipe, with settings replaced as by `override`.
+
+    Args:
+        name: of `names`, or the place of a function of the user's, `./my_recipes.py[:NAME]` or
+            `package.module:NAME`, see `macaron_tf.plug_ins`.
+    """
+    return override(made(name, kind, _makers()), settings)
+
+
+def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
+    """The recipe that `train` is given, or with `--resume` the run's own, with settings replaced.
+
+    Args:
+        run: class of the run.
+    """
+    if options.resume is None:
+        return load(options.recipe, run.recipe_class, options.set)
+    return override(run.open(options.resume).recipe, options.set)
+
+
+def made(name: str, kind: type[Recipe], makers: dict[str, Callable], *arguments) -> Recipe:
+    """The recipe of a name among functions of ours, or of a function of the user's.
+
+    Args:
+        arguments: of the function.
+    """
+    if is_place(name):
+        recipe = called(name, find(name), *arguments)
+        if not isinstance(recipe, Recipe):
+            raise UserError(
+                f"{name} returns a {type(recipe).__name__}: let it return a {kind.__name__}"
+            )
+    elif name in makers:
+        recipe = makers[name](*arguments)
+    else:
+        raise UserError(
+            f"no recipe is called {name!r}; there are {', '.join(names(kind))}"
+            f"{nearest(name, names(kind))}; a file of yours is ./{name}.py"
+        )
     if not isinstance(recipe, kind):
         raise UserError(
             f"{name} is a recipe of kind {recipe.kind!r}: use {recipe.command}, or one of "
             f"{', '.join(names(kind))}"
         )
-    return override(recipe, settings)
+    return recipe
 
 
 def documentation(name: str) -> tuple[str, str]:
@@ -51,19 +91,75 @@ def documentation(name: str) -> tuple[str, str]:
     return inspect.getdoc(make), inspect.getdoc(inspect.getmodule(make))
 
 
+def source(name: str, recipe: Recipe) -> str:
+    """A file with a recipe's settings written out, for `train ./NAME.py`."""
+    classes: set[type] = set()
+    code = _code(recipe, classes, "    ")
+    modules = sorted({kind.__module__ for kind in classes})
+    lines = [
+        f'"""A copy of the recipe {name}, to be changed.\n',
+        f"    {recipe.command} train ./{name}.py runs/{name}",
+        '"""\n',
+    ]
+    for module in modules:
+        imported = sorted(kind.__name__ for kind in classes if kind.__module__ == module)
+        lines.append(f"from {module} import {', '.join(imported)}")
+    lines += [
+        f"\n\ndef {name}() -> {type(recipe).__name__}:",
+        textwrap.indent(f'"""{documentation(name)[0]}\n"""', "    "),
+        f"    return {code}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _code(value, classes: set[type], indent: str) -> str:
+    """A value as Python makes it: of settings, the fields that differ from their defaults.
+
+    Args:
+        classes: gets the classes of the settings.
+    """
+    inner = f"{indent}    "
+    if dataclasses.is_dataclass(value):
+        classes.add(type(value))
+        parts = [
+            f"{field.name}={_code(getattr(value, field.name), classes, inner)}"
+            for field in dataclasses.fields(value)
+            if getattr(value, field.name) != field.default
+        ]
+        name, close = f"{type(value).__name__}(", ")"
+    elif isinstance(value, tuple):
+        parts, name, close = [_code(item, classes, inner) for item in value], "(", ")"
+        close = ",)" if len(parts) == 1 else ")"
+    else:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    line = name + ", ".join(parts) + close
+    if len(indent) + len(line) < 88 and "\n" not in line:
+        return line
+    return f"{name}\n" + "".join(f"{inner}{part},\n" for part in parts) + f"{indent})"
+
+
 def run(options: argparse.Namespace) -> None:
-    """The command `recipes [NAME]`: all recipes with their first lines, or one recipe whole."""
+    """The command `recipes [NAME]`: all recipes with their first lines, or a file to start from."""
     kind, name = pkgutil.resolve_name(options.kind), options.name
     if name is None:
         for each in names(kind):
             print(f"{each:28} {documentation(each)[0].splitlines()[0]}")
         return
-    recipe = load(name, kind)
-    print("\n\n".join(documentation(name)))
-    if recipe.steps:
-        print()
-    for step in recipe.steps:
-        print(f"    {recipe.command} {step.format(name=name)}")
-    print()
+    print(source(name, load(name, kind)), end="")
+
+
+def run_settings(options: argparse.Namespace) -> None:
+    """The command `settings RECIPE [WORD ...]`."""
+    kind = pkgutil.resolve_name(options.kind)
+    print_settings(load(options.recipe, kind, options.set), options.words)
+
+
+def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
+    """Prints each setting: its path and value, and a line of its range and its meaning.
+
+    Args:
+        words: only settings with one of them in their path or their meaning; none = all.
+    """
     for path, value, range_, text in settings_of(recipe):
-        print(f"{path}={value}\n    {range_}: {text}" if text else f"{path}={value}\n    {range_}")
+        if not words or any(word in f"{path} {text}" for word in words):
+            print(f"{path}={value}\n    {range_}{text and f': {text}'}")

@@ -90,7 +90,7 @@ class Run(abc.ABC):
         """The network's variables that carry texts from batch to batch, see `Updates`."""
         return ()
 
-    def write(self, network: keras.Model, fingerprint: str, **counts: int) -> None:
+    def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
         """Writes everything but checkpoints and metrics into the folder.
 
         model.json is for `macaron_tf.load`, which knows no recipes:
@@ -103,7 +103,7 @@ class Run(abc.ABC):
 
         Args:
             fingerprint: SHA-256 of the training data; "" = no data.json.
-            counts: sizes to record beside it.
+            counts: sizes and places to record beside it.
         """
         folder = None
         if self.vocabulary is not None:
@@ -124,16 +124,20 @@ class Run(abc.ABC):
 
     def check_data(self, fingerprint: str) -> None:
         """Refuses to continue the run on data of another fingerprint."""
-        record = self.path / "data.json"
-        try:
-            known = json.loads(record.read_bytes())["sha256"]
-        except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{record} cannot be read: restore it, or start another run") from error
-        if known != fingerprint:
+        if self.data_record()["sha256"] != fingerprint:
             raise UserError(
                 f"the training text is not what {self.path} was trained on: restore the text, "
                 "or start another run"
             )
+
+    def data_record(self) -> dict[str, typing.Any]:
+        """The fingerprint of the training data, `sha256`, and the sizes and places beside it."""
+        record = self.path / "data.json"
+        try:
+            known = json.loads(record.read_bytes())
+            return {**known, "sha256": known["sha256"]}
+        except (*storage.FILE_ERRORS, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{record} cannot be read: restore it, or start another run") from error
 
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
         """The folder of a checkpoint, see `find_checkpoint`; a path is one already."""

@@ -27,13 +27,13 @@ class RunData:
     Attributes:
         batches: `batches(start)` is the endless dataset from micro-batch number `start` on.
         fingerprint: SHA-256 of the data, equal in a resumed run; "" = not checked.
-        counts: sizes for data.json, such as `{"pairs": 29_000}`.
+        counts: sizes and places for data.json, such as `{"pairs": 29_000}`.
         per_worker: each worker process makes its own batches, see `FitModel`.
     """
 
     batches: Callable[[int], tf.data.Dataset]
     fingerprint: str = ""
-    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    counts: dict[str, int | str] = dataclasses.field(default_factory=dict)
     per_worker: bool = False
 
 

@@ -21,6 +21,7 @@ import keras
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.errors import UserError
+from macaron_tf.plug_ins import find, is_place
 
 Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
@@ -36,9 +37,14 @@ class SettingError(UserError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """Constraint: the value is one of `choices`, where `Literal` cannot list them."""
+    """Constraint: the value is one of `choices`, where `Literal` cannot list them.
+
+    Attributes:
+        base: also `package.module:Name`, a subclass of it, see `macaron_tf.plug_ins`; None = not.
+    """
 
     choices: tuple[str, ...]
+    base: type | None = None
 
 
 class Settings:
@@ -58,7 +64,8 @@ class Settings:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        keras.saving.register_keras_serializable(package="macaron_tf")(cls)
+        package = cls.__module__.partition(".")[0]
+        keras.saving.register_keras_serializable(package=package)(cls)
 
     def __post_init__(self):
         for name, hint in hints_of(type(self)).items():
@@ -165,6 +172,8 @@ _CONSTRAINTS = {
 
 def _within(value, constraint) -> bool:
     if isinstance(constraint, OneOf):
+        if constraint.base and is_place(value):
+            return bool(find(value, constraint.base))
         return value in constraint.choices
     field, compare, _ = _CONSTRAINTS[type(constraint)]
     return compare(value, getattr(constraint, field))
@@ -196,7 +205,8 @@ def _describe_range(kind, constraints) -> str:
     ranges = []
     for constraint in constraints:
         if isinstance(constraint, OneOf):
-            return f"one of {', '.join(map(repr, constraint.choices))}"
+            own = ", or one of your own, package.module:Name" if constraint.base else ""
+            return f"one of {', '.join(map(repr, constraint.choices))}{own}"
         field, _, words = _CONSTRAINTS[type(constraint)]
         ranges.append(f"{words} {getattr(constraint, field)}")
     return f"{describe_hint(kind)} {' and '.join(ranges)}"

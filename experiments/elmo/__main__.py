@@ -18,8 +18,7 @@ main = cli.program(
         "train",
         "train a recipe, or go on with an interrupted run",
         "experiments.elmo.run:run",
-        cli.recipe("training.max_steps=500 or sources=text:books/*.gz"),
-        cli.RUN_TO_TRAIN,
+        cli.recipe_to_train("training.max_steps=500 or sources=text:books/*.gz"),
         cli.DEVICES,
     ),
     cli.command(
@@ -57,6 +56,7 @@ main = cli.program(
         cli.TFDS,
     ),
     cli.recipes("experiments.elmo.run:ElmoRecipe"),
+    cli.settings_of("experiments.elmo.run:ElmoRecipe"),
 )
 
 if __name__ == "__main__":

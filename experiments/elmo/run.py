@@ -149,7 +149,7 @@ def read_rows(
 
 def run(options: argparse.Namespace) -> None:
     """Trains a run, or resumes it, and prints the next commands."""
-    recipe = registry.load(options.recipe, ElmoRecipe, options.set)
+    recipe = registry.load_given(options, ElmoRun)
     path = as_path(options.run)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)

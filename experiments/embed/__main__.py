@@ -49,9 +49,11 @@ main = cli.program(
         "train",
         "train an encoder of sentences, or go on with an interrupted run",
         "experiments.embed.train:run",
-        cli.argument("task", "what to learn from: stsb, mnli, ..., or triplets"),
-        cli.RUN_TO_TRAIN,
-        cli.argument("--init FROM", "what to start with", required=True),
+        cli.unless_resumed(
+            cli.argument("task", "what to learn from: stsb, mnli, ..., or triplets"),
+            cli.RUN_TO_TRAIN,
+            cli.argument("--init FROM", "what to start with"),
+        ),
         cli.argument(
             "--objective",
             "what to learn by; the one that fits the task by default",

@@ -14,7 +14,7 @@ from experiments.embed.run import (
     warn_cut,
 )
 from experiments.epochs import refuse_given, train_examples
-from experiments.finetune.init import Init
+from experiments.finetune.init import Init, init_of_run
 from experiments.recipe import override
 from experiments.train_run import report
 from macaron_tf.data.tasks.encoding import encode_sets
@@ -28,8 +28,17 @@ _GIVEN = {"task": "TASK", "init": "--init", "source": "--source", "objective": "
 
 def run(options: argparse.Namespace) -> None:
     """Trains in a run's folder, or goes on there, and says what to do next."""
-    init = read_start(options.init, options.model, options.vocabulary, options.lower_case)
-    recipe = configure(options, init)
+    given = options.model, options.vocabulary, options.lower_case
+    if options.resume:
+        own = EmbeddingRun.open(options.run)
+        init = init_of_run(own, *given)
+        refuse_given(options.set, _GIVEN)
+        changes = {name: vars(options)[name] for name in ("source", "objective", "pooling")}
+        recipe = own.recipe.changed(**{name: value for name, value in changes.items() if value})
+        recipe = checked(override(recipe, options.set), init)
+    else:
+        init = read_start(options.init, *given)
+        recipe = configure(options, init)
     task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
@@ -81,7 +90,11 @@ def configure(options: argparse.Namespace, start: Init) -> EmbeddingRecipe:
     recipe = recipe.changed(
         source=options.source or recipe.source, pooling=options.pooling or recipe.pooling
     )
-    recipe = override(recipe, options.set)
+    return checked(override(recipe, options.set), start)
+
+
+def checked(recipe: EmbeddingRecipe, start: Init) -> EmbeddingRecipe:
+    """The recipe; refuses one that this start cannot be trained by."""
     start.check(recipe)
     recipe.check_metric((*recipe.metrics, "loss"))
     return recipe

@@ -46,14 +46,16 @@ lines for `predict`:
   tabs between
 """
 
+_PRESET = cli.argument(
+    "--preset NAME",
+    "macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
+    "gpt: 6.25e-5, hardly a warm-up; spanbert: 2e-5, of questions 4 epochs; swish_rnn: 1e-5 "
+    "constant, the paper's steps; or a function of your own of a task, FILE.py[:NAME] or "
+    "package.module:NAME (default %(default)s)",
+    default="macaron",
+)
 _TRAINING = cli.together(
-    cli.argument(
-        "--preset NAME",
-        "macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
-        "gpt: 6.25e-5, hardly a warm-up; spanbert: 2e-5, of questions 4 epochs; swish_rnn: 1e-5 "
-        "constant, the paper's steps (default %(default)s)",
-        default="macaron",
-    ),
+    _PRESET,
     cli.INIT_NONE,
     cli.EXAMPLES,
     cli.settings("epochs=5, training.validate_every=100 or model.dropout=0"),
@@ -79,9 +81,11 @@ main = cli.program(
         "train",
         "fine-tune on a task, or go on with an interrupted run",
         "experiments.finetune.train:run",
-        cli.argument("task", "name of a task"),
-        cli.RUN_TO_TRAIN,
-        cli.argument("--init FROM", "what to start with", required=True),
+        cli.unless_resumed(
+            cli.argument("task", "name of a task"),
+            cli.RUN_TO_TRAIN,
+            cli.argument("--init FROM", "what to start with"),
+        ),
         _TRAINING,
     ),
     cli.command(
@@ -153,6 +157,15 @@ main = cli.program(
         "tasks",
         "list the tasks: columns, classes, metrics",
         "experiments.finetune.__main__:print_tasks",
+    ),
+    cli.command(
+        "settings",
+        "every setting of a task's training: its path and value, its range and its meaning",
+        "experiments.finetune.run:run_settings",
+        cli.argument("task", "name of a task"),
+        cli.argument("words", "settings with one of these words only", nargs="*"),
+        _PRESET,
+        cli.settings("epochs=5"),
     ),
     forms=_FORMS,
 )

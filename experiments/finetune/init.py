@@ -8,6 +8,7 @@ import sys
 import keras
 
 from experiments.epochs import EpochRecipe
+from experiments.run import Run
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import assign
 from macaron_tf.io import paths as storage
@@ -136,6 +137,21 @@ def read_init(
     if vocabulary:
         check_vocabulary(init.vocabulary.hash, load_encoder_vocabulary(vocabulary).hash, given)
     return init
+
+
+def init_of_run(
+    run: Run,
+    model: str | None = None,
+    vocabulary: str | os.PathLike | None = None,
+    lower_case: bool | None = None,
+) -> Init:
+    """The start of a run of an `EpochRecipe`, to go on with it; see `read_init`."""
+    recipe = run.recipe
+    if recipe.init != NOTHING:
+        return read_init(recipe.init, model, vocabulary, lower_case)
+    if model or vocabulary:
+        raise UserError("--resume: leave out --model and --vocabulary, which the run has kept")
+    return Init(NOTHING, run.vocabulary, recipe.model, recipe.model_options)
 
 
 def init_of(given: str, source: Pretrained) -> Init:

@@ -21,6 +21,7 @@ warm-up, then a constant learning rate out of {1e-5, 5e-6, 3e-6, 2e-6}, judged e
 at most the updates of its table 4; 3 runs, their mean reported. Betas are its pre-training's.
 """
 
+import argparse
 import dataclasses
 import json
 import os
@@ -30,8 +31,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from experiments import registry
 from experiments.epochs import EpochRecipe, RowOutputs, fine_tuning
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
+from experiments.recipe import nearest, override
 from experiments.run import Run
 from macaron_tf.data.batches import ExampleBatches
 from macaron_tf.data.tasks.definitions import Task, get_task
@@ -39,6 +42,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.models import EncoderConfig
 from macaron_tf.objectives import Objective
+from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Dropout, NonNegative
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import read_manifest
@@ -168,10 +172,17 @@ PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
 
 
 def preset(name: str, task: Task) -> FinetuningRecipe:
-    """A paper's recipe for a task, by its name among `PRESETS`."""
-    if name not in PRESETS:
-        raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[name](task)
+    """A paper's recipe for a task, by its name among `PRESETS`, or a function of the user's."""
+    if name not in PRESETS and not is_place(name):
+        near = nearest(name, PRESETS)
+        raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}{near}")
+    return registry.made(name, FinetuningRecipe, PRESETS, task)
+
+
+def run_settings(options: argparse.Namespace) -> None:
+    """The command `settings TASK [WORD ...]`."""
+    recipe = override(preset(options.preset, get_task(options.task)), options.set)
+    registry.print_settings(recipe, options.words)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from etils import epath
 
 from experiments.epochs import example_batches, refuse_given, train_examples
-from experiments.finetune.init import Init, read_init
+from experiments.finetune.init import Init, init_of_run, read_init
 from experiments.finetune.kinds import Limits, kind_of
 from experiments.finetune.run import (
     RESULT,
@@ -70,9 +70,17 @@ class TaskData:
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or goes on, and says what to do next."""
-    task = get_task(options.task)
-    init = read_init(options.init, options.model, options.vocabulary, options.lower_case)
-    recipe = configure(preset(options.preset, task), init, options.source, options.set)
+    given = options.model, options.vocabulary, options.lower_case
+    if options.resume:
+        own = FinetuningRun.open(options.resume)
+        init = init_of_run(own, *given)
+        recipe = own.recipe.changed(source=options.source or own.recipe.source)
+        recipe = replaced(recipe, options.set)
+    else:
+        init = read_init(options.init, *given)
+        first = preset(options.preset, get_task(options.task))
+        recipe = configure(first, init, options.source, options.set)
+    task = recipe.described
     check_recipe(recipe, init)
     data = TaskData(task, recipe.source, options.tfds)
     path = as_path(options.run)
@@ -90,8 +98,13 @@ def configure(
     recipe: FinetuningRecipe, init: Init, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
     """A preset's recipe for this start, with settings replaced."""
+    return replaced(init.apply(recipe).changed(source=source or recipe.source), settings)
+
+
+def replaced(recipe: FinetuningRecipe, settings: list[str]) -> FinetuningRecipe:
+    """The recipe with settings replaced, none of which has an argument of its own."""
     refuse_given(settings, _GIVEN)
-    return override(init.apply(recipe).changed(source=source or recipe.source), settings)
+    return override(recipe, settings)
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Init) -> None:

@@ -9,13 +9,19 @@ or, the corpus prepared once and shared by several runs:
     python -m experiments.pretrain train swish_rnn_tiny runs/swish --corpus corpora/mini
     python -m experiments.pretrain evaluate runs/swish --corpus corpora/mini
 
+or from a model that has learnt already, on text of one's own:
+
+    python -m experiments.pretrain train bert_base runs/law --init hugging-face:bert-base-uncased \\
+        --set corpus.sources=text:law/*.txt
+
 `prepare` and `train` go on where they were interrupted when the same command is given again.
 """
 
 from experiments import command_line as cli
 from macaron_tf.data.sources.names import DOCUMENTS
 
-_RECIPE = cli.recipe("training.max_steps=500 or corpus.sequence_length=256")
+_EXAMPLES = "training.max_steps=500 or corpus.sequence_length=256"
+_RECIPE = cli.recipe(_EXAMPLES)
 _FORMS = f"""sources of text, in corpus.sources:
 {cli.source_forms(DOCUMENTS)}
 or (NAME, SPLIT, WEIGHT, LANGUAGE): with a LANGUAGE of two, ("en", "de"), translation pairs, from
@@ -44,13 +50,18 @@ main = cli.program(
         "train",
         "pre-train a recipe, or go on with an interrupted run",
         "experiments.pretrain.train:run",
-        _RECIPE,
-        cli.RUN_TO_TRAIN,
+        cli.recipe_to_train(_EXAMPLES),
         cli.argument(
             "--corpus DIR",
             "a folder of `prepare`; by default the recipe's own is prepared in the cache",
         ),
         cli.VOCABULARY,
+        cli.argument(
+            "--init FROM",
+            "go on from these weights, with their model and vocabulary: a pre-training run, "
+            "hugging-face:DIR or keras-hub:DIR; heads that they lack are drawn",
+        ),
+        cli.LOWER_CASE,
         cli.argument(
             "--data-service HOST:PORT",
             "have the batches made by `python -m experiments.data_service` elsewhere; several, "
@@ -83,11 +94,14 @@ main = cli.program(
         "fill",
         "the likeliest words for each [MASK] of a text",
         "experiments.pretrain.evaluate:run_fill",
-        cli.TRAINED,
+        cli.argument("run", "folder of the run, hugging-face:DIR or keras-hub:DIR"),
+        cli.checkpoint(),
+        cli.LOWER_CASE,
         cli.argument("text", "texts with [MASK]; lines of stdin by default", nargs="*"),
         cli.count("--top N", "words for each [MASK] (default 5)", 5),
     ),
     cli.recipes("experiments.pretrain.run:PretrainingRecipe"),
+    cli.settings_of("experiments.pretrain.run:PretrainingRecipe"),
     forms=_FORMS,
 )
 

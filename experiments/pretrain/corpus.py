@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Iterator
 
 from experiments import registry
@@ -65,34 +66,47 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
 
 
 def prepare_corpus(
-    recipe: PretrainingRecipe, out: str | None, vocabulary_dir: str | None, tfds: Tfds | None = None
+    recipe: PretrainingRecipe,
+    out: str | None,
+    vocabulary_dir: str | None,
+    tfds: Tfds | None = None,
+    vocabulary: PieceVocabulary | None = None,
 ) -> PretrainingCorpus:
     """A recipe's corpus, prepared unless it exists.
 
     Args:
         out: the corpus's folder; None = a folder of `cache_directory()` named by the settings.
         vocabulary_dir: a vocabulary to use instead of training one.
+        vocabulary: the same, as an object.
     """
     if out is None:
         settings = [FORMAT, *map(repr, (recipe.corpus, recipe.vocabulary))]
-        settings += [vocabulary_dir, tfds and tfds.data_dir]
+        settings += [vocabulary.hash if vocabulary else vocabulary_dir, tfds and tfds.data_dir]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
         out = cache_directory() / "corpora" / digest
     if vocabulary_dir:
         vocabulary = load_encoder_vocabulary(vocabulary_dir)
-    elif storage.exists(storage.join(out, RECORD)):
-        vocabulary = load_encoder_vocabulary(out)
-        for name in ("kind", "size", "lower_case"):
-            theirs, ours = (getattr(v, name) for v in (described(vocabulary), recipe.vocabulary))
-            if theirs != ours:
-                raise UserError(
-                    f"{out} holds a vocabulary of {name} {theirs!r}, the recipe wants {ours!r}: "
-                    f"prepare another folder, or --set vocabulary.{name}={theirs}"
-                )
-    else:
-        print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
-        vocabulary = train_vocabulary(recipe, tfds)
+    elif vocabulary is None:
+        vocabulary = _own_vocabulary(recipe, out, tfds)
     return prepare(recipe.corpus, vocabulary, out, tfds=tfds)
+
+
+def _own_vocabulary(
+    recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
+) -> PieceVocabulary:
+    """The vocabulary in a corpus's folder, or one that is trained."""
+    if not storage.exists(storage.join(out, RECORD)):
+        print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
+        return train_vocabulary(recipe, tfds)
+    vocabulary = load_encoder_vocabulary(out)
+    for name in ("kind", "size", "lower_case"):
+        theirs, ours = (getattr(v, name) for v in (described(vocabulary), recipe.vocabulary))
+        if theirs != ours:
+            raise UserError(
+                f"{out} holds a vocabulary of {name} {theirs!r}, the recipe wants {ours!r}: "
+                f"prepare another folder, or --set vocabulary.{name}={theirs}"
+            )
+    return vocabulary
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import sys
 
+import keras
 import numpy as np
 import scipy.special
 
@@ -14,6 +15,7 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.models import PretrainingEncoder
+from macaron_tf.pretrained import is_library, load
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 from macaron_tf.training import build_fit_model
 
@@ -121,20 +123,33 @@ def fill(
 
 def run_fill(options: argparse.Namespace) -> None:
     """Fills in the texts given, or the lines of stdin."""
+    if is_library(options.run):
+        found = load(options.run, options.lower_case)
+        if not found.has_masked_language or found.vocabulary is None:
+            raise UserError(
+                f"{options.run} has no head over masked tokens, or no tokenizer: it fills no {MASK}"
+            )
+        _print_filled(options, found.network, found.vocabulary, found.config.longest or 512)
+        return
     opened = PretrainingRun.open(options.run)
-    if opened.recipe.objective in CORRUPTING:
+    if opened.recipe.learns in CORRUPTING:
         raise UserError(
             f"{opened.path} is an encoder-decoder and fills no {MASK}: give a run of an encoder"
         )
-    if opened.recipe.objective not in FILLING:
+    if opened.recipe.learns not in FILLING:
         raise UserError(
             f"{opened.path} has learnt by {opened.recipe.objective!r} and fills no {MASK}: give a "
             f"run of {', '.join(FILLING)}"
         )
     network = opened.load_network(options.checkpoint)
+    _print_filled(options, network, opened.vocabulary, opened.recipe.corpus.sequence_length)
+
+
+def _print_filled(
+    options: argparse.Namespace, network: keras.Model, vocabulary: PieceVocabulary, longest: int
+) -> None:
     texts = options.text or (line.rstrip("\n") for line in sys.stdin)
     for text in texts:
         print(text)
-        longest = opened.recipe.corpus.sequence_length
-        for answers in fill(network, opened.vocabulary, text, options.top, longest):
+        for answers in fill(network, vocabulary, text, options.top, longest):
             print("   " + "  ".join(f"{word} {share:.1%}" for word, share in answers))

@@ -38,7 +38,8 @@ from macaron_tf.objectives import (
     SpanCorruptionObjective,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS, SENTINELS
-from macaron_tf.settings import Count, Natural, OneOf, Positive, Settings
+from macaron_tf.plug_ins import find, is_place
+from macaron_tf.settings import Count, Natural, OneOf, Positive, Settings, hints_of
 
 OBJECTIVES = (
     "masked_language",
@@ -53,6 +54,25 @@ MEMORY = ("segment_language", "permutation_language")
 FILLING = ("masked_language", "span_boundary", "replaced_tokens")
 # Objectives of an encoder-decoder.
 CORRUPTING = ("span_corruption", "denoising")
+
+
+_OBJECTIVES = {
+    kind.learns: kind
+    for kind in (
+        MaskedLanguageObjective,
+        SpanBoundaryObjective,
+        ReplacedTokenObjective,
+        CausalLanguageObjective,
+        SegmentLanguageObjective,
+        PermutationObjective,
+        SpanCorruptionObjective,
+        DenoisingObjective,
+    )
+}
+
+
+def _objective_class(name: str) -> type[PretrainingObjective]:
+    return find(name, PretrainingObjective) if is_place(name) else _OBJECTIVES[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +110,7 @@ class PretrainingRecipe(Recipe):
             `model.causal=True`); `"segment_language"`, the next token of texts that continue from
             row to row (Transformer-XL); or `"permutation_language"`, tokens of such texts in
             random order (XLNet). An encoder-decoder learns `"span_corruption"` (T5) or
-            `"denoising"` (BART).
+            `"denoising"` (BART). `package.module:Name` is a `PretrainingObjective` of your own.
         corruption: of `"span_corruption"`.
         denoising: of `"denoising"`.
         generator_width: of `"replaced_tokens"`, the generator's share of the encoder's width.
@@ -103,6 +123,7 @@ class PretrainingRecipe(Recipe):
         head_transform: a layer before the table in the head over masked tokens (BERT), or the
             table alone (XLM); a language model's head is the table alone.
         batch_size: rows of a micro-batch.
+        init: origin of the weights, of `--init`; None = they are drawn.
         static_shapes: score padding among the masked positions too, which makes all shapes static
             (XLA, TPU); the result is the same.
         validation_batches: evaluated batches of the validation rows; None = all.
@@ -121,7 +142,9 @@ class PretrainingRecipe(Recipe):
     masking: MaskingConfig = MaskingConfig()
     corruption: SpanCorruptionConfig = SpanCorruptionConfig()
     denoising: DenoisingConfig = DenoisingConfig()
-    objective: Annotated[str, OneOf(OBJECTIVES + CORRUPTING)] = "masked_language"
+    objective: Annotated[str, OneOf(OBJECTIVES + CORRUPTING, PretrainingObjective)] = (
+        "masked_language"
+    )
     generator_width: Annotated[float, Gt(0), Le(1)] = 0.25
     discriminator_weight: Positive = 50.0
     head_transform: bool = True
@@ -130,15 +153,16 @@ class PretrainingRecipe(Recipe):
     adaptive_cutoffs: tuple[Count, ...] = ()
     adaptive_divisor: Count = 1
     batch_size: Count = 32
+    init: str | None = None
     static_shapes: bool = False
     validation_batches: Count | None = None
 
     def check(self) -> None:
-        if self.objective != "masked_language" and self.corpus.paired:
+        if self.learns != "masked_language" and self.corpus.paired:
             raise UserError(
                 f"objective {self.objective!r} reads running text: set corpus.pairs=none"
             )
-        if self.objective == "span_boundary" and self.masking.choice != "spans":
+        if self.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
         if self.has_memory:
             if self.memory_length < 1:
@@ -153,14 +177,19 @@ class PretrainingRecipe(Recipe):
                 )
 
     @property
+    def learns(self) -> str:
+        """The objective of ours whose network and rows it has: itself, or a user's base."""
+        return _objective_class(self.objective).learns
+
+    @property
     def has_memory(self) -> bool:
         """Whether rows continue from batch to batch, with a memory of earlier ones."""
-        return self.objective in MEMORY
+        return self.learns in MEMORY
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config = super().model_config(vocab_size)
         length = self.corpus.sequence_length
-        if self.objective in CORRUPTING:
+        if self.learns in CORRUPTING:
             needed = f"is no encoder-decoder, which objective {self.objective!r} needs"
             self.expect_model(config, EncoderDecoderConfig, needed)
             length -= 1  # without [CLS] and [SEP], with EOS
@@ -171,7 +200,7 @@ class PretrainingRecipe(Recipe):
                 f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
                 f"{self.corpus.sequence_length}: raise it or take shorter rows"
             )
-        if self.objective in CORRUPTING:
+        if self.learns in CORRUPTING:
             if self.corpus.languages:
                 raise UserError(
                     f"objective {self.objective!r} knows no languages: give the corpus's sources "
@@ -182,12 +211,12 @@ class PretrainingRecipe(Recipe):
             raise UserError(
                 "corpus.pairs needs model.num_segments of 2 or more: pairs have 2 segments"
             )
-        if config.causal != (self.objective in CAUSAL):
+        if config.causal != (self.learns in CAUSAL):
             raise UserError(
                 f"objective {self.objective!r} with model.causal={config.causal}: a causal model "
                 "learns 'causal_language' or 'segment_language', and nothing else does"
             )
-        if self.objective == "permutation_language" and "swish_rnn" in config.blocks:
+        if self.learns == "permutation_language" and "swish_rnn" in config.blocks:
             raise UserError(
                 "model.block=swish_rnn with objective 'permutation_language': its recurrence would "
                 "tell each token to itself; take transformer or macaron"
@@ -208,31 +237,24 @@ class PretrainingRecipe(Recipe):
 
     def make_objective(self, static_shapes: bool = False) -> PretrainingObjective:
         skip = not (self.static_shapes or static_shapes)
-        match self.objective:
-            case "masked_language":
-                return MaskedLanguageObjective(sentence_pair=self.corpus.paired, skip_padding=skip)
-            case "span_boundary":
-                return SpanBoundaryObjective(skip_padding=skip)
-            case "replaced_tokens":
-                return ReplacedTokenObjective(skip, self.discriminator_weight)
-            case "causal_language":
-                return CausalLanguageObjective(skip_padding=skip)
-            case "segment_language":
-                return SegmentLanguageObjective(skip_padding=skip)
-            case "permutation_language":
-                return PermutationObjective(skip, self.partial_prediction)
-            case "span_corruption":
-                return SpanCorruptionObjective(skip, self.corruption)
-            case "denoising":
-                return DenoisingObjective(skip, self.denoising)
+        options = {
+            "masked_language": {"sentence_pair": self.corpus.paired},
+            "replaced_tokens": {"discriminator_weight": self.discriminator_weight},
+            "permutation_language": {"partial": self.partial_prediction},
+            "span_corruption": {"config": self.corruption},
+            "denoising": {"config": self.denoising},
+        }.get(self.learns, {})
+        kind = _objective_class(self.objective)
+        fitting = {name: value for name, value in options.items() if name in hints_of(kind)}
+        return kind(skip_padding=skip, **fitting)
 
     def usage(self) -> dict:
         return {
             **super().usage(),
-            "objective": self.objective,
+            "objective": self.learns,
             "trained_length": self.corpus.sequence_length,
             "languages": self.corpus.languages,
-            "sentinels": SENTINELS if self.objective == "span_corruption" else 0,
+            "sentinels": SENTINELS if self.learns == "span_corruption" else 0,
         }
 
 
@@ -245,15 +267,15 @@ class PretrainingRun(Run):
     def make_network(self) -> keras.Model:
         """The recipe's model with its heads."""
         recipe = self.recipe
-        sentinels = SENTINEL_ROWS if recipe.objective == "span_corruption" else 0
+        sentinels = SENTINEL_ROWS if recipe.learns == "span_corruption" else 0
         config = recipe.model_config(self.vocabulary.size + sentinels)
         policy = {"dtype": recipe.training.dtype_policy}
-        match recipe.objective:
+        match recipe.learns:
             case "masked_language" | "span_boundary":
                 return PretrainingEncoder(
                     config,
                     sentence_pair=recipe.corpus.paired,
-                    span_boundary=recipe.objective == "span_boundary",
+                    span_boundary=recipe.learns == "span_boundary",
                     head_options=None if recipe.head_transform else {"transform": False},
                     **policy,
                 )

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 
+import keras
 import tensorflow as tf
 from etils import epath
 
@@ -15,37 +16,58 @@ from experiments.pretrain.run import (
     PretrainingRecipe,
     PretrainingRun,
 )
+from experiments.recipe import override
 from experiments.train_run import RunData, measured, report, train_run
 from macaron_tf.data.corpus.reading import PretrainingCorpus, process_seed, stream_dataset
 from macaron_tf.data.service import check_address, service_error, through_service
 from macaron_tf.distribution import Workers
 from macaron_tf.errors import UserError
+from macaron_tf.interop.arrays import assign
 from macaron_tf.io.paths import as_path
+from macaron_tf.models.pretrained import Pretrained
+from macaron_tf.pretrained import load
+from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import FitModel, TrainingResult
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
-    path = as_path(options.run)
+    path, source = as_path(options.run), None
+    if options.resume:
+        if options.init:
+            raise UserError("--resume: leave out --init, which the run has kept")
+        recipe = PretrainingRun.open(path).recipe
+        source = recipe.init and read_source(recipe.init, options.lower_case)
+    else:
+        recipe = registry.load(options.recipe, PretrainingRecipe)
+        if options.init:
+            source = read_source(options.init, options.lower_case)
+            model = dict(model=source.model, model_options=source.model_options)
+            recipe = recipe.changed(init=options.init, **model)
+    recipe = override(recipe, options.set)
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
     for address in filter(None, map(str.strip, (options.data_service or "").split(","))):
         check_address(address)
-    if options.corpus and options.vocabulary:
-        raise UserError("--vocabulary: the corpus brings its own; give it to `prepare` instead")
-    if options.corpus:
-        corpus = PretrainingCorpus.open(options.corpus)
+    if options.vocabulary and (options.corpus or source):
+        owner = "--init" if source else "the corpus"
+        raise UserError(f"--vocabulary: {owner} brings its own; leave it out")
+    known = PretrainingRun.open(path).data_record().get("corpus") if options.resume else None
+    if folder := options.corpus or known:
+        corpus = PretrainingCorpus.open(folder)
     else:
-        corpus = prepare_corpus(recipe, None, options.vocabulary, options.tfds)
+        vocabulary = source and source.vocabulary
+        corpus = prepare_corpus(recipe, None, options.vocabulary, options.tfds, vocabulary)
+    if source:
+        check_vocabulary(source.vocabulary.hash, corpus.vocabulary.hash, recipe.init)
     result = train_recipe(
-        recipe, path, corpus, options.devices, options.data_service, options.own_shards
+        recipe, path, corpus, options.devices, options.data_service, options.own_shards, source
     )
-    command = "text_to_text" if recipe.objective in CORRUPTING else "finetune"
+    command = "text_to_text" if recipe.learns in CORRUPTING else "finetune"
     steps = [f"python -m experiments.{command} train sst2 {{run}}-sst2 --init {{run}}"]
-    if recipe.objective in CAUSAL:
+    if recipe.learns in CAUSAL:
         steps.append('python -m experiments.generate complete {run} "The story of"')
-    elif recipe.objective in FILLING:
+    elif recipe.learns in FILLING:
         steps.append('{me} fill {run} "the [MASK] of the story"')
     report(result, recipe, options, *steps, "tensorboard --logdir {run}")
 
@@ -57,6 +79,7 @@ def train_recipe(
     strategy: tf.distribute.Strategy | None = None,
     data_service: str | None = None,
     own_shards: bool = False,
+    source: Pretrained | None = None,
 ) -> TrainingResult:
     """Trains a recipe in a run's folder; the run found there is continued.
 
@@ -67,6 +90,7 @@ def train_recipe(
             same batches; None = here.
         own_shards: each of several workers reads its own shards only. The order of the rows then
             depends on the number of workers.
+        source: gives the weights of `recipe.init`.
     """
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
@@ -84,12 +108,13 @@ def train_recipe(
             RunData(
                 _batches(recipe, corpus, workers, data_service, own_shards),
                 corpus.fingerprint,
-                {"rows": corpus.rows("train")},
+                {"rows": corpus.rows("train"), "corpus": str(as_path(corpus.folder).absolute())},
                 per_worker=own_shards and workers.several,
             ),
             lambda network: PretrainingValidation(recipe, corpus),
             strategy,
-            note=f"; {corpus.summary()}",
+            initialize=lambda network: source and copy_weights(network, source, recipe.init),
+            note=f"{f', from {recipe.init}' if source else ''}; {corpus.summary()}",
         )
     except tf.errors.OpError as error:
         # A shard damaged since the corpus was opened, perhaps one that a service reads.
@@ -97,6 +122,40 @@ def train_recipe(
         if clear is None:
             raise
         raise clear from error
+
+
+def read_source(given: str, lower_case: bool | None = None) -> Pretrained:
+    """Reads the weights of `--init`, with the vocabulary that they need."""
+    source = load(given, lower_case, pooling=False)
+    if source.vocabulary is None or not source.model:
+        raise UserError(
+            f"--init {given} brings no vocabulary that has a counterpart here: give a pre-training "
+            "run, or a BERT, RoBERTa, ALBERT, GPT-2 or T5 with its tokenizer's files"
+        )
+    return source
+
+
+def copy_weights(network: keras.Model, source: Pretrained, given: str) -> None:
+    """Gives a network the weights that stand in the same places of another; names the drawn parts.
+
+    Raises:
+        UserError: they have no encoder in common, or another shape.
+    """
+    theirs = {weight.path.partition("/")[2]: weight for weight in source.network.weights}
+    drawn: dict[str, None] = {}
+    for weight in network.weights:
+        path = weight.path.partition("/")[2]
+        if path in theirs:
+            assign(weight, keras.ops.convert_to_numpy(theirs[path]))
+        else:
+            drawn[path.partition("/")[0]] = None
+    if "encoder" in drawn:
+        raise UserError(
+            f"--init {given} is a {type(source.network).__name__}, whose weights do not fill the "
+            f"recipe's {type(network).__name__}: give a recipe of that kind of model"
+        )
+    if drawn:
+        print(f"drawn, for {given} has none: {', '.join(drawn)}", flush=True)
 
 
 def _batches(

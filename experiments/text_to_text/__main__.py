@@ -28,12 +28,13 @@ main = cli.program(
         "train",
         "fine-tune on a task, or go on with an interrupted run",
         "experiments.text_to_text.train:run",
-        cli.argument("task", "name of a task"),
-        cli.RUN_TO_TRAIN,
-        cli.argument(
-            "--init RUN",
-            "a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
-            required=True,
+        cli.unless_resumed(
+            cli.argument("task", "name of a task"),
+            cli.RUN_TO_TRAIN,
+            cli.argument(
+                "--init RUN",
+                "a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
+            ),
         ),
         cli.EXAMPLES,
         cli.settings("training.max_steps=500 or max_source=512"),

@@ -34,8 +34,17 @@ def read_start(given: str) -> Pretrained:
 
 def run(options: argparse.Namespace) -> None:
     """Fine-tunes in a run's folder, or goes on there, and says what to do next."""
-    start, path = read_start(options.init), as_path(options.run)
-    recipe = override(recipe_for(options.task, start, options.init, options.source), options.set)
+    path = as_path(options.run)
+    if options.resume:
+        recipe = TextRun.open(path).recipe
+        recipe, start = (
+            recipe.changed(source=options.source or recipe.source),
+            read_start(recipe.init),
+        )
+    else:
+        start = read_start(options.init)
+        recipe = recipe_for(options.task, start, options.init, options.source)
+    recipe = override(recipe, options.set)
     if (names := _SCORES.get(recipe.task)) is None:
         task = get_task(recipe.task)
         names = tuple(_named(name, task.name) for name in (*task.metrics, *task.more_metrics))

@@ -14,7 +14,8 @@
 from experiments import command_line as cli
 from macaron_tf.data.sources.names import PAIRS
 
-_RECIPE = cli.recipe("training.max_steps=500 or data.source=tsv:pairs.tsv")
+_EXAMPLES = "training.max_steps=500 or data.source=tsv:pairs.tsv"
+_RECIPE = cli.recipe(_EXAMPLES)
 _RUN = cli.together(
     cli.RUN,
     cli.checkpoint(
@@ -30,8 +31,7 @@ main = cli.program(
         "train",
         "train a recipe, or go on with an interrupted run",
         "experiments.translate.train:run",
-        _RECIPE,
-        cli.RUN_TO_TRAIN,
+        cli.recipe_to_train(_EXAMPLES),
         cli.VOCABULARY,
         cli.group(
             "start from pre-trained weights, with their vocabulary",
@@ -110,6 +110,7 @@ main = cli.program(
         cli.DEVICES,
     ),
     cli.recipes("experiments.translate.run:TranslationRecipe"),
+    cli.settings_of("experiments.translate.run:TranslationRecipe"),
     forms="sources of text:\n" + cli.source_forms(PAIRS),
 )
 

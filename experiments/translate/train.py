@@ -26,9 +26,16 @@ from macaron_tf.training import TrainingResult
 
 def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
-    start = read_start(options.init, options.init_parts, options.init_decoder)
-    recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
-    recipe, path = override(recipe, options.set), as_path(options.run)
+    path, given = as_path(options.run), (options.init, options.init_parts, options.init_decoder)
+    if options.resume:
+        if any(given):
+            raise UserError("--resume: leave out --init and its like, which the run has kept")
+        recipe = TranslationRun.open(path).recipe
+        start = read_start(recipe.init, recipe.init_parts, recipe.init_decoder)
+    else:
+        start = read_start(*given)
+        recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
+    recipe = override(recipe, options.set)
     result = train_recipe(recipe, path, options.vocabulary, options.devices, start, options.tfds)
     steps = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
     best = "best validation {metric} {score:.2f} at step {step:,}"

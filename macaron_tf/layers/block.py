@@ -35,11 +35,19 @@ class Block(Mixer):
         output_initializer: of the last matrix of each sub-layer, where it differs (GPT-2's).
         kwargs: the fields of `BlockConfig`, and Keras's own arguments.
 
+    Class attributes:
+        scheme: operators, step sizes and widths, in order.
+        attends: whether tokens are mixed by attention, or by another operator that decodes token
+            by token, so that the block also fits a decoder and relative positions.
+        fixed_length: whether weights belong to positions, up to `max_length`.
+
     Call arguments: `x (B, T, D)` and the others of `Mixer`; `memory (B, S, D)` with
     `cross_attention`. Returns `(B, T, D)`.
     """
 
     scheme: tuple[Mix, ...] = ()
+    attends = True
+    fixed_length = False
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from macaron_tf.layers.gated_mlp import GatedMLP
 from macaron_tf.layers.mixer import Mixer
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.layers.swish_rnn import SwishRNN
+from macaron_tf.plug_ins import find, is_place
 
 
 class TransformerBlock(Block):
@@ -67,6 +68,8 @@ class GatedMLPBlock(Block):
     """
 
     scheme = (Mix("tokens"),)
+    attends = False
+    fixed_length = True
     tiny_attention = False  # whether a head of attention is added to the gate
 
     def token_mixer(self) -> Mixer:
@@ -100,5 +103,7 @@ BLOCKS: dict[str, type[Block]] = {
 
 
 def block_class(name: str) -> type[Block]:
-    """The block of that name; a ValueError lists the names."""
+    """The block of that name, or a user's, `package.module:Name`; a ValueError lists the names."""
+    if is_place(name):
+        return find(name, Block)
     return BLOCKS[check_choice("block", name, tuple(BLOCKS))]

@@ -43,7 +43,9 @@ class Recording:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        keras.saving.register_keras_serializable(package="macaron_tf")(cls)
+        # A user's class of the same name as one of ours does not take its place.
+        package = cls.__module__.partition(".")[0]
+        keras.saving.register_keras_serializable(package=package)(cls)
         if "__init__" in cls.__dict__:
             cls.__init__ = _recording(cls.__init__)
         if "build" in cls.__dict__:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Gt, Lt
 
 from macaron_tf.checks import check_divisible
-from macaron_tf.layers.blocks import BLOCKS
+from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
+from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Count, Dropout, Natural, Settings, hints_of
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
@@ -38,8 +39,8 @@ class StackConfig(BlockConfig, Sizes):
     """The fields that encoders and encoder-decoders share: of blocks, stacks and embeddings.
 
     Attributes:
-        block: name of the layers' block, see `macaron_tf.layers.BLOCKS`, or several, layer by layer
-            in turn.
+        block: name of the layers' block, see `macaron_tf.layers.BLOCKS`, or a `Block` of your own,
+            `package.module:Name`; or several, layer by layer in turn.
         rnn_step_sizes: k of the recurrences, layer by layer in turn: (1,), (2,) or (1, 2, 4).
         positions: `"sinusoidal"`, `"learned"` or `"none"`.
         relative_bias: T5's, on the attention of every stack to itself: `"none"`, `"shared"` by its
@@ -68,7 +69,8 @@ class StackConfig(BlockConfig, Sizes):
         if not self.blocks:
             raise self.error("block is empty: give a name, or several for the layers in turn")
         for block in self.blocks:
-            if block not in self.known_blocks:
+            own = is_place(block) and block_class(block)
+            if not own and block not in self.known_blocks:
                 known = ", ".join(map(repr, self.known_blocks))
                 raise self.error(f"block={block!r} must be one of {known}")
 
@@ -81,7 +83,7 @@ class StackConfig(BlockConfig, Sizes):
         """The name of the block of layer `number`, and the step size of its recurrence."""
         block = self.blocks[number % len(self.blocks)]
         step_size = self.rnn_step_sizes[number % len(self.rnn_step_sizes)]
-        return block, step_size if block == "swish_rnn" else 1
+        return block, step_size if block == "swish_rnn" or is_place(block) else 1
 
     @property
     def relative(self) -> bool:
@@ -91,8 +93,13 @@ class StackConfig(BlockConfig, Sizes):
     @property
     def longest(self) -> int | None:
         """Greatest length; None = any."""
-        bound = self.positions == "learned" or {"gmlp", "amlp"} & set(self.blocks)
-        return self.max_length if bound else None
+        bound = any(block_class(block).fixed_length for block in self.blocks)
+        return self.max_length if bound or self.positions == "learned" else None
+
+    @property
+    def without_attention(self) -> list[str]:
+        """The blocks whose tokens are mixed in another way, see `Block.attends`."""
+        return sorted(block for block in set(self.blocks) if not block_class(block).attends)
 
     def check_room(self, room: int | None) -> None:
         """Refuses to decode more tokens than there are positions; None = as many as it takes."""
@@ -165,11 +172,10 @@ class EncoderConfig(StackConfig):
         if self.relative:
             if self.relative_bias != "none":
                 raise self.error("positions='transformer_xl' and relative_bias exclude each other")
-            without = set(self.blocks) - set(SEQUENCE_BLOCKS)
-            if without:
+            if self.without_attention:
                 raise self.error(
                     f"positions='transformer_xl' needs blocks with attention, "
-                    f"{', '.join(SEQUENCE_BLOCKS)}, not {', '.join(sorted(without))}"
+                    f"{', '.join(SEQUENCE_BLOCKS)}, not {', '.join(self.without_attention)}"
                 )
 
     @property
@@ -185,7 +191,8 @@ class EncoderDecoderConfig(StackConfig):
     Attributes:
         vocab_size: V, of the one joint vocabulary.
         num_encoder_layers, num_decoder_layers: depth.
-        block: `"macaron"`, `"transformer"` or `"swish_rnn"`, or several, layer by layer in turn.
+        block: `"macaron"`, `"transformer"` or `"swish_rnn"`, or a `Block` of your own that decodes
+            token by token, `package.module:Name`; or several, layer by layer in turn.
         max_length: greatest S and T of learned positions; source and target have a table each.
         position_layout: of the sinusoids.
         embedding_scale: whether embeddings are multiplied by sqrt(D).
@@ -228,6 +235,8 @@ class EncoderDecoderConfig(StackConfig):
         if self.hidden_dim % 2:
             raise self.error(f"hidden_dim={self.hidden_dim} must be even")
         super().check()
+        if self.without_attention:
+            raise self.error(f"block={self.without_attention[0]!r} cannot decode token by token")
         for name, value in self.options("toeplitz", "tiny_attention_dim", "clamp_length").items():
             if value != getattr(type(self), name):  # the default
                 raise self.error(f"{name}={value!r}: it has no layers with that option")

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from macaron_tf.layers.blocks import BLOCKS
+from macaron_tf.layers.blocks import block_class
 from macaron_tf.layers.dense import Dense
 from macaron_tf.layers.embeddings import EncoderEmbeddings
 from macaron_tf.layers.mixer import Context
@@ -119,6 +119,6 @@ def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer
     """For the last matrices of the sub-layers; None = as all others."""
     if not config.scaled_outputs:
         return None
-    schemes = (BLOCKS[config.layer(n)[0]].scheme for n in range(config.num_layers))
+    schemes = (block_class(config.layer(n)[0]).scheme for n in range(config.num_layers))
     depth = sum(len(config.splitting(scheme)) for scheme in schemes)
     return keras.initializers.TruncatedNormal(stddev=config.initializer_range / depth**0.5)

@@ -247,9 +247,9 @@ def config_from_encoder(
         value = getattr(config, field)
         if value not in (None, plain):
             raise ValueError(f"{field}={value!r}: an encoder-decoder has {field}={plain!r} only")
-    others = set(config.blocks) - set(SEQUENCE_BLOCKS)
+    others = config.without_attention
     if others or config.positions == "transformer_xl" or not config.affine:
-        found = f"block={min(others)!r}" if others else f"positions={config.positions!r}"
+        found = f"block={others[0]!r}" if others else f"positions={config.positions!r}"
         found = found if config.affine else "affine=False"
         raise ValueError(
             f"{found}: an encoder-decoder has blocks of {', '.join(SEQUENCE_BLOCKS)}, with "

@@ -50,7 +50,11 @@ class PretrainingObjective(Objective):
     Attributes:
         skip_padding: compute the scores of used positions only. The number of rows is then
             dynamic: set False where shapes must be static (XLA, TPU); the result is the same.
+        learns: name of the objective in recipes; of a user's own, the one whose network and rows
+            it takes.
     """
+
+    learns: ClassVar[str] = "masked_language"
 
     skip_padding: bool = True
     metric_names = ("loss", "nll", "perplexity", "accuracy")

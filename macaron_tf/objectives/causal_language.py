@@ -33,6 +33,8 @@ class CausalLanguageObjective(PretrainingObjective):
     References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
     """
 
+    learns = "causal_language"
+
     def preparation(self, spec, masking, vocabulary):
         """Rows stay as they are: nothing is masked."""
         return lambda batch, seed: batch
@@ -63,6 +65,8 @@ class SegmentLanguageObjective(CausalLanguageObjective):
 
     References: Dai et al. 2019 (Transformer-XL), section 3.2.
     """
+
+    learns = "segment_language"
 
     def preparation(self, spec, masking, vocabulary):
         """Segments of `stream_dataset`'s rows: `labels (B, L - 2)`, and the token before each.

@@ -187,6 +187,8 @@ class SpanCorruptionObjective(CorruptionObjective):
     References: Raffel et al. 2020 (T5), section 3.1.4; as in its code, no sentinel ends a target.
     """
 
+    learns = "span_corruption"
+
     config: SpanCorruptionConfig = SpanCorruptionConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:

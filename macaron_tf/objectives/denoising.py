@@ -201,6 +201,8 @@ class DenoisingObjective(CorruptionObjective):
     References: Lewis et al. 2020 (BART), section 2.2.
     """
 
+    learns = "denoising"
+
     config: DenoisingConfig = DenoisingConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:

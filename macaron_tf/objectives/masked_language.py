@@ -76,6 +76,8 @@ class SpanBoundaryObjective(PretrainingObjective):
     References: Joshi et al. 2020 (SpanBERT), section 3.2.
     """
 
+    learns = "span_boundary"
+
     metric_names = (
         *PretrainingObjective.metric_names,
         "span_boundary_loss",

@@ -77,6 +77,8 @@ class PermutationObjective(PretrainingObjective):
     References: Yang et al. 2019 (XLNet), sections 2.2 and 2.3.
     """
 
+    learns = "permutation_language"
+
     partial: Positive = 6.0
 
     def preparation(self, spec, masking, vocabulary):

@@ -43,6 +43,8 @@ class ReplacedTokenObjective(PretrainingObjective):
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
 
+    learns = "replaced_tokens"
+
     discriminator_weight: NonNegative = 50.0
     metric_names = (
         *PretrainingObjective.metric_names,

@@ -15,6 +15,7 @@ from experiments.finetune.init import read_init
 from experiments.finetune.run import FinetuningRun, Predictor
 from experiments.generate import __main__ as generate
 from experiments.generate.run import open_model
+from experiments.pretrain.__main__ import main as pretrain
 from experiments.text_to_text import __main__ as text_to_text
 from experiments.text_to_text.run import TextRun, framed, recipe_for
 from experiments.text_to_text.train import read_start
@@ -28,7 +29,7 @@ from macaron_tf.models import CausalClassifier
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.training.progress import read_lines
-from tests.experiments.pretraining_toy import flags
+from tests.experiments.pretraining_toy import flags, write_documents
 from tests.experiments.task_toys import PAIR_HEADER, not_yet_trained, write_table
 from tests.harness import numpy_of
 
@@ -60,6 +61,19 @@ def test_a_recipe_and_its_weights_are_the_imports(family, tmp_path):
         np.testing.assert_array_equal(
             numpy_of(network.pooler.dense.kernel), numpy_of(read.pooler.dense.kernel)
         )
+
+
+def test_pre_training_goes_on_with_it_and_asks_it(tmp_path, ran):
+    (tmp_path / "bert").mkdir()
+    make("bert", "ForMaskedLM", tmp_path / "bert")
+    given, run = f"hugging-face:{tmp_path}/bert", tmp_path / "run"
+    length = min(16, read_encoder(tmp_path / "bert").network.config.max_length)
+    changes = [f"corpus.sources={write_documents(tmp_path)}", f"corpus.sequence_length={length}"]
+    changes += ["training.max_steps=1", "training.learning_rate=1e-9", "batch_size=8"]
+    changes += ["model.dropout=0", "validation_batches=1", "training.save_every_steps=1"]
+    ran(pretrain, "train", "bert_tiny", run, "--init", given, *flags(changes))
+    asked = [ran(pretrain, "fill", place, "a [MASK] a").out for place in (given, run)]
+    assert asked[0] == asked[1] and asked[0].count("%") == 5
 
 
 def test_a_language_models_scores_come_along(tmp_path):

@@ -119,8 +119,10 @@ def test_settings_are_replaced_by_path():
     [
         ("training.seed", "write it as PATH=VALUE"),
         ("trainin.seed=1", "there is no 'trainin' here; there are model, training"),
-        ("training.sed=1", "there is no 'sed' here; there are max_steps, .*; .* meant 'seed'"),
-        ("model.hiden_dim=8", "there is no 'hiden_dim' here; .*; perhaps you meant 'hidden_dim'"),
+        ("training.sed=1", "there is no 'sed' here; there are max_steps, .* 'training.seed'"),
+        ("lerning_rate=1", "perhaps you meant 'training.learning_rate'"),
+        ("model.lower_cas=1", "perhaps you meant 'data.normalization.lower_case'"),
+        ("model.hiden_dim=8", "there is no 'hiden_dim' here; .* 'model.hidden_dim'"),
         ("model.hidden_dim=x", "model.hidden_dim='x' must be a whole number"),
         ("training=1", "choose one of training.max_steps"),
         ("training.seed.x=1", "seed has no parts"),
@@ -142,8 +144,17 @@ def test_settings_take_effect_together():
     for order in (settings, settings[::-1]):
         recipe = registry.load("bert_tiny", settings=order)
         assert (recipe.training.max_steps, recipe.training.warmup_steps) == (60, 10)
-    with pytest.raises(UserError, match="warmup_steps"):
-        registry.load("bert_tiny", settings=settings[:1])
+    with pytest.raises(UserError, match="warmup_steps=500 must be below"):
+        registry.load("bert_tiny", settings=["training.max_steps=60", "training.warmup_steps=500"])
+
+
+def test_a_warm_up_follows_a_shorter_run_whose_schedule_ends_with_it():
+    def warm_up(*settings):
+        return registry.load("bert_tiny", settings=settings).training.warmup_steps
+
+    assert warm_up("training.max_steps=60") == 5  # 500 of 6,000
+    assert warm_up("training.max_steps=3000") == 500
+    assert warm_up("training.max_steps=60", "training.schedule=constant") == 500
 
 
 def test_sources_may_be_one_or_several():

@@ -19,6 +19,7 @@ PAIRS = {
     "text:SOURCE_FILE,TARGET_FILE": "aligned lines, plain or .gz; {split} in a name is filled in",
     "tsv:FILE": "two tab-separated columns; .gz and {split} as above",
     "homeassistant[:LANG]": "the embedded default corpus, fetched with pip once",
+    "python:MODULE:FUNCTION": "your own: FUNCTION(split) gives pairs of lines",
 }
 
 # Forms that a source of documents may have.
@@ -28,6 +29,7 @@ DOCUMENTS = {
     "text-paragraphs:GLOB[,GLOB...]": "files whose documents are separated by blank lines",
     "text-lines:GLOB[,GLOB...]": "files with a document a line",
     "homeassistant:LANG": "the embedded default corpus, a part of the program a document",
+    "python:MODULE:FUNCTION": "your own: FUNCTION(split) gives documents",
 }
 
 _WHOLE = ("train", "all")  # the splits of files whose names hold no {split}
@@ -62,7 +64,7 @@ class Source:
     @property
     def has_splits(self) -> bool:
         """Whether splits have names; files without `{split}` have only "train", equally "all"."""
-        return self.kind == "tfds" or self.is_embedded or "{split}" in self.place
+        return self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.place
 
     def path(self, split: str) -> epath.Path:
         """The file of a split: `{split}` in the name; without it, "train" or "all"."""

@@ -24,6 +24,7 @@ from macaron_tf.data.sources.tfds import (
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of, state_stamp
+from macaron_tf.plug_ins import called, file_of, find
 
 _TEXT_FIELDS = ("text", "book_text")  # Wikipedia's and PG-19's
 _CHUNK = 32  # records a batch: a book is a megabyte, an article 5 KB
@@ -58,6 +59,8 @@ def read_pairs(
         return _aligned_lines(*_aligned_paths(parsed, split))
     if parsed.kind == "tsv":
         return _two_columns(parsed.path(split))
+    if parsed.kind == "python":
+        return _own_pairs(parsed, split)
     return homeassistant.read_homeassistant(parsed.place or None, split, *languages)
 
 
@@ -65,6 +68,9 @@ def source_files(
     source: str, split: str, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
     """The files of a source in the order of their text; none for the embedded corpus.
+
+    Of a user's function it is the module's: a change of other files, which it may read, is not
+    noticed where a cache is looked up.
 
     A missing file of pairs is only named when it is read.
 
@@ -78,6 +84,8 @@ def source_files(
     if parsed.kind == "tfds":
         folder = prepared_folder(parsed.place, tfds, tuple(languages) if paired else None)
         return [path for path in sorted(folder.iterdir()) if path.is_file()]
+    if parsed.kind == "python":
+        return [storage.as_path(file_of(parsed.place))]
     if not paired:
         return _matching_files(parsed, split)
     return _aligned_paths(parsed, split) if parsed.kind == "text" else [parsed.path(split)]
@@ -137,6 +145,24 @@ def _two_columns(path: epath.Path) -> list[tuple[str, str]]:
     return pairs
 
 
+def _own_pairs(source: Source, split: str) -> list[tuple[str, str]]:
+    pairs = [tuple(pair) for pair in called(source.place, find(source.place), split)]
+    if not pairs:
+        raise UserError(f"{source} gives no pair of the split {split!r}")
+    for number, pair in enumerate(pairs, start=1):
+        if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
+            raise UserError(f"{source}, pair {number}: {pair!r} must be two lines of text")
+    return pairs
+
+
+def _own_documents(source: Source, split: str) -> Iterator[str]:
+    found = called(source.place, find(source.place), split)
+    for number, text in enumerate(found, start=1):
+        if not isinstance(text, str):
+            raise UserError(f"{source}, document {number}: {text!r:.60} must be text")
+        yield text
+
+
 def documents(source: str, split: str = "train", tfds: Tfds | None = None) -> Iterator[str]:
     """Reads the documents of a source in its order, one at a time.
 
@@ -158,6 +184,9 @@ def documents(source: str, split: str = "train", tfds: Tfds | None = None) -> It
         return _tfds_documents(found, _text_field(found))
     if parsed.is_embedded:
         return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
+    if parsed.kind == "python":
+        error = UserError(f"{source} gives no document of the split {split!r}")
+        return _not_blank(_own_documents(parsed, split), error)
     return _file_documents(parsed.kind, _matching_files(parsed, split))
 
 

@@ -1,11 +1,13 @@
 """The commands of pre-training, from text to filled-in words, on a language of letters."""
 
 import collections
+import contextlib
 import os
 import resource
 import shutil
 import signal
 
+import numpy as np
 import pytest
 
 from experiments import registry
@@ -306,3 +308,36 @@ def test_a_model_has_the_corpus_languages(recipe):
             corpus=CorpusConfig(("text:a",)),
             training=recipe.training,
         ).model_config(100)
+
+
+def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_path, ran):
+    """On other text, by the first run's vocabulary, to pairs of sentences, which are new to it."""
+    few = ["training.max_steps=1", "training.learning_rate=1e-9", "training.warmup_steps=0"]
+    changes = [f"corpus.sources={source}", "corpus.sequence_length=32", "batch_size=8", *few]
+    changes += ["corpus.pairs=next_sentence", "training.save_every_steps=1", "model.dropout=0"]
+    run = tmp_path / "second"
+    command = ["train", "bert_tiny", run, "--init", trained, *flags(changes)]
+    assert "drawn, for " in (out := ran(main, *command).out) and "pooler, sentence_pair" in out
+    opened, before = PretrainingRun.open(run), PretrainingRun.open(trained)
+    assert opened.recipe.init == str(trained) and opened.vocabulary.hash == before.vocabulary.hash
+    assert opened.recipe.model_config().hidden_dim == 32  # the first run's shapes
+    one, other = opened.load_network(), before.load_network("best")
+    for ours, theirs in zip(one.encoder.get_weights(), other.encoder.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    [answers] = fill(one, opened.vocabulary, "c c [MASK] c c", 1, 16)
+    assert answers[0][0] == "c"
+    assert "stopped after step 1: " in ran(main, "train", "--resume", run).out
+
+
+def test_a_second_phase_of_another_kind_of_model_is_refused(trained, source, tmp_path, capsys):
+    settings = [f"corpus.sources={source}", "corpus.sequence_length=32"]
+    for recipe, words, message in (
+        ("gpt2_tiny", [], "'causal_language' with model.causal=False"),
+        ("t5_tiny", [], "is no encoder-decoder"),
+        ("bert_tiny", ["--vocabulary", "x"], "--vocabulary: --init brings its own; leave it out"),
+        ("bert_tiny", ["--resume", str(trained)], "usage:"),
+    ):
+        words += ["--init", str(trained), *flags(settings)]
+        with contextlib.suppress(SystemExit):
+            assert main(["train", recipe, str(tmp_path / "run"), *words]) == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,242 @@
+"""Recipes, blocks, objectives and sources of the user's own, in a folder outside the project."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import macaron_tf
+from experiments import registry
+from experiments.finetune.__main__ import main as finetune
+from experiments.finetune.kinds.classification import probabilities
+from experiments.finetune.run import FinetuningRun
+from experiments.pretrain.__main__ import main
+from experiments.pretrain.run import PretrainingRun
+from experiments.translate.run import TranslationRecipe
+from export.saved_model import main as export
+from macaron_tf.data.sources.readers import read_pairs
+from macaron_tf.errors import UserError
+from macaron_tf.layers.blocks import MacaronBlock
+from macaron_tf.models.catalog import build
+from tests.experiments.pretraining_toy import flags, toy_settings
+from tests.experiments.task_toys import validations
+from tests.export.serving_toys import ask_elsewhere
+
+PARTS = '''
+import dataclasses
+import random
+
+from macaron_tf.layers import Block, MacaronBlock as Ours
+from macaron_tf.layers.scheme import Mix
+from macaron_tf.objectives import MaskedLanguageObjective
+
+
+class MacaronBlock(Block):
+    """A name that the library has too: channels first, then tokens."""
+
+    scheme = (Mix("channels", step_size=0.5), Mix("tokens"))
+
+
+class Raises(Block):
+    scheme = (Mix("tokens"),)
+
+    def mix(self, x, context, state=None):
+        raise ValueError("two\\nlines")
+
+
+class Other:
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubled(MaskedLanguageObjective):
+    def __call__(self, network, batch, training):
+        sums = super().__call__(network, batch, training)
+        return {**sums, "loss_sum": 2 * sums["loss_sum"]}
+
+
+def documents(split):
+    draw = random.Random(1)
+    for letter in "abcdefghij" * 6:
+        yield "\\n".join(" ".join(letter * draw.randint(3, 8)) + " ." for _ in range(15))
+
+
+def pairs(split):
+    return [(f"{split} one", "eins"), ("two", "zwei")]
+
+
+def broken(split):
+    yield "text"
+    raise KeyError("no more")
+'''
+RECIPES = '''
+from experiments.recipes.bert import bert_tiny
+
+
+def mine():
+    """A BERT of the stranger's parts."""
+    block = ("block", "stranger.parts:MacaronBlock")
+    return bert_tiny().changed(
+        model_options=(block,),
+        objective="stranger.parts:Doubled",
+        corpus=dict(sources="python:stranger.parts:documents"),
+    )
+'''
+OWN = "stranger.parts:MacaronBlock"
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """The stranger's folder, in which commands run."""
+    package = tmp_path / "stranger"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "parts.py").write_text(PARTS)
+    (package / "needy.py").write_text("import not_installed_here\n")
+    (package / "broken.py").write_text("x = 1\nraise ValueError('half done')\n")
+    (tmp_path / "mine.py").write_text(RECIPES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # gets the working directory
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] in ("stranger", "mine")]:
+        del sys.modules[name]
+
+
+def settings(steps: int = 10) -> list[str]:
+    changes = [s for s in toy_settings("", steps) if not s.startswith("corpus.sources")]
+    changes += ["training.schedule=inverse_sqrt", "training.validate_every=10"]
+    return [*changes, "training.save_every_steps=10", "training.warmup_steps=5"]
+
+
+def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran):
+    train = ["train", "./mine.py", "run"]
+    ran(main, *train, *flags(settings(10)))
+    ran(main, "train", "--resume", "run", "--set", "training.max_steps=20")
+    assert [line["step"] for line in validations(outside / "run")] == [10, 20]
+    [last] = validations(outside / "run")[1:]
+    assert last["loss"] == pytest.approx(2 * last["nll"], rel=1e-4)  # the objective
+    run = PretrainingRun.open("run")
+    assert run.recipe.model_config().block == OWN  # the name is recorded
+    block = macaron_tf.load("run").network.encoder.stack.blocks[0]
+    assert (type(block).__module__, type(block).__name__) == ("stranger.parts", "MacaronBlock")
+    assert [operator for operator, _ in block.sublayers] == ["channels", "tokens"]
+    assert type(build("macaron_tiny").encoder.blocks[0]) is MacaronBlock  # ours stays ours
+    ran(main, "fill", "run", "a [MASK] a")
+
+    tune = ["max_length=16", "batch_size=16", "training.max_steps=4", "training.validate_every=4"]
+    source = f"tsv:{toy}/{{split}}.tsv"
+    ran(finetune, "train", "sst2", "tuned", "--init", "run", "--source", source, *flags(tune))
+    more = ["--resume", "tuned", "--set", "training.save_every_steps=2"]
+    assert "stopped after step 4: " in ran(finetune, "train", *more).out
+    assert export(["tuned", "served"]) == 0
+    texts = ["the film was good", "dull"]
+    expected = probabilities(FinetuningRun.open("tuned").predictor().of_texts(texts))
+    [answer] = ask_elsewhere(
+        outside, (str(outside / "served" / "1"), "serving_default", {"text": texts})
+    )
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+
+    # A fresh process finds the block by its name.
+    code = "import macaron_tf\n"
+    code += "print(type(macaron_tf.load('tuned').network.encoder.stack.blocks[0]))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "<class 'stranger.parts.MacaronBlock'>\n"
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("nowhere.parts:MacaronBlock", "nowhere.parts: there is no module 'nowhere': run the comm"),
+        ("stranger.none:MacaronBlock", "stranger.none: there is no module 'stranger.none'"),
+        ("stranger.parts:Nothing", "stranger.parts has MacaronBlock, Raises and no 'Nothing'"),
+        ("stranger.parts:Other", "stranger.parts:Other is no Block: name a subclass of macaron_tf"),
+        ("stranger.parts:documents", "is no Block"),
+        ("stranger.needy:X", "raised ModuleNotFoundError: No module named 'not_installed_here'"),
+        ("stranger.broken:X", "stranger.broken raised ValueError: half done .*broken.py, line 2"),
+        (":X", "'' is no name of a module"),
+        ("a b:X", "'a b' is no name of a module"),
+        ("stranger", "block='stranger' must be one of 'transformer'"),
+    ],
+)
+def test_a_block_that_cannot_be_had_is_a_sentence(block, message, outside, capsys):
+    arguments = ["train", "bert_tiny", "run", *flags([*settings(), f"model.block={block}"])]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and re.search(message, error), error
+    assert not (outside / "run").exists()
+
+
+def test_a_block_that_raises_at_work_is_a_sentence_too(outside, capsys):
+    changes = [
+        "model.block=stranger.parts:Raises",
+        "corpus.sources=python:stranger.parts:documents",
+    ]
+    assert main(["train", "bert_tiny", "run", *flags([*settings(), *changes])]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(r"parts.py, line 20 raised ValueError: .*two lines", error), error
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        (None, "./none.py", "there is no file none.py"),
+        ("def f(:", "./own.py", "own.py raised SyntaxError: .*own.py, line 1"),
+        ("import keras", "./own.py", "own.py has nothing of that kind: write ./own.py:NAME"),
+        (RECIPES + "def two(): pass", "./own.py", "own.py has mine, two: write ./own.py:NAME"),
+        (RECIPES + "def two(): pass", "./own.py:two", "returns a NoneType: let it return a Pre"),
+        ("def f(): return {}[1]", "./own.py", "./own.py raised KeyError: 1 .*own.py, line 1"),
+        ("def f(): return 1", "own:g", "own has f and no 'g'"),
+        ("from experiments.recipes.translation import demo", "./own.py:demo", "kind 'translation'"),
+        ("", "bert_tinny", "perhaps you meant 'bert_tiny'"),
+    ],
+)
+def test_a_recipe_that_cannot_be_had_is_a_sentence(text, name, message, outside, capsys):
+    if text is not None:
+        (outside / "own.py").write_text(text)
+    assert main(["train", name, "run"]) == 2
+    error = capsys.readouterr().err
+    sys.modules.pop("own", None)
+    assert error.count("\n") == 1 and re.search(message, error), error
+
+
+def test_blocks_of_ones_own_fit_decoders_too(outside):
+    recipe = registry.load("demo", TranslationRecipe, [f"model.block={OWN}"])
+    network = build(recipe.model, vocab_size=20, block=recipe.model_config().block)
+    assert type(network.decoder.blocks[0]).__module__ == "stranger.parts"
+
+
+def test_sources_of_ones_own(outside, capsys):
+    assert read_pairs("python:stranger.parts:pairs", "test", "en", "de")[0] == ("test one", "eins")
+    with pytest.raises(UserError, match="pair 1: .* must be two lines of text"):
+        read_pairs("python:stranger.parts:documents", "test", "en", "de")
+    changes = [*settings(), "corpus.sources=python:stranger.parts:broken"]
+    assert main(["train", "bert_tiny", "run", *flags(changes)]) == 2
+    assert "raised KeyError: 'no more'" in capsys.readouterr().err
+
+
+def test_a_preset_of_ones_own(outside, ran):
+    (outside / "mine.py").write_text(
+        "from experiments.finetune.run import preset\n\n"
+        "def slow(task):\n    return preset('bert', task).changed(epochs=9.0)\n"
+    )
+    out = ran(finetune, "settings", "rte", "epochs", "--preset", "./mine.py").out
+    assert "\nepochs=9.0\n" in f"\n{out}" and "passes over the training set" in out
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_printed_recipe_is_a_file_that_makes_it(name, tmp_path, ran):
+    recipe = registry.load(name)
+    (tmp_path / f"{name}.py").write_text(registry.source(name, recipe))
+    assert registry.load(f"{tmp_path}/{name}.py", type(recipe)) == recipe
+    del sys.modules[name]
+
+
+def test_settings_are_listed_with_their_meanings(ran):
+    out = ran(main, "settings", "bert_tiny", "--set", "model=bert_base").out
+    assert "model.hidden_dim=768\n    a whole number of at least 1: D.\n" in out
+    assert "training.max_steps=6000\n    a whole number of at least 1: updates" in out
+    found = ran(main, "settings", "bert_tiny", "patience").out
+    assert found.startswith("training.early_stopping_patience=None\n") and found.count("\n") == 2
