@@ -48,7 +48,10 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
             assert pending.result(60) == (200, {"outputs": [200_000]})
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
-        assert output == "['macaron_tf', 'macaron_tf.errors', 'macaron_tf.settings']\n"
+        assert (
+            output
+            == "['macaron_tf', 'macaron_tf.errors', 'macaron_tf.plug_ins', 'macaron_tf.settings']\n"
+        )
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
     finally:
