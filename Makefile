@@ -8,18 +8,20 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN := env TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python
 
-.PHONY: help setup demo test test-slow test-peers test-tpu tpu-check lint bench walk clean
+.PHONY: help setup demo test fuzz test-slow test-peers test-tpu tpu-check lint bench walk wheel clean
 
 help:
 	@echo "make demo       train a small Macaron translator, score, export and serve it (10 minutes)"
 	@echo "make test       lint and the tests (minutes)"
 	@echo "make test-slow  the slow tests alone"
+	@echo "make fuzz       hostile settings, flags, folders, requests (an hour; SEED=1 MINUTES=60)"
 	@echo "make test-peers parity with Hugging Face in PyTorch (installs it into .venv-peers)"
 	@echo "make bench      short forms of all benchmarks, against their peers (installs PyTorch into"
 	@echo "                .venv-peers; a quarter of an hour or so)"
 	@echo "make tpu-check  are the base and large recipes fit for a TPU? (compiler into .venv-tpu; an hour)"
 	@echo "make test-tpu   the tests of that check with the TPU's compiler"
 	@echo "make walk       every command of the pages on real data, a few updates each (an hour; DATA=DIR)"
+	@echo "make wheel      the package, in dist/"
 	@echo "make clean      remove .venv and runs/"
 
 setup: $(STAMP)
@@ -42,8 +44,14 @@ lint: $(STAMP)
 	@$(BIN)/lint-imports
 
 test: $(STAMP) lint
-	@$(RUN) -m pytest -n 2 --dist loadfile
+	@$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 	@$(RUN) -m pytest -m service tests/data/test_service.py tests/experiments/test_data_service.py
+
+# Other cases than those of `make test`; stops at a finding, whose case becomes one of `@example`.
+SEED ?= 1
+MINUTES ?= 60
+fuzz: $(STAMP)
+	@$(RUN) -m tests.fuzz --seed $(SEED) --minutes $(MINUTES)
 
 test-slow: $(STAMP)
 	@$(RUN) -m pytest -m slow
@@ -101,5 +109,8 @@ DATA ?= ../shared/data/tfds
 walk: $(STAMP)
 	@$(RUN) -m tests.walk $(DATA) runs/walk
 
+wheel: $(STAMP)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) runs
+	rm -rf $(VENV) $(PEERS) $(JOEY) $(TPU) runs build dist

@@ -2,3 +2,10 @@
 
 Every function refuses bad input with a `UserError`: one sentence, and nothing is left behind.
 """
+
+import sys
+
+from macaron_tf.program import interruptible
+
+if sys.argv[:1] == ["-m"]:  # `python -m` looks its module up: this process is a command's
+    interruptible()

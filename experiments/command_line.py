@@ -6,15 +6,17 @@ imported: `--help` answers without TensorFlow.
 
 import argparse
 import contextlib
-import math
 import pkgutil
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.command_names import as_typed
+from macaron_tf.errors import UserError
+from macaron_tf.program import exit_on_user_error
 
-Part = Callable[[argparse.ArgumentParser], object]
+# Adds arguments to a parser, and returns them where others want to know them.
+Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
 # Name, help, `module:function` that gets the parsed options, arguments.
 Command = tuple[str, str, str, tuple[Part, ...]]
 
@@ -22,32 +24,51 @@ Command = tuple[str, str, str, tuple[Part, ...]]
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
 
-def program(module: str, text: str, *commands: Command, forms: str = "") -> Callable[..., int]:
+class Parser(argparse.ArgumentParser):
+    """A parser that keeps the lines of its text, and writes commands as the user typed this one."""
+
+    def __init__(self, *, prog: str = "", **options):
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=as_typed(prog), formatter_class=layout, **options)
+
+    def format_help(self) -> str:
+        """The help, see `as_typed`."""
+        return as_typed(super().format_help())
+
+
+def program(
+    module: str, text: str, *commands: Command, forms: str = "", default: str | None = None
+) -> Callable[..., int]:
     """The `main` of `python -m MODULE COMMAND`.
 
     Args:
         text: the help, examples included.
         forms: the last part of every help, such as the forms of sources.
+        default: the command of words that begin with none.
     """
-    parser, layout = _parser(module, text, forms)
+    parser = _parser(module, text, forms)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
     for name, help_, run, parts in commands:
-        _fill(add(name, help=help_, description=help_, **layout), run, parts)
-    return _main(parser)
+        _fill(add(name, help=help_, description=help_, epilog=forms), run, parts)
+    known = {"-h", "--help", *(name for name, *_ in commands)}
+
+    def completed(words: list[str]) -> list[str]:
+        return words if not default or not words or words[0] in known else [default, *words]
+
+    return _main(parser, completed)
 
 
 def single_program(
     module: str, text: str, run: str, *parts: Part, forms: str = ""
 ) -> Callable[..., int]:
     """The `main` of `python -m MODULE`, which has no sub-commands; see `program`."""
-    parser, _ = _parser(module, text, forms)
+    parser = _parser(module, text, forms)
     _fill(parser, run, parts)
     return _main(parser)
 
 
-def _parser(module: str, text: str, forms: str) -> tuple[argparse.ArgumentParser, dict]:
-    layout = dict(epilog=forms, formatter_class=argparse.RawDescriptionHelpFormatter)
-    return argparse.ArgumentParser(prog=f"python -m {module}", description=text, **layout), layout
+def _parser(module: str, text: str, forms: str) -> Parser:
+    return Parser(prog=f"python -m {module}", description=text, epilog=forms)
 
 
 def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) -> None:
@@ -55,7 +76,9 @@ def _fill(parser: argparse.ArgumentParser, run: str, parts: tuple[Part, ...]) ->
     together(*parts)(parser)
 
 
-def _main(parser: argparse.ArgumentParser) -> Callable[..., int]:
+def _main(
+    parser: argparse.ArgumentParser, completed: Callable[[list[str]], list[str]] = list
+) -> Callable[..., int]:
     @exit_on_user_error
     def main(arguments: list[str] | None = None) -> int | None:
         """Runs the command; see `--help`.
@@ -63,18 +86,25 @@ def _main(parser: argparse.ArgumentParser) -> Callable[..., int]:
         Its options are the parsed arguments, `arguments`, the words given, `tfds` of a command
         with `TFDS`, and `devices`, the `tf.distribute.Strategy` of a command with `DEVICES`.
         """
-        options = parser.parse_args(arguments)
-        options.arguments = sys.argv[1:] if arguments is None else arguments
+        words = sys.argv[1:] if arguments is None else arguments
+        options = parser.parse_args(completed(words))
+        options.arguments = words
         if options.starts:
             _check_start(options)
         if options.uses_tfds:
+            from experiments.run import kept_data_dir
             from macaron_tf.data.sources.tfds import Tfds
 
+            if options.data_dir is None and "run" in options:
+                options.data_dir = kept_data_dir(options.run)
             options.tfds = Tfds(options.data_dir, options.download)
         if options.uses_devices:
             from macaron_tf.distribution import make_strategy
+            from macaron_tf.distribution.memory import limit_memory
 
             options.devices = make_strategy(options.strategy, options.tpu, options.replicas)
+            if arguments is None:
+                limit_memory()
         return pkgutil.resolve_name(options.function)(options)
 
     return main
@@ -82,14 +112,15 @@ def _main(parser: argparse.ArgumentParser) -> Callable[..., int]:
 
 def _check_start(options: argparse.Namespace) -> None:
     """Puts the folder of `--resume` in the place of RUN; see `unless_resumed`."""
-    missing = [name for name in options.starts if vars(options)[name] is None]
-    given = [name for name in options.starts if name not in missing]
+    names = {action.dest: (action.option_strings or [action.dest])[0] for action in options.starts}
+    given = [name for dest, name in names.items() if vars(options)[dest] is not None]
+    missing = [names[dest] for dest in options.needed if vars(options)[dest] is None]
     if options.resume is None:
         if missing:
             needed = ", ".join(missing)
             options.parser.error(f"the following arguments are required: {needed}; or --resume RUN")
     elif given:
-        options.parser.error(f"--resume: leave out {', '.join(given)}, which the run has kept")
+        raise UserError(f"--resume: leave out {', '.join(given)}, which the run has kept")
     else:
         options.run = options.resume
 
@@ -108,7 +139,7 @@ def argument(form: str, text: str, **options) -> Part:
     """
     name, _, value = form.partition(" ")
     options |= {"metavar": value} if value else {}
-    return lambda parser: parser.add_argument(name, help=text, **options)
+    return lambda parser: [parser.add_argument(name, help=text, **options)]
 
 
 def switch(name: str, text: str) -> Part:
@@ -121,25 +152,26 @@ def yes_or_no(name: str, text: str) -> Part:
     return argument(name, text, action=argparse.BooleanOptionalAction, default=None)
 
 
-def number(form: str, text: str, default: float | None = None, kind: type = int, **options) -> Part:
-    """A flag that takes a number."""
-    return argument(form, text, type=kind, default=default, **options)
-
-
-def count(form: str, text: str, default=None, least=1, below=math.inf, **options) -> Part:
+def count(form: str, text: str, default=None, least=1, below=None, **options) -> Part:
     """A flag that takes a number within a range; others are refused in a sentence.
 
     Args:
-        least, below: the range. An int for `least` takes whole numbers only.
+        least, below: the range. An int for `least` takes whole numbers only; None = what
+            TensorFlow's int32 and float32 can hold.
     """
     kind, name = type(least), form.partition(" ")[0]
-    span = f"{least:g} or more" if below == math.inf else f"{least:g} to below {below:g}"
+    if below is None:
+        span = f"{least:g} or more"
+    else:
+        span = f"{least} to {below - 1}" if kind is int else f"{least:g} to below {below}"
+    below = below or (2**31 if kind is int else 3.4e38)
 
     def checked(given: str) -> float:
         with contextlib.suppress(ValueError):
             if (kind is float or re.fullmatch("-?[0-9]+", given)) and least <= kind(given) < below:
                 return kind(given)
-        raise UserError(f"{name} {given}: give a {'whole ' * (kind is int)}number of {span}")
+        shown = given if len(given) < 40 else f"{given[:40]}..."
+        raise UserError(f"{name} {shown}: give a {'whole ' * (kind is int)}number of {span}")
 
     return argument(form, text, type=checked, default=default, **options)
 
@@ -147,11 +179,7 @@ def count(form: str, text: str, default=None, least=1, below=math.inf, **options
 def together(*parts: Part) -> Part:
     """Several parts as one."""
 
-    def add(parser: argparse.ArgumentParser) -> None:
-        for part in parts:
-            part(parser)
-
-    return add
+    return lambda parser: [action for part in parts for action in part(parser) or ()]
 
 
 def group(title: str, *parts: Part, text: str | None = None) -> Part:
@@ -175,12 +203,15 @@ def unless_resumed(*parts: Part) -> Part:
     """The arguments that a training starts from, or `--resume RUN`, which knows them."""
 
     def add(parser: argparse.ArgumentParser) -> None:
-        starts = [part(parser) for part in parts]
+        starts = together(*parts)(parser)
+        needed = [action.dest for action in starts if action.required]
         for action in starts:
-            action.required, action.nargs = False, None if action.option_strings else "?"
+            action.required = False
+            if not action.option_strings:
+                action.nargs = "?"
         text = "go on with a run, by the recipe that it keeps, and nothing else of these"
         parser.add_argument("--resume", metavar="RUN", help=text)
-        parser.set_defaults(parser=parser, starts=tuple(action.dest for action in starts))
+        parser.set_defaults(parser=parser, starts=starts, needed=needed)
 
     return add
 
@@ -190,9 +221,9 @@ def recipe(examples: str) -> Part:
     return together(RECIPE, TFDS, settings(examples))
 
 
-def recipe_to_train(examples: str) -> Part:
-    """The arguments RECIPE and RUN, or `--resume RUN`; and as `recipe`."""
-    return together(unless_resumed(RECIPE, RUN_TO_TRAIN), TFDS, settings(examples))
+def recipe_to_train(examples: str, *more: Part) -> Part:
+    """The arguments RECIPE, RUN and `more`, or `--resume RUN`; and as `recipe`."""
+    return together(unless_resumed(RECIPE, RUN_TO_TRAIN, *more), TFDS, settings(examples))
 
 
 def recipes(kind: str) -> Command:
@@ -208,14 +239,21 @@ def recipes(kind: str) -> Command:
 
 def settings_of(kind: str) -> Command:
     """The command `settings RECIPE [WORD ...]`, of the recipes of a class, `module:class`."""
+    start = argument("recipe", "as for `train`")
+    run = "experiments.registry:run_settings"
+    return settings_by(run, start, lambda parser: parser.set_defaults(kind=kind))
+
+
+def settings_by(run: str, start: Part, *parts: Part) -> Command:
+    """The command `settings`, whose recipe a function makes of `start` and other arguments."""
     return command(
         "settings",
         "every setting of a recipe: its path and value, its range and its meaning",
-        "experiments.registry:run_settings",
-        argument("recipe", "as for `train`"),
-        argument("words", "settings with one of these words only", nargs="*"),
+        run,
+        start,
+        argument("words WORD", "settings with one of these words only", nargs="*"),
         settings("model=NAME, for the settings of another model"),
-        lambda parser: parser.set_defaults(kind=kind),
+        *parts,
     )
 
 
@@ -239,10 +277,10 @@ RECIPE = argument(
     "name of a recipe, which `recipes` lists; or a function of your own that makes one: "
     "FILE.py[:NAME] or package.module:NAME",
 )
-DATA_DIR = argument("--data-dir DIR", "TensorFlow Datasets' folder")
+DATA_DIR = argument("--data-dir DIR", "TensorFlow Datasets' folder; a run keeps it")
 STUDY = together(
     argument("out", "folder of runs and results"),
-    number("--seeds N", "default 1 2 3", [1, 2, 3], nargs="+"),
+    count("--seeds N", "default 1 2 3", [1, 2, 3], least=0, nargs="+"),
 )
 TFDS = together(
     DATA_DIR,
@@ -265,9 +303,9 @@ INIT_NONE = together(
     LOWER_CASE,
 )
 DRAWING = together(
-    number("--top-k K", "of the K likeliest", 0),
-    number("--top-p P", "of the likeliest that make up P", 1.0, float),
-    number("--seed", "same seed, same draws (default 1)", 1),
+    count("--top-k K", "of the K likeliest", 0, least=0),
+    count("--top-p P", "of the likeliest that make up P", 1.0, least=0.0),
+    count("--seed", "same seed, same draws (default 1)", 1, least=0),
 )
 DEVICES = together(
     group(
@@ -278,7 +316,7 @@ DEVICES = together(
             "TF_CONFIG names; by default the first GPU, or the CPU without one",
             choices=STRATEGIES,
         ),
-        number(
+        count(
             "--replicas N", "with mirrored: N devices; without a GPU N parts of the CPU (default 2)"
         ),
         argument("--tpu NAME", "with tpu: its name, or local on a TPU VM (default local)"),

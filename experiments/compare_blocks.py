@@ -1,29 +1,34 @@
 """Two blocks at equal parameters and an equal budget of updates: the paper's table 1 in small.
 
     python -m experiments.compare_blocks --data-dir DIR
+    python -m experiments.compare_blocks --data-dir DIR --name multi30k_schemes \\
+        --schemes 'channels/2, tokens, channels/2' 'channels width 1/2, tokens, channels width 1/2'
 
-trains a recipe with each block and each seed (about 15 minutes a run on two cores), averages the
-last checkpoints, translates the validation split with the recipe's beam search, and writes
-experiments/results/NAME.md, .json and .png: BLEU by seed, mean and standard deviation, and a
-paired bootstrap for each seed. Runs that are complete are not trained again; a run of other
-settings in the same folder is refused.
+trains a recipe with each block, or its own block with each scheme, and each seed (about 15 minutes
+a run on two cores), averages the last checkpoints, translates the validation split with the
+recipe's beam search, and writes experiments/results/NAME.md, .json and .png: BLEU by seed, mean and
+standard deviation, and a paired bootstrap for each seed. Runs that are complete are not trained
+again; a run of other settings in the same folder is refused. The second scheme gets the
+`feed_forward_dim` at which its model has as many parameters as the first one's.
 """
 
 import argparse
 import dataclasses
 import json
 import pathlib
+import re
 
 from experiments import command_line as cli
 from experiments import registry, studies
 from experiments.translate.run import TranslationRecipe
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric, paired_bootstrap
+from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 
 # Settings that have options of their own; --set of one would belie the table.
-_OWN = ("model=", "training.seed=", "training.max_steps=", "training.warmup_steps=")
+_OWN = ("training.seed=", "training.max_steps=", "training.warmup_steps=")
 _BLOCKS = ("macaron", "transformer")
 _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 
@@ -31,23 +36,29 @@ _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 def run(options: argparse.Namespace) -> None:
     """Trains missing runs, then writes the table and the figure."""
     for setting in options.set:
-        if setting.startswith(_OWN):
-            raise UserError(f"--set {setting}: give --blocks, --seeds, --steps or --warmup instead")
-    size = registry.load(options.recipe, TranslationRecipe).model.rpartition("_")[2]
-    rows = []
+        if setting.startswith((*_OWN, "model=", "model.scheme=")):
+            raise UserError(
+                f"--set {setting}: give --blocks, --schemes, --seeds, --steps or --warmup instead"
+            )
+    compared, rows = _compared(options), []
     for seed in options.seeds:
-        for block in options.blocks:
-            run = pathlib.Path(options.runs) / f"{block}-{seed}"
-            values = (f"{block}_{size}", seed, options.steps, options.warmup)
+        for block, chosen in compared.items():
+            run = pathlib.Path(options.runs) / f"{re.sub('[^a-z0-9_]+', '-', block)}-{seed}"
+            values = (seed, options.steps, options.warmup)
             settings = [f"{name}{value}" for name, value in zip(_OWN, values, strict=True)]
-            row = _train_and_score(options, run, [*settings, *options.set])
+            row = _train_and_score(options, run, [*settings, *chosen])
             rows.append({"block": block, "seed": seed, **row})
     out = pathlib.Path(options.results)
     tests = [_bootstrap(pair, seed) for seed, pair in studies.grouped(rows, "seed").items()]
     kept = [{k: v for k, v in row.items() if k not in _TEXT} for row in rows]
-    first, second = options.blocks
+    first, second = compared
     title = f"{first} against {second}: {options.recipe}, {options.steps:,} updates a run"
-    lines = _report(kept, tests, options.blocks)
+    lines = _report(kept, tests, [first, second])
+    if options.schemes:
+        lines += [
+            "",
+            *(f"- {block}: {chosen[-1]}" for block, chosen in compared.items()),
+        ]
     record = {"rows": kept, "bootstrap": tests}
     studies.write(out, options.name, "compare_blocks", options, title, lines, **record)
     panels = {
@@ -55,6 +66,53 @@ def run(options: argparse.Namespace) -> None:
         for metric, label in (("loss", "loss (smoothed, nats a token)"), ("bleu", "greedy BLEU"))
     }
     studies.mean_curves(panels, out / f"{options.name}.png", "updates", "validation")
+
+
+def _compared(options: argparse.Namespace) -> dict[str, list[str]]:
+    """The settings of the two blocks or schemes, by name; a scheme's last is its width."""
+    if not options.schemes:
+        size = registry.load(options.recipe, TranslationRecipe).model.rpartition("_")[2]
+        blocks = options.blocks or _BLOCKS
+        if len(set(blocks)) < 2:
+            raise UserError(f"--blocks: give two different blocks, not {blocks[0]} twice")
+        return {block: [f"model={block}_{size}", *options.set] for block in blocks}
+    if options.blocks:
+        raise UserError("--blocks and --schemes: give one of them")
+    first, second = options.schemes
+    configs = []
+    for scheme in options.schemes:
+        settings = [*options.set, f"model.scheme={scheme}"]
+        recipe = registry.load(options.recipe, TranslationRecipe, settings)
+        configs.append(recipe.model_config())
+    if configs[0].splittings == configs[1].splittings:
+        raise UserError(f"--schemes: {second!r} spells the same operators as {first!r}")
+    widths = (configs[0].feed_forward_dim, _equal_width(*configs))
+    return {
+        scheme: [*options.set, f"model.scheme={scheme}", f"model.feed_forward_dim={width}"]
+        for scheme, width in zip(options.schemes, widths, strict=True)
+    }
+
+
+def _equal_width(one: EncoderDecoderConfig, other: EncoderDecoderConfig) -> int:
+    """The `feed_forward_dim` of another scheme at which it has the parameters of the first one."""
+
+    def count(config: EncoderDecoderConfig, factor: int = 1) -> int:
+        width = factor * config.feed_forward_dim
+        network = EncoderDecoder(dataclasses.replace(config, feed_forward_dim=width))
+        network.build()
+        return network.count_params()
+
+    # Parameters are linear in the width.
+    width, missing = other.feed_forward_dim, count(one) - count(other)
+    slope = (count(other, 2) - count(other)) / width
+    if missing and slope:
+        width = round(width + missing / slope)
+    if width < 1 or (missing and not slope):
+        raise UserError(
+            f"--schemes: no feed_forward_dim gives {other.scheme!r} as many parameters as "
+            f"{one.scheme!r} has: give the first one a larger model.feed_forward_dim"
+        )
+    return width
 
 
 def _train_and_score(options: argparse.Namespace, run: pathlib.Path, settings: list[str]) -> dict:
@@ -132,10 +190,11 @@ main = cli.single_program(
     __doc__,
     "experiments.compare_blocks:run",
     cli.argument("--recipe", "default %(default)s", default="multi30k_macaron_tiny"),
-    cli.argument("--blocks BLOCK", "default macaron transformer", nargs=2, default=_BLOCKS),
-    cli.number("--seeds N", "default 1 2 3", [1, 2, 3], nargs="+"),
-    cli.number("--steps N", "updates a run (default %(default)s)", 1500),
-    cli.number("--warmup N", "of them warm-up (default %(default)s)", 400),
+    cli.argument("--blocks BLOCK", "default macaron transformer", nargs=2),
+    cli.argument("--schemes SCHEME", "two schemes of the recipe's block instead", nargs=2),
+    cli.count("--seeds N", "default 1 2 3", [1, 2, 3], least=0, nargs="+"),
+    cli.count("--steps N", "updates a run (default %(default)s)", 1500),
+    cli.count("--warmup N", "of them warm-up (default %(default)s)", 400, least=0),
     cli.DATA_DIR,
     cli.argument("--runs DIR", "of the trainings (default %(default)s)", default="runs/blocks"),
     cli.argument("--results DIR", "of the table (%(default)s)", default="experiments/results"),

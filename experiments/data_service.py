@@ -32,11 +32,10 @@ def _check_port(port: int) -> None:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
-    except (OSError, OverflowError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or "no such port"
+    except OSError as error:
         raise UserError(
-            f"cannot listen on port {port} ({reason}): give another --port, from 1024 to 65534, "
-            "that is free, and so is the one after it"
+            f"cannot listen on port {port} ({error.strerror}): give another --port, from 1024 to "
+            "65534, that is free, and so is the one after it"
         ) from error
 
 
@@ -71,7 +70,12 @@ main = cli.single_program(
     "experiments.data_service",
     __doc__,
     "experiments.data_service:serve",
-    cli.number("--port PORT", "for requests; batches are sent from PORT + 1 (default 5050)", 5050),
+    cli.count(
+        "--port PORT",
+        "for requests; batches are sent from PORT + 1 (default 5050)",
+        5050,
+        below=65535,
+    ),
     cli.argument(
         "--host NAME",
         "name or address of this machine for trainings (default %(default)s)",

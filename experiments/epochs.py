@@ -17,7 +17,6 @@ from experiments.train_run import RunData, train_run
 from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.distribution.replicas import ReplicaMap
-from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Dropout
 from macaron_tf.training import TrainingResult
@@ -52,6 +51,8 @@ class EpochRecipe(Recipe):
         "warmup_fraction",
         "validate_epochs",
     )
+
+    by_argument: typing.ClassVar = {"task": "TASK", "init": "--init", "source": "--source"}
 
     task: str
     source: str | None
@@ -108,14 +109,6 @@ def fine_tuning(learning_rate: float, best_metric: str) -> TrainingConfig:
         best_metric=best_metric,
         keep_last=1,  # a checkpoint is 3 times the model; the best one is kept besides
     )
-
-
-def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
-    """Refuses a `--set` of a setting that has an argument: `options`, by the setting's path."""
-    for setting in settings:
-        name = setting.partition("=")[0]
-        if name in options:
-            raise UserError(f"--set {setting}: give {options[name]} instead")
 
 
 def example_batches(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from macaron_tf.io import paths as storage
+from macaron_tf.program import decoded
 
 CHUNK = 256  # greatest number of lines answered together
 
@@ -15,11 +16,14 @@ CHUNK = 256  # greatest number of lines answered together
 def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
     """Chunks of at most `most` lines, passed on as they arrive: a slow writer need not wait."""
     waiting: queue.Queue = queue.Queue(maxsize=4 * most)
-    end = object()
+    end: list[Exception] = []  # the error of reading, if there was one
 
     def read():
-        for line in lines:
-            waiting.put(line)
+        try:
+            for line in lines:
+                waiting.put(line)
+        except Exception as error:
+            end.append(error)
         waiting.put(end)
 
     threading.Thread(target=read, daemon=True).start()
@@ -36,16 +40,9 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
             yield chunk
             chunk = []
         if line is end:
+            if end:
+                raise end[0]
             return
-
-
-def decoded(lines: BinaryIO) -> Iterator[str]:
-    """Decodes UTF-8 lines. Only a newline ends a line: other breaks would shift the order."""
-    for number, line in enumerate(lines, 1):
-        text = line.decode("utf-8", errors="replace")
-        if "�" in text and b"\xef\xbf\xbd" not in line:
-            print(f"warning: line {number} is not UTF-8: bad bytes replaced", file=sys.stderr)
-        yield text.rstrip("\r\n")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import json
 import typing
 from collections.abc import Iterable, Iterator
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, nearest
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.objectives import Objective
 from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
@@ -43,10 +43,11 @@ class Recipe(Settings):
     # Name of the kind in a run's recipe.json, and the command that runs it.
     kind: typing.ClassVar[str] = ""
     command: typing.ClassVar[str] = ""
-    # The command's arguments from nothing to a trained run, {name} being the recipe's.
-    steps: typing.ClassVar[tuple[str, ...]] = ()
     # Settings, or beginnings of their paths that end in a dot, that a resumed run may change.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
+
+    # Settings that an argument of the command decides, with its name.
+    by_argument: typing.ClassVar[dict[str, str]] = {}
 
     model: str
     training: TrainingConfig
@@ -123,7 +124,8 @@ class Recipe(Settings):
             if old.get(name) != new.get(name) and (slope or not allowed):
                 raise UserError(
                     f"{where} was trained with {name}={old.get(name)!r}, not {new.get(name)!r}: "
-                    "choose another folder, or give the recipe and settings it was started with"
+                    "choose another folder, or give the recipe and settings it was started with, "
+                    "as --resume does"
                 )
 
     def to_json(self) -> str:
@@ -154,7 +156,9 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
     raise UserError(f"{where} is the recipe of a {kind} run, not of a {recipe_class.kind} one")
 
 
-def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+def override(
+    recipe: Recipe, settings: Iterable[str], begun: TrainingConfig | None = None
+) -> Recipe:
     """The recipe with settings replaced, each given as `path=value`.
 
     Settings take effect together: fewer steps and a shorter warm-up may come in either order.
@@ -162,8 +166,10 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     Args:
         settings: such as `training.max_steps=500`, `data.source=tsv:pairs.tsv`,
             `model.dropout=0.2` (a field of the model's configuration) or `model=macaron_small`.
+        begun: of the run that is to go on, which keeps its warm-up, see `Run.begun`.
     """
-    options, values, paths = {}, {}, []
+    options, values, paths, settings = {}, {}, [], tuple(settings)
+    refuse_given(settings, recipe.by_argument)
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
@@ -177,8 +183,13 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
                 part = part.setdefault(parent, {})
             part[name] = value
             paths.append(path)
-    _shorten_warmup(recipe.training, values.get("training", {}))
-    recipe = _changed(recipe, values)
+    training = values.get("training", {})
+    if "warmup_steps" not in training:
+        steps = training.get("max_steps", recipe.training.max_steps)
+        training["warmup_steps"] = _warm_up(recipe.training, steps)
+        if begun and _warm_up(recipe.training, begun.max_steps) == begun.warmup_steps:
+            training["warmup_steps"] = begun.warmup_steps
+    recipe = _changed(recipe, {**values, "training": training})
     if options:
         chosen = dict(recipe.model_options)
         for name, text in options.items():
@@ -191,16 +202,24 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     return recipe
 
 
-def _shorten_warmup(training: TrainingConfig, changes: dict[str, typing.Any]) -> None:
-    """Keeps the warm-up's share of the updates where it would take more than half of fewer ones.
+def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
+    """Refuses a `--set` of a setting that has an argument: `options`, by the setting's path."""
+    for setting in settings:
+        name = setting.partition("=")[0]
+        if name in options:
+            raise UserError(f"--set {setting}: give {options[name]} instead")
 
-    Only in schedules that end with the run, which cannot be lengthened later.
+
+def _warm_up(training: TrainingConfig, steps: int) -> int:
+    """The warm-up of a run of so many updates: its share, where all would take more than half.
+
+    T5's, from 0.01 to 0.01, is none: it says where the rate begins to fall.
     """
-    steps, schedule = changes.get("max_steps"), changes.get("schedule", training.schedule)
-    if "warmup_steps" in changes or steps is None or schedule not in ENDING_SCHEDULES:
-        return
-    if 2 * training.warmup_steps > steps and steps < training.max_steps:
-        changes["warmup_steps"] = training.warmup_steps * steps // training.max_steps
+    whole, level = training.warmup_steps, training.warmup_start >= training.learning_rate
+    if level and training.schedule not in ENDING_SCHEDULES:
+        return whole
+    short = steps < training.max_steps and 2 * whole > steps
+    return whole * steps // training.max_steps if short else whole
 
 
 def _changed(node, values: dict[str, typing.Any]):
@@ -227,12 +246,6 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
     for name, value, _ in items:
         if dataclasses.is_dataclass(value):
             yield from _leaves(value, f"{name}.")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the known one that is most like it, or ""."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"; perhaps you meant {close[0]!r}" if close else ""
 
 
 def _nearest_path(recipe: Recipe, path: str) -> str:

@@ -10,9 +10,10 @@ import pkgutil
 import textwrap
 from collections.abc import Callable, Iterable
 
-from experiments.recipe import Recipe, nearest, override, settings_of
+from experiments.recipe import Recipe, override, settings_of
 from experiments.run import Run
-from macaron_tf.errors import UserError
+from macaron_tf.command_names import as_typed
+from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import called, find, is_place
 
 # Imported by its name, since recipes import the commands, and the commands this module.
@@ -54,8 +55,10 @@ def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
         run: class of the run.
     """
     if options.resume is None:
-        return load(options.recipe, run.recipe_class, options.set)
-    return override(run.open(options.resume).recipe, options.set)
+        recipe = load(options.recipe, run.recipe_class)
+    else:
+        recipe = run.open(options.resume).recipe
+    return override(recipe, options.set, run.begun(options.run))
 
 
 def made(name: str, kind: type[Recipe], makers: dict[str, Callable], *arguments) -> Recipe:
@@ -145,7 +148,7 @@ def run(options: argparse.Namespace) -> None:
         for each in names(kind):
             print(f"{each:28} {documentation(each)[0].splitlines()[0]}")
         return
-    print(source(name, load(name, kind)), end="")
+    print(as_typed(source(name, load(name, kind))), end="")
 
 
 def run_settings(options: argparse.Namespace) -> None:

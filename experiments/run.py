@@ -25,17 +25,25 @@ from etils import epath
 
 from experiments.recipe import Recipe, recipe_from_json
 from macaron_tf.data.sources.names import Source
+from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import find_checkpoint, is_saved
+from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.state import load_network
 from macaron_tf.training.updates import FirstStage
+
+_DATA_DIR = "data_dir"
+_HASH = "vocabulary"  # of the ids that the fingerprint is of
 
 
 @dataclasses.dataclass(frozen=True)
 class Run(abc.ABC):
     """A finished or running training: its folder, recipe and vocabulary.
+
+    A training that is given TensorFlow Datasets' folder, `data_dir`, keeps it in data.json, where
+    `kept_data_dir` finds it.
 
     A command's own subclass names the classes of its recipes and of its vocabulary (None = it has
     none), and builds the network.
@@ -47,15 +55,25 @@ class Run(abc.ABC):
     path: epath.Path
     recipe: Recipe
     vocabulary: typing.Any
+    data_dir: str | os.PathLike | None = dataclasses.field(default=None, kw_only=True)
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> typing.Self:
         """Reads a run's recipe and vocabulary from its folder, `gs://` included."""
         path = storage.as_path(path)
-        text = _recipe_text(path, f"`{cls.recipe_class.command} train`")
-        recipe = recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"))
-        kind = cls.vocabulary_class
+        recipe, kind = cls._recipe(path), cls.vocabulary_class
         return cls(path, recipe, kind and kind.load(path / "vocabulary"))
+
+    @classmethod
+    def begun(cls, path: str | os.PathLike) -> TrainingConfig | None:
+        """The settings of training of the run in a folder; None = no run yet."""
+        file = storage.as_path(path) / "recipe.json"
+        return cls._recipe(file.parent).training if file.exists() else None
+
+    @classmethod
+    def _recipe(cls, path: epath.Path) -> Recipe:
+        text = _recipe_text(path, f"`{cls.recipe_class.command} train`")
+        return recipe_from_json(cls.recipe_class, text, str(path / "recipe.json"))
 
     @classmethod
     def resume(cls, path: epath.Path, recipe: Recipe) -> typing.Self | None:
@@ -102,14 +120,19 @@ class Run(abc.ABC):
              "usage": {...}}              see `Recipe.usage`
 
         Args:
-            fingerprint: SHA-256 of the training data; "" = no data.json.
+            fingerprint: SHA-256 of the training data; "" = none, which is not compared.
             counts: sizes and places to record beside it.
         """
         folder = None
         if self.vocabulary is not None:
             folder = "vocabulary"
             self.vocabulary.save(self.path / folder)
-        if fingerprint:
+        if fingerprint or self.data_dir is not None:
+            if self.data_dir is not None:
+                folder_of_sets = storage.as_path(self.data_dir).expanduser().absolute()
+                counts = {**counts, _DATA_DIR: str(folder_of_sets)}
+            if self.vocabulary is not None:
+                counts = {**counts, _HASH: self.vocabulary.hash}
             write_json(self.path / "data.json", {"sha256": fingerprint, **counts})
         model = {
             "kind": self.recipe.kind,
@@ -124,7 +147,13 @@ class Run(abc.ABC):
 
     def check_data(self, fingerprint: str) -> None:
         """Refuses to continue the run on data of another fingerprint."""
-        if self.data_record()["sha256"] != fingerprint:
+        record = self.data_record()
+        if record["sha256"] != fingerprint:
+            if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
+                raise UserError(
+                    f"{self.path / 'vocabulary'} is not the vocabulary that the run was trained "
+                    "with: restore it, or start another run"
+                )
             raise UserError(
                 f"the training text is not what {self.path} was trained on: restore the text, "
                 "or start another run"
@@ -147,7 +176,8 @@ class Run(abc.ABC):
 
     def load_network(self, checkpoint: os.PathLike | str | None = None) -> keras.Model:
         """The network with the weights of a checkpoint, given by path or name."""
-        network = self.build_network()
+        with refuse_oversize(str(self.path)):
+            network = self.build_network()
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
         load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network
@@ -166,6 +196,14 @@ def _recipe_text(path: epath.Path, writer: str) -> str:
         raise UserError(
             f"{path} is not a run: cannot read {file}; give the folder that {writer} wrote"
         ) from error
+
+
+def kept_data_dir(path: str | os.PathLike) -> str | None:
+    """TensorFlow Datasets' folder that a run was trained with; None where it is not known."""
+    try:
+        return json.loads((storage.as_path(path) / "data.json").read_bytes())[_DATA_DIR]
+    except (*storage.FILE_ERRORS, ValueError, LookupError, TypeError):
+        return None
 
 
 def read_kind(path: str | os.PathLike) -> str:

@@ -9,8 +9,11 @@ import tensorflow as tf
 
 from experiments.recipe import Recipe
 from experiments.run import Run
+from macaron_tf.command_names import as_typed
 from macaron_tf.data.translation import TranslationData
 from macaron_tf.distribution import is_tpu
+from macaron_tf.distribution.memory import refuse_oversize
+from macaron_tf.errors import out_of_memory
 from macaron_tf.io.paths import as_path
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import FitModel, TrainingResult, build_fit_model, train
@@ -62,7 +65,7 @@ def train_run(
     """
     recipe, vocabulary_hash = run.recipe, ""
     strategy = strategy or tf.distribute.get_strategy()
-    earlier = run.resume(run.path, recipe)
+    new, earlier = not run.path.exists(), run.resume(run.path, recipe)
     if run.vocabulary is not None:
         vocabulary_hash = run.vocabulary.hash
         if earlier:
@@ -72,7 +75,9 @@ def train_run(
     # Weights, dropout, the order of batches and masks follow from this seed.
     keras.utils.set_random_seed(recipe.training.seed)
     with strategy.scope():
-        network = run.build_network()
+        copies = 4 if recipe.training.optimizer == "adam" else 2  # with gradients and moments
+        with refuse_oversize(recipe.model, copies):
+            network = run.build_network()
         if CheckpointDirectory(run.path).latest() is None:
             initialize(network)
         validate = validation(network)
@@ -83,14 +88,19 @@ def train_run(
     model.updates.memory = run.memory(network)
     if note is not None:
         print(f"{recipe.model}: {network.count_params():,} parameters{note}", flush=True)
-    return train(
-        model,
-        data.batches,
-        run.path,
-        validate=validate,
-        vocabulary_hash=vocabulary_hash,
-        on_start=lambda: run.write(network, data.fingerprint, **data.counts),
-    )
+    try:
+        return train(
+            model,
+            data.batches,
+            run.path,
+            validate=validate,
+            vocabulary_hash=vocabulary_hash,
+            on_start=lambda: run.write(network, data.fingerprint, **data.counts),
+        )
+    except Exception as error:
+        if new and out_of_memory(error) and not CheckpointDirectory(run.path).steps():
+            run.path.rmtree()  # so that the same folder takes other settings
+        raise
 
 
 def train_pairs(
@@ -161,4 +171,4 @@ def report(
         print(best.format(metric=metric, score=score, step=result.best_step))
     data = f" --data-dir {options.data_dir}" if options.data_dir else ""
     words = dict(me=recipe.command, run=as_path(options.run), data=data)
-    print("next: " + "\n      ".join(step.format(**words) for step in steps))
+    print(as_typed("next: " + "\n      ".join(step.format(**words) for step in steps)))

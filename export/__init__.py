@@ -1,1 +1,8 @@
 """Taking a model into use: SavedModel export, a server, and its clients."""
+
+import sys
+
+from macaron_tf.program import interruptible
+
+if sys.argv[:1] == ["-m"]:  # `python -m` looks its module up: this process is a command's
+    interruptible()

@@ -1,26 +1,48 @@
-"""A client of a served translation model, over REST (standard library only) or gRPC.
+"""A client of a served model, over REST (standard library only) or gRPC.
 
     python -m export.client --name NAME "A dog is running."
-    python -m export.client --name NAME < source.txt > translation.txt
+    python -m export.client --name NAME < source.txt > answers.txt
 
-One line in, one line out, in order. It works with `export.serve` and with TensorFlow Serving.
-In Python: `TranslationClient(url, name).translate(lines)`.
+One line in, one line out, in order, whatever the model answers; of a model that takes several texts
+(a pair, a question and its context) tabs stand between them. It works with `export.serve` and with
+TensorFlow Serving, and reads from the server what the model takes:
+
+    a translator     the translation
+    a classifier     the label, and CLASS=PROBABILITY of each class, tabs between
+    a regression     the score
+    a tagger         a line a word with its tag, and an empty line
+    a reader         the answer, its probability, and where it begins and ends
+    a generator      the completion, its line ends as \\n; --input max_tokens=20 and others
+    sentences        the vector's numbers
+    all others       a JSON object of the outputs
+
+In Python: `TranslationClient(url, name).answers(lines)`, and `translate(lines)` of a translator.
 """
 
 import abc
 import argparse
 import dataclasses
+import functools
 import http.client
 import itertools
 import json
 import sys
 import time
 import urllib.parse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from macaron_tf.errors import UserError, exit_on_user_error
+from experiments.command_line import Parser, count
+from export.server.config import MAX_VERSION
+from macaron_tf.errors import UserError
+from macaron_tf.program import decoded, exit_on_user_error
 
 _BUSY = (429, 503)
+_SIGNATURE = "serving_default"
+_COLUMNS = ("text", "first", "second", "question", "context")  # texts of a line, in this order
+_CONNECT_SECONDS = 10.0  # in which a gRPC server that starts is asked again
+# Inputs of a generator, as `experiments.generate` has them.
+_GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 
 
 class TranslationError(Exception):
@@ -37,6 +59,50 @@ class Candidate:
 
     text: str
     score: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of a served model: TensorFlow's names of their dtypes, by name."""
+
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+    @property
+    def texts(self) -> list[str]:
+        """The inputs that are text, in the order of a line's columns."""
+        texts = [name for name, dtype in self.inputs.items() if dtype == "DT_STRING"]
+        known = dict(zip(_COLUMNS, range(len(_COLUMNS)), strict=True))
+        return sorted(texts, key=lambda name: (known.get(name, len(known)), name))
+
+    def columns(
+        self, lines: Sequence[str], given: Mapping[str, float], first: int
+    ) -> dict[str, list]:
+        """Lines as the inputs; raises UserError where they do not fit.
+
+        Args:
+            given: inputs that are numbers, the same for each line.
+            first: the number of the first line, for errors.
+        """
+        texts = self.texts
+        numbers = {name: given.get(name, _GENERATION.get(name)) for name in self.inputs}
+        numbers = {name: value for name, value in numbers.items() if name not in texts}
+        if missing := [name for name, value in numbers.items() if value is None]:
+            raise UserError(
+                f"the model takes the number {missing[0]!r}: give --input {missing[0]}=VALUE"
+            )
+        if unknown := given.keys() - numbers:
+            known = ", ".join(numbers) or "none"
+            raise UserError(f"the model takes no number {min(unknown)!r}: it takes {known}")
+        rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
+        for number, row in enumerate(rows, first):
+            if len(row) != len(texts):
+                raise UserError(
+                    f"line {number}: {len(row)} texts, and the model takes {len(texts)} "
+                    f"({', '.join(texts)}): separate them by one tab each"
+                )
+        columns = {name: [row[i] for row in rows] for i, name in enumerate(texts)}
+        return columns | {name: [value] * len(lines) for name, value in numbers.items()}
 
 
 @dataclasses.dataclass(eq=False)
@@ -57,6 +123,40 @@ class Client(abc.ABC):
     timeout: float = 60.0
     batch_size: int = 32
 
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """The model's signature `serving_default`, as the server describes it."""
+        found = self._metadata()["signature_def"]
+        if _SIGNATURE not in found:
+            raise TranslationError(f"the model has no signature {_SIGNATURE}")
+        inputs, outputs = (
+            {name: about["dtype"] for name, about in found[_SIGNATURE].get(part, {}).items()}
+            for part in ("inputs", "outputs")
+        )
+        return Signature(inputs, outputs)
+
+    def answers(
+        self, lines: Sequence[str], first: int = 1, **numbers: float
+    ) -> list[dict[str, Any]]:
+        """The outputs by name for each line, whatever the model; texts of a line at tabs.
+
+        Args:
+            first: the number of the first line, for errors.
+            numbers: inputs of the model that are numbers, such as `max_tokens`.
+
+        Raises:
+            UserError: a line does not fit the model.
+            TranslationError: the server refused, or could not be reached.
+        """
+        columns = self.signature.columns(lines, numbers, first)
+        [only, *_] = self.signature.outputs
+        found = []
+        for part in self._run_in_batches(_SIGNATURE, **columns):
+            values = {name or only: value for name, value in part.items()}
+            rows = zip(*values.values(), strict=True)
+            found += [dict(zip(values, row, strict=True)) for row in rows]
+        return found
+
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The best translation of each line, in order; raises as `n_best`."""
         return [candidates[0].text for candidates in self.n_best(lines)]
@@ -67,12 +167,13 @@ class Client(abc.ABC):
         Raises:
             TranslationError: the server refused, or could not be reached.
         """
-        outputs = self._run_in_batches("serving_default", text=lines)
-        return [
-            list(map(Candidate, texts, scores))
-            for part in outputs
-            for texts, scores in zip(part["translations"], part["scores"], strict=True)
-        ]
+        found = []
+        for part in self._run_in_batches(_SIGNATURE, text=lines):
+            if "translations" not in part:
+                raise TranslationError(f"the model {self.name!r} is no translator")
+            rows = zip(part["translations"], part["scores"], strict=True)
+            found += [list(map(Candidate, *row)) for row in rows]
+        return found
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Log-probabilities (natural logarithm, summed over tokens) of given translations.
@@ -84,16 +185,20 @@ class Client(abc.ABC):
         if len(sources) != len(targets):
             raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
         outputs = self._run_in_batches("score", source=sources, target=targets)
-        return [score for part in outputs for score in part["log_probs"]]
+        return [score for part in outputs for score in part.get("log_probs") or part[""]]
 
-    def _run_in_batches(self, signature: str, **columns: Sequence[str]) -> Iterator[dict]:
+    def _run_in_batches(self, signature: str, **columns: Sequence) -> Iterator[dict]:
         for start in range(0, len(next(iter(columns.values()))), self.batch_size):
             end = start + self.batch_size
             yield self._run(signature, {name: list(c[start:end]) for name, c in columns.items()})
 
     @abc.abstractmethod
-    def _run(self, signature: str, inputs: dict[str, list[str]]) -> dict[str, list]:
-        """Runs one request of a signature; outputs by name."""
+    def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
+        """Runs one request of a signature; outputs by name, "" where one alone has none."""
+
+    @abc.abstractmethod
+    def _metadata(self) -> dict[str, Any]:
+        """The `SignatureDefMap` of the model, as JSON has it."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -141,11 +246,15 @@ class TranslationClient(Client):
         """Closes the connection; the next request opens it again."""
         self._connection.close()
 
-    def _run(self, signature: str, inputs: dict[str, list[str]]) -> dict[str, list]:
+    def _metadata(self) -> dict[str, Any]:
+        path = f"{self._path}/metadata"
+        return self._request("GET", path, None, self.retries)["metadata"]["signature_def"]
+
+    def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
         body = json.dumps({"signature_name": signature, "inputs": inputs}).encode("utf-8")
         answer = self._request("POST", f"{self._path}:predict", body, self.retries)["outputs"]
         # A signature with one output answers with its bare value.
-        return answer if isinstance(answer, dict) else {"log_probs": answer}
+        return answer if isinstance(answer, dict) else {"": answer}
 
     def _request(self, method: str, path: str, body: bytes | None, retries: int) -> dict:
         headers = {"Content-Type": "application/json"} if body else {}
@@ -178,7 +287,7 @@ class TranslationClient(Client):
 class GrpcTranslationClient(Client):
     """Translates over gRPC, at an address such as 127.0.0.1:8500. Thread-safe.
 
-    It needs grpcio, TensorFlow and tensorflow-serving-api, and waits for a server that starts.
+    It needs grpcio, TensorFlow and tensorflow-serving-api, and waits seconds for a server to start.
     """
 
     def __post_init__(self):
@@ -196,22 +305,50 @@ class GrpcTranslationClient(Client):
         """Closes the channel."""
         self._channel.close()
 
-    def _run(self, signature: str, inputs: dict[str, list[str]]) -> dict[str, list]:
+    def _ask(self, method: Callable, request):
+        """The answer of a method of the server's to a request about the model."""
         import grpc
+
+        request.model_spec.name = self.name
+        if self.version is not None:
+            request.model_spec.version.value = self.version
+        give_up = time.monotonic() + min(self.timeout, _CONNECT_SECONDS)
+        while True:
+            try:
+                return method(request, self.timeout)
+            except grpc.RpcError as error:
+                code, message = error.code(), error.details()
+            if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+                message = f"no answer from {self.address} in {self.timeout:g} s"
+            elif code == grpc.StatusCode.UNAVAILABLE:
+                if time.monotonic() < give_up:
+                    time.sleep(0.2)
+                    continue
+                message = f"no answer from {self.address}: {message}"
+            raise TranslationError(message, code.name)
+
+    def _metadata(self) -> dict[str, Any]:
+        from google.protobuf import json_format
+        from tensorflow_serving.apis import get_model_metadata_pb2
+
+        request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+        found = get_model_metadata_pb2.SignatureDefMap()
+        self._ask(self._stub.GetModelMetadata, request).metadata["signature_def"].Unpack(found)
+        return json_format.MessageToDict(found, preserving_proto_field_name=True)
+
+    def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
         import tensorflow as tf
+        from tensorflow.core.framework import types_pb2
         from tensorflow_serving.apis import predict_pb2
 
         request = predict_pb2.PredictRequest()
-        request.model_spec.name = self.name
         request.model_spec.signature_name = signature
-        if self.version is not None:
-            request.model_spec.version.value = self.version
-        for name, lines in inputs.items():
-            request.inputs[name].CopyFrom(tf.make_tensor_proto(lines, dtype="string"))
-        try:
-            response = self._stub.Predict(request, self.timeout, wait_for_ready=True)
-        except grpc.RpcError as error:
-            raise TranslationError(error.details(), error.code().name) from None
+        for name, values in inputs.items():
+            numeric = not all(isinstance(value, str) for value in values)
+            dtype = self.signature.inputs[name] if numeric else "DT_STRING"
+            number = tf.dtypes.as_dtype(types_pb2.DataType.Value(dtype))
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(values, dtype=number))
+        response = self._ask(self._stub.Predict, request)
         outputs = {}
         for name, proto in response.outputs.items():
             array = tf.make_ndarray(proto)
@@ -221,6 +358,29 @@ class GrpcTranslationClient(Client):
                 array.flat = text
             outputs[name] = array.tolist()
         return outputs
+
+
+def text_of(answer: Mapping[str, Any]) -> str:
+    """An answer of `Client.answers` as text, by the names of its outputs; see the module's."""
+    match answer:
+        case {"translations": [text, *_]}:
+            return text
+        case {"label": label, "probabilities": values, **others}:
+            names = others.get("classes") or [*map(str, range(len(values)))]
+            pairs = zip(names, values, strict=True)
+            return "\t".join([label, *(f"{name}={value:.4f}" for name, value in pairs)])
+        case {"words": words, "tags": tags}:
+            pairs = zip(words, tags, strict=True)
+            return "".join(f"{word}\t{tag}\n" for word, tag in pairs if word)
+        case {"answer": text, "probability": probability, "start": start, "end": end}:
+            return f"{' '.join(text.split())}\t{probability:.4f}\t{start}\t{end}"
+        case {"completion": text}:
+            return text.replace("\n", "\\n")
+        case {"score": score}:
+            return f"{score:.4f}"
+        case {"vector": numbers}:
+            return " ".join(f"{number:.7g}" for number in numbers)
+    return json.dumps(answer, ensure_ascii=False)
 
 
 def _parse(raw: bytes, status: int) -> dict:
@@ -234,36 +394,32 @@ def _parse(raw: bytes, status: int) -> dict:
     return answer
 
 
-def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    """Lines cut at newlines only: Python's text readers would also cut at a lone return."""
-    for number, line in enumerate(lines, 1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError:
-            text = line.decode("utf-8", errors="replace")
-            print(f"warning: line {number} is not UTF-8: bad bytes replaced", file=sys.stderr)
-        yield text.rstrip("\r\n")
-
-
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line's settings."""
-    parser = argparse.ArgumentParser(
-        prog="python -m export.client",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m export.client", description=__doc__)
     add = parser.add_argument
-    add("text", nargs="*", help="lines to translate; none: standard input, a line each")
+    add("text", nargs="*", help="lines to answer; none: standard input, a line each")
     add("--url", default="http://127.0.0.1:8501", help="REST address (%(default)s)")
     add("--grpc", metavar="HOST:PORT", help="use gRPC at this address instead of REST")
     add("--name", default="model", help="the model's name (%(default)s, as TensorFlow Serving's)")
-    add("--version", type=int, help="the model's version (default: the newest)")
+    text = "the model's version (default: the newest)"
+    count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)
     add("--n-best", action="store_true", help="all translations: number ||| text ||| score")
-    add("--batch-size", type=int, default=32, help="lines in one request (%(default)s)")
-    add("--timeout", type=float, default=60.0, help="seconds to wait (%(default)s)")
+    add(
+        "--input",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="an input of the model that is a number, such as max_tokens=20 of a generator",
+    )
+    count("--batch-size N", "lines in one request (%(default)s)", 32)(parser)
+    count("--timeout SECONDS", "seconds to wait (%(default)s)", 60.0, 0.001, 1e6)(parser)
     parsed = parser.parse_args(arguments)
-    if parsed.batch_size < 1:
-        parser.error("--batch-size must be at least 1")
+    pairs = [given.partition("=")[::2] for given in parsed.input]
+    try:
+        parsed.input = {name: json.loads(number) for name, number in pairs}
+    except ValueError:
+        parser.error(f"--input {' '.join(parsed.input)}: write NAME=NUMBER")
     return parsed
 
 
@@ -278,19 +434,23 @@ def main(arguments: list[str] | None = None) -> None:
         parsed.timeout,
         parsed.batch_size,
     )
-    lines, number = iter(parsed.text or _decoded(sys.stdin.buffer)), 0
+    lines, number = iter(parsed.text or decoded(sys.stdin.buffer)), 0
     try:
         while chunk := list(itertools.islice(lines, parsed.batch_size)):
-            for candidates in client.n_best(chunk):
-                if parsed.n_best:
+            if parsed.n_best:
+                for candidates in client.n_best(chunk):
                     for each in candidates:
                         print(f"{number} ||| {each.text} ||| {each.score:.4f}")
-                else:
-                    print(candidates[0].text)
-                number += 1
+                    number += 1
+            else:
+                for answer in client.answers(chunk, number + 1, **parsed.input):
+                    print(text_of(answer))
+                number += len(chunk)
             sys.stdout.flush()
     except TranslationError as error:
-        raise UserError(f"{error} (the model is named by --name, now {parsed.name!r})") from None
+        named = f" (the model is named by --name, now {parsed.name!r})"
+        absent = error.status in (404, "NOT_FOUND")
+        raise UserError(f"{error}{named if absent else ''}") from None
     finally:
         client.close()
 

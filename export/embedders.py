@@ -10,6 +10,7 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.io.paths import as_path
 from macaron_tf.models.tasks import unit_length
 from macaron_tf.text.words import character_ids, split_words, with_ends
+from macaron_tf.training.checkpoints import weights_record
 
 
 class SentenceModule(ExportedModule):
@@ -50,7 +51,7 @@ class WordModule(ExportedModule):
 
 
 def sentence_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
-    """An encoder of sentences and the record of its export; see `export.saved_model.open_module`.
+    """An encoder of sentences and the record of its export; see `export.places.open_module`.
 
     Args:
         place: a run's folder, or `hugging-face:DIR` of a sentence-transformers directory.
@@ -58,7 +59,7 @@ def sentence_module(place: str, checkpoint: str | None) -> tuple[ExportedModule,
     encoder, run = open_encoder(f"{place}@{checkpoint}" if checkpoint else place)
     record = {
         "run": as_path(place).name,
-        "checkpoint": run.checkpoint(checkpoint).name if run else None,
+        **(weights_record(run.checkpoint(checkpoint)) if run else {"checkpoint": None}),
         "pooling": encoder.network.pooling,
         "max_length": encoder.max_length,
     }

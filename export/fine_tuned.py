@@ -1,7 +1,9 @@
 """A fine-tuned run as a SavedModel, whatever the kind of its task."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+import keras
 import tensorflow as tf
 from etils import epath
 
@@ -15,7 +17,11 @@ from macaron_tf.data.tasks.questions import encode_questions
 from macaron_tf.data.tasks.tags import encode_words, word_probabilities
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
 from macaron_tf.errors import UserError
+from macaron_tf.models import CausalClassifier, EncoderClassifier
 from macaron_tf.text import PieceVocabulary
+
+CLASSIFIERS = (EncoderClassifier, CausalClassifier)
+_MAX_LENGTH = 128
 
 
 class TaskModule(ExportedModule):
@@ -37,9 +43,9 @@ class ClassifierModule(TaskModule):
     """A classifier of one text or two.
 
     Signature `serving_default`: `text (B,)` strings, or `first (B,)` and `second (B,)` for a task
-    on two texts, to `label (B,)` strings and `probabilities (B, C)` float32, the classes in the
-    task's order; to `score (B,)` float32 for a regression task. A long text is truncated as in
-    training.
+    on two texts, to `label (B,)` strings, `probabilities (B, C)` float32 and `classes (B, C)`
+    strings, their names; to `score (B,)` float32 for a regression task. A long text is truncated as
+    in training.
     """
 
     def functions(self):
@@ -51,14 +57,45 @@ class ClassifierModule(TaskModule):
         inputs = encode_pairs(self.vocabulary, first, second, self.max_length, causal)
         logits = tf.cast(self.network(inputs, training=False), tf.float32)  # (B, C)
         if self.task.regression:
-            scores = logits[:, 0]  # (B,)
+            scores = logits[:, 0] * self.task.deviation + self.task.mean  # (B,)
             if self.task.score_range:
                 scores = tf.clip_by_value(scores, *self.task.score_range)
             return {"score": scores}
+        names = tf.constant(self.task.labels)  # (C,)
         return {
-            "label": tf.gather(tf.constant(self.task.labels), tf.argmax(logits, axis=1)),
+            "label": tf.gather(names, tf.argmax(logits, axis=1)),
             "probabilities": tf.nn.softmax(logits),
+            "classes": tf.broadcast_to(names, tf.shape(logits)),
         }
+
+
+def classifier_module(
+    place: str,
+    network: keras.Model,
+    vocabulary: PieceVocabulary | None,
+    labels: Sequence[str],
+    max_length: int | None = None,
+) -> ClassifierModule:
+    """A classifier of one text, or a regression, that no run of a task trained.
+
+    Args:
+        place: names it, for errors.
+        network: one of `CLASSIFIERS`.
+        labels: names of its classes; none for a regression.
+        max_length: longest row; None = 128, or as many positions as the network has.
+    """
+    outputs = network.head.num_classes
+    if vocabulary is None:
+        raise UserError(f"{place} has no vocabulary: save the classifier with one")
+    if len(labels) != (outputs if outputs > 1 else 0):
+        raise UserError(
+            f"{place} is a classifier of {outputs} classes, of which {len(labels)} have a name: "
+            "save it with macaron_tf.load's `labels`, or export its .keras file by "
+            "`python -m export.keras_model` with --labels"
+        )
+    task = Task("classify", first=("text",), labels=tuple(labels))
+    longest = network.config.longest or _MAX_LENGTH
+    return ClassifierModule(network, vocabulary, task, max_length or min(longest, _MAX_LENGTH))
 
 
 class SpanReaderModule(ExportedModule):

@@ -83,7 +83,7 @@ class GeneratorModule(ExportedModule):
 
 
 def generator_module(place: str, checkpoint: str | None) -> tuple[ExportedModule, dict[str, Any]]:
-    """A text generator and the record of its export; see `export.saved_model.open_module`."""
+    """A text generator and the record of its export; see `export.places.open_module`."""
     opened = open_model(place, checkpoint)
-    record = {"run": opened.name, "checkpoint": opened.checkpoint, "longest": opened.longest}
+    record = {"run": opened.name, **opened.weights_record, "longest": opened.longest}
     return GeneratorModule(opened), record

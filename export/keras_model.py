@@ -10,34 +10,24 @@ OUT/VERSION is written as `export.saved_model` writes it.
 import argparse
 import json
 
-import keras
-
-from experiments.translate.run import source_limit
-from export.fine_tuned import ClassifierModule
-from export.module import write_version
-from export.translator import TranslationModule
-from macaron_tf import models  # noqa: F401 - registers the classes with Keras
-from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.decoding import BeamSearchConfig
-from macaron_tf.errors import UserError, exit_on_user_error
-from macaron_tf.text import PieceVocabulary
+from experiments.command_line import Parser
+from macaron_tf.errors import UserError
+from macaron_tf.program import exit_on_user_error
 
 
-@exit_on_user_error
-def main(arguments: list[str] | None = None) -> None:
-    """The command; see the module's text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m export.keras_model",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("model", help="file that Keras saved")
-    parser.add_argument("vocabulary", help="folder of the vocabulary")
-    parser.add_argument("out", help="folder of the served model; versions are subfolders")
-    parser.add_argument("--labels", nargs="+", help="a classifier's classes")
-    parser.add_argument("--max-length", type=int, default=128, help="a classifier's longest row")
-    parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")
-    options = parser.parse_args(arguments)
+def run(options: argparse.Namespace) -> None:
+    """Writes the model; see the module's text."""
+    # Imported late: `--help` answers without TensorFlow.
+    import keras
+
+    from experiments.translate.run import source_limit
+    from export.fine_tuned import CLASSIFIERS, classifier_module
+    from export.module import write_version
+    from export.translator import TranslationModule
+    from macaron_tf.decoding import BeamSearchConfig
+    from macaron_tf.models import EncoderDecoder
+    from macaron_tf.text import PieceVocabulary
+
     try:
         config = BeamSearchConfig(**json.loads(options.decoding))
     except (ValueError, TypeError) as error:
@@ -47,12 +37,29 @@ def main(arguments: list[str] | None = None) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{options.model} is no model that Keras saved: {error}") from error
     vocabulary = PieceVocabulary.load(options.vocabulary)
-    if options.labels:
-        task = Task("task", first=("text",), labels=tuple(options.labels))
-        module = ClassifierModule(network, vocabulary, task, options.max_length)
+    labels = options.labels or ()
+    if isinstance(network, CLASSIFIERS):
+        given = (network, vocabulary, labels, options.max_length)
+        module = classifier_module(options.model, *given)
+    elif labels or not isinstance(network, EncoderDecoder):
+        asked = "a classifier, which takes --labels" if labels else "a classifier or a translator"
+        raise UserError(f"{options.model} is a {type(network).__name__}, not {asked}")
     else:
         module = TranslationModule(network, vocabulary, config, source_limit(network))
     print(write_version(module, {}, options.out))
+
+
+@exit_on_user_error
+def main(arguments: list[str] | None = None) -> None:
+    """The command; see the module's text."""
+    parser = Parser(prog="python -m export.keras_model", description=__doc__)
+    parser.add_argument("model", help="file that Keras saved")
+    parser.add_argument("vocabulary", help="folder of the vocabulary")
+    parser.add_argument("out", help="folder of the served model; versions are subfolders")
+    parser.add_argument("--labels", nargs="+", help="a classifier's classes")
+    parser.add_argument("--max-length", type=int, default=128, help="a classifier's longest row")
+    parser.add_argument("--decoding", default="{}", help="a translator's search settings in JSON")
+    run(parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
 """The base of every exported model, and how its versions are written."""
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import re
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 from etils import epath
 
-from export.server.versions import MODEL_FILE
+from export.server.config import MAX_VERSION, MODEL_FILE, version_of
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths
 from macaron_tf.kernels import implementation_scope
@@ -75,6 +79,44 @@ def _checked_text(texts: tf.Tensor) -> tf.Tensor:
         return tf.identity(texts)
 
 
+@contextlib.contextmanager
+def _aside(out: os.PathLike) -> Iterator[str]:
+    """A folder within `out` to write a version in, removed at the end, or by a later export.
+
+    A lock, which ends with its process, tells a folder in use from one that a killed export left.
+    """
+    with contextlib.ExitStack() as stack:
+        with _lock(out):  # nobody sees the new folder before it has its lock
+            for entry in pathlib.Path(out).iterdir():
+                if _left_over(entry):
+                    shutil.rmtree(entry, ignore_errors=True)
+            made = tempfile.TemporaryDirectory(prefix=".tmp-", dir=out)
+            stack.enter_context(_lock(made.name))
+        yield stack.enter_context(made)
+
+
+@contextlib.contextmanager
+def _lock(folder: str | os.PathLike, wait: bool = True) -> Iterator[None]:
+    """Locks a folder; a BlockingIOError where another process holds it, unless it is waited for."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _left_over(entry: pathlib.Path) -> bool:
+    """Whether an entry is a folder of `_aside` that no process holds; no user's copy."""
+    if not re.fullmatch(r"\.tmp-[a-z0-9_]{8}", entry.name) or not entry.is_dir():
+        return False
+    try:
+        with _lock(entry, wait=False):
+            return all(version_of(inner.name) is not None for inner in entry.iterdir())
+    except OSError:
+        return False
+
+
 def write_version(
     module: ExportedModule,
     record: dict[str, Any],
@@ -100,15 +142,16 @@ def write_version(
     # TensorFlow reports a full disk as one of its own errors.
     with paths.clear_errors(f"{out} cannot be written", "choose another place"):
         out.mkdir(parents=True, exist_ok=True)
-        versions = [int(entry.name) for entry in out.iterdir() if entry.name.isdigit()]
+        found = [version_of(entry.name) for entry in out.iterdir()]
+        versions = {number for number in found if number is not None}
         version = version if version is not None else max(versions, default=0) + 1
-        if version < 1:
-            raise UserError(f"--version {version}: give a whole number of 1 or more")
+        if not 1 <= version <= MAX_VERSION:
+            raise UserError(f"--version {version}: give a free number of 1 to {MAX_VERSION}")
         if version in versions:
             raise UserError(f"--version {version} exists in {out}: give another or leave it out")
         remote = paths.is_remote(out)
         # Written beside its place where it can be renamed into it.
-        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=None if remote else out) as folder:
+        with tempfile.TemporaryDirectory() if remote else _aside(out) as folder:
             aside = pathlib.Path(folder) / str(version)
             with implementation_scope("loop"):  # stock ops: a server has no others
                 signatures = module.signatures()

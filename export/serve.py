@@ -7,7 +7,6 @@ The newest is served; a newer one that appears is taken up without a restart. Ct
 ends the server after the requests in flight.
 """
 
-import argparse
 import logging
 import os
 import signal
@@ -17,19 +16,15 @@ import threading
 # Before TensorFlow is imported: its start-up notes are not the server's output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from experiments.command_line import Parser
 from export.server.config import ServerConfig
-from export.server.model_server import ModelServer
-from macaron_tf.errors import exit_on_user_error
+from macaron_tf.program import exit_on_user_error
 from macaron_tf.settings import describe, hints_of, parse
 
 
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """The command line's settings."""
-    parser = argparse.ArgumentParser(
-        prog="python -m export.serve",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m export.serve", description=__doc__)
     parser.add_argument("base_path", metavar="OUT", help="folder of the exported versions")
     parser.add_argument("--name", help="the model's name in URLs (default: the folder's name)")
     for setting in describe(ServerConfig)[2:]:
@@ -48,6 +43,9 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
 
 def run(config: ServerConfig, stop: threading.Event) -> None:
     """Serves until `stop` is set."""
+    # Imported late: `--help` answers without TensorFlow, and without gRPC.
+    from export.server.model_server import ModelServer
+
     with ModelServer(config) as server:
         print(
             f"ready: {config.name} version {server.versions.current} on {server.url} "

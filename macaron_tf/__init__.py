@@ -11,7 +11,17 @@ and clients of a server answer without TensorFlow.
 """
 
 import importlib
+import os
 import sys
+from typing import TYPE_CHECKING
+
+from macaron_tf.command_names import SCRIPT
+
+if TYPE_CHECKING:
+    from macaron_tf import keras_hub as keras_hub
+    from macaron_tf import layers, models
+    from macaron_tf.models.catalog import build
+    from macaron_tf.pretrained import load
 
 __version__ = "0.1.0"
 __all__ = ["build", "layers", "load", "models"]
@@ -27,5 +37,13 @@ def __getattr__(name: str):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if "keras" in sys.modules or not {"experiments", "export"} & sys.modules.keys():
+def _is_command() -> bool:
+    """Whether this process runs one of this project's commands, or starts to."""
+    # sys.argv[0] is "-m" while the module of `python -m MODULE` is looked up.
+    launched = sys.argv[0] == "-m" and "macaron_tf" in sys.orig_argv
+    script = os.path.basename(sys.argv[0]) == SCRIPT
+    return launched or script or not {"experiments", "export"}.isdisjoint(sys.modules)
+
+
+if "keras" in sys.modules or not _is_command():
     importlib.import_module("macaron_tf.models")

@@ -1,15 +1,21 @@
-"""Errors of a user's input, and the exit statuses of commands."""
+"""Errors of a user's input."""
 
 import contextlib
-import functools
-import os
+import difflib
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 
 class UserError(Exception):
     """A mistake that the user can correct: one sentence names it and the correction."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the known one that is most like it, or ""."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; perhaps you meant {close[0]!r}" if close else ""
 
 
 # Files of the user's code that settings name, see `macaron_tf.plug_ins`.
@@ -17,57 +23,81 @@ USER_FILES: set[str] = set()
 
 
 def sentence_of(error: BaseException, place: str = "") -> str | None:
-    """An error of the user's code in a sentence; None for others.
+    """An error in a sentence, where code of the user's is in use; None = it is not.
 
     Args:
         place: name of the code, where it is known to be the user's.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    frames = [f for f in frames if f.filename in USER_FILES] or (frames if place else [])
-    if not frames:
+    own = [frame for frame in frames if frame.filename in USER_FILES]
+    if not (own or place or USER_FILES):
         return None
+    frames = own or frames
     words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     if not place:
-        return f"{where} raised {words}"
+        # Code that does not raise may still be at fault: by a wrong signature, or an odd result.
+        blamed = "" if own else f"; code of yours is in use, {', '.join(sorted(USER_FILES))}"
+        return f"{where} raised {words}{blamed}"
     # The words of a SyntaxError end with the place.
     return f"{place} raised {words}{'' if isinstance(error, SyntaxError) else f' ({where})'}"
 
 
+# Optional modules, and the extra of pyproject.toml that brings each.
+EXTRAS = {
+    "ai_edge_litert": "dev",
+    "grpc": "serving",
+    "h11": "serving",
+    "huggingface_hub": "interop",
+    "importlib_resources": "tfds",
+    "keras_hub": "keras-hub",
+    "matplotlib": "studies",
+    "official": "questions",
+    "safetensors": "interop",
+    "seqeval": "tagging",
+    "tensorflow_datasets": "tfds",
+    "tensorflow_serving": "serving",
+    "tokenizers": "vocabularies",
+}
+
+
+def missing_package(error: Exception, purpose: str = "this command") -> str | None:
+    """The sentence about a missing optional package; None of other errors."""
+    module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
+    if module not in EXTRAS:
+        return None
+    return f"{purpose} needs {module}: pip install 'macaron_tf[{EXTRAS[module]}]'"
+
+
+def out_of_memory(error: Exception) -> str | None:
+    """The sentence about an allocation that failed; None of other errors."""
+    tensorflow, words = sys.modules.get("tensorflow"), str(error)
+    exhausted = (tensorflow.errors.ResourceExhaustedError,) if tensorflow else ()
+    # TensorFlow counts a shape in 32 bits, and says no more than that it is negative then.
+    overflow = isinstance(error, ValueError) and "used for shape: -" in words
+    if not (isinstance(error, (MemoryError, *exhausted)) or overflow):
+        return None
+    asked = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", words)
+    return (
+        f"memory ran out{f' ({asked[0]})' if asked else ''}: lower the rows or tokens of a batch "
+        "(with training.accumulation_steps as many times higher an update sees as many), the "
+        "greatest lengths, or the model"
+    )
+
+
 @contextlib.contextmanager
-def needed(package: str, purpose: str) -> Iterator[None]:
-    """Turns an `ImportError` within the `with` into a `UserError` that says what to install."""
+def needed(purpose: str, package: str = "") -> Iterator[None]:
+    """Turns an `ImportError` within the `with` into a `UserError` that says what to install.
+
+    Args:
+        package: to install where no extra of ours brings it.
+    """
     try:
         yield
     except ImportError as error:
-        raise UserError(f"{purpose} needs a package ({error}): pip install {package}") from error
-
-
-def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
-    """Wraps a script's `main`: a `UserError` becomes one line on stderr and exit status 2.
-
-    The status is 0 or `main`'s own, 2 for a `UserError`, 130 for Ctrl-C and 141 for a closed output
-    pipe (the shell's conventions for SIGINT and SIGPIPE).
-    """
-
-    @functools.wraps(main)
-    def wrapped(*args, **kwargs) -> int:
-        try:
-            return main(*args, **kwargs) or 0
-        except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
-        except BrokenPipeError:
-            # `... | head`: Python would complain again when it flushes stdout at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 141
-        except Exception as error:
-            if (sentence := sentence_of(error)) is None:
-                raise
-            print(f"error: {sentence}", file=sys.stderr)
-            return 2
-
-    return wrapped
+        sentence = missing_package(error, purpose)
+        if sentence is None and not package:
+            raise
+        raise UserError(
+            sentence or f"{purpose} needs a package ({error}): pip install {package}"
+        ) from error

@@ -13,6 +13,8 @@ Keras's registry.
 """
 
 import dataclasses
+import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +23,9 @@ import tensorflow as tf
 from keras import ops
 
 from macaron_tf.errors import UserError, needed
+from macaron_tf.interop.arrays import read_json
 from macaron_tf.layers.dense import activation as activation_named
+from macaron_tf.layers.dense import policy_of
 from macaron_tf.layers.embeddings import TiedEmbedding
 from macaron_tf.layers.heads import Pooler, Pooling
 from macaron_tf.models.config import EncoderConfig
@@ -34,9 +38,10 @@ from macaron_tf.settings import hints_of
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import RECORD, PieceVocabulary, Vocabulary
 
-with needed("keras-hub", "macaron_tf.keras_hub"):
+with needed("macaron_tf.keras_hub"):
     import keras_hub
 
+_CHUNK = 16  # tokens of a prompt that are read at once
 _registered = keras.saving.register_keras_serializable(package="macaron_tf")
 
 
@@ -59,8 +64,11 @@ class _Backbone(keras_hub.models.Backbone):
         self.max_sequence_length = config.max_length
 
     def get_config(self) -> dict[str, Any]:
-        config = keras.saving.serialize_keras_object(self.config)
-        return {**super().get_config(), "config": config}
+        own = {"config": keras.saving.serialize_keras_object(self.config)}
+        config = super().get_config()
+        if config["dtype"]["class_name"] == "DTypePolicyMap":
+            own["quantized"] = config["dtype"]  # again: a backbone's loader writes None over it
+        return {**config, **own}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):
@@ -68,6 +76,8 @@ class _Backbone(keras_hub.models.Backbone):
         changes = {name: value for name, value in config.items() if name in fields}
         options = {name: value for name, value in config.items() if name not in fields}
         own = keras.saving.deserialize_keras_object(options["config"])
+        quantized = options.pop("quantized", None)
+        options["dtype"] = options.get("dtype") or quantized
         return super().from_config({**options, "config": dataclasses.replace(own, **changes)})
 
     def default_lora_layer_names(self) -> list[str]:
@@ -145,6 +155,7 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         self, vocabulary: PieceVocabulary | None = None, kind: str | None = None, **kwargs
     ):
         super().__init__(**kwargs)
+        self.built = True  # a task is quantized when all of its layers are built
         self.kind = vocabulary.kind if vocabulary else kind
         if self.kind not in Vocabulary.kinds:
             raise UserError(
@@ -399,21 +410,30 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
         context, cache = model.init_decode(token_ids.shape[0], 1, token_ids.shape[1])
         first = ops.min(ops.sum(ops.cast(given, "int32"), axis=-1))  # to be generated
 
-        def advance(prompt, cache, index):
-            # The sampler's index is that of the next token.
-            tokens = ops.slice(prompt, (0, index - 1), (ops.shape(prompt)[0], 1))  # (B, 1)
-            return model.decode_step(tokens, index - 1, context, cache, with_hidden=True)
+        def tokens_of(rows, index, count=1):
+            return ops.slice(rows, (0, index), (ops.shape(rows)[0], count))  # (B, count)
 
         def next_token(prompt, cache, index):
-            logits, cache, hidden = advance(prompt, cache, index)  # (B, 1, V) and (B, D)
-            return logits[:, 0], hidden, cache
+            # The sampler's index is that of the next token.
+            tokens = tokens_of(prompt, index - 1)
+            options = {"with_hidden": True}
+            logits, cache, hidden = model.decode_step(tokens, index - 1, context, cache, **options)
+            return logits[:, 0], hidden, cache  # (B, 1, V) -> (B, V)
 
-        def step(index, cache):
-            return index + 1, advance(token_ids, cache, index)[1]
+        def read_chunk(index, cache):
+            tokens = tokens_of(token_ids, index, _CHUNK)
+            return index + _CHUNK, model.prefill(tokens, index, context, cache)
 
-        # Token by token, for XLA cannot slice prompts of unknown length.
-        start = ops.ones((), "int32")
-        _, cache = ops.while_loop(lambda index, cache: index < first, step, (start, cache))
+        def read_token(index, cache):
+            tokens = tokens_of(token_ids, index)
+            return index + 1, model.decode_step(tokens, index, context, cache)[1]
+
+        # Prefill all but the last token of the shortest prompt, in chunks, since XLA cannot slice
+        # prompts of unknown length.
+        read = ops.zeros((), "int32"), cache
+        if model.can_prefill and token_ids.shape[1] > _CHUNK:
+            read = ops.while_loop(lambda index, _: index + _CHUNK < first, read_chunk, read)
+        _, cache = ops.while_loop(lambda index, _: index + 1 < first, read_token, read)
         token_ids = self.sampler(
             next=next_token,
             prompt=token_ids,
@@ -486,8 +506,73 @@ def task_of(
     if kind is EncoderTextClassifier:
         task.output_dense.set_weights(network.head.get_weights())
     elif kind is EncoderMaskedLM:
-        # The table is the backbone's; the others stand in the same order.
-        own = [w for w in task.masked_lm_head.weights if w is not backbone.token_embedding.table]
-        for variable, value in zip(own, network.masked_language.get_weights(), strict=True):
+        for variable, value in zip(
+            _own_weights(task), network.masked_language.get_weights(), strict=True
+        ):
             variable.assign(value)
     return task
+
+
+def _own_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
+    """The weights of the head, in the order of `MaskedLanguageHead`'s, without the table's."""
+    table = {id(weight) for weight in task.backbone.token_embedding.weights}
+    return [weight for weight in task.masked_lm_head.weights if id(weight) not in table]
+
+
+def read_preset(directory: str | os.PathLike) -> Pretrained:
+    """Reads a preset of one of these backbones or tasks: `task_of` undone.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    folder, preset = pathlib.Path(directory), str(directory)
+    task, kind, vocabulary = folder / "task.json", keras_hub.models.Backbone, None
+    if task.is_file():
+        kind = keras.saving.get_registered_object(read_json(task).get("registered_name"))
+    try:
+        model = kind.from_preset(preset)
+        if (folder / "tokenizer.json").is_file():
+            vocabulary = keras_hub.models.Tokenizer.from_preset(preset).vocabulary
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{directory} cannot be read: {str(error).splitlines()[0]}") from error
+    backbone = model if isinstance(model, _Backbone) else model.backbone
+    if isinstance(backbone, LanguageModelBackbone):
+        preprocessor = None if model is backbone else model.preprocessor
+        starts = preprocessor is None or preprocessor.add_start_token
+        network = backbone.language_model
+        return Pretrained(network, "gpt2_base", "causal_language", vocabulary, starts=starts)
+    config, masked = backbone.config, isinstance(model, EncoderMaskedLM)
+    if isinstance(model, keras_hub.models.BertTextClassifier):
+        network = EncoderClassifier(
+            config, model.num_classes, model.dropout, dtype=_under("encoder_classifier", backbone)
+        )
+        network.build()
+        network.pooler.set_weights(backbone.pooler.get_weights())
+        network.head.set_weights(model.output_dense.get_weights())
+        found = Pretrained(network, "bert_base", vocabulary=vocabulary)
+    else:
+        options = {"activation": model.activation, "epsilon": model.epsilon} if masked else {}
+        options = {name: value for name, value in options.items() if value is not None}
+        network = PretrainingEncoder(
+            config, head_options=options, dtype=_under("pretraining_encoder", backbone)
+        )
+        network.build()
+        if masked:
+            network.masked_language.set_weights([w.numpy() for w in _own_weights(model)])
+        found = Pretrained(
+            network,
+            "bert_base",
+            "masked_language",
+            vocabulary,
+            pooler=backbone.pooler,
+            has_masked_language=masked,
+        )
+    network.encoder.set_weights(backbone.encoder.get_weights())
+    return found
+
+
+def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
+    """The policies of a backbone's layers, quantized ones too, for a network of that name."""
+    quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
+    own = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized}
+    return keras.dtype_policies.DTypePolicyMap(policy_of(backbone.encoder), own)

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from etils import epath
 
+from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import UserError, needed
 from macaron_tf.interop.arrays import read_json
 from macaron_tf.interop.encoder_decoders import FAMILIES, read_encoder_decoder
@@ -23,8 +24,14 @@ from macaron_tf.interop.language_models import LANGUAGE_FAMILIES, read_language_
 from macaron_tf.io import paths
 from macaron_tf.models.pretrained import RECIPE, USAGE, Pretrained
 from macaron_tf.text.base import Vocabulary
-from macaron_tf.training.checkpoints import MODEL, find_checkpoint, is_saved
-from macaron_tf.training.state import load_network
+from macaron_tf.training.checkpoints import (
+    MODEL,
+    find_checkpoint,
+    is_saved,
+    saved_file,
+    weights_record,
+)
+from macaron_tf.training.state import load_network, load_weights
 
 HUGGING_FACE, KERAS_HUB, MODEL_GARDEN, HUB = "hugging-face", "keras-hub", "model-garden", "hub"
 LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
@@ -51,7 +58,7 @@ def load(
             - the folder of a run, with `@CHECKPOINT` where the checkpoint is not to be the default
               one (see `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
             - `hugging-face:DIR` of its `save_pretrained` or sentence-transformers;
-            - `keras-hub:DIR` of a BERT, RoBERTa or GPT-2 preset;
+            - `keras-hub:DIR` of a BERT, RoBERTa or GPT-2 preset, or one of `macaron_tf.keras_hub`;
             - `model-garden:DIR` of a BERT as Model Garden publishes it;
             - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub, which is downloaded
               once, by the package huggingface_hub;
@@ -69,54 +76,76 @@ def load(
         bert.save_pretrained("my-bert")
     """
     place = os.fspath(place)
-    if _library(place):
-        return _load_library(place, lower_case, pooling)
     if place.endswith(".keras"):
         path = paths.as_path(place)
         with _refuse_network(place):
             network = keras.saving.load_model(path)
         return Pretrained(network, name=path.stem, checkpoint=place)
-    return _load_run(place)
+    found = locate(place)
+    if found.library:
+        read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
+    else:
+        read = _read_own(found)
+    # A hub's folder is named by a revision.
+    name = place.rpartition("/")[2] if place.startswith(f"{HUB}:") else found.folder.name
+    return dataclasses.replace(read, name=name)
 
 
-def is_library(place: str) -> bool:
-    """Whether a place is of another library: its directory, or one saved here without a recipe."""
-    if _library(place):
-        return True
-    path = run_place(place)[0]
-    return is_saved(path) and not (path / RECIPE).exists()
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """The folder of a place that `load` takes.
+
+    Attributes:
+        place: as it was given.
+        folder: of one library's, local and absolute.
+        library: one of `LIBRARIES`; "" = of this one, a run or a folder of `save_pretrained`.
+        checkpoint: of RUN@CHECKPOINT.
+    """
+
+    place: str
+    folder: epath.Path
+    library: str = ""
+    checkpoint: str | None = None
+
+    @property
+    def without_recipe(self) -> bool:
+        """Whether no training here made it: another library's, or saved here of one."""
+        recipe = self.folder / RECIPE
+        return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
 
 
-def run_place(place: str) -> tuple[epath.Path, str | None]:
-    """The folder and the checkpoint of RUN or RUN@CHECKPOINT."""
-    if place.startswith(f"{HUB}:"):
-        return paths.as_path(_downloaded(place)), None
-    path = paths.as_path(place)
-    if not path.exists() and "@" in place:
-        folder, _, checkpoint = place.rpartition("@")
-        return paths.as_path(folder), checkpoint
-    return path, None
-
-
-def _library(place: str) -> str:
-    """The one of `LIBRARIES` whose directory a place is, or ""."""
+def locate(place: str) -> Location:
+    """Finds the folder of a place, a hub's once it is downloaded; it need not exist."""
     kind, _, directory = place.partition(":")
-    if kind != HUB:
-        return kind if kind in LIBRARIES and directory else ""
-    folder = _downloaded(place)
+    if kind in LIBRARIES and directory:
+        if paths.is_remote(directory):
+            raise UserError(f"{place}: copy the folder from its bucket to the disk first")
+        return Location(place, paths.as_path(directory).expanduser().absolute(), kind)
+    if kind == HUB:
+        folder = paths.as_path(_downloaded(place))
+        return Location(place, folder, _library_of(folder))
+    folder = paths.as_path(place)
+    if not folder.exists() and "@" in place:
+        run, _, checkpoint = place.rpartition("@")
+        return Location(place, paths.as_path(run), checkpoint=checkpoint)
+    return Location(place, folder)
+
+
+def _library_of(folder: epath.Path) -> str:
+    """The one of `LIBRARIES` whose directory a folder is, or ""."""
     if is_saved(folder):
         return ""
-    if (folder / "bert_config.json").is_file() and list(folder.glob("*.index")):
+    if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
         return MODEL_GARDEN
     config = folder / "config.json"
-    preset = config.is_file() and "registered_name" in read_json(config)
+    preset = config.exists() and "registered_name" in read_json(config)
     return KERAS_HUB if preset else HUGGING_FACE
 
 
 @functools.cache
 def _downloaded(place: str) -> pathlib.Path:
     """The local folder of `hub:OWNER/NAME[@REVISION]`."""
-    with needed("huggingface_hub", place):
+    with needed(place):
         import huggingface_hub
     name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -147,8 +176,8 @@ def _refuse_network(place: str) -> Iterator[None]:
         ) from error
 
 
-def _load_run(place: str) -> Pretrained:
-    path, checkpoint = run_place(place)
+def _read_own(found: Location) -> Pretrained:
+    path, place = found.folder, found.place
     try:
         record = json.loads((path / MODEL).read_bytes())
     except (*paths.FILE_ERRORS, ValueError) as error:
@@ -159,12 +188,12 @@ def _load_run(place: str) -> Pretrained:
         ) from error
     with paths.refuse_damage(path / MODEL, "restore it, or train or save the model again"):
         usage = {name: value for name, value in record["usage"].items() if name in USAGE}
-        usage |= {name: tuple(usage.get(name, ())) for name in ("languages", "unread")}
-        weights = find_checkpoint(path, checkpoint, record.get("save_every_steps"))
+        usage |= {name: tuple(usage.get(name, ())) for name in ("languages", "labels", "unread")}
+        weights = find_checkpoint(path, found.checkpoint, record.get("save_every_steps"))
         layers = {"network": record["network"], **record.get("heads", {})}
         folder, ids = record["vocabulary"], record.get("ids")
     vocabulary = Vocabulary.load(path / folder) if folder else None
-    with _refuse_network(str(path / MODEL)):
+    with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
         made = {n: keras.saving.deserialize_keras_object(one) for n, one in layers.items()}
         network = made["network"]
         if not network.built:
@@ -172,14 +201,14 @@ def _load_run(place: str) -> Pretrained:
     manifest = load_network(weights, network, vocabulary.hash if vocabulary else "")
     for name, head in made.items():
         if name != "network":
-            with paths.local_copy(path / f"{name}.weights.h5") as copy:
-                keras.saving.load_weights(head, copy)
+            load_weights(head, saved_file(path, name))
     results = {name: manifest[name] for name in ("step", "metrics") if name in manifest}
+    if reason := weights_record(weights).get("warning"):
+        results["warning"] = reason
     return Pretrained(
         **made,
         vocabulary=vocabulary,
         ids=None if ids is None else np.array(ids),
-        name=place.rpartition("/")[2] if place.startswith(f"{HUB}:") else path.name,
         checkpoint=weights.name,
         recipe=_optional(path / RECIPE),
         results={**results, "scores": record.get("results", {}).get("scores") or _scores(path)},
@@ -210,33 +239,30 @@ def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def _load_library(place: str, lower_case: bool | None, pooling: bool) -> Pretrained:
-    library, _, directory = place.partition(":")
-    if library == HUB:
-        library, directory = _library(place), _downloaded(place)
-    if paths.is_remote(directory):
-        raise UserError(f"{place}: copy the folder from its bucket to the disk first")
-    folder = pathlib.Path(directory).expanduser().absolute()
+def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pretrained:
+    folder = pathlib.Path(found.folder)
     if not folder.is_dir():
-        raise UserError(f"{place}: there is no folder {folder}; check the path")
+        raise UserError(f"{found.place}: there is no folder {folder}; check the path")
     config = folder / "config.json"
-    kind = read_json(config).get("model_type") if config.is_file() else None
-    if library == KERAS_HUB:
-        found = read_keras_hub(folder)
-    elif library == MODEL_GARDEN:
-        found = read_model_garden_bert(folder, _lower_case(folder, lower_case))
-    elif (folder / "modules.json").is_file() and pooling:
-        found = read_sentence_transformer(folder, lower_case)
-    elif kind in LANGUAGE_FAMILIES:
-        found = read_language_model(folder)
-    elif kind == "xlnet":
-        found = read_xlnet(folder)
-    elif kind in FAMILIES:
-        found = read_encoder_decoder(folder)
-    else:
-        found = read_encoder(folder, lower_case)
-    name = place.rpartition("/")[2] if place.startswith(f"{HUB}:") else folder.name
-    return dataclasses.replace(found, name=name, checkpoint=place)
+    described = read_json(config) if config.is_file() else {}
+    if found.library == KERAS_HUB:
+        if str(described.get("registered_name")).startswith("macaron_tf>"):
+            from macaron_tf.keras_hub import read_preset  # KerasHub is optional
+
+            return read_preset(folder)
+        return read_keras_hub(folder)
+    if found.library == MODEL_GARDEN:
+        return read_model_garden_bert(folder, _lower_case(folder, lower_case))
+    if (folder / "modules.json").is_file() and pooling:
+        return read_sentence_transformer(folder, lower_case)
+    kind = described.get("model_type")
+    if kind in LANGUAGE_FAMILIES:
+        return read_language_model(folder)
+    if kind == "xlnet":
+        return read_xlnet(folder)
+    if kind in FAMILIES:
+        return read_encoder_decoder(folder)
+    return read_encoder(folder, lower_case)
 
 
 def _lower_case(folder: pathlib.Path, given: bool | None) -> bool:

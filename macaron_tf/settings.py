@@ -8,27 +8,33 @@
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
-import math
 import operator
+import re
 import types
 import typing
 from typing import Annotated, Any, ClassVar, Literal
 
 import docstring_parser
-import keras
 from annotated_types import Ge, Gt, Le, Lt
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import find, is_place
 
-Count = Annotated[int, Ge(1)]
-Natural = Annotated[int, Ge(0)]
+INT32 = Lt(2**31)  # TensorFlow's shapes, counters and seeds
+Count = Annotated[int, Ge(1), INT32]
+Natural = Annotated[int, Ge(0), INT32]
+Depth = Annotated[int, Ge(1), Le(1000)]  # of layers, each of which is an object
 Fraction = Annotated[float, Ge(0), Le(1)]
 Dropout = Annotated[float, Ge(0), Lt(1)]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
+
+
+_GREATEST_FLOAT = 3.4e38  # of float32
+_CONTROL = re.compile(r"[\0-\x08\x0a-\x1f\x7f]")  # all but tabs
 
 
 class SettingError(UserError, ValueError):
@@ -62,10 +68,13 @@ class Settings:
 
     section: ClassVar[str] = ""
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, in_models: bool = True, **kwargs):
         super().__init_subclass__(**kwargs)
-        package = cls.__module__.partition(".")[0]
-        keras.saving.register_keras_serializable(package=package)(cls)
+        if in_models:  # saved with a network; others are read without Keras
+            import keras
+
+            package = cls.__module__.partition(".")[0]
+            keras.saving.register_keras_serializable(package=package)(cls)
 
     def __post_init__(self):
         for name, hint in hints_of(type(self)).items():
@@ -73,7 +82,7 @@ class Settings:
             try:
                 object.__setattr__(self, name, _converted(value, hint))
             except _Unfit:
-                raise self.error(f"{name}={value!r} must be {describe_hint(hint)}") from None
+                raise self.error(_refusal(name, value, hint)) from None
         self.check()
 
     def check(self) -> None:
@@ -92,6 +101,8 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):
+        import keras
+
         read = keras.saving.deserialize_keras_object  # nested settings, and tuples of them
         return cls(**{k: read(v) if isinstance(v, dict | list) else v for k, v in config.items()})
 
@@ -132,14 +143,19 @@ def _converted(value, hint):
         if len(items) == len(arguments):
             return tuple(map(_converted, items, arguments))
     elif isinstance(value, dict) and dataclasses.is_dataclass(hint):
-        return hint(**value)
+        if value.keys() <= hints_of(hint).keys():
+            with contextlib.suppress(TypeError):  # a field without a default is missing
+                return hint(**value)
     elif hint is float:
-        if type(value) in (int, float) and math.isfinite(value):
+        if type(value) in (int, float) and abs(value) < _GREATEST_FLOAT:
             return float(value)
+    elif hint is str:
+        if type(value) is str and not _CONTROL.search(value):
+            return value
     elif hint is None or hint is type(None):
         if value is None:
             return value
-    elif type(value) is hint or (hint not in (int, bool, str) and isinstance(value, hint)):
+    elif type(value) is hint or (hint not in (int, bool) and isinstance(value, hint)):
         return value
     raise _Unfit
 
@@ -158,7 +174,22 @@ def parse(name: str, text: str, hint) -> Any:
     members = (member for member in typing.get_args(hint) if isinstance(member, type))
     if type(literal) in (str, tuple, list) and any(map(dataclasses.is_dataclass, members)):
         return literal  # a tuple of settings: the class that holds it makes them
-    raise SettingError(f"{name}={literal!r} must be {describe_hint(hint)}")
+    raise SettingError(_refusal(name, literal, hint))
+
+
+def _refusal(name: str, value, hint) -> str:
+    near = nearest(value, _choices(hint)) if isinstance(value, str) else ""
+    bound = f" and below {INT32.lt}" if type(value) is int and value >= INT32.lt else ""
+    return f"{name}={value!r} must be {describe_hint(hint)}{bound}{near}"
+
+
+def _choices(hint) -> list[str]:
+    """The words that an annotation lists."""
+    if isinstance(hint, OneOf):
+        return list(hint.choices)
+    if typing.get_origin(hint) is Literal:
+        return [choice for choice in typing.get_args(hint) if isinstance(choice, str)]
+    return [choice for part in typing.get_args(hint) for choice in _choices(part)]
 
 
 # Of each constraint: its field, the comparison, and its words.
@@ -207,6 +238,8 @@ def _describe_range(kind, constraints) -> str:
         if isinstance(constraint, OneOf):
             own = ", or one of your own, package.module:Name" if constraint.base else ""
             return f"one of {', '.join(map(repr, constraint.choices))}{own}"
+        if constraint == INT32:
+            continue  # said in the refusal of a greater number alone
         field, _, words = _CONSTRAINTS[type(constraint)]
         ranges.append(f"{words} {getattr(constraint, field)}")
     return f"{describe_hint(kind)} {' and '.join(ranges)}"

@@ -21,6 +21,8 @@ os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
 import numpy as np
 import pytest
 
+from macaron_tf.errors import USER_FILES
+
 SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -41,9 +43,31 @@ def no_autotuning():
         yield
 
 
+# Rooms of long tests: commands, servers, processes.
+LONG = ("experiments", "export", "distribution", "training")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts files of long tests before the others, so that the workers of xdist end together."""
+    root = pathlib.Path(__file__).parent
+
+    def short(item: pytest.Item) -> bool:
+        room = item.path.relative_to(root).parts[0]
+        return room not in LONG and not room.endswith(".py")
+
+    items.sort(key=short)
+
+
 def pytest_unconfigure() -> None:
     """Removes the session's cache."""
     _CACHE.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def no_plug_ins():
+    """Forgets the files of plug-ins, whose presence makes sentences of other errors."""
+    yield
+    USER_FILES.clear()
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,18 @@ from keras import ops
 from macaron_tf.errors import UserError
 
 
-def refuses(message: str, function, *args, **options) -> str:
+def refuses(message: str, function, /, *args, **options) -> str:
     """The sentence of the `UserError` that a call raises; it is one line and matches a pattern."""
     with pytest.raises(UserError, match=message) as caught:
         function(*args, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def rejects(message: str, function, /, *args, **options) -> None:
+    """Checks that a call raises a `ValueError` that matches a pattern."""
+    with pytest.raises(ValueError, match=message):
+        function(*args, **options)
 
 
 def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_arguments):

@@ -7,49 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf import models, objectives
 from macaron_tf.layers.blocks import BLOCKS
-from macaron_tf.models import (
-    CausalClassifier,
-    Elmo,
-    ElmoConfig,
-    EncoderClassifier,
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    EncoderSpanReader,
-    EncoderTagger,
-    GeneratorDiscriminator,
-    LanguageModel,
-    PretrainingEncoder,
-    SegmentLanguageModel,
-    SiameseEncoder,
-    TemporalConfig,
-    TemporalModel,
-    TwoStreamModel,
-    WordTagger,
-    WordTaggerConfig,
-    generator_config,
-)
-from macaron_tf.objectives import (
-    AuxiliaryLanguageObjective,
-    BidirectionalLanguageObjective,
-    CausalLanguageObjective,
-    ClassificationObjective,
-    CosineObjective,
-    DenoisingObjective,
-    MaskedLanguageObjective,
-    MaskingConfig,
-    PairClassificationObjective,
-    PermutationObjective,
-    ReplacedTokenObjective,
-    SegmentLanguageObjective,
-    SequenceObjective,
-    SpanBoundaryObjective,
-    SpanCorruptionObjective,
-    SpanObjective,
-    TaggingObjective,
-    TranslationObjective,
-    TripletObjective,
-)
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from tests.harness import normal
 from tests.objectives.toy import VOCABULARY, V, ragged_rows, rows, tiny
@@ -112,7 +71,7 @@ def encoder(make, changes, objective, batches) -> System:
 
 def pretrained(make, objective, masking=None, changes=None, **more) -> System:
     """A system whose batches an objective makes out of rows."""
-    masking = masking or MaskingConfig()
+    masking = masking or objectives.MaskingConfig()
 
     def batches():
         return objective.dataset(rows(LENGTHS, **more), masking, VOCABULARY, seed=0)
@@ -145,7 +104,7 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
 
     def batches():
         endless = tf.data.Dataset.from_tensors(rows_of).repeat()
-        return objective.dataset(endless, MaskingConfig(), VOCABULARY, seed=0)
+        return objective.dataset(endless, objectives.MaskingConfig(), VOCABULARY, seed=0)
 
     return System(network, objective, batches, outputs, names, blocks)
 
@@ -156,7 +115,9 @@ def encoder_decoder(objective, batches, vocab_size=V, **options) -> System:
     def network(block):
         drops = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
         sizes = (vocab_size, 16, 32, 2, layers(block) - 1, layers(block) - 1)
-        return EncoderDecoder(EncoderDecoderConfig(*sizes, block=block, **drops, **options))
+        return models.EncoderDecoder(
+            models.EncoderDecoderConfig(*sizes, block=block, **drops, **options)
+        )
 
     return System(network, objective, batches, scores, ("source", "target"), DECODING)
 
@@ -165,7 +126,7 @@ def corrupting(objective, sentinel_rows=0, **options) -> System:
     """An encoder-decoder that learns from corrupted text."""
 
     def batches():
-        return objective.dataset(rows(LENGTHS), MaskingConfig(), VOCABULARY, seed=0)
+        return objective.dataset(rows(LENGTHS), objectives.MaskingConfig(), VOCABULARY, seed=0)
 
     return encoder_decoder(objective, batches, V + sentinel_rows, **options)
 
@@ -184,14 +145,14 @@ def scores(network, inputs):
 
 
 def albert(config):
-    return PretrainingEncoder(config, sentence_pair=True)
+    return models.PretrainingEncoder(config, sentence_pair=True)
 
 
 def electra(config):
-    return GeneratorDiscriminator(config, generator_config(config, 0.5))
+    return models.GeneratorDiscriminator(config, models.generator_config(config, 0.5))
 
 
-ELMO = ElmoConfig(
+ELMO = models.ElmoConfig(
     vocab_size=11,
     lstm_dim=12,
     projection_dim=5,
@@ -201,7 +162,7 @@ ELMO = ElmoConfig(
     char_dim=4,
     filters=((1, 3), (2, 4), (3, 6)),
 )
-TAGGER = WordTaggerConfig(4, ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)
+TAGGER = models.WordTaggerConfig(4, ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)
 
 
 def words(*shape: int, seed: int = 0) -> np.ndarray:
@@ -217,63 +178,68 @@ LANGUAGES = {
     "position_ids": np.tile(np.arange(LENGTH, dtype="int32") % 10, (ROWS, 1)),
 }
 PAIRS = {"segment_ids": SEGMENTS, "pair_label": np.array([0, 1, 1, 0], "int32")}
-NGRAMS, SPANS = MaskingConfig(choice="ngrams"), MaskingConfig(choice="spans", fate="span")
-ELECTRA = MaskingConfig(mask=1.0, random=0.0, round_up=True)
+NGRAMS, SPANS = (
+    objectives.MaskingConfig(choice="ngrams"),
+    objectives.MaskingConfig(choice="spans", fate="span"),
+)
+ELECTRA = objectives.MaskingConfig(mask=1.0, random=0.0, round_up=True)
 PLAIN = {"num_segments": 0}
 GPT = {**PLAIN, "causal": True, "embedding_norm": False}
 SYSTEMS = {
-    "roberta": pretrained(PretrainingEncoder, MaskedLanguageObjective(), changes=PLAIN),
+    "roberta": pretrained(
+        models.PretrainingEncoder, objectives.MaskedLanguageObjective(), changes=PLAIN
+    ),
     "albert": pretrained(
         albert,
-        MaskedLanguageObjective(sentence_pair=True),
+        objectives.MaskedLanguageObjective(sentence_pair=True),
         NGRAMS,
         {"sharing": "all", "embedding_dim": 8},
         **PAIRS,
     ),
     "span_bert": pretrained(
-        lambda config: PretrainingEncoder(config, span_boundary=True),
-        SpanBoundaryObjective(),
+        lambda config: models.PretrainingEncoder(config, span_boundary=True),
+        objectives.SpanBoundaryObjective(),
         SPANS,
         PLAIN,
     ),
     "xlm": pretrained(
-        PretrainingEncoder,
-        MaskedLanguageObjective(),
+        models.PretrainingEncoder,
+        objectives.MaskedLanguageObjective(),
         changes={**PLAIN, "num_languages": 2},
         **LANGUAGES,
     ),
     "xlm_causal": pretrained(
-        LanguageModel,
-        CausalLanguageObjective(),
+        models.LanguageModel,
+        objectives.CausalLanguageObjective(),
         changes={**PLAIN, "num_languages": 2, "causal": True},
         **LANGUAGES,
     ),
-    "gpt": pretrained(LanguageModel, CausalLanguageObjective(), changes=GPT),
+    "gpt": pretrained(models.LanguageModel, objectives.CausalLanguageObjective(), changes=GPT),
     "gpt2": pretrained(
-        LanguageModel,
-        CausalLanguageObjective(),
+        models.LanguageModel,
+        objectives.CausalLanguageObjective(),
         changes={**GPT, "norm": "pre", "scaled_outputs": True},
     ),
     "gpt_classification": fine_tuned(
-        lambda config: CausalClassifier(config, 3, 0.0, symmetric=True),
-        AuxiliaryLanguageObjective(3),
+        lambda config: models.CausalClassifier(config, 3, 0.0, symmetric=True),
+        objectives.AuxiliaryLanguageObjective(3),
         GPT,
         segment_ids=SEGMENTS,
         label=np.array([0, 2, 1, 0], "int32"),
     ),
     "transformer_xl": remembering(
-        SegmentLanguageModel, SegmentLanguageObjective(), GPT, scores, DECODING
+        models.SegmentLanguageModel, objectives.SegmentLanguageObjective(), GPT, scores, DECODING
     ),
     "xlnet": remembering(
-        TwoStreamModel,
-        PermutationObjective(),
+        models.TwoStreamModel,
+        objectives.PermutationObjective(),
         {},
         lambda network, inputs: scores(network, inputs)["masked_language"],
         APART,
         ("token_ids", "segment_ids", "order", "masked_positions"),
     ),
     "t5": corrupting(
-        SpanCorruptionObjective(),
+        objectives.SpanCorruptionObjective(),
         SENTINEL_ROWS,
         positions="none",
         relative_bias="shared",
@@ -285,7 +251,7 @@ SYSTEMS = {
         initializer="lecun_normal",
     ),
     "bart": corrupting(
-        DenoisingObjective(),
+        objectives.DenoisingObjective(),
         positions="learned",
         norm="post",
         activation="gelu",
@@ -294,58 +260,60 @@ SYSTEMS = {
         embedding_scale=False,
         initializer_range=0.3,
     ),
-    "electra": pretrained(electra, ReplacedTokenObjective(), ELECTRA),
+    "electra": pretrained(electra, objectives.ReplacedTokenObjective(), ELECTRA),
     "classification": fine_tuned(
-        lambda config: EncoderClassifier(config, 3, 0.0),
-        ClassificationObjective(3),
+        lambda config: models.EncoderClassifier(config, 3, 0.0),
+        objectives.ClassificationObjective(3),
         segment_ids=SEGMENTS,
         label=np.array([0, 2, 1, 0], "int32"),
     ),
     "question_answering": fine_tuned(
-        EncoderSpanReader,
-        SpanObjective(),
+        models.EncoderSpanReader,
+        objectives.SpanObjective(),
         segment_ids=SEGMENTS,
         label=np.array([[0, 0], [5, 6], [11, 12], [7, 7]], "int32"),
     ),
     "tagging": fine_tuned(
-        lambda config: EncoderTagger(config, 5, 0.0),
-        TaggingObjective(5),
+        lambda config: models.EncoderTagger(config, 5, 0.0),
+        objectives.TaggingObjective(5),
         label=np.where(IDS > 4, IDS % 5 + 1, 0).astype("int32"),
     ),
     "sentence_bert": fine_tuned(
-        SiameseEncoder,
-        CosineObjective(0.0, 5.0),
+        models.SiameseEncoder,
+        objectives.CosineObjective(0.0, 5.0),
         token_ids=np.stack([IDS, IDS[::-1]], axis=1),
         label=np.array([0.0, 1.0, 4.0, 5.0], "float32"),
     ),
     "sentence_classes": fine_tuned(
-        lambda config: SiameseEncoder(config, num_classes=3),
-        PairClassificationObjective(3),
+        lambda config: models.SiameseEncoder(config, num_classes=3),
+        objectives.PairClassificationObjective(3),
         token_ids=np.stack([IDS, IDS[::-1]], axis=1),
         label=np.array([0, 1, 2, 0], "int32"),
     ),
     "triplets": fine_tuned(
-        SiameseEncoder, TripletObjective(), token_ids=np.stack([IDS, IDS[::-1], IDS + 1], axis=1)
+        models.SiameseEncoder,
+        objectives.TripletObjective(),
+        token_ids=np.stack([IDS, IDS[::-1], IDS + 1], axis=1),
     ),
     "regression": fine_tuned(
-        lambda config: EncoderClassifier(config, 1, 0.0),
-        ClassificationObjective(1),
+        lambda config: models.EncoderClassifier(config, 1, 0.0),
+        objectives.ClassificationObjective(1),
         label=np.array([0.0, 2.0, 1.0, 0.5], "float32"),
     ),
     "translation": encoder_decoder(
-        TranslationObjective(),
+        objectives.TranslationObjective(),
         tf.data.Dataset.from_tensors({"source": IDS, "target": IDS[::-1, 1:]}).repeat,
     ),
     "elmo": without_blocks(
-        lambda _: Elmo(ELMO),
-        BidirectionalLanguageObjective(),
+        lambda _: models.Elmo(ELMO),
+        objectives.BidirectionalLanguageObjective(),
         "characters",
         characters=words(ROWS, 6),
         words=np.arange(ROWS * 6, dtype="int32").reshape(ROWS, 6) % 11,
     ),
     "tcn": without_blocks(
-        lambda mixer: TemporalModel(TemporalConfig(5, (6,), mixer, input_dim=4)),
-        SequenceObjective("bernoulli"),
+        lambda mixer: models.TemporalModel(models.TemporalConfig(5, (6,), mixer, input_dim=4)),
+        objectives.SequenceObjective("bernoulli"),
         "inputs",
         ("tcn", "lstm", "gru", "rnn"),
         inputs=normal(ROWS, 7, 4),
@@ -353,8 +321,8 @@ SYSTEMS = {
         weight=np.float32(np.arange(7) < np.array([[7], [3], [5], [1]])),
     ),
     "word_tagging": without_blocks(
-        lambda _: WordTagger(TAGGER),
-        SequenceObjective("classes"),
+        lambda _: models.WordTagger(TAGGER),
+        objectives.SequenceObjective("classes"),
         "inputs",
         inputs=words(ROWS, 6),
         targets=words(ROWS, 6)[:, :, 1] % 4,

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import macaron_tf
+from experiments.examples import swish_classifier
 from macaron_tf import layers, models
 from macaron_tf.errors import UserError
 from macaron_tf.objectives import ClassificationObjective
@@ -106,6 +107,43 @@ for name in ("model", "plain"):
 """,
         tmp_path,
     )
+
+
+def test_an_export_takes_ids_alone_or_in_a_dict_as_the_model_did(tmp_path):
+    for name, given in [("alone", ROWS), ("dict", {"token_ids": ROWS})]:
+        model = classifier(block="macaron")
+        expected = numpy_of(model(given))
+        model.export(tmp_path / name, verbose=False)
+        tf.saved_model.save(model, str(tmp_path / f"{name}-save"))
+        exported = tf.saved_model.load(tmp_path / name)
+        np.testing.assert_allclose(exported.serve(given), expected, atol=1e-5)
+        saved = tf.saved_model.load(tmp_path / f"{name}-save")
+        (answers,) = saved.signatures["serving_default"](token_ids=tf.constant(ROWS)).values()
+        np.testing.assert_allclose(answers, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("whole", [models.Encoder, models.EncoderClassifier])
+def test_a_clone_and_a_recomputed_call_answer_alike(whole):
+    model = whole(tiny()) if whole is models.Encoder else classifier()
+    expected = numpy_of(model(ROWS))
+    clone = keras.models.clone_model(model)
+    clone(ROWS)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(clone(ROWS), expected)
+    with tf.GradientTape() as tape:
+        answers = keras.remat(model)(ROWS)
+        total = tf.reduce_sum(answers**2)
+    np.testing.assert_allclose(answers, expected, atol=1e-6)
+    found = tape.gradient(total, [weight.value for weight in model.trainable_variables])
+    assert any(one is not None and np.abs(numpy_of(one)).max() > 0 for one in found)
+
+
+@pytest.mark.slow
+def test_the_script_of_the_readme_trains_saves_and_exports(shared_data, tmp_path, capfd):
+    rows = ["--data-dir", f"{shared_data}/tfds", "--train", "train[:300]"]
+    swish_classifier.main([str(tmp_path / "out"), *rows])
+    saved, exported = capfd.readouterr().out.splitlines()[-2:]
+    assert saved == exported and len(saved.split()) == 2
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import macaron_tf
 from macaron_tf.models import (
     EncoderClassifier,
     EncoderConfig,
@@ -191,6 +192,61 @@ def test_a_language_model_has_our_logits_and_continues_prompts(changes, compiled
     assert found["padding_mask"][0].sum() == 4 + new.index(stop) + 1
 
 
+def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
+    network = language_model(max_length=48)
+    task = task_of(Pretrained(network))
+    task.compile(sampler="greedy", jit_compile=False)
+    rows = ids(2, 41, vocab_size=WORD_PIECES.pieces).tolist()
+    rows[1] = rows[1][:36]  # two chunks of 16, and 3 tokens
+    token_ids = np.array([row + [0] * (48 - len(row)) for row in rows], "int32")
+    inputs = {"token_ids": token_ids, "padding_mask": token_ids != 0}
+    found = task.generate(inputs, stop_token_ids=None)["token_ids"].tolist()
+    assert found == greedy(network, rows, 48)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("kind", ["classifier", "masked", "language_model"])
+def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, tmp_path):
+    if kind == "classifier":
+        network, inputs = classifier(block="macaron"), pairs()
+    elif kind == "masked":
+        network = built(PretrainingEncoder, config(), head_options={"epsilon": 1e-5}, noise=0.2)
+        inputs = pairs()
+    else:
+        network = language_model(output_bias=True)
+        inputs = {name: pairs()[name] for name in ("token_ids", "padding_mask")}
+    task = task_of(Pretrained(network, vocabulary=WORD_PIECES, starts=False))
+    if quantized:
+        task.backbone.quantize("int8")
+    hidden = task.backbone(inputs)
+    task.save_to_preset(str(tmp_path / "task"))
+    task.backbone.save_to_preset(str(tmp_path / "backbone"))
+    for name in ("task", "backbone"):
+        found = macaron_tf.load(f"keras-hub:{tmp_path / name}")
+        ours = found.network.hidden_states(found.network._named(inputs))
+        theirs = hidden if kind == "language_model" else hidden["sequence_output"]
+        np.testing.assert_array_equal(ours, theirs)
+        again = keras_hub.models.Backbone.from_preset(str(tmp_path / name))
+        assert {w.dtype for w in again.weights} == {w.dtype for w in task.backbone.weights}
+        # Written and read once more, in either form.
+        found.save_pretrained(tmp_path / f"{name}-saved")
+        saved = macaron_tf.load(tmp_path / f"{name}-saved")
+        np.testing.assert_array_equal(
+            saved.network.hidden_states(saved.network._named(inputs)), ours
+        )
+    found = macaron_tf.load(f"keras-hub:{tmp_path / 'task'}")
+    assert found.vocabulary.hash == WORD_PIECES.hash and found.config == network.config
+    assert found.model_options and found.starts == (kind != "language_model")
+    if not quantized:
+        answers, expected = found.network(inputs), network(inputs)
+        for one, other in zip(
+            keras.tree.flatten(answers), keras.tree.flatten(expected), strict=True
+        ):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+    (tmp_path / "task/model.weights.h5").unlink()
+    refuses("task cannot be read", macaron_tf.load, f"keras-hub:{tmp_path / 'task'}")
+
+
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -292,7 +348,7 @@ from macaron_tf.errors import UserError
 try:
     import macaron_tf.keras_hub
 except UserError as error:
-    assert "pip install keras-hub" in str(error), error
+    assert "pip install 'macaron_tf[keras-hub]'" in str(error), error
 else:
     raise AssertionError
 """,

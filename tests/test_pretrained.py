@@ -5,11 +5,13 @@ import pathlib
 import shutil
 import sys
 
+import keras
 import numpy as np
 import pytest
 
 import macaron_tf
 from macaron_tf.models.pretrained import USAGE, Pretrained
+from tests import ram_paths
 from tests.harness import numpy_of, refuses
 from tests.interop.toys import random_state, write_bert, write_modules
 
@@ -52,6 +54,7 @@ def test_another_librarys_directory_is_loaded(tmp_path):
     )
     assert again == found.config
     assert found.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
+    assert found.classifier(3, scheme="tokens step 1, channels/1").config.splittings
     other = "tokens, channels/2 width 1"
     refuses(f"scheme='{other}': the weights were", found.classifier, 3, scheme=other)
 
@@ -69,6 +72,19 @@ def test_a_saved_model_is_loaded(tmp_path):
     np.testing.assert_array_equal(numpy_of(again.network(ROWS)), numpy_of(model(ROWS)))
 
 
+def test_a_bare_encoder_becomes_a_classifier_and_other_networks_do_not(tmp_path):
+    encoder = macaron_tf.models.Encoder(macaron_tf.models.EncoderConfig(16, 8, 16, 2, 1))
+    hidden = numpy_of(encoder(ROWS))
+    encoder.save(tmp_path / "encoder.keras")
+    found = macaron_tf.load(tmp_path / "encoder.keras").classifier(2)
+    np.testing.assert_array_equal(numpy_of(found.encoder(ROWS)), hidden)
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(tmp_path / "plain.keras")
+    plain = macaron_tf.load(tmp_path / "plain.keras")
+    refuses("plain is a Sequential: a classifier needs an encoder", plain.classifier, 2)
+    translator = Pretrained(macaron_tf.build("macaron_tiny", vocab_size=16), name="pairs")
+    refuses("pairs is a EncoderDecoder: a classifier needs an encoder", translator.classifier, 2)
+
+
 def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
     again = macaron_tf.load(saved)
     check_same(bert, again)
@@ -83,6 +99,33 @@ def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
         *("model.json", "model.weights.h5", "pooler.weights.h5", "manifest.json", "README.md"),
         *("vocabulary/vocabulary.json", "vocabulary/vocabulary.txt"),
     }
+
+
+def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
+    from safetensors.numpy import load_file
+
+    bert.save_pretrained(saved, safetensors=True)
+    check_same(bert, macaron_tf.load(saved))
+    files = {path.name for path in saved.iterdir()}
+    assert {"model.safetensors", "pooler.safetensors"} < files and "model.weights.h5" not in files
+    arrays = load_file(saved / "model.safetensors")
+    assert {w.path: tuple(w.shape) for w in bert.network.weights} == {
+        name: array.shape for name, array in arrays.items()
+    }
+    place = ram_paths.folder(tmp_path) + "/saved"
+    bert.save_pretrained(place, safetensors=True)
+    check_same(bert, macaron_tf.load(place))
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    install = r"needs safetensors: pip install 'macaron_tf\[interop\]'"
+    refuses(install, macaron_tf.load, saved)
+    refuses(install, bert.save_pretrained, tmp_path / "new", safetensors=True)
+    assert not (tmp_path / "new").exists()
+    monkeypatch.undo()
+    (saved / "model.safetensors").write_bytes(b"half")
+    refuses("is not as it was written", macaron_tf.load, saved)
+    for name in ("model.safetensors", "manifest.json"):
+        (saved / name).unlink()
+        refuses(f"{name} is missing|no checkpoint yet", macaron_tf.load, saved)
 
 
 def test_ids_and_pooling_are_kept(tmp_path):
@@ -125,8 +168,6 @@ def test_a_save_that_fails_leaves_nothing(bert, tmp_path, monkeypatch):
 
 
 def test_a_network_is_saved_to_a_bucket(bert, tmp_path):
-    from tests import ram_paths
-
     place = ram_paths.folder(tmp_path) + "/saved"
     bert.save_pretrained(place)
     check_same(bert, macaron_tf.load(place))
@@ -250,4 +291,4 @@ def test_a_hubs_model_is_loaded(hub, bert, saved, tmp_path):
 def test_a_hub_without_a_network_or_a_client_is_one_sentence(hub, monkeypatch):
     refuses("hub:owner/none cannot be downloaded .*: check the", macaron_tf.load, "hub:owner/none")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refuses("pip install huggingface_hub", macaron_tf.load, "hub:owner/other")
+    refuses(r"pip install 'macaron_tf\[interop\]'", macaron_tf.load, "hub:owner/other")

@@ -6,8 +6,15 @@ import keras
 import pytest
 from annotated_types import Gt
 
+from macaron_tf.data.translation import BatchingConfig, BpeDropoutConfig, CleaningConfig
+from macaron_tf.decoding import BeamSearchConfig, GenerationConfig, SamplingConfig
 from macaron_tf.errors import UserError
+from macaron_tf.objectives import MaskingConfig
+from macaron_tf.objectives.corruption import SpanCorruptionConfig
+from macaron_tf.objectives.denoising import DenoisingConfig
 from macaron_tf.settings import Count, Dropout, OneOf, SettingError, Settings, describe
+from macaron_tf.training.config import TrainingConfig
+from tests.harness import refuses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +81,7 @@ def test_values_are_brought_to_their_types():
         ({"rate": float("nan")}, "rate=nan must be"),
         ({"norm": "both"}, "norm='both' must be one of 'pre', 'post'"),
         ({"kind": "z"}, "kind='z' must be one of 'x', 'y'"),
+        ({"norm": "prae"}, "norm='prae' must be one of 'pre', 'post'; perhaps you meant 'pre'"),
         ({"clip": 0}, "clip=0 must be a number above 0 or None"),
         ({"clip": "abc"}, "clip='abc' must be a number above 0 or None"),
         ({"steps": (1, 0)}, r"steps=\(1, 0\) must be one or several of: a whole number"),
@@ -104,3 +112,68 @@ def test_settings_describe_themselves():
     assert described["rate"].default == "0.0"
     assert described["clip"].text == "greatest norm; None = any."
     assert described["width"].default == ""
+
+
+# Values out of the range of each field.
+BEYOND = {
+    TrainingConfig: {
+        "max_steps": (0, 1.5),
+        "seed": (-1,),
+        "warmup_steps": (-1,),
+        "learning_rate": (0.0, float("nan")),
+        "warmup_start": (-1e-7,),
+        "beta_2": (1.0,),
+        "ema_decay": (1.5,),
+        "clip_norm": (0,),
+        "accumulation_steps": (0, True),
+        "schedule": ("exponential",),
+        "dtype_policy": ("float16",),
+        "best_mode": ("best",),
+        "save_every_minutes": (0,),
+        "early_stopping_patience": (0,),
+        "max_minutes": ("15",),
+    },
+    BeamSearchConfig: {
+        "beam_size": (0, 2.5),
+        "length_penalty": (-0.1,),
+        "length_penalty_name": ("google",),
+        "max_length_ratio": (-1.0,),
+        "max_length_offset": (0.5,),
+        "max_length": (0,),
+        "min_length": (256,),
+        "n_best": (5,),
+        "stopping": ("never",),
+    },
+    SamplingConfig: {
+        "temperature": (-1.0,),
+        "top_k": (-1,),
+        "top_p": (0.0, 1.5),
+        "num_samples": (0,),
+    },
+    GenerationConfig: {
+        "temperature": (-1.0,),
+        "top_p": (0.0,),
+        "max_tokens": (0,),
+        "min_tokens": (129,),
+    },
+    CleaningConfig: {"min_length": (0,), "max_ratio": (0.5,), "max_tokens": (1,)},
+    BatchingConfig: {"max_tokens": (0,)},
+    BpeDropoutConfig: {"copies": (3,)},
+    MaskingConfig: {"rate": (0.0,)},
+    SpanCorruptionConfig: {"rate": (1.0,), "mean_span": (0.5,)},
+    DenoisingConfig: {"rotation": (2,)},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (kind, field, value)
+        for kind, fields in BEYOND.items()
+        for field, values in fields.items()
+        for value in values
+    ],
+)
+def test_a_value_out_of_range_names_its_field(kind, field, value):
+    prefix = f"{kind.section}." if kind.section else ""
+    refuses(f"{prefix}{field}={value!r} (must|is|needs)", kind, **{field: value})

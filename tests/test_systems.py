@@ -56,7 +56,7 @@ def test_a_block_in_a_system(name, block, tmp_path):
     archive = tf.Module()
     archive.weights = [weight.value for weight in network.weights]
     archive.run = tf.function(
-        lambda inputs: system.outputs(network, inputs), input_signature=[specs]
+        lambda inputs: system.outputs(network, inputs), [specs], autograph=False
     )
     tf.saved_model.save(archive, tmp_path / "exported", signatures=archive.run)
     exported = tf.saved_model.load(tmp_path / "exported")

@@ -20,11 +20,12 @@ import numpy as np
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from experiments.command_line import Part, argument, count, together
+from experiments.command_line import Parser, Part, argument, count, together
 from experiments.run import write_json
 from experiments.studies import table, write_figure
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
+from macaron_tf.program import exit_on_user_error
 
 # Settings and their rows, from `compare`; measured as they are taken.
 Tables = Iterable[tuple[str, list[dict]]]
@@ -43,7 +44,7 @@ def several(name: str, choices: Iterable[str], text: str, default: list[str] | N
     return argument(name, text, default=default or list(choices), **options)
 
 
-class Benchmark(argparse.ArgumentParser):
+class Benchmark(Parser):
     """The command of a benchmark.
 
     Args:
@@ -68,7 +69,6 @@ class Benchmark(argparse.ArgumentParser):
         super().__init__(
             prog=f"python -m experiments.benchmarks.{name}",
             description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.unit, self.packages = unit, packages
         self.set_defaults(threads=1)

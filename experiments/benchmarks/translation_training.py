@@ -33,7 +33,8 @@ from experiments.benchmarks.harness import Benchmark, say
 from experiments.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
 from experiments.command_line import argument, count, settings
 from experiments.studies import mean_curves, table
-from macaron_tf.errors import UserError, exit_on_user_error
+from macaron_tf.errors import UserError
+from macaron_tf.program import exit_on_user_error
 
 command = Benchmark(
     "translation_training",

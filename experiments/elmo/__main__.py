@@ -52,7 +52,7 @@ main = cli.program(
         cli.argument("--source", "tfds:NAME or conll:FILE; conll2003_ner by default"),
         cli.argument("--split", "the split to score on (default dev)", default="dev"),
         cli.count("--epochs N", "passes over the sentences (default 8)", 8),
-        cli.number("--seeds N", "default 1", [1], nargs="+"),
+        cli.count("--seeds N", "default 1", [1], least=0, nargs="+"),
         cli.TFDS,
     ),
     cli.recipes("experiments.elmo.run:ElmoRecipe"),

@@ -14,7 +14,7 @@ import tensorflow as tf
 from annotated_types import Ge
 
 from experiments import registry
-from experiments.lines import decoded, opened_input, opened_output
+from experiments.lines import opened_input, opened_output
 from experiments.recipe import Recipe
 from experiments.run import Run, write_json
 from experiments.train_run import RunData, measured, report, train_run
@@ -25,7 +25,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
-from macaron_tf.settings import Count, Natural
+from macaron_tf.program import decoded
+from macaron_tf.settings import INT32, Count, Natural
 from macaron_tf.text.words import (
     WordText,
     WordVocabulary,
@@ -37,6 +38,7 @@ from macaron_tf.text.words import (
     with_ends,
 )
 from macaron_tf.training import build_fit_model
+from macaron_tf.training.checkpoints import weights_record
 
 _TOGETHER = 32  # lines
 # The layers of a line's words, `(words, J, D)`, or one vector a word, `(words, D)`.
@@ -63,13 +65,12 @@ class ElmoRecipe(Recipe):
 
     kind = "elmo"
     command = "python -m experiments.elmo"
-    steps = ("train {name} runs/{name} --data-dir DIR",)
 
     sources: tuple[str, ...]
-    vocabulary_size: Annotated[int, Ge(4)] = 8_000
-    row_length: Annotated[int, Ge(2)] = 32
+    vocabulary_size: Annotated[int, Ge(4), INT32] = 8_000
+    row_length: Annotated[int, Ge(2), INT32] = 32
     batch_size: Count = 32
-    held_out: Annotated[int, Ge(2)] = 50
+    held_out: Annotated[int, Ge(2), INT32] = 50
     samples: Natural = 0
 
     def check(self) -> None:
@@ -156,7 +157,7 @@ def run(options: argparse.Namespace) -> None:
     opened = ElmoRun.resume(path, recipe)
     rows, held_out, vocabulary = read_rows(recipe, opened and opened.vocabulary, options.tfds)
     result = train_run(
-        ElmoRun(path, recipe, vocabulary),
+        ElmoRun(path, recipe, vocabulary, data_dir=options.data_dir),
         RunData(
             functools.partial(rows.dataset, recipe.training.seed),
             hashlib.sha256(rows.ids.tobytes()).hexdigest(),
@@ -179,7 +180,7 @@ def evaluate(options: argparse.Namespace) -> None:
     network = opened.load_network(weights)
     training = dataclasses.replace(opened.recipe.training, ema_decay=None)
     model = build_fit_model(network, opened.recipe.make_objective(), training)
-    found = {"checkpoint": weights.name, **measured(model, held_out.evaluation_dataset())}
+    found = {**weights_record(weights), **measured(model, held_out.evaluation_dataset())}
     write_json(opened.path / "scores" / f"{weights.name}.json", found)
     print("\n".join(f"{name:12} {value}" for name, value in found.items()))
 

@@ -21,6 +21,7 @@ from macaron_tf.models import Elmo, WordTagger, WordTaggerConfig
 from macaron_tf.objectives import SequenceObjective
 from macaron_tf.text.words import character_ids, with_ends
 from macaron_tf.training import TrainingConfig, build_fit_model, train
+from macaron_tf.training.checkpoints import weights_record
 from macaron_tf.training.state import load_network
 
 _TASK = get_task("conll2003")
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
             path = out / f"{name.replace(' ', '-')}-{seed}"
             found = _tagger(elmo if has_elmo else None, learnt, judged, options.epochs, seed, path)
             rows.append({"name": name, "seed": seed, **found})
-    record = {"elmo": str(opened.path), "checkpoint": weights.name, "rows": rows}
+    record = {"elmo": str(opened.path), **weights_record(weights), "rows": rows}
     title = f"{_TASK.name}: entities found, F1 on {options.split}"
     studies.write(out, "tagging", "elmo", options, title, _table(rows), figure=False, **record)
 

@@ -30,6 +30,12 @@ ENCODER and FROM:
   none               (FROM alone) weights drawn at random; with --model NAME and --vocabulary DIR
 """
 
+_TASK = cli.argument("task", "what to learn from: stsb, mnli, ..., or triplets")
+_OBJECTIVE = cli.argument(
+    "--objective",
+    "what to learn by; the one that fits the task by default",
+    choices=("softmax", "cosine", "triplet"),
+)
 _POOLING = cli.argument(
     "--pooling",
     "a sentence's vector from its tokens'; the encoder's own by default, or else mean",
@@ -38,7 +44,7 @@ _POOLING = cli.argument(
 _ENCODER = cli.together(
     cli.argument("encoder ENCODER", "what makes the vectors"),
     _POOLING,
-    cli.number("--max-length N", "longest row; the encoder's own by default"),
+    cli.count("--max-length N", "longest row; the encoder's own by default"),
     cli.LOWER_CASE,
 )
 
@@ -50,15 +56,11 @@ main = cli.program(
         "train an encoder of sentences, or go on with an interrupted run",
         "experiments.embed.train:run",
         cli.unless_resumed(
-            cli.argument("task", "what to learn from: stsb, mnli, ..., or triplets"),
+            _TASK,
             cli.RUN_TO_TRAIN,
-            cli.argument("--init FROM", "what to start with"),
+            cli.argument("--init FROM", "what to start with", required=True),
         ),
-        cli.argument(
-            "--objective",
-            "what to learn by; the one that fits the task by default",
-            choices=("softmax", "cosine", "triplet"),
-        ),
+        _OBJECTIVE,
         _POOLING,
         cli.INIT_NONE,
         cli.EXAMPLES,
@@ -100,6 +102,7 @@ main = cli.program(
         cli.count("--top N", "answers a query (default %(default)s)", 10),
         cli.DEVICES,
     ),
+    cli.settings_by("experiments.embed.train:run_settings", _TASK, _OBJECTIVE),
     forms=_FORMS,
 )
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from experiments.embed.run import TRIPLETS, SentenceEncoder, encoder_of, pair_task, warn_cut
 from experiments.finetune.kinds import kind_of
-from experiments.lines import arriving, decoded, opened_input, opened_output
+from experiments.lines import arriving, opened_input, opened_output
 from experiments.run import default_splits, metrics_line, write_scores
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
@@ -27,6 +27,7 @@ from macaron_tf.evaluation.similarity import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.models.tasks import SiameseEncoder
+from macaron_tf.program import decoded
 
 
 def read_sets(

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge
@@ -26,8 +26,8 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.pretrained import run_place
-from macaron_tf.settings import Positive
+from macaron_tf.pretrained import locate
+from macaron_tf.settings import INT32, Positive
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 
@@ -61,13 +61,14 @@ class EmbeddingRecipe(EpochRecipe):
 
     kind = "embedding"
     command = "python -m experiments.embed"
+    by_argument: ClassVar = {**EpochRecipe.by_argument, "objective": "--objective"}
 
     objective: Literal["softmax", "cosine", "triplet"]
     pooling: Literal["mean", "max", "cls"] = "mean"
     concatenation: str = "u,v,|u-v|"
     normalize: bool = False
     margin: Positive = 1.0
-    max_length: Annotated[int, Ge(3)] = 128  # [CLS], a token, [SEP]
+    max_length: Annotated[int, Ge(3), INT32] = 128  # [CLS], a token, [SEP]
 
     def check(self) -> None:
         fitting = default_objective(self.described)
@@ -279,10 +280,12 @@ def open_encoder(
     start, run = read_start(given, lower_case=lower_case), None
     source, config = start.source, start.config
     if isinstance(source.network, SiameseEncoder):
-        run = EmbeddingRun.open(run_place(given)[0])
-        recipe = run.recipe.changed(pooling=pooling or run.recipe.pooling)
-        network = dataclasses.replace(run, recipe=recipe).build_network()
-        network.set_weights(source.network.get_weights())
+        location, own = locate(given), source.network
+        run = None if location.without_recipe else EmbeddingRun.open(location.folder)
+        options = {"pooling": pooling or own.pooling, "dtype": own.dtype_policy}
+        network = SiameseEncoder.from_config({**own.get_config(), **options})
+        network.build()
+        network.set_weights(own.get_weights())
     else:
         network = SiameseEncoder(config, pooling or source.pooling or "mean", source.normalize)
         network.build()

@@ -4,6 +4,7 @@ import argparse
 
 import tensorflow as tf
 
+from experiments import registry
 from experiments.embed.evaluate import measure, read_sets
 from experiments.embed.run import (
     EmbeddingRecipe,
@@ -13,7 +14,7 @@ from experiments.embed.run import (
     read_start,
     warn_cut,
 )
-from experiments.epochs import refuse_given, train_examples
+from experiments.epochs import train_examples
 from experiments.finetune.init import Init, init_of_run
 from experiments.recipe import override
 from experiments.train_run import report
@@ -22,9 +23,6 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.models.tasks import SiameseEncoder
 from macaron_tf.training import FitModel
 
-# Settings that the command line has arguments for.
-_GIVEN = {"task": "TASK", "init": "--init", "source": "--source", "objective": "--objective"}
-
 
 def run(options: argparse.Namespace) -> None:
     """Trains in a run's folder, or goes on there, and says what to do next."""
@@ -32,14 +30,14 @@ def run(options: argparse.Namespace) -> None:
     if options.resume:
         own = EmbeddingRun.open(options.run)
         init = init_of_run(own, *given)
-        refuse_given(options.set, _GIVEN)
         changes = {name: vars(options)[name] for name in ("source", "objective", "pooling")}
         recipe = own.recipe.changed(**{name: value for name, value in changes.items() if value})
-        recipe = checked(override(recipe, options.set), init)
+        recipe = checked(override(recipe, options.set, own.recipe.training), init)
     else:
         init = read_start(options.init, *given)
         recipe = configure(options, init)
     task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
+    EmbeddingRun.begun(path)  # refuses a run of another kind before the data are read
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
         for split in ("train", task.validation_splits[0])
@@ -66,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
 
         return validate
 
-    run = EmbeddingRun(path, recipe, vocabulary)
+    run = EmbeddingRun(path, recipe, vocabulary, data_dir=options.data_dir)
     result = train_examples(run, learnt, validation, init, options.devices)
     steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
     steps += (f"python -m export.saved_model {{run}} served/{path.name}",)
@@ -79,7 +77,6 @@ def configure(options: argparse.Namespace, start: Init) -> EmbeddingRecipe:
 
     The start's own pooling and length count where none is given.
     """
-    refuse_given(options.set, _GIVEN)
     recipe, found = start.apply(paper_recipe(options.task, options.objective)), start.source
     if found:
         recipe = recipe.changed(
@@ -91,6 +88,12 @@ def configure(options: argparse.Namespace, start: Init) -> EmbeddingRecipe:
         source=options.source or recipe.source, pooling=options.pooling or recipe.pooling
     )
     return checked(override(recipe, options.set), start)
+
+
+def run_settings(options: argparse.Namespace) -> None:
+    """The command `settings TASK [WORD ...]`."""
+    recipe = paper_recipe(options.task, options.objective)
+    registry.print_settings(override(recipe, options.set), options.words)
 
 
 def checked(recipe: EmbeddingRecipe, start: Init) -> EmbeddingRecipe:

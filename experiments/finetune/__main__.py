@@ -1,7 +1,8 @@
 """Fine-tuning of encoders, from pre-trained weights to scores and GLUE's files.
 
     python -m experiments.finetune train rte runs/rte --init runs/bert --data-dir DIR
-    python -m experiments.finetune evaluate runs/rte --data-dir DIR
+    python -m experiments.finetune train classify runs/mine --source tsv:mine.tsv --init runs/bert
+    python -m experiments.finetune evaluate runs/rte
     echo "Two men sleep.<TAB>Men sleep." | python -m experiments.finetune predict runs/rte
     python -m experiments.finetune train squad runs/squad --init runs/bert --preset bert
     echo "Who sleeps?<TAB>Two men sleep." | python -m experiments.finetune predict runs/squad
@@ -19,7 +20,10 @@ from experiments import command_line as cli
 
 _FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
 squad squad2 (questions whose answer stands in a text), conll2003 (entities), story_cloze race
-(choices, of a causal model; their tables are your own); `tasks` says more.
+(choices, of a causal model; their tables are your own); `tasks` says more. On a table of your own:
+classify (a text or two, classes as the label column has them), regress (a score), tag (a tag for
+each word). Columns are found in the header, or named by --set table.text=COLUMN, table.text_b,
+table.label; `settings classify table` lists what else there is. The run keeps them.
 
 FROM, what to start with:
   RUN[@CHECKPOINT]   a pre-training run, or a fine-tuning run of another task; or a folder that
@@ -38,7 +42,9 @@ sources of examples:
                                 validation or test; .gz too
   squad:FILE                    questions in SQuAD's JSON, {split} as above
   conll:FILE                    a word and its tag a line, empty lines between sentences, {split}
-                                train or dev
+                                train, and dev for conll2003
+  python:MODULE:FUNCTION        your own: FUNCTION(split) gives a dict of the columns an example
+without {split}, a share of the file's examples is held out for validation: --set table.held_out=0.2
 
 lines for `predict`:
   a text, or two with a tab between; of squad question and context, or a JSON object of both a
@@ -46,6 +52,7 @@ lines for `predict`:
   tabs between
 """
 
+_TASK = cli.argument("task", "name of a task")
 _PRESET = cli.argument(
     "--preset NAME",
     "macaron: 3 epochs, 5e-5 linearly to 0; bert: the same, of questions 2 at 3e-5; "
@@ -66,12 +73,15 @@ _TRAINING = cli.together(
 def print_tasks(options: argparse.Namespace) -> None:
     """Prints each task's columns, classes and metrics."""
     from experiments.finetune.kinds import kind_of
-    from macaron_tf.data.tasks.definitions import TASKS
+    from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
 
     print(f"{'task':9} {'columns of a table, with `label`':38} {'classes':40} metrics")
     for task in TASKS.values():
         columns = " ".join((*task.first, *task.second))
         print(f"{task.name:9} {columns:38} {kind_of(task).answer:40} {' '.join(task.metrics)}")
+    for task in OWN_TASKS.values():
+        columns, answers = "found in the header, or table.text", "those of your table"
+        print(f"{task.name:9} {columns:38} {answers:40} {' '.join(task.metrics)}")
 
 
 main = cli.program(
@@ -82,9 +92,9 @@ main = cli.program(
         "fine-tune on a task, or go on with an interrupted run",
         "experiments.finetune.train:run",
         cli.unless_resumed(
-            cli.argument("task", "name of a task"),
+            _TASK,
             cli.RUN_TO_TRAIN,
-            cli.argument("--init FROM", "what to start with"),
+            cli.argument("--init FROM", "what to start with", required=True),
         ),
         _TRAINING,
     ),
@@ -101,12 +111,12 @@ main = cli.program(
             nargs="+",
         ),
         *(
-            cli.number(f"{flag} N", f"{text} (the preset's by default)", kind=kind, nargs="+")
-            for flag, kind, text in (
-                ("--learning-rates", float, "peak learning rates"),
-                ("--batch-sizes", int, "examples a batch"),
-                ("--epochs", float, "passes over the training set"),
-                ("--seeds", int, "seeds; the table's means and deviations are over these"),
+            cli.count(f"{flag} N", f"{text} (the preset's by default)", least=least, nargs="+")
+            for flag, least, text in (
+                ("--learning-rates", 0.0, "peak learning rates"),
+                ("--batch-sizes", 1, "examples a batch"),
+                ("--epochs", 0.0, "passes over the training set"),
+                ("--seeds", 0, "seeds; the table's means and deviations are over these"),
             )
         ),
         cli.switch("--baseline", "add a row of what `baseline` scores"),
@@ -149,7 +159,7 @@ main = cli.program(
         "baseline",
         "score TF-IDF and a linear model (or each word's usual tag), to compare with",
         "experiments.finetune.evaluate:baseline",
-        cli.argument("task", "name of a task"),
+        _TASK,
         cli.argument("--output FILE", "JSON of the metrics"),
         cli.EXAMPLES,
     ),
@@ -158,15 +168,7 @@ main = cli.program(
         "list the tasks: columns, classes, metrics",
         "experiments.finetune.__main__:print_tasks",
     ),
-    cli.command(
-        "settings",
-        "every setting of a task's training: its path and value, its range and its meaning",
-        "experiments.finetune.run:run_settings",
-        cli.argument("task", "name of a task"),
-        cli.argument("words", "settings with one of these words only", nargs="*"),
-        _PRESET,
-        cli.settings("epochs=5"),
-    ),
+    cli.settings_by("experiments.finetune.run:run_settings", _TASK, _PRESET),
     forms=_FORMS,
 )
 

@@ -13,7 +13,7 @@ from macaron_tf.data.tasks.reading import read_examples
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
-from macaron_tf.training.checkpoints import read_manifest
+from macaron_tf.training.checkpoints import read_manifest, weights_record
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -33,8 +33,12 @@ def evaluate(options: argparse.Namespace) -> None:
     opened = FinetuningRun.open(options.run)
     task, kind = opened.task, kind_of(opened.task)
     source = options.source or opened.recipe.source
-    splits = [options.split] if options.split else default_splits(source, [*task.validation_splits])
-    examples = {split: kind.read(split, options.tfds, source) for split in splits}
+    splits = [options.split] if options.split else [*task.validation_splits]
+    if source == opened.recipe.source:
+        examples = kind.read_splits(splits, options.tfds, source, opened.recipe.table)
+    else:
+        splits = splits if options.split else default_splits(source, splits)
+        examples = {split: kind.read(split, options.tfds, source) for split in splits}
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
     with options.devices.scope():
@@ -51,7 +55,7 @@ def evaluate(options: argparse.Namespace) -> None:
         "task": task.name,
         "source": source,
         "splits": splits,
-        "checkpoint": checkpoint.name,
+        **weights_record(checkpoint),
         "step": step,
         "seconds": round(seconds, 2),
         "metrics": metrics,
@@ -100,7 +104,7 @@ def submit(options: argparse.Namespace) -> None:
 
 def baseline(options: argparse.Namespace) -> None:
     """Fits, scores and prints what can be had without a network."""
-    task = get_task(options.task)
+    task = get_task(options.task, own=True)
     metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:
         raise UserError(

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from experiments.epochs import refuse_given
 from experiments.finetune.evaluate import score_baseline
 from experiments.finetune.init import NOTHING, Init, read_init
 from experiments.finetune.run import FinetuningRecipe, FinetuningResult, FinetuningRun, preset
@@ -26,6 +25,7 @@ from experiments.finetune.train import (
     result_of,
     train_recipe,
 )
+from experiments.recipe import override, refuse_given
 from experiments.run import write_json
 from experiments.studies import cell, table, values
 from macaron_tf.data.batches import ExampleBatches
@@ -123,7 +123,11 @@ def run(options: argparse.Namespace) -> None:
     refuse_given(options.set, {**_OWN, **steps})
     inits = _inits(options)
     list(_cells(options, inits, {}))  # bad settings are said before data are read
-    data = {task: TaskData(get_task(task), options.source, options.tfds) for task in options.tasks}
+    data = {}
+    for task in options.tasks:
+        described = get_task(task, own=True)
+        table = override(preset(options.preset, described), options.set).table
+        data[task] = TaskData(described, options.source, options.tfds, table)
     cells, out = list(_cells(options, inits, data)), pathlib.Path(options.out)
     record = {
         "command": shlex.join(["python", "-m", "experiments.finetune", *options.arguments]),
@@ -182,7 +186,7 @@ def _cells(
 ) -> Iterator[Cell]:
     """Every combination; of resolved recipes once the data are there."""
     for (model, init), task in itertools.product(inits.items(), options.tasks):
-        recipe = preset(options.preset, get_task(task))
+        recipe = preset(options.preset, get_task(task, own=True))
         recipe = configure(recipe, init, options.source, options.set)
         training = recipe.training
         for rate, rows, epochs, seed in itertools.product(
@@ -195,7 +199,7 @@ def _cells(
                 training=dict(learning_rate=rate, seed=seed), batch_size=rows, epochs=epochs
             )
             if task in data:
-                chosen = chosen.resolved(len(data[task].splits[TRAIN]))
+                chosen = data[task].fit(chosen)
             check_recipe(chosen, init)
             length = f"steps{chosen.training.max_steps}" if epochs is None else f"epochs{epochs:g}"
             name = f"lr{rate:g}-batch{rows}-{length}-seed{seed}"
@@ -243,7 +247,8 @@ def markdown(record: dict) -> str:
         rows.append(["baseline", *(_mean([score]) for score in scores), _mean(scores)])
     done, planned = len(record["runs"]), record["planned"]
     seeds = ", ".join(map(str, sorted({run["seed"] for run in record["runs"]})))
-    names = "; ".join(f"{task} {' and '.join(get_task(task).metrics)}" for task in tasks)
+    metrics = {task: " and ".join(get_task(task, own=True).metrics) for task in tasks}
+    names = "; ".join(f"{task} {found}" for task, found in metrics.items())
     head = ["task", "model", "learning rate", "batch", "epochs", "seeds", "score", "metrics"]
     every = [_combination(line, line is best[line["model"], line["task"]]) for line in lines]
     text = [
@@ -269,7 +274,7 @@ def _score_text(line: dict) -> str:
 
 
 def _combination(line: dict, best: bool) -> list[str]:
-    task, runs, score = get_task(line["task"]), line["runs"], _score_text(line)
+    task, runs, score = get_task(line["task"], own=True), line["runs"], _score_text(line)
     metrics = [
         f"{name} {_mean(found)}"
         for name in (*task.metrics, *task.more_metrics)

@@ -98,7 +98,7 @@ class Init:
                 "table of embeddings: start from a run without adaptive_cutoffs"
             )
         for own, layer in (
-            (network.encoder, theirs.encoder),
+            (network.encoder, self.source.encoder),
             (network.pooler, self.source.pooler or theirs.pooler),
             (network.language_head, theirs.language_head),
         ):
@@ -169,4 +169,5 @@ def init_of(given: str, source: Pretrained) -> Init:
             "can be read for it: give a BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, XLNet, GPT or GPT-2 "
             "with its tokenizer's files"
         )
+    source.require_floats()
     return Init(given, source.vocabulary, source.model, source.model_options, source)

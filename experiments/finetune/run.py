@@ -34,11 +34,12 @@ import numpy as np
 from experiments import registry
 from experiments.epochs import EpochRecipe, RowOutputs, fine_tuning
 from experiments.finetune.kinds import Limits, SpanLimits, kind_of
-from experiments.recipe import nearest, override
+from experiments.recipe import override
 from experiments.run import Run
 from macaron_tf.data.batches import ExampleBatches
-from macaron_tf.data.tasks.definitions import Task, get_task
-from macaron_tf.errors import UserError
+from macaron_tf.data.tasks.definitions import OWN_TASKS, Task, get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.errors import UserError, nearest
 from macaron_tf.io import paths as storage
 from macaron_tf.models import EncoderConfig
 from macaron_tf.objectives import Objective
@@ -65,6 +66,7 @@ _SWISH_RNN_STEPS = {
     "sst2": 80_000,
     "stsb": 30_000,
     # Not in the table: as many as its sets of that size have.
+    **dict.fromkeys(OWN_TASKS, 20_000),
     "wnli": 20_000,
     "conll2003": 20_000,
     "story_cloze": 20_000,
@@ -85,6 +87,7 @@ class FinetuningRecipe(EpochRecipe):
     Attributes:
         head_dropout: on the head's input, the pooled vector or the positions'; spans have none.
         spans: limits of questions and contexts.
+        table: columns and classes of the tasks on a table of one's own.
         language_weight: lambda of a causal model's own loss beside that of a classification, see
             `AuxiliaryLanguageObjective`.
     """
@@ -94,10 +97,11 @@ class FinetuningRecipe(EpochRecipe):
 
     head_dropout: Dropout = 0.1
     spans: SpanLimits = SpanLimits()
+    table: TableSettings = TableSettings()
     language_weight: NonNegative = 0.5
 
     def check(self) -> None:
-        get_task(self.task)
+        self.table.check_task(get_task(self.task, own=True))
         least = kind_of(self.described).least_length(self.spans)
         if self.max_length < least:
             raise UserError(
@@ -106,8 +110,11 @@ class FinetuningRecipe(EpochRecipe):
 
     @property
     def described(self) -> Task:
-        """The task that `task` names."""
-        return get_task(self.task)
+        """The task that `task` names, with the columns and classes of `table`."""
+        return self.table.described(get_task(self.task, own=True))
+
+    def usage(self) -> dict:
+        return {**super().usage(), "labels": self.described.labels}
 
     @property
     def limits(self) -> Limits:
@@ -181,7 +188,7 @@ def preset(name: str, task: Task) -> FinetuningRecipe:
 
 def run_settings(options: argparse.Namespace) -> None:
     """The command `settings TASK [WORD ...]`."""
-    recipe = override(preset(options.preset, get_task(options.task)), options.set)
+    recipe = override(preset(options.preset, get_task(options.task, own=True)), options.set)
     registry.print_settings(recipe, options.words)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import sys
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from experiments.epochs import example_batches, refuse_given, train_examples
+from experiments.epochs import example_batches, train_examples
 from experiments.finetune.init import Init, init_of_run, read_init
 from experiments.finetune.kinds import Limits, kind_of
 from experiments.finetune.run import (
@@ -27,14 +28,13 @@ from experiments.train_run import report
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task, get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.distribution import Workers
 from macaron_tf.io.paths import as_path
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training import Diverged, FitModel, TrainingResult
 from macaron_tf.training.checkpoints import CheckpointDirectory, read_manifest
 
-# Settings that the command line has arguments for.
-_GIVEN = {"task": "TASK", "init": "--init", "source": "--source"}
 TRAIN = "train"
 
 
@@ -42,20 +42,33 @@ class TaskData:
     """A task's training and development sets, read once and tokenized once.
 
     Attributes:
+        table: the settings of that name, with what the data tell.
         splits: "train" and the development sets, with labels.
     """
 
-    def __init__(self, task: Task, source: str | None = None, tfds: Tfds | None = None):
-        self.task, self.kind = task, kind_of(task)
-        self.splits: dict[str, Any] = {
-            split: self.kind.read(split, tfds, source) for split in (TRAIN, *task.validation_splits)
-        }
+    def __init__(
+        self,
+        task: Task,
+        source: str | None = None,
+        tfds: Tfds | None = None,
+        table: TableSettings | None = None,
+    ):
+        self.table, self.tfds = (table or TableSettings()).filled(task, source), tfds
+        self.task = self.table.described(task)
+        self.kind = kind_of(self.task)
+        self.splits = self.kind.read_splits(
+            (TRAIN, *task.validation_splits), tfds, source, self.table
+        )
         self._encoded: dict[tuple, dict[str, EncodedExamples]] = {}
 
     @property
     def validation(self) -> dict[str, Any]:
         """The development sets."""
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
+
+    def fit(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
+        """The recipe with these columns and classes, and its numbers of updates."""
+        return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
         """The rows of every split, see `TaskKind.encode`; the last vocabulary's are kept."""
@@ -75,15 +88,18 @@ def run(options: argparse.Namespace) -> None:
         own = FinetuningRun.open(options.resume)
         init = init_of_run(own, *given)
         recipe = own.recipe.changed(source=options.source or own.recipe.source)
-        recipe = replaced(recipe, options.set)
+        recipe = override(recipe, options.set)
     else:
         init = read_init(options.init, *given)
-        first = preset(options.preset, get_task(options.task))
+        first = preset(options.preset, get_task(options.task, own=True))
         recipe = configure(first, init, options.source, options.set)
-    task = recipe.described
+    task = get_task(recipe.task, own=True)
     check_recipe(recipe, init)
-    data = TaskData(task, recipe.source, options.tfds)
     path = as_path(options.run)
+    FinetuningRun.begun(path)  # refuses a run of another kind before the data are read
+    data = TaskData(task, recipe.source, options.tfds, recipe.table)
+    if task.own:
+        print(f"{recipe.source}: {data.task.summary()}", file=sys.stderr)
     result = train_recipe(recipe, path, data, init, options.devices)
     steps = ["{me} evaluate {run}{data}", "{me} predict {run} --input FILE"]
     if task.submissions:
@@ -98,13 +114,7 @@ def configure(
     recipe: FinetuningRecipe, init: Init, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
     """A preset's recipe for this start, with settings replaced."""
-    return replaced(init.apply(recipe).changed(source=source or recipe.source), settings)
-
-
-def replaced(recipe: FinetuningRecipe, settings: list[str]) -> FinetuningRecipe:
-    """The recipe with settings replaced, none of which has an argument of its own."""
-    refuse_given(settings, _GIVEN)
-    return override(recipe, settings)
+    return override(init.apply(recipe).changed(source=source or recipe.source), settings)
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Init) -> None:
@@ -127,11 +137,11 @@ def train_recipe(
         Diverged: too many updates in a row were NaN; the best validation before is recorded.
     """
     vocabulary = init.vocabulary
-    recipe = recipe.resolved(len(data.splits[TRAIN]))
+    recipe = data.fit(recipe)
     check_recipe(recipe, init)
     init.warn(recipe)
     FinetuningRun.resume(path, recipe)  # refused before minutes of tokenizing
-    run = FinetuningRun(path, recipe, vocabulary)
+    run = FinetuningRun(path, recipe, vocabulary, data_dir=data.tfds and data.tfds.data_dir)
     encoded = data.encoded(vocabulary, recipe.limits)
 
     def validation(network: keras.Model):

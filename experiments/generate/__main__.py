@@ -27,11 +27,11 @@ _RUN = cli.argument("run", "folder of the run, or hugging-face:DIR")
 _DRAWING = cli.together(
     cli.group(
         "drawing",
-        cli.number("--temperature T", "0 takes the likeliest token", 1.0, float),
+        cli.count("--temperature T", "0 takes the likeliest token", 1.0, least=0.0),
         cli.DRAWING,
-        cli.number("--samples N", "texts of each", 1),
-        cli.number("--max-tokens N", "new tokens at most (default 128)", 128),
-        cli.number("--min-tokens N", "new tokens before it may end", 0),
+        cli.count("--samples N", "texts of each", 1),
+        cli.count("--max-tokens N", "new tokens at most (default 128)", 128),
+        cli.count("--min-tokens N", "new tokens before it may end", 0, least=0),
     ),
     cli.checkpoint(),
 )

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable
 
-from experiments.lines import decoded
 from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind, write_json
 from experiments.text_to_text.run import TaskGenerator
@@ -16,7 +15,8 @@ from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.pretrained import is_library, load, run_place
+from macaron_tf.pretrained import load, locate
+from macaron_tf.program import decoded
 
 _WINDOW = 512  # tokens that T5, which has no greatest length, was trained on
 # The commands for runs of other kinds.
@@ -32,6 +32,12 @@ _OTHER_COMMANDS = {
 
 class OpenedModel(Pretrained):
     """A model that writes text."""
+
+    @property
+    def weights_record(self) -> dict[str, str]:
+        """The checkpoint's name for a record, see `macaron_tf.training.checkpoints`."""
+        warned = {name: self.results[name] for name in ("warning",) if name in self.results}
+        return {"checkpoint": self.checkpoint, **warned}
 
     @property
     def window(self) -> int:
@@ -75,10 +81,11 @@ def open_model(
         causal: take a language model only, which says how likely any text is.
     """
     given = os.fspath(path)
-    library = is_library(given)
+    location = locate(given)
+    library = location.without_recipe
     if library and checkpoint:
         raise UserError(f"{given} has no checkpoints: leave --checkpoint {checkpoint} out")
-    kind = "" if library else read_kind(run_place(given)[0])
+    kind = "" if library else read_kind(location.folder)
     if kind not in (("", "pretraining") if causal else ("", "pretraining", "text_to_text")):
         raise _no_writer(given, kind)
     opened = OpenedModel(**vars(load(f"{given}@{checkpoint}" if checkpoint else given)))
@@ -173,7 +180,7 @@ def score(options: argparse.Namespace) -> None:
     if options.output:
         record = {
             "run": opened.name,
-            "checkpoint": opened.checkpoint,
+            **opened.weights_record,
             "window": window,
             "stride": options.stride,
             "files": records,

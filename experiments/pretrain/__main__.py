@@ -50,17 +50,19 @@ main = cli.program(
         "train",
         "pre-train a recipe, or go on with an interrupted run",
         "experiments.pretrain.train:run",
-        cli.recipe_to_train(_EXAMPLES),
+        cli.recipe_to_train(
+            _EXAMPLES,
+            cli.argument(
+                "--init FROM",
+                "go on from these weights, with their model and vocabulary: a pre-training run, "
+                "hugging-face:DIR or keras-hub:DIR; heads that they lack are drawn",
+            ),
+        ),
         cli.argument(
             "--corpus DIR",
             "a folder of `prepare`; by default the recipe's own is prepared in the cache",
         ),
         cli.VOCABULARY,
-        cli.argument(
-            "--init FROM",
-            "go on from these weights, with their model and vocabulary: a pre-training run, "
-            "hugging-face:DIR or keras-hub:DIR; heads that they lack are drawn",
-        ),
         cli.LOWER_CASE,
         cli.argument(
             "--data-service HOST:PORT",
@@ -81,13 +83,13 @@ main = cli.program(
         cli.TRAINED,
         cli.argument("--corpus DIR", "a folder of `prepare`", required=True),
         cli.argument("--output FILE", "JSON of the scores; in RUN/scores by default"),
-        cli.number(
+        cli.count(
             "--memory M",
             "earlier positions that a run with a memory attends to; several are compared "
             "(default: the training's)",
             nargs="+",
         ),
-        cli.number("--clamp N", "greater distances count as N (with a memory)"),
+        cli.count("--clamp N", "greater distances count as N (with a memory)"),
         cli.DEVICES,
     ),
     cli.command(

@@ -15,9 +15,11 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.models import PretrainingEncoder
-from macaron_tf.pretrained import is_library, load
+from macaron_tf.pretrained import load, locate
+from macaron_tf.program import decoded
 from macaron_tf.text.base import PieceVocabulary, check_vocabulary
 from macaron_tf.training import build_fit_model
+from macaron_tf.training.checkpoints import weights_record
 
 MASK = "[MASK]"
 
@@ -35,8 +37,6 @@ def run(options: argparse.Namespace) -> None:
     checkpoint = opened.checkpoint(options.checkpoint)
     lengths = options.memory or [recipe.memory_length]
     if recipe.has_memory:
-        if min(lengths) < 1:
-            raise UserError(f"--memory {min(lengths)}: give 1 or more")
         # Segments may have any length: the memory holds the text before them.
         recipe = recipe.changed(corpus=corpus.config)
     check_corpus(recipe, corpus, "paired")
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
         records.append(
             {
                 "run": str(opened.path),
-                "checkpoint": checkpoint.name,
+                **weights_record(checkpoint),
                 "corpus": str(options.corpus),
                 "fingerprint": corpus.fingerprint,
                 "rows": corpus.rows("validation"),
@@ -123,7 +123,7 @@ def fill(
 
 def run_fill(options: argparse.Namespace) -> None:
     """Fills in the texts given, or the lines of stdin."""
-    if is_library(options.run):
+    if locate(options.run).without_recipe:
         found = load(options.run, options.lower_case)
         if not found.has_masked_language or found.vocabulary is None:
             raise UserError(
@@ -148,8 +148,7 @@ def run_fill(options: argparse.Namespace) -> None:
 def _print_filled(
     options: argparse.Namespace, network: keras.Model, vocabulary: PieceVocabulary, longest: int
 ) -> None:
-    texts = options.text or (line.rstrip("\n") for line in sys.stdin)
-    for text in texts:
+    for text in options.text or decoded(sys.stdin.buffer):
         print(text)
         for answers in fill(network, vocabulary, text, options.top, longest):
             print("   " + "  ".join(f"{word} {share:.1%}" for word, share in answers))

@@ -1,5 +1,6 @@
 """Recipe and run of pre-training, with the network and the objective of each recipe."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
@@ -38,24 +39,14 @@ from macaron_tf.objectives import (
     SpanCorruptionObjective,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS, SENTINELS
-from macaron_tf.plug_ins import find, is_place
-from macaron_tf.settings import Count, Natural, OneOf, Positive, Settings, hints_of
+from macaron_tf.plug_ins import clear_errors, find, is_place
+from macaron_tf.settings import INT32, Count, Natural, OneOf, Positive, Settings, hints_of
 
-OBJECTIVES = (
-    "masked_language",
-    "span_boundary",
-    "replaced_tokens",
-    "causal_language",
-    "segment_language",
-    "permutation_language",
-)
 CAUSAL = ("causal_language", "segment_language")
 MEMORY = ("segment_language", "permutation_language")
 FILLING = ("masked_language", "span_boundary", "replaced_tokens")
 # Objectives of an encoder-decoder.
 CORRUPTING = ("span_corruption", "denoising")
-
-
 _OBJECTIVES = {
     kind.learns: kind
     for kind in (
@@ -72,7 +63,13 @@ _OBJECTIVES = {
 
 
 def _objective_class(name: str) -> type[PretrainingObjective]:
-    return find(name, PretrainingObjective) if is_place(name) else _OBJECTIVES[name]
+    if not is_place(name):
+        return _OBJECTIVES[name]
+    kind = find(name, PretrainingObjective)
+    if kind.learns not in _OBJECTIVES:
+        known = ", ".join(_OBJECTIVES)
+        raise UserError(f"objective {name} has learns={kind.learns!r}: give one of {known}")
+    return kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +87,7 @@ class VocabularyConfig(Settings):
     section: ClassVar[str] = "vocabulary"
 
     kind: Literal["wordpiece", "sentencepiece", "unigram", "byte_bpe"] = "wordpiece"
-    size: Annotated[int, Ge(8)] = 8_000
+    size: Annotated[int, Ge(8), INT32] = 8_000
     lower_case: bool = True
     max_documents: Count | None = None
 
@@ -131,20 +128,15 @@ class PretrainingRecipe(Recipe):
 
     kind = "pretraining"
     command = "python -m experiments.pretrain"
-    steps = (
-        "prepare {name} corpora/{name} --data-dir DIR",
-        "train {name} runs/{name} --corpus corpora/{name}",
-    )
     may_change = (*MAY_CHANGE, "validation_batches")
+    by_argument: ClassVar = {"init": "--init"}
 
     corpus: CorpusConfig
     vocabulary: VocabularyConfig = VocabularyConfig()
     masking: MaskingConfig = MaskingConfig()
     corruption: SpanCorruptionConfig = SpanCorruptionConfig()
     denoising: DenoisingConfig = DenoisingConfig()
-    objective: Annotated[str, OneOf(OBJECTIVES + CORRUPTING, PretrainingObjective)] = (
-        "masked_language"
-    )
+    objective: Annotated[str, OneOf(tuple(_OBJECTIVES), PretrainingObjective)] = "masked_language"
     generator_width: Annotated[float, Gt(0), Le(1)] = 0.25
     discriminator_weight: Positive = 50.0
     head_transform: bool = True
@@ -246,7 +238,9 @@ class PretrainingRecipe(Recipe):
         }.get(self.learns, {})
         kind = _objective_class(self.objective)
         fitting = {name: value for name, value in options.items() if name in hints_of(kind)}
-        return kind(skip_padding=skip, **fitting)
+        place = is_place(self.objective) and clear_errors(self.objective)
+        with place or contextlib.nullcontext():
+            return kind(skip_padding=skip, **fitting)
 
     def usage(self) -> dict:
         return {

@@ -34,8 +34,6 @@ def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
     path, source = as_path(options.run), None
     if options.resume:
-        if options.init:
-            raise UserError("--resume: leave out --init, which the run has kept")
         recipe = PretrainingRun.open(path).recipe
         source = recipe.init and read_source(recipe.init, options.lower_case)
     else:
@@ -44,9 +42,10 @@ def run(options: argparse.Namespace) -> None:
             source = read_source(options.init, options.lower_case)
             model = dict(model=source.model, model_options=source.model_options)
             recipe = recipe.changed(init=options.init, **model)
-    recipe = override(recipe, options.set)
+    recipe = override(recipe, options.set, PretrainingRun.begun(path))
     recipe.model_config()  # refuses wrong settings before minutes are spent on the data
     recipe.check_metric(recipe.make_objective().metric_names)
+    PretrainingRun.resume(path, recipe)  # the same
     for address in filter(None, map(str.strip, (options.data_service or "").split(","))):
         check_address(address)
     if options.vocabulary and (options.corpus or source):
@@ -132,6 +131,7 @@ def read_source(given: str, lower_case: bool | None = None) -> Pretrained:
             f"--init {given} brings no vocabulary that has a counterpart here: give a pre-training "
             "run, or a BERT, RoBERTa, ALBERT, GPT-2 or T5 with its tokenizer's files"
         )
+    source.require_floats()
     return source
 
 
@@ -141,6 +141,11 @@ def copy_weights(network: keras.Model, source: Pretrained, given: str) -> None:
     Raises:
         UserError: they have no encoder in common, or another shape.
     """
+    if network.config.splittings != source.config.splittings:
+        raise UserError(
+            f"--init {given} was trained with model.scheme={source.config.scheme!r}, not "
+            f"{network.config.scheme!r}: leave that setting, or train without --init"
+        )
     theirs = {weight.path.partition("/")[2]: weight for weight in source.network.weights}
     drawn: dict[str, None] = {}
     for weight in network.weights:

@@ -59,11 +59,11 @@ main = cli.program(
         "experiments.swish_rnn.paper:stability",
         cli.STUDY,
         cli.argument("--init [NAME=]FROM", "models, as for finetune", nargs="+", required=True),
-        cli.number(
+        cli.count(
             "--learning-rates R",
             "default: 1e-5 to 1e-3",
             [1e-5, 3e-5, 1e-4, 3e-4, 1e-3],
-            float,
+            least=0.0,
             nargs="+",
         ),
         _FINETUNING,

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Annotated
 
-from experiments.recipe import Recipe, override
+from experiments.recipe import Recipe, naming, override
 from experiments.run import Run
 from experiments.tcn.tasks import TASKS
 from macaron_tf.models import TemporalConfig, TemporalModel
@@ -53,7 +53,8 @@ class SequenceRecipe(Recipe):
         tcn = override(self, settings)
         if mixer == "tcn":
             return tcn
-        widths = tcn.model_config(vocab_size).equal_sized(mixer).widths
+        with naming(f"{mixer} of as many parameters as the TCN"):
+            widths = tcn.model_config(vocab_size).equal_sized(mixer).widths
         recipe = override(override(self, self.recurrent), settings)
         options = {**dict(recipe.model_options), "mixer": mixer, "widths": widths}
         return dataclasses.replace(recipe, model_options=tuple(sorted(options.items())))

@@ -14,39 +14,56 @@ from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
 from experiments.train_run import RunData, measured, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
+from macaron_tf.plug_ins import is_place
 from macaron_tf.training import FitModel, build_fit_model
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains the runs that are not complete, and writes OUT/TASK.md, .json and .png."""
-    base = registry.load(f"tcn_{options.task}", SequenceRecipe)
-    task, out = TASKS[options.task], pathlib.Path(options.out)
-    for mixer in options.models:  # refuses wrong settings before minutes are spent
+    if options.resume:
+        return _resume(options)
+    name = options.task
+    prefix = "" if is_place(name) or name.startswith("tcn_") else "tcn_"
+    base = registry.load(prefix + name, SequenceRecipe)
+    task, out, models = TASKS[base.task], pathlib.Path(options.out), options.models or MODELS
+    for mixer in models:  # refuses wrong settings before minutes are spent
         base.of_mixer(mixer, options.set)
     rows = []
-    for seed in options.seeds:
+    for seed in options.seeds or [1]:
         settings = [*options.set, f"training.seed={seed}"]
-        for mixer in options.models:
+        for mixer in models:
             data = task.open(options, base.of_mixer(mixer, settings).batch_size, seed)
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
-            rows.append(_train(recipe, task, data, out / f"{mixer}-{seed}"))
+            path = out / f"{mixer}-{seed}"
+            rows.append(_train(recipe, task, data, path, options.data_dir))
     lines = [f"{task.unit}; the best checkpoint by the validation.", "", *table(task, rows)]
     if all(row["test"] is None for row in rows):
         lines += ["", "The data have no test split: the table shows the best validation."]
-    studies.write(out, options.task, "tcn", options, task.title, lines, rows=rows)
+    studies.write(out, base.task, "tcn", options, task.title, lines, rows=rows)
     curves = studies.curves(rows, "model", "step", task.metric)
-    figure = out / f"{options.task}.png"
+    figure = out / f"{base.task}.png"
     studies.mean_curves({task.title: curves}, figure, "updates", f"validation: {task.unit}")
 
 
-def _train(recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Path) -> dict:
+def _resume(options: argparse.Namespace) -> None:
+    """Goes on with one run, by the recipe that it keeps, and prints its row of the table."""
+    recipe = registry.load_given(options, SequenceRun)
+    task = TASKS[recipe.task]
+    data = task.open(options, recipe.batch_size, recipe.training.seed)
+    row = _train(recipe, task, data, pathlib.Path(options.run), options.data_dir)
+    print("\n".join(table(task, [row])))
+
+
+def _train(
+    recipe: SequenceRecipe, task: Task, data: TaskData, path: pathlib.Path, data_dir: str | None
+) -> dict:
     """Trains or resumes a model's run in a folder, unless it is complete; its row of the table.
 
     Args:
         data: of the recipe's batch size and seed; without a test split the row's "test" is None.
     """
     done = path / "result.json"
-    run = SequenceRun(as_path(path), recipe, None, data.vocab_size)
+    run = SequenceRun(as_path(path), recipe, None, data.vocab_size, data_dir=data_dir)
     if (earlier := run.resume(run.path, recipe)) and done.exists() and earlier.recipe == recipe:
         print(f"{path}: complete")
         return studies.read_json(done)

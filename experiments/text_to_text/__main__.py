@@ -21,6 +21,12 @@ the last two pairs of texts, `experiments.translate --help` lists the forms, and
 sides are --set fields="('en','de')"
 """
 
+_INIT = cli.argument(
+    "--init RUN",
+    "a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
+    required=True,
+)
+
 main = cli.program(
     "experiments.text_to_text",
     __doc__,
@@ -31,10 +37,7 @@ main = cli.program(
         cli.unless_resumed(
             cli.argument("task", "name of a task"),
             cli.RUN_TO_TRAIN,
-            cli.argument(
-                "--init RUN",
-                "a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
-            ),
+            _INIT,
         ),
         cli.EXAMPLES,
         cli.settings("training.max_steps=500 or max_source=512"),
@@ -59,6 +62,12 @@ main = cli.program(
         cli.argument("--output FILE", "answers; stdout by default"),
         cli.checkpoint(),
         cli.DEVICES,
+    ),
+    cli.settings_by(
+        "experiments.text_to_text.train:run_settings",
+        cli.argument("task", "name of a task"),
+        _INIT,
+        cli.argument("--source", "examples; the task's own by default"),
     ),
     forms=_FORMS,
 )

@@ -20,6 +20,7 @@ from macaron_tf.evaluation import glue
 from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.text.base import PieceVocabulary
+from macaron_tf.training.checkpoints import weights_record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,7 @@ def evaluate(options: argparse.Namespace) -> None:
         print(f"{name:24} {value:.4f}")
     record = {
         "run": str(opened.path),
-        "checkpoint": checkpoint.name,
+        **weights_record(checkpoint),
         "source": recipe.source,
         "split": options.split,
         "examples": len(answers),

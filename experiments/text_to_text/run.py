@@ -17,7 +17,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.settings import Count, Dropout, Natural, OneOf
+from macaron_tf.settings import INT32, Count, Dropout, Natural, OneOf
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
 from macaron_tf.text.normalization import as_prompt, as_prompts
@@ -55,6 +55,7 @@ class TextRecipe(Recipe):
     kind = "text_to_text"
     command = "python -m experiments.text_to_text"
     may_change: typing.ClassVar = (*MAY_CHANGE, "decoding.", "validation_examples")
+    by_argument: typing.ClassVar = {"init": "--init"}
 
     task: Annotated[str, OneOf((*TEXT_TASKS, *PREFIXES))]
     source: str
@@ -62,8 +63,8 @@ class TextRecipe(Recipe):
     init: str
     starts: bool = False
     sentinel_rows: Natural = 0
-    max_source: Annotated[int, Ge(2)] = 128
-    max_target: Annotated[int, Ge(2)] = 32
+    max_source: Annotated[int, Ge(2), INT32] = 128
+    max_target: Annotated[int, Ge(2), INT32] = 32
     label_smoothing: Dropout = 0.0
     batching: BatchingConfig = BatchingConfig()
     decoding: BeamSearchConfig = BeamSearchConfig()

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from experiments import registry
 from experiments.pretrain.run import CORRUPTING
 from experiments.recipe import override
 from experiments.text_to_text.evaluate import TextPairs, check_answers
@@ -29,6 +30,7 @@ def read_start(given: str) -> Pretrained:
         )
     if found.vocabulary is None:
         raise UserError(f"--init {given} has no tokenizer beside it: put its files there")
+    found.require_floats()
     return found
 
 
@@ -44,12 +46,12 @@ def run(options: argparse.Namespace) -> None:
     else:
         start = read_start(options.init)
         recipe = recipe_for(options.task, start, options.init, options.source)
-    recipe = override(recipe, options.set)
+    recipe = override(recipe, options.set, TextRun.begun(path))
     if (names := _SCORES.get(recipe.task)) is None:
         task = get_task(recipe.task)
         names = tuple(_named(name, task.name) for name in (*task.metrics, *task.more_metrics))
     recipe.check_metric((*TranslationObjective.metric_names, *names, "score"))
-    run = TextRun(path, recipe, start.vocabulary)
+    run = TextRun(path, recipe, start.vocabulary, data_dir=options.data_dir)
     recipe.model_config()
     check_answers(recipe.task, start.vocabulary)
     TextRun.resume(path, recipe)  # refused before the data are read
@@ -83,6 +85,12 @@ def run(options: argparse.Namespace) -> None:
     )
     steps = ("{me} evaluate {run}{data}", "{me} predict {run} --input FILE")
     report(result, recipe, options, *steps)
+
+
+def run_settings(options: argparse.Namespace) -> None:
+    """The command `settings TASK [WORD ...]`."""
+    recipe = recipe_for(options.task, read_start(options.init), options.init, options.source)
+    registry.print_settings(override(recipe, options.set), options.words)
 
 
 def _named(metric: str, task: str) -> str:

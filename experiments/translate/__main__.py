@@ -31,23 +31,25 @@ main = cli.program(
         "train",
         "train a recipe, or go on with an interrupted run",
         "experiments.translate.train:run",
-        cli.recipe_to_train(_EXAMPLES),
-        cli.VOCABULARY,
-        cli.group(
-            "start from pre-trained weights, with their vocabulary",
-            cli.argument(
-                "--init RUN",
-                "a run of an encoder or a language model, copied into both stacks; or of BART or "
-                "T5, which reads the other language through a new encoder",
+        cli.recipe_to_train(
+            _EXAMPLES,
+            cli.group(
+                "start from pre-trained weights, with their vocabulary",
+                cli.argument(
+                    "--init RUN",
+                    "a run of an encoder or a language model, copied into both stacks; or of BART "
+                    "or T5, which reads the other language through a new encoder",
+                ),
+                cli.argument(
+                    "--init-parts",
+                    "parts that get the weights (default: encoder decoder; embeddings always do)",
+                    nargs="+",
+                    choices=("embeddings", "encoder", "decoder"),
+                ),
+                cli.argument("--init-decoder RUN", "another run of that shape, for the decoder"),
             ),
-            cli.argument(
-                "--init-parts",
-                "parts that get the weights (default: encoder decoder; embeddings always do)",
-                nargs="+",
-                choices=("embeddings", "encoder", "decoder"),
-            ),
-            cli.argument("--init-decoder RUN", "another run of that shape, for the decoder"),
         ),
+        cli.VOCABULARY,
         cli.DEVICES,
     ),
     cli.command(
@@ -101,10 +103,10 @@ main = cli.program(
         _RUN,
         cli.argument("--input FILE", "lines to translate; stdin by default"),
         cli.argument("--output FILE", "translations; stdout by default"),
-        cli.number("--n-best N", "print N a line, with scores, in TSV", 1),
+        cli.count("--n-best N", "print N a line, with scores, in TSV", 1),
         cli.group(
             "sampling, instead of beam search",
-            cli.number("--temperature T", "draw at this temperature; 0 is greedy", kind=float),
+            cli.count("--temperature T", "draw at this temperature; 0 is greedy", least=0.0),
             cli.DRAWING,
         ),
         cli.DEVICES,

@@ -21,7 +21,12 @@ from macaron_tf.evaluation.translation import (
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.settings import SettingError, Settings
-from macaron_tf.training.checkpoints import average_checkpoints, last_checkpoints, read_manifest
+from macaron_tf.training.checkpoints import (
+    average_checkpoints,
+    last_checkpoints,
+    read_manifest,
+    weights_record,
+)
 
 
 def translate(options: argparse.Namespace) -> None:
@@ -130,7 +135,7 @@ def run(options: argparse.Namespace) -> None:
     }
     record = {
         "run": str(opened.path),
-        "checkpoint": checkpoint.name,
+        **weights_record(checkpoint),
         "steps": steps,
         **conditions,
         "seconds": round(seconds, 2),

@@ -18,7 +18,7 @@ from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.encoder_decoder import PARTS, config_from_encoder, copy_embeddings
 from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.pretrained import is_library, load
+from macaron_tf.pretrained import load, locate
 from macaron_tf.text import (
     PairVocabulary,
     PieceVocabulary,
@@ -167,12 +167,12 @@ class EncoderStart(Start):
         return PairVocabulary(own, own, recipe.data.normalization, recipe.data.languages)
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
-        encoder = self.init.source.network.encoder
+        encoder = self.init.source.encoder
         copy_embeddings(network, encoder, self._language_rows(recipe))
         if "encoder" in self.parts:
             network.encoder.copy_from(encoder.stack)
         if self.decoder:
-            encoder = self.decoder.source.network.encoder
+            encoder = self.decoder.source.encoder
         if "decoder" in self.parts or self.decoder:
             network.decoder.copy_from(encoder.stack)
 
@@ -247,7 +247,7 @@ def read_start(
             raise UserError("--init-parts and --init-decoder go with --init RUN")
         return Start("")
     source = load(given)
-    if source.objective in CORRUPTING and not is_library(given):
+    if source.objective in CORRUPTING and not locate(given).without_recipe:
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
             if value:
                 raise UserError(f"{flag}: {given} is an encoder-decoder and is taken whole")

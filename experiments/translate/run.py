@@ -15,7 +15,7 @@ from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import first_stage_variables
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.settings import Count, Dropout, Natural, Settings
+from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
 from macaron_tf.text import PairVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.updates import FirstStage
@@ -49,7 +49,7 @@ class DataConfig(Settings):
     train_split: str = "train"
     validation_split: str = "validation"
     test_split: str = "test"
-    vocabulary_size: Annotated[int, Ge(8)] = 10_000
+    vocabulary_size: Annotated[int, Ge(8), INT32] = 10_000
     normalization: NormalizationConfig = NormalizationConfig()
     cleaning: CleaningConfig = CleaningConfig()
     batching: BatchingConfig = BatchingConfig()
@@ -83,7 +83,6 @@ class TranslationRecipe(Recipe):
 
     kind = "translation"
     command = "python -m experiments.translate"
-    steps = ("train {name} runs/{name} --data-dir DIR",)
     may_change = (
         *MAY_CHANGE,
         "average_last",
@@ -93,6 +92,12 @@ class TranslationRecipe(Recipe):
         "decoding.",
         "metric.",
     )
+
+    by_argument: ClassVar = {
+        "init": "--init",
+        "init_decoder": "--init-decoder",
+        "init_parts": "--init-parts",
+    }
 
     data: DataConfig
     decoding: BeamSearchConfig

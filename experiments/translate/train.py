@@ -28,14 +28,12 @@ def run(options: argparse.Namespace) -> None:
     """Trains, or resumes, and says what to do next."""
     path, given = as_path(options.run), (options.init, options.init_parts, options.init_decoder)
     if options.resume:
-        if any(given):
-            raise UserError("--resume: leave out --init and its like, which the run has kept")
         recipe = TranslationRun.open(path).recipe
         start = read_start(recipe.init, recipe.init_parts, recipe.init_decoder)
     else:
         start = read_start(*given)
         recipe = start.apply(registry.load(options.recipe, TranslationRecipe))
-    recipe = override(recipe, options.set)
+    recipe = override(recipe, options.set, TranslationRun.begun(path))
     result = train_recipe(recipe, path, options.vocabulary, options.devices, start, options.tfds)
     steps = ("{me} average {run}", "{me} evaluate {run}{data}", "tensorboard --logdir {run}")
     best = "best validation {metric} {score:.2f} at step {step:,}"
@@ -70,8 +68,8 @@ def train_recipe(
     start, config = start or Start(""), recipe.data
     start.check(recipe)  # before minutes are spent on the data
     recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
-    held_out = read_pairs(config.source, config.validation_split, *config.languages, tfds)
     opened = TranslationRun.resume(path, recipe)
+    held_out = read_pairs(config.source, config.validation_split, *config.languages, tfds)
     if opened and not vocabulary_dir:
         vocabulary = opened.vocabulary
     else:
@@ -120,7 +118,7 @@ def train_recipe(
         return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
 
     return train_pairs(
-        TranslationRun(path, recipe, vocabulary),
+        TranslationRun(path, recipe, vocabulary, data_dir=tfds and tfds.data_dir),
         data,
         judged,
         asked,

@@ -8,12 +8,15 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.settings import Count, Settings
 
+MODEL_FILE = "saved_model.pb"
+MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64
+
 Port = Annotated[int, Ge(0), Le(65535)]
 Seconds = Annotated[float, Gt(0), Lt(1e6)]
 
 
 @dataclasses.dataclass(frozen=True)
-class ServerConfig(Settings):
+class ServerConfig(Settings, in_models=False):
     """The model to serve, the addresses and the limits.
 
     Attributes:
@@ -61,3 +64,9 @@ class ServerConfig(Settings):
             raise self.error(
                 f"the name {self.name!r} cannot stand in a URL; give another with --name"
             )
+
+
+def version_of(name: str) -> int | None:
+    """The number of a version's folder; None of another folder."""
+    known = name.isascii() and name.isdigit() and len(name) < 40 and int(name) <= MAX_VERSION
+    return int(name) if known else None

@@ -1,6 +1,7 @@
 """The steps that REST and gRPC share: find the version, check the inputs, queue the request."""
 
 import concurrent.futures
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2
 from export.server.batching import Batcher
 from export.server.config import ServerConfig
 from export.server.errors import invalid, no_status, not_found
+from export.server.metrics import Metrics
 from export.server.servable import Servable, Signature
 from export.server.versions import Lease, VersionManager, VersionStatus
 
@@ -21,6 +23,7 @@ class ServingCore:
 
     def __init__(self, config: ServerConfig, versions: VersionManager, batcher: Batcher):
         self.config = config
+        self.metrics = Metrics(config.name)
         self._versions = versions
         self._batcher = batcher
 
@@ -70,6 +73,12 @@ class ServingCore:
             raise
         future.add_done_callback(lambda _: lease.release())
         return future, lease.servable
+
+    def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
+        """Measures a request of "REST" or "GRPC"; not one for a model that is not here."""
+        if name != self.config.name:
+            return contextlib.nullcontext()
+        return self.metrics.measured(protocol)
 
     @property
     def ready(self) -> bool:

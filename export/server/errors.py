@@ -1,10 +1,16 @@
 """Serving errors: a code with its gRPC and HTTP status, as TensorFlow Serving maps them."""
 
+import re
+
 from grpc import StatusCode as Code
 
 MAX_MESSAGE = 1000  # characters: an error that quotes a 100,000-character line must not repeat it
-# TensorFlow appends where a node was built; a client has no use for the server's stack.
-_TRACE_MARKERS = ("\n\nOriginal stack trace", "\n\nErrors may have originated", "\n\nStack trace")
+# TensorFlow's messages name nodes, values and stacks of the graph; a client has no use for them.
+_ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
+_PREAMBLE = re.compile(r"Graph execution error:\s+|\d+ root error\(s\) found\.\s+\(0\) \w+: ")
+_TRACE = re.compile(
+    r"\s*(\[\[|\n\s*\(1\) |\n\n(Original stack|Errors may have originated|Stack trace)|\[Op:)"
+)
 # Codes by their HTTP status; 500 for all others.
 _HTTP_STATUSES = {
     400: (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.OUT_OF_RANGE),
@@ -68,8 +74,14 @@ def from_exception(error: BaseException) -> ServingError:
         return error
     number = getattr(error, "error_code", None)
     if isinstance(number, int):
-        message = str(getattr(error, "message", error)).removeprefix("Graph execution error:\n\n")
-        for marker in _TRACE_MARKERS:
-            message = message.split(marker, 1)[0]
-        return ServingError(_CODE_OF.get(number, Code.UNKNOWN), message.strip())
+        message = _sentence(str(getattr(error, "message", error)))
+        return ServingError(_CODE_OF.get(number, Code.UNKNOWN), message)
     return ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+
+
+def _sentence(message: str) -> str:
+    """The cause that TensorFlow's message states: an assertion's own words, or the first error."""
+    if found := _ASSERTION.search(message):
+        return found[1]
+    _, _, message = message.rpartition("\nNode: ") if "\nNode: " in message else ("", "", message)
+    return _TRACE.split(_PREAMBLE.sub("", message), maxsplit=1)[0].strip()

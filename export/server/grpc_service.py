@@ -7,7 +7,7 @@ import math
 import grpc
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -45,11 +45,15 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     def Predict(self, request, context):
         """Runs one signature; `output_filter` chooses outputs."""
-        return _answer(context, self._predict, request)
+        return _answer(context, self._measured_predict, request)
 
     def GetModelMetadata(self, request, context):
         """The signatures of a version."""
         return _answer(context, self._metadata, request)
+
+    def _measured_predict(self, request, context) -> predict_pb2.PredictResponse:
+        with self._core.measured(request.model_spec.name, "GRPC"):
+            return self._predict(request, context)
 
     def _predict(self, request, context) -> predict_pb2.PredictResponse:
         config, signature, wanted = self._core.config, None, []
@@ -187,8 +191,12 @@ def _to_array(name: str, proto: tensor_pb2.TensorProto, max_bytes: int) -> np.nd
         if math.prod(sizes) * max(dtype.size or 1, 1) > max_bytes:
             raise invalid(f"input {name!r}: a tensor of shape {sizes} exceeds {max_bytes} bytes")
         return tf.make_ndarray(proto)
-    except (TypeError, ValueError, IndexError) as error:
-        raise invalid(f"input {name!r} is not a valid TensorProto: {error}") from None
+    except (TypeError, ValueError, LookupError, ArithmeticError):
+        known = proto.dtype in types_pb2.DataType.values()
+        dtype_name = types_pb2.DataType.Name(proto.dtype) if known else str(proto.dtype)
+        raise invalid(
+            f"input {name!r}: the TensorProto holds no tensor of dtype {dtype_name}, shape {sizes}"
+        ) from None
 
 
 def _fill_tensor(proto: tensor_pb2.TensorProto, array: np.ndarray) -> None:

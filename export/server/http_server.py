@@ -9,6 +9,7 @@ import dataclasses
 import http.client
 import json
 import logging
+import re
 import threading
 import zlib
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,7 @@ from export.server.config import ServerConfig
 _LOG = logging.getLogger(__name__)
 _MAX_HEAD = 32 * 1024  # bytes of a request's head
 _LINGER_SECONDS = 2.0  # how long the rest of a refused request is read and thrown away
+_ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)  # of an absolute-form target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +35,12 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """An answer in JSON; `headers` are extra ones."""
+    """An answer; `headers` are extra ones."""
 
     status: int
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
+    content_type: str = "application/json"
 
 
 Handler = Callable[[Head, bytes], Awaitable[Response]]
@@ -121,7 +124,7 @@ class HttpServer:
             keep_alive = True
             while keep_alive and not self._stopping:
                 keep_alive = await self._exchange(connection)
-        except (ConnectionError, TimeoutError, h11.ProtocolError):
+        except (OSError, h11.ProtocolError):
             pass  # the client went away, or stopped reading
         except asyncio.CancelledError:
             pass  # shutdown of an idle connection: nobody awaits this task
@@ -160,13 +163,15 @@ class _Connection:
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         self._requests = 0
+        self._bodiless = False  # the request under way is HEAD: its answer has no body
 
     async def read_request(self) -> tuple[Head, bytes] | None:
         """The next request's head and body; None where the client left or stayed silent.
 
         Raises:
             _Refused: 400 malformed, 408 too slow, 411 without a length, 413 too large (also once
-                unpacked), 415 another content coding than gzip, 431 a head too long.
+                unpacked), 415 another content coding than gzip, 431 a head too long,
+                501 another transfer coding than chunked, 505 another version of HTTP.
         """
         config = self._config
         self.idle = True
@@ -194,16 +199,23 @@ class _Connection:
         except TimeoutError:
             raise _Refused(408, "the request came too slowly") from None
         except h11.RemoteProtocolError as error:
-            raise _Refused(error.error_status_hint, str(error)) from None
+            # h11 quotes its buffer as Python's repr.
+            message = str(error).partition(": bytearray")[0]
+            raise _Refused(error.error_status_hint, message) from None
         return head, _unpacked(body, head, config.max_body_bytes)
 
     async def _next_event(self):
-        while (event := self._http.next_event()) is h11.NEED_DATA:
+        while (event := self._parse()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
                 self._writer.write(self._http.send(go_on))
             self._http.receive_data(await self._reader.read(65536))
         return event
+
+    def _parse(self):
+        if self._http.their_state is h11.IDLE:  # h11 does not tell the method of a malformed head
+            self._bodiless = self._http.trailing_data[0].startswith(b"HEAD ")
+        return self._http.next_event()
 
     async def _read_body(self) -> bytes:
         chunks, total, limit = [], 0, self._config.max_body_bytes
@@ -217,7 +229,7 @@ class _Connection:
     async def answer(self, response: Response, last: bool) -> bool:
         """Writes an answer, the connection's `last` or not; whether another request may follow."""
         headers = [
-            ("Content-Type", "application/json"),
+            ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
             *response.headers,
         ]
@@ -228,8 +240,11 @@ class _Connection:
             headers=headers,
             reason=http.client.responses.get(response.status, ""),
         )
-        for part in (event, h11.Data(data=response.body), h11.EndOfMessage()):
-            self._writer.write(self._http.send(part) or b"")
+        self._writer.write(self._http.send(event))
+        if not self._bodiless:
+            self._writer.write(self._http.send(h11.Data(data=response.body)) or b"")
+        if self._http.their_state is not h11.ERROR:
+            self._http.send(h11.EndOfMessage())
         async with asyncio.timeout(self._config.body_timeout):
             await self._writer.drain()
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
@@ -252,7 +267,12 @@ class _Connection:
 
 def _head(request: h11.Request) -> Head:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-    head = Head(request.method.decode(), request.target.decode("latin-1").split("?", 1)[0], headers)
+    path = request.target.decode("latin-1").split("?", 1)[0]
+    if origin := _ORIGIN.match(path):
+        path = path[origin.end() :] or "/"
+    head = Head(request.method.decode(), path, headers)
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise _Refused(505, "the server speaks HTTP/1.1 and HTTP/1.0")
     if "transfer-encoding" in headers and "content-length" in headers:
         raise _Refused(400, "both Content-Length and Transfer-Encoding are given")
     if head.method == "POST" and not {"transfer-encoding", "content-length"} & headers.keys():

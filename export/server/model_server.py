@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 from collections.abc import Callable, Iterator
 
 import grpc
@@ -49,9 +50,10 @@ class ModelServer:
         While it loads, requests are answered with "not loaded yet" (503, UNAVAILABLE).
 
         Raises:
-            UserError: nothing to serve, a port in use, or no version loads.
+            UserError: nothing to serve, no such host, a port in use, or no version loads.
         """
         check_base_path(self.config.base_path)
+        _check_host(self.config.host)
         try:
             self._bind()
             self.versions.start()
@@ -144,4 +146,18 @@ def _port(kind: str, flag: str, port: int) -> Iterator[None]:
         reason = error.strerror or str(error)
         raise UserError(
             f"the {kind} port {port} cannot be opened ({reason}); choose another with {flag}"
+        ) from None
+
+
+def _check_host(host: str) -> None:
+    """Raises a UserError that blames a host which no port of this machine can be opened on."""
+    try:
+        kind, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(kind) as probe:
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"--host {host!r} is no address of this machine ({said}): give another, "
+            "such as 127.0.0.1, or 0.0.0.0 for all"
         ) from None

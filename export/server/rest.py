@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API: model status, metadata and predict."""
+"""TensorFlow Serving's REST API: model status, metadata, predict and metrics."""
 
 import asyncio
 import concurrent.futures
@@ -10,7 +10,8 @@ import urllib.parse
 
 from google.protobuf import json_format
 
-from export.server import json_tensors
+from export.server import json_tensors, metrics
+from export.server.config import MAX_VERSION
 from export.server.core import ServingCore, Spec
 from export.server.errors import Code, ServingError, from_exception, invalid, too_late
 from export.server.http_server import Head, Response, error_response
@@ -22,14 +23,14 @@ _PREDICT = re.compile(
     rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)", re.I
 )
 _STATUS = re.compile(rf"/v1/models(?:/(?P<name>[^/:]+){_WHICH}(?P<metadata>/metadata)?)?", re.I)
-_MAX_VERSION = 2**63 - 1
 _DECODERS = 2  # threads that parse and print JSON: the loop itself never works long
 
 
 class RestApi:
     """Answers HTTP requests; `handle` goes to `HttpServer`.
 
-    Beyond TensorFlow Serving: `GET /healthz` (200 when a version is loaded, else 503). A wrong
+    `GET /monitoring/prometheus/metrics` has TensorFlow Serving's names; beyond it there is
+    `GET /healthz` (200 when a version is loaded, else 503). A wrong
     method on a known path is 405 and an unknown path 404; TensorFlow Serving answers 400 to both.
     """
 
@@ -54,15 +55,20 @@ class RestApi:
 
     async def _route(self, head: Head, body: bytes) -> Response:
         predict, known = _PREDICT.fullmatch(head.path), _STATUS.fullmatch(head.path)
-        if not (predict or known or head.path == "/healthz"):
+        if not (predict or known or head.path in ("/healthz", metrics.PATH)):
             raise ServingError(Code.NOT_FOUND, f"Malformed request: {head.method} {head.path}")
         method = "POST" if predict else "GET"
-        if head.method != method:
+        if head.method != method and (head.method, method) != ("HEAD", "GET"):
             return error_response(405, f"use {method} on this path", ("Allow", method))
         if predict:
-            return await self._predict(predict, body)
+            name = urllib.parse.unquote(predict["name"], errors="replace")
+            with self._core.measured(name, "REST"):
+                return await self._predict(predict, body)
         if known:
             return self._metadata(known) if known["metadata"] else self._status(known)
+        if head.path == metrics.PATH:
+            page = self._core.metrics.text().encode()
+            return Response(200, page, content_type=metrics.CONTENT_TYPE)
         ready = self._core.ready
         return Response(200 if ready else 503, json.dumps({"ready": ready}).encode())
 
@@ -119,8 +125,8 @@ def _model_spec(match: re.Match) -> Spec:
         raise invalid("Missing model name in request.")
     version = None
     if match["version"] is not None:
-        version = int(match["version"]) if len(match["version"]) < 20 else _MAX_VERSION + 1
-        if version > _MAX_VERSION:
+        version = int(match["version"]) if len(match["version"]) < 20 else MAX_VERSION + 1
+        if version > MAX_VERSION:
             raise invalid(f"Failed to convert version: {match['version'][:40]} to numeric.")
     name = urllib.parse.unquote(match["name"], errors="replace")
     return name, version, urllib.parse.unquote(match["label"] or "", errors="replace")

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 
+from export.server.config import MODEL_FILE, version_of
 from export.server.errors import Code, ServingError, from_exception, no_status, not_found
 from export.server.servable import Servable
 from macaron_tf.errors import UserError
 
-MODEL_FILE = "saved_model.pb"
 _MAX_RETRY_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 Fingerprint = tuple[tuple[str, int, int], ...]
@@ -27,8 +27,9 @@ def find_versions(base_path: str) -> dict[int, str]:
     found = {}
     for name in os.listdir(base_path):
         path = os.path.join(base_path, name)
-        if name.isascii() and name.isdigit() and os.path.isfile(os.path.join(path, MODEL_FILE)):
-            found[int(name)] = path
+        number = version_of(name)
+        if number is not None and os.path.isfile(os.path.join(path, MODEL_FILE)):
+            found[number] = path
     return found
 
 

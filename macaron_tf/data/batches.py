@@ -396,7 +396,10 @@ class ExampleBatches(BucketBatches):
         def make_buckets(row_lengths: np.ndarray) -> Buckets:
             # A table of 100 learned positions has none for a batch of 104.
             best = choose_lengths(row_lengths, shapes, 8)
-            return Buckets.of_rows([min(n, encoded.max_length) for n in best], batch_size)
+            lengths = [min(n, encoded.max_length) for n in best]
+            # A batch far larger than an epoch would be padding, and may not fit the memory.
+            most = 1 << len(row_lengths).bit_length()
+            return Buckets.of_rows(lengths, min(batch_size, most))
 
         super().__init__(
             [encoded.rows],

@@ -15,7 +15,8 @@ from macaron_tf.data.sources.readers import read_pairs, source_fingerprint
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import cache_directory
-from macaron_tf.settings import Count, Fraction, Settings
+from macaron_tf.io.progress import Progress
+from macaron_tf.settings import INT32, Count, Fraction, Natural, Settings
 from macaron_tf.special_ids import EOS
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import FORMAT, TokenizedPairs, TokenRows, load_tokens, save_tokens
@@ -40,7 +41,7 @@ class CleaningConfig(Settings):
     max_length: Count | None = 175
     max_ratio: Annotated[float, Ge(1)] | None = None
     deduplicate: bool = False
-    max_tokens: Annotated[int, Ge(2)] = 256
+    max_tokens: Annotated[int, Ge(2), INT32] = 256
 
     def check(self) -> None:
         if self.max_length is not None and self.max_length < self.min_length:
@@ -65,7 +66,7 @@ class BpeDropoutConfig(Settings):
 
     dropout: Fraction = 0.0
     copies: Count = 1
-    seed: int = 0
+    seed: Natural = 0
 
     def check(self) -> None:
         if self.copies > 1 and not self.dropout:
@@ -139,17 +140,19 @@ def tokenize(
     """
     indices, removed = clean_pairs(pairs, cleaning)
     sides = []
-    for side, language in enumerate(vocabulary.languages[:2]):
-        lines = [pairs[i][side] for i in indices]
-        rows = []
-        for copy in range(sampling.copies):
-            if sampling.dropout:
-                # A stream of its own for each side and copy.
-                state = np.random.SeedSequence([sampling.seed, side, copy]).generate_state(1)
-                rows += vocabulary.sample_lines(lines, sampling.dropout, int(state[0]), language)
-            else:
-                rows += vocabulary.encode_lines(lines, language)
-        sides.append(TokenRows.from_lists([[*row, EOS] for row in rows], vocabulary.size))
+    with Progress("tokenizing", "lines", 2 * sampling.copies * len(indices)) as progress:
+        for side, language in enumerate(vocabulary.languages[:2]):
+            rows = []
+            for copy in range(sampling.copies):
+                lines = progress.over(pairs[i][side] for i in indices)
+                if sampling.dropout:
+                    # A stream of its own for each side and copy.
+                    state = np.random.SeedSequence([sampling.seed, side, copy]).generate_state(1)
+                    seed = int(state[0])
+                    rows += vocabulary.sample_lines(lines, sampling.dropout, seed, language)
+                else:
+                    rows += vocabulary.encode_lines(lines, language)
+            sides.append(TokenRows.from_lists([[*row, EOS] for row in rows], vocabulary.size))
     indices = np.tile(indices, sampling.copies)
     least = np.minimum(sides[0].lengths, sides[1].lengths)
     most = np.maximum(sides[0].lengths, sides[1].lengths)

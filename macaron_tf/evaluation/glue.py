@@ -103,6 +103,11 @@ def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(metrics.f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
 
+def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The mean of F1 over the classes that are predicted or true."""
+    return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
+
+
 def _or_zero(correlation: Metric) -> Metric:
     """A correlation that is 0 where an array is not finite, or all equal."""
 
@@ -156,6 +161,7 @@ METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
     "f1a": f1,
+    "macro_f1": macro_f1,
     "matthews": matthews,
     "pearson": pearson,
     "spearman": spearman,

@@ -1,5 +1,6 @@
 """Metrics of question answering (SQuAD's) and of tagging (CoNLL's)."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,7 +40,7 @@ def score_answers(
 
     References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
-    with needed("tf-models-official", "scoring answers"):
+    with needed("scoring answers"):
         from official.nlp.tools.squad_evaluate_v2_0 import _normalize_answer, evaluate
     if not len(answers) == len(truths) > 0:
         raise ValueError(f"{len(answers)} answers to {len(truths)} questions")
@@ -65,6 +66,14 @@ def score_answers(
     return scores
 
 
+def score_words(
+    predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """ "accuracy", the part of the words whose tag is right, of tags that mark no entities."""
+    pairs = zip(itertools.chain(*predictions), itertools.chain(*truths), strict=True)
+    return {"accuracy": float(np.mean([found == true for found, true in pairs]))}
+
+
 def score_tags(
     predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]]
 ) -> dict[str, float]:
@@ -82,7 +91,7 @@ def score_tags(
         UserError: seqeval is not installed.
         ValueError: the numbers of sentences, or of a sentence's words, differ.
     """
-    with needed("seqeval", "scoring entities"):
+    with needed("scoring entities"):
         from seqeval.metrics import classification_report, f1_score
         from seqeval.scheme import IOB2
     predictions, truths = [*map(list, predictions)], [*map(list, truths)]

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.layers.dense import activation
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 
@@ -266,19 +266,18 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
     """The arrays of one file of safetensors or PyTorch, float32."""
-    package = "safetensors" if file.suffix == ".safetensors" else "torch"
-    try:
-        if package == "safetensors":
+    tensors = file.suffix == ".safetensors"
+    with needed(str(file), "torch"):
+        if tensors:
             import safetensors.numpy
-
+        else:
+            import torch
+    try:
+        if tensors:
             state = safetensors.numpy.load_file(file)
             return {name: np.asarray(array, "float32") for name, array in state.items()}
-        import torch
-
         state = torch.load(file, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
-    except ImportError:
-        raise UserError(f"{file} needs a package: pip install {package}.") from None
     except Exception as error:  # PyTorch lets through whatever its unpickler raises
         raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
 

@@ -184,7 +184,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
             assets, of a `MaskedLM` also `task.json` and `task.weights.h5`; or a downloaded preset
             with these files.
     """
-    with needed("keras-hub", f"reading the preset {directory}"):
+    with needed(f"the preset {directory}"):
         import keras_hub
     directory = pathlib.Path(directory)
     check_files(directory, "KerasHub preset", "config.json", "model.weights.h5")

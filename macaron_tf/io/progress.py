@@ -1,14 +1,17 @@
-"""Progress of long work: a bar where the stream is a terminal, else a line now and then."""
+"""Progress of work that takes more than seconds: a bar in a terminal, else a line now and then."""
 
+import contextlib
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import rich.console
 import rich.progress
 
-Chunk = TypeVar("Chunk")
+Item = TypeVar("Item")
+_PATIENCE = 5  # seconds of work before a terminal shows anything
 _SECONDS = 30  # between two lines where there is no terminal
 _REFRESH = 0.5  # seconds between two states of the bar
 
@@ -25,69 +28,140 @@ class _Rate(rich.progress.ProgressColumn):
 
 
 class Progress:
-    """Counts units of work; used in a `with`.
+    """Shows work on standard error, used in a `with`: nothing of work that is soon done.
+
+    In a terminal it is a bar with the rate and the time left, or a spinner with the time gone where
+    the total is unknown. Elsewhere it is a line every half minute. Work within the `with` of
+    another one shows nothing of its own.
 
     Args:
-        unit: plural name of a unit, such as "documents".
+        title: the work, such as "tokenizing".
+        unit: plural name of the units that `advance` counts; "" where there is nothing to count.
         total: number of units, None where it is not known.
-        title: the work, shown before the bar.
-        lines: where the stream is no terminal, print a line every half minute; otherwise nothing.
     """
 
-    def __init__(self, unit: str, total: int | None = None, title: str = "", lines: bool = True):
+    _outermost: ClassVar[object] = None
+
+    def __init__(self, title: str = "", unit: str = "", total: int | None = None):
         self._stream = sys.stderr
-        self._unit, self._total, self._lines = unit, total, lines
-        self._terminal = self._stream.isatty()
+        self._title, self._unit, self._total = title, unit, total
         self._done, self._text = 0, ""
-        self._last = time.monotonic()
-        of = "/{task.total:,.0f}" if total else ""
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn(title),
-            rich.progress.BarColumn(),
-            rich.progress.TextColumn("{task.completed:,.0f}" + f"{of} {unit}"),
-            rich.progress.TextColumn("{task.description}"),
-            _Rate(unit),
-            rich.progress.TimeRemainingColumn(),
-            console=rich.console.Console(file=self._stream),
-            refresh_per_second=2,
-            disable=not self._terminal,
-        )
-        self._task = self._bar.add_task("", total=total)
+        self._bar: rich.progress.Progress | None = None
+        self._ended, self._lock = threading.Event(), threading.Lock()
 
     def __enter__(self) -> "Progress":
-        self._bar.start()
+        self._began = time.monotonic()
+        if Progress._outermost is None:
+            Progress._outermost = self
+            terminal = self._stream.isatty()
+            self._next = self._began + (_PATIENCE if terminal else _SECONDS)
+            self._show = self._show_bar if terminal else self._print_line
+            # A single long call, such as a compilation, never advances.
+            threading.Thread(target=self._watch, daemon=True).start()
+        else:
+            self._next = float("inf")
         return self
 
     def __exit__(self, *exception) -> None:
-        if self._terminal:
-            self._show()
-        self._bar.stop()
+        self.end()
+
+    def end(self) -> None:
+        """Ends the work before the `with` does; another `end` does nothing."""
+        with self._lock:
+            if Progress._outermost is self:
+                Progress._outermost = None
+            if self._bar and not self._ended.is_set():
+                self._show_bar()
+                self._bar.stop()
+            self._ended.set()
 
     def advance(self, count: int = 1, text: str = "") -> None:
         """Counts units that are done, and shows a text beside them; "" keeps the last one."""
         self._done += count
         self._text = text or self._text
-        now = time.monotonic()
-        if now - self._last >= (_REFRESH if self._terminal else _SECONDS):
-            self._last = now
-            self._show()
+        self._show_if_due()
 
-    def _show(self) -> None:
-        if self._terminal:
-            self._bar.update(self._task, completed=self._done, description=self._text)
-        elif self._lines:
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Passes items on and counts them."""
+        for item in items:
+            yield item
+            self.advance()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_REFRESH):
+            self._show_if_due()
+
+    def _show_if_due(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        with self._lock:
+            if time.monotonic() >= self._next and not self._ended.is_set():
+                self._show()
+                self._next = time.monotonic() + (_REFRESH if self._bar else _SECONDS)
+
+    def _show_bar(self) -> None:
+        if self._bar is None:
+            self._bar = self._made_bar()
+            self._bar.start()
+        self._bar.update(self._task, completed=self._done, description=self._text)
+
+    def _made_bar(self) -> rich.progress.Progress:
+        columns = [rich.progress.TextColumn(self._title)] if self._title else []
+        if self._total:
+            columns += [rich.progress.BarColumn()]
+        else:
+            columns = [rich.progress.SpinnerColumn(), *columns]
+        if self._unit:
+            of = "/{task.total:,.0f}" if self._total else ""
+            columns += [
+                rich.progress.TextColumn("{task.completed:,.0f}" + f"{of} {self._unit}"),
+                rich.progress.TextColumn("{task.description}"),
+                _Rate(self._unit),
+            ]
+        left = rich.progress.TimeRemainingColumn, rich.progress.TimeElapsedColumn
+        columns.append(left[not self._total]())
+        bar = rich.progress.Progress(
+            *columns, console=rich.console.Console(file=self._stream), refresh_per_second=2
+        )
+        self._task = bar.add_task(self._text, total=self._total, completed=self._done)
+        bar.tasks[0].start_time = bar.get_time() - (time.monotonic() - self._began)
+        return bar
+
+    def _print_line(self) -> None:
+        gone = time.monotonic() - self._began
+        words = [self._title] if self._title else []
+        if self._unit:
             of = f" of {self._total:,}" if self._total else ""
-            line = f"{self._done:,}{of} {self._unit}  {self._text}"
-            print(line, file=self._stream, flush=True)
+            words += [f"{self._done:,}{of} {self._unit}", *filter(None, [self._text])]
+        words.append(f"{clock(gone)} gone")
+        if self._total and self._done:
+            words.append(f"{clock(gone * (self._total / self._done - 1))} left")
+        print("  ".join(words), file=self._stream, flush=True)
 
 
-def track(chunks: Iterable[tuple[int, Chunk]], total: int, what: str, unit: str) -> Iterator[Chunk]:
-    """Passes chunks on and shows a bar on standard error where that is a terminal.
+def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str) -> Iterator[Item]:
+    """Passes chunks on and shows their progress.
 
     Args:
         chunks: pairs of a chunk's size and the chunk.
     """
-    with Progress(unit, total, what, lines=False) as progress:
+    with Progress(title, unit, total) as progress:
         for size, chunk in chunks:
             progress.advance(size)
             yield chunk
+
+
+@contextlib.contextmanager
+def other_bar() -> Iterator[None]:
+    """While the context lasts, another bar has the terminal, and no `Progress` is shown."""
+    Progress._outermost, before = object(), Progress._outermost
+    try:
+        yield
+    finally:
+        Progress._outermost = before
+
+
+def clock(seconds: float) -> str:
+    """Seconds as h:mm:ss."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

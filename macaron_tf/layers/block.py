@@ -13,7 +13,7 @@ from macaron_tf.layers.mixer import Context, Mixer
 from macaron_tf.layers.relative_attention import RelativeAttention
 from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.scheme import OPERATORS, Mix
-from macaron_tf.settings import hints_of
+from macaron_tf.settings import SettingError, hints_of
 
 
 class Block(Mixer):
@@ -67,7 +67,15 @@ class Block(Mixer):
         super().__init__(autocast=False, **kwargs)  # as `Residual`
         self.config, self._names = config, []
         self.scheme = config.splitting(self.scheme)
+        kind = type(self).__name__
+        if not self.scheme:
+            raise SettingError(f"block {kind} has no scheme: give it one, such as (Mix('tokens'),)")
         for operator, name, mixer, step_size in self._mixers():
+            if not isinstance(mixer, Mixer):
+                raise SettingError(
+                    f"block {kind} mixes {operator} by a {type(mixer).__name__}, which is no "
+                    "macaron_tf.layers.mixer.Mixer: make it a subclass"
+                )
             residual = Residual(
                 mixer,
                 step_size=step_size,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 from keras import ops
+from keras.dtype_policies import DTypePolicyMap
 
 from macaron_tf.kernels import runs_native
 
@@ -56,6 +57,12 @@ class NarrowColumns(keras.initializers.Initializer):
         }
 
 
+def policy_of(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicy:
+    """A layer's own dtype policy; a quantized model that was loaded has a map of all of them."""
+    policy = layer.dtype_policy
+    return policy[layer.path] if isinstance(policy, DTypePolicyMap) else policy
+
+
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Dense(keras.layers.Dense):
     """Keras's `Dense`; a bias and a GELU after it, of either form, are one pass in training.
@@ -63,6 +70,11 @@ class Dense(keras.layers.Dense):
     Call arguments: `x (..., D)`; `training`: where it is not, stock operations only, so that a
     model can be exported from anywhere. Returns `(..., units)`.
     """
+
+    def build(self, input_shape):
+        # Keras saves a Dense by its own policy: of a map the default would count.
+        self._dtype_policy = policy_of(self)
+        super().build(input_shape)
 
     def call(self, inputs, training=None):
         approximate = {keras.activations.gelu: False, gelu_tanh: True}.get(self.activation)

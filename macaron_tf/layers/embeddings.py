@@ -10,7 +10,7 @@ from macaron_tf.layers.recording import Recording
 
 
 class TiedEmbedding(Recording, keras.layers.Layer):
-    """One table for embedding tokens and for predicting them.
+    """One table for embedding tokens and for predicting them; `quantize("int8")` is Keras's.
 
     Args:
         vocab_size: V.
@@ -41,7 +41,10 @@ class TiedEmbedding(Recording, keras.layers.Layer):
 
     def build(self, input_shape=None):
         shape = (self.vocab_size, self.hidden_dim)
-        self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
+        if self.quantization_mode:
+            self.quantized_build(shape, self.quantization_mode)
+        else:
+            self.table = self.add_weight(shape=shape, initializer=self.initializer, name="table")
 
     @property
     def input_dim(self) -> int:
@@ -56,12 +59,46 @@ class TiedEmbedding(Recording, keras.layers.Layer):
             return self.logits(ids)
         vectors = ops.take(self.table, ids, axis=0)  # (B, L, D)
         vectors = ops.cast(vectors, self.compute_dtype)
+        if self.quantization_mode:
+            scales = ops.take(self.table_scale, ids, axis=0)[..., None]  # (B, L, 1)
+            vectors = vectors / ops.cast(scales, vectors.dtype)
         return vectors * self.hidden_dim**0.5 if self.scale else vectors
 
     def logits(self, x):
         """Scores of every token of the vocabulary: `(..., D) -> (..., V)`."""
-        table = ops.cast(ops.convert_to_tensor(self.table), x.dtype)
-        return ops.matmul(x, ops.transpose(table))
+        return ops.matmul(x, ops.transpose(self.matrix(x.dtype)))
+
+    def matrix(self, dtype):
+        """The table `(V, D)` as floats of a dtype, dequantized where it is int8."""
+        table = ops.cast(ops.convert_to_tensor(self.table), dtype)
+        if not self.quantization_mode:
+            return table
+        return table / ops.cast(ops.convert_to_tensor(self.table_scale), dtype)[:, None]
+
+    def quantized_build(self, input_shape, mode):
+        if mode != "int8":
+            raise self._not_implemented_error(self.quantize)
+        integers = {"dtype": "int8", "trainable": False}
+        self.table = self.add_weight(
+            shape=input_shape, initializer="zeros", name="table", **integers
+        )
+        self.table_scale = self.add_weight(
+            shape=input_shape[:1], initializer="ones", trainable=False, name="table_scale"
+        )
+        self._is_quantized = True
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        if mode != "int8":
+            raise self._not_implemented_error(self.quantize)
+        values, scales = keras.quantizers.AbsMaxQuantizer(axis=-1)(self.table, to_numpy=True)
+        del self.table
+        self.quantized_build(values.shape, mode)
+        self.table.assign(values)
+        self.table_scale.assign(scales[:, 0])
+        self.dtype_policy = f"{mode}_from_{self.dtype_policy.name}"
+
+    def quantized_call(self, *args, **kwargs):
+        return self.call(*args, **kwargs)
 
 
 POSITIONS = ("learned", "sinusoidal", "none")

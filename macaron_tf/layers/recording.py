@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras.dtype_policies import DTypePolicyMap
 
-from macaron_tf.layers.dense import Dense
+from macaron_tf.layers.dense import Dense, policy_of
 
 
 class Recording:
@@ -86,9 +86,9 @@ class Recording:
         }
         config = {**super().get_config(), **arguments}
         inner = self._flatten_layers(include_self=False)
-        quantized = {layer.path: layer.dtype_policy for layer in inner if layer.quantization_mode}
+        quantized = {layer.path: policy_of(layer) for layer in inner if layer.quantization_mode}
         if quantized:
-            policies = DTypePolicyMap(self.dtype_policy, quantized)
+            policies = DTypePolicyMap(policy_of(self), quantized)
             config["dtype"] = keras.dtype_policies.serialize(policies)
         return config
 
@@ -122,7 +122,10 @@ def _recording(init):
         own = {k: v for k, v in more.items() if k not in _KERAS_OWN}
         noted.setdefault("_arguments", {**named, **own})
         noted["_named"] = {**noted.get("_named", {}), **named}
-        with _default_policy(kwargs.get("dtype")):
+        policy = keras.dtype_policies.get(kwargs.get("dtype"))
+        if "dtype" in kwargs:
+            kwargs["dtype"] = policy  # a quantized one from before the default is a map
+        with _default_policy(policy):
             init(self, *args, **kwargs)
 
     recorded.__signature__ = signature

@@ -31,8 +31,8 @@ class Model(Recording, keras.Model):
     A call takes a dict of the inputs in `input_names`, or the first of them alone. Hugging Face's
     and KerasHub's names are understood, and so is an `attention_mask (B, L)`, which is the padding
     mask; an unknown name is a ValueError. `model.export()` and `tf.saved_model.save` take the
-    inputs of the model's first call, of any length; of a model that was never called, the
-    `required` ones, ids `(B, L)`.
+    inputs of the model's first call, of any length, alone or in a dict as they were given; of a
+    model that was never called, a dict of the `required` ones, ids `(B, L)`.
 
     Attributes:
         input_names: the inputs by name, with other names of each; None = `call` takes what it
@@ -47,14 +47,17 @@ class Model(Recording, keras.Model):
     required: ClassVar[int] = 1
     pooler = language_head = None
     _first_inputs: tuple = ()
+    _first_alone = False
 
     def __init__(self, config: Settings, **kwargs):
         kwargs.setdefault("name", re.sub("(?<!^)(?=[A-Z])", "_", type(self).__name__).lower())
         super().__init__(**kwargs)
 
     def __call__(self, inputs, *args, **kwargs):
+        alone = not isinstance(inputs, Mapping)
         inputs = self._named(inputs)
         if self.input_names and not self._first_inputs:
+            self._first_alone = alone
             self._first_inputs = tuple((name, len(x.shape)) for name, x in inputs.items())
         return super().__call__(inputs, *args, **kwargs)
 
@@ -67,7 +70,7 @@ class Model(Recording, keras.Model):
 
     def hidden_states(self, inputs, training=None):
         """The encoder's output `(B, L, D)`; models without one override this."""
-        return self.encoder(of_encoder(inputs), training=training)
+        return self.encoder(encoder_inputs(inputs), training=training)
 
     def call(self, inputs, training=None):
         return self.logits(self.hidden_states(inputs, training=training))
@@ -91,10 +94,11 @@ class Model(Recording, keras.Model):
 
         return tf.function(self, input_signature=[self._signature(tf.TensorSpec)], autograph=False)
 
-    def _signature(self, spec) -> dict[str, Any]:
+    def _signature(self, spec) -> Any:
         needed = [*self.input_names][: self.required]
         inputs = self._first_inputs or [(name, 2) for name in needed]
-        return {name: spec((None,) * rank, "int32", name) for name, rank in inputs}
+        specs = {name: spec((None,) * rank, "int32", name) for name, rank in inputs}
+        return next(iter(specs.values())) if self._first_alone else specs
 
     def _named(self, inputs):
         """The inputs by this library's names."""
@@ -102,34 +106,35 @@ class Model(Recording, keras.Model):
             return inputs
         if not isinstance(inputs, Mapping):
             inputs = {next(iter(self.input_names)): inputs}
-        names = {other: name for name, others in self.input_names.items() for other in others}
-        named = {}
+        model, named = type(self).__name__, {}
         for given, value in inputs.items():
-            name = names.get(given, given)
-            if name == "attention_mask" and value is not None and len(value.shape) == 2:
-                name = "padding_mask"
-            if name not in self.input_names:
-                raise ValueError(
-                    f"{type(self).__name__} has no input {given!r}: it takes "
-                    f"{', '.join(self.input_names)}"
-                )
+            name = self._own_name(given, value)
             if name in named:
-                raise ValueError(
-                    f"{type(self).__name__} was given {name} twice: {', '.join(inputs)}"
-                )
+                raise ValueError(f"{model} was given {name} twice: {', '.join(inputs)}")
             if value is not None:
                 value = ops.convert_to_tensor(value)
                 # Under MirroredStrategy Keras builds a model on the mean of the replicas' ids.
                 named[name] = ops.cast(value, "int32") if "float" in str(value.dtype) else value
         missing = [name for name in [*self.input_names][: self.required] if name not in named]
         if missing:
-            raise ValueError(
-                f"{type(self).__name__} needs {' and '.join(missing)}: give a dict of its inputs"
-            )
+            raise ValueError(f"{model} needs {' and '.join(missing)}: give a dict of its inputs")
         return named
 
+    def _own_name(self, given: str, value) -> str:
+        """This library's name of an input."""
+        names = {other: name for name, others in self.input_names.items() for other in others}
+        name = names.get(given, given)
+        if name == "attention_mask" and value is not None and len(value.shape) == 2:
+            name = "padding_mask"
+        if name not in self.input_names:
+            raise ValueError(
+                f"{type(self).__name__} has no input {given!r}: it takes "
+                f"{', '.join(self.input_names)}"
+            )
+        return name
 
-def of_encoder(inputs) -> dict[str, Any]:
+
+def encoder_inputs(inputs) -> dict[str, Any]:
     """The inputs that an encoder takes."""
     return {name: value for name, value in inputs.items() if name in ENCODER_INPUTS}
 

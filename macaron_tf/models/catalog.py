@@ -4,6 +4,7 @@ import dataclasses
 
 import keras
 
+from macaron_tf.errors import nearest
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig
 from macaron_tf.models.elmo import Elmo, ElmoConfig
 from macaron_tf.models.encoder import Encoder
@@ -308,7 +309,8 @@ def names(kind: type | None = None) -> list[str]:
 def config(name: str, /, **overrides) -> Config:
     """The configuration of that name, fields replaced by `overrides`."""
     if name not in CONFIGS:
-        raise ValueError(f"no model is called {name!r}; the catalog has {', '.join(names())}")
+        near, known = nearest(name, CONFIGS), ", ".join(names())
+        raise ValueError(f"no model is called {name!r}; the catalog has {known}{near}")
     known = {field.name for field in dataclasses.fields(CONFIGS[name])}
     unknown = sorted(set(overrides) - known)
     if unknown:

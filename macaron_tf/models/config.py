@@ -8,8 +8,9 @@ from annotated_types import Gt, Lt
 from macaron_tf.checks import check_divisible
 from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
+from macaron_tf.layers.scheme import Mix
 from macaron_tf.plug_ins import is_place
-from macaron_tf.settings import Count, Dropout, Natural, Settings, hints_of
+from macaron_tf.settings import Count, Depth, Dropout, Natural, Settings, hints_of
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
 # Blocks that decode token by token, and whose tokens are mixed by attention.
@@ -79,6 +80,11 @@ class StackConfig(BlockConfig, Sizes):
         """Names of the blocks, layer by layer in turn."""
         return self.block if isinstance(self.block, tuple) else (self.block,)
 
+    @property
+    def splittings(self) -> tuple[tuple[Mix, ...], ...]:
+        """The operators of the blocks, layer by layer in turn."""
+        return tuple(self.splitting(block_class(block).scheme) for block in self.blocks)
+
     def layer(self, number: int) -> tuple[str, int]:
         """The name of the block of layer `number`, and the step size of its recurrence."""
         block = self.blocks[number % len(self.blocks)]
@@ -145,7 +151,7 @@ class EncoderConfig(StackConfig):
             that end with it (XLNet).
     """
 
-    num_layers: Count
+    num_layers: Depth
     _: dataclasses.KW_ONLY
     dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
@@ -212,8 +218,8 @@ class EncoderDecoderConfig(StackConfig):
 
     known_blocks: ClassVar[tuple[str, ...]] = SEQUENCE_BLOCKS
 
-    num_encoder_layers: Count
-    num_decoder_layers: Count
+    num_encoder_layers: Depth
+    num_decoder_layers: Depth
     _: dataclasses.KW_ONLY
     block: str | tuple[str, ...] = "macaron"
     dropout: Dropout = 0.1
@@ -228,7 +234,7 @@ class EncoderDecoderConfig(StackConfig):
     initializer: Literal["glorot_uniform", "lecun_normal"] = "glorot_uniform"
     initializer_range: Epsilon | None = None
     language_embeddings: bool = False
-    num_source_layers: Natural = 0
+    num_source_layers: Depth | Literal[0] = 0
     source_vocab_size: Count | None = None
 
     def check(self) -> None:
@@ -243,5 +249,11 @@ class EncoderDecoderConfig(StackConfig):
 
 
 def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
-    """The fields of a configuration that differ from another one of its class."""
-    return {name: v for name, v in config.get_config().items() if v != getattr(base, name)}
+    """The fields of a configuration that differ from another one of its class.
+
+    The scheme does not where it spells the same operators, or those of the block.
+    """
+    found = {name: v for name, v in config.get_config().items() if v != getattr(base, name)}
+    if "scheme" in found and "block" not in found and config.splittings == base.splittings:
+        del found["scheme"]
+    return found

@@ -1,7 +1,7 @@
 """ELMo: a language model in each direction, whose layers are vectors of words in context."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 import keras
 from annotated_types import Ge
@@ -12,7 +12,7 @@ from macaron_tf.layers.heads import LayerMixture
 from macaron_tf.layers.lstm import ProjectedLSTMStack
 from macaron_tf.layers.norms import Dropout
 from macaron_tf.models.base import Model
-from macaron_tf.settings import Count, Natural, Positive, Settings
+from macaron_tf.settings import INT32, Count, Depth, Positive, Settings
 from macaron_tf.settings import Dropout as DropoutRate
 from macaron_tf.special_ids import PAD
 
@@ -39,13 +39,13 @@ class ElmoConfig(Settings):
     vocab_size: Count
     lstm_dim: Count = 4096
     projection_dim: Count = 512
-    num_layers: Count = 2
+    num_layers: Depth = 2
     clip: Positive | None = 3.0
     dropout: DropoutRate = 0.1
-    max_characters: Annotated[int, Ge(3)] = 50
+    max_characters: Annotated[int, Ge(3), INT32] = 50
     char_dim: Count = 16
     filters: Filters = ELMO_FILTERS
-    num_highways: Natural = 2
+    num_highways: Depth | Literal[0] = 2
 
     def check(self):
         if not self.filters:

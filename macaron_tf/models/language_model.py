@@ -40,7 +40,7 @@ class TokenModel(Model):
 
     def table(self, dtype):
         """The tokens' embeddings `(V, E)`."""
-        return ops.cast(ops.convert_to_tensor(self.encoder.embeddings.tokens.table), dtype)
+        return self.encoder.embeddings.tokens.matrix(dtype)
 
 
 class LanguageModel(TokenModel):

@@ -16,12 +16,16 @@ from macaron_tf.io import paths
 from macaron_tf.layers.heads import Pooler
 from macaron_tf.layers.language_heads import ReplacedTokenHead
 from macaron_tf.models import catalog
-from macaron_tf.models.config import differing_fields
+from macaron_tf.models.base import Model
+from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig, differing_fields
+from macaron_tf.models.encoder import Encoder
+from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.models.model_card import model_card
 from macaron_tf.models.tasks import EncoderClassifier
+from macaron_tf.settings import Settings
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training import checkpoints
-from macaron_tf.training.state import require_room, weight_table
+from macaron_tf.training.state import require_room, save_weights, weight_table
 
 RECIPE, VOCABULARY = "recipe.json", "vocabulary"
 HEADS = ("pooler", "replaced_token")  # layers outside the network
@@ -41,6 +45,7 @@ USAGE = (
     "optimizer",
     "trained_length",
     "languages",
+    "labels",
 )
 
 
@@ -52,8 +57,9 @@ class Pretrained:
         network: of a run, as it was trained; of another library's model, ours with the same
             outputs: of encoders a `PretrainingEncoder`, with its head `sentence_pair` where the
             weights hold it and a pooler.
-        model: name of its kind in the catalog.
-        objective: what it has learnt, as pre-training names it; None = something else.
+        model: name of its kind in the catalog; "" = the one that its configuration is of.
+        objective: what it has learnt, as pre-training names it; None = something else, or of a
+            `LanguageModel` the next token.
         vocabulary: cuts text into the network's ids; None where the tokenizer is missing or has
             no counterpart here.
         ids: `(V',)` int, their id for each of ours, -1 for none; None where all are equal.
@@ -72,9 +78,11 @@ class Pretrained:
         name: short, for tables. checkpoint: whose weights.
         optimizer, trained_length, languages: of a run: its optimizer, its longest rows, and whose
             the language embeddings are, in order.
+        labels: of a classifier or tagger: names of its classes, class 0 first; () = not known.
         recipe: of a run: its recipe.json.
-        results: of a run: `step` and `metrics` of the weights' validation, and `scores`, metrics
-            by the name of the set that was evaluated.
+        results: of a run: `step` and `metrics` of the weights' validation, `scores`, metrics by the
+            name of the set that was evaluated, and `warning`, why other weights than the expected
+            ones were read.
     """
 
     network: keras.Model
@@ -98,8 +106,15 @@ class Pretrained:
     optimizer: str | None = None
     trained_length: int | None = None
     languages: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        if isinstance(self.network, Model) and not self.model:
+            object.__setattr__(self, "model", _kind_of(self.network.config))
+        if isinstance(self.network, LanguageModel) and self.objective is None:
+            object.__setattr__(self, "objective", "causal_language")
 
     @property
     def config(self):
@@ -107,10 +122,22 @@ class Pretrained:
         return self.network.config
 
     @property
+    def encoder(self) -> Encoder:
+        """The network's encoder, or the network where it is one."""
+        return self.network if isinstance(self.network, Encoder) else self.network.encoder
+
+    @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:
         """Fields of the configuration that differ from the catalog's `model`, with their values."""
         known = catalog.config(self.model, vocab_size=self.config.vocab_size)
         return tuple(sorted(differing_fields(self.config, known).items()))
+
+    def require_floats(self) -> None:
+        """Refuses quantized weights, from which no other network can start."""
+        if any(layer.quantization_mode for layer in self.network._flatten_layers()):
+            raise UserError(
+                f"{self.name or self.checkpoint} is quantized: start from the model it was made of"
+            )
 
     def classifier(
         self, num_classes: int, head_dropout: float = 0.1, **changes
@@ -122,23 +149,30 @@ class Pretrained:
             head_dropout: on the pooled vector, 0 to 1.
             changes: fields of the `EncoderConfig` that are no shapes, such as `dropout`.
         """
+        if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
+            raise UserError(
+                f"{self.name or self.checkpoint} is a {type(self.network).__name__}: a classifier "
+                "needs an encoder"
+            )
         config = dataclasses.replace(self.config, **changes)
-        if config.scheme != self.config.scheme:
+        if config.splittings != self.config.splittings:
             raise UserError(
                 f"scheme={config.scheme!r}: the weights were trained with {self.config.scheme!r}"
             )
+        self.require_floats()
         classifier = EncoderClassifier(config, num_classes, head_dropout)
         classifier.build()
-        classifier.encoder.set_weights(self.network.encoder.get_weights())
+        classifier.encoder.set_weights(self.encoder.get_weights())
         if self.pooler:
             classifier.pooler.set_weights(self.pooler.get_weights())
         return classifier
 
-    def save_pretrained(self, directory: str | os.PathLike) -> None:
+    def save_pretrained(self, directory: str | os.PathLike, safetensors: bool = False) -> None:
         """Writes a folder that `macaron_tf.load`, `--init` and `export` take, whole or not at all.
 
             DIR/model.json           the network without weights, its use and its results
-            DIR/model.weights.h5     its weights; pooler.weights.h5 of a head outside it
+            DIR/model.weights.h5     its weights; pooler.weights.h5 of a head outside it; or
+                                     model.safetensors and pooler.safetensors
             DIR/vocabulary/          where there is one
             DIR/recipe.json          of the run that trained it
             DIR/manifest.json        format and checksums
@@ -147,6 +181,7 @@ class Pretrained:
         Args:
             directory: new, empty, or of an earlier `save_pretrained`, which is replaced; `gs://`
                 included.
+            safetensors: write the weights as safetensors, which the package of that name reads.
 
         Raises:
             UserError: the folder holds other files, or cannot be written.
@@ -160,14 +195,15 @@ class Pretrained:
             "vocabulary": self.vocabulary.hash if self.vocabulary else "",
             "weights": weight_table(self.network),
         }
-        checkpoints.save_whole(path, self._write_files, manifest)
+        kind = "safetensors" if safetensors else "weights.h5"
+        checkpoints.save_whole(path, lambda aside: self._write_files(aside, kind), manifest)
 
-    def _write_files(self, directory: epath.Path) -> None:
+    def _write_files(self, directory: epath.Path, kind: str) -> None:
         heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
         layers = {"model": self.network, **heads}
         require_room(directory, [w for layer in layers.values() for w in layer.weights])
         for name, layer in layers.items():
-            keras.saving.save_weights(layer, str(directory / f"{name}.weights.h5"))
+            save_weights(layer, directory / f"{name}.{kind}")
         if self.vocabulary:
             self.vocabulary.save(directory / VOCABULARY)
         record = {
@@ -186,6 +222,15 @@ class Pretrained:
         languages = self.languages or (self.vocabulary.languages if pieces else ())
         card = (self.name or "model", self.network, pieces, languages, self.recipe, self.results)
         (directory / checkpoints.CARD).write_text(model_card(*card))
+
+
+def _kind_of(config: Settings) -> str:
+    """The catalog's model whose fields a configuration of ours changes."""
+    if isinstance(config, EncoderDecoderConfig):
+        return "transformer_base"
+    if isinstance(config, EncoderConfig):
+        return "gpt2_base" if config.causal else "bert_base"
+    return ""
 
 
 def _refuse_other_files(path: epath.Path) -> None:

@@ -13,7 +13,7 @@ from macaron_tf.layers.language_heads import (
     ReplacedTokenHead,
     SpanBoundaryHead,
 )
-from macaron_tf.models.base import ENCODER_INPUTS, Model, of_encoder
+from macaron_tf.models.base import ENCODER_INPUTS, Model, encoder_inputs
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.encoder import Encoder
 
@@ -121,7 +121,7 @@ class PretrainingEncoder(Model):
 
     def _table(self):
         """The token embeddings `(V, E)`."""
-        return ops.convert_to_tensor(self.encoder.embeddings.tokens.table)
+        return self.encoder.embeddings.tokens.matrix(self.compute_dtype)
 
     def get_config(self):
         # Shared embeddings are their owner's to save and to hand in again.
@@ -200,4 +200,4 @@ class GeneratorDiscriminator(Model):
 
     def replaced_logits(self, inputs, training=None):
         """The discriminator's logits of tokens having been replaced: inputs to `(B, L)`."""
-        return self.replaced_token(self.encoder(of_encoder(inputs), training=training))
+        return self.replaced_token(self.encoder(encoder_inputs(inputs), training=training))

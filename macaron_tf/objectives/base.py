@@ -15,12 +15,6 @@ from macaron_tf.text.base import PieceVocabulary
 Sums = dict[str, tf.Tensor]
 # A batch and its seed, `(2,)` int64, to the batch that is learned from.
 Preparation = Callable[[Batch, tf.Tensor], Batch]
-ENCODER_INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
-
-
-def encoder_inputs(batch: Batch) -> Batch:
-    """The features of `ENCODER_INPUTS` that a batch has, all `(B, L)`."""
-    return {name: batch[name] for name in ENCODER_INPUTS if name in batch}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +69,7 @@ class PretrainingObjective(Objective):
         """
         prepare = self.preparation(rows.element_spec, masking, vocabulary)
 
+        @tf.autograph.experimental.do_not_convert
         def prepared(number, batch):
             return prepare(batch, tf.stack([tf.constant(seed, tf.int64), number]))
 
@@ -86,6 +81,7 @@ class PretrainingObjective(Objective):
     ) -> Preparation:
         """Makes a batch of rows, of this `spec`, one to learn from; masks it if not overridden.
 
+        The function is traced as it stands, without AutoGraph: branches on tensors are `tf.cond`.
         Static masks, `masking.duplicates` = K of them, are of a row r and its epoch modulo K, which
         `row_number` and `epoch (B,)` int say, and not of the batch's seed.
         """

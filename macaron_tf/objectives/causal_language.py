@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from macaron_tf.models.base import encoder_inputs
 from macaron_tf.objectives.base import (
     Batch,
     Objective,
     PretrainingObjective,
     Sums,
     correct,
-    encoder_inputs,
     flat_rows,
     token_sums,
     weighted_sums,

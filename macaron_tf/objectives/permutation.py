@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from macaron_tf.models.base import encoder_inputs
 from macaron_tf.objectives.base import (
     Batch,
     MaskedPositions,
     PretrainingObjective,
     Sums,
-    encoder_inputs,
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.choice import choose_spans, ngram_lengths, numbers_by_count

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from macaron_tf.models.base import encoder_inputs
 from macaron_tf.objectives.base import (
     Batch,
     MaskedPositions,
     PretrainingObjective,
     Sums,
     count_tokens,
-    encoder_inputs,
 )
 from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.objectives.masking.masking import put_tokens

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import tensorflow as tf
 from annotated_types import Ge
 
+from macaron_tf.models.base import encoder_inputs
 from macaron_tf.models.tasks import SiameseEncoder, unit_length
 from macaron_tf.objectives.base import (
     Batch,
@@ -18,11 +19,10 @@ from macaron_tf.objectives.base import (
     Sums,
     correct,
     count_tokens,
-    encoder_inputs,
     weighted_sums,
     with_weights,
 )
-from macaron_tf.settings import Count, Positive
+from macaron_tf.settings import INT32, Count, Positive
 
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -216,7 +216,7 @@ class PairClassificationObjective(SimilarityObjective):
         num_classes: C, the network's, 2 or more.
     """
 
-    num_classes: Annotated[int, Ge(2)]
+    num_classes: Annotated[int, Ge(2), INT32]
 
     def loss(self, network, vectors, labels, training=False):
         _check_scores("num_classes", self.num_classes, network.num_classes)

@@ -377,7 +377,7 @@ class PairVocabulary(PieceVocabulary):
         self.normalization = normalization or NormalizationConfig()
         self.languages = tuple(languages)
         self.unk_id, self.cls_id, self.sep_id = target.unk_id, target.cls_id, target.sep_id
-        self.spaces_after = target.spaces_after
+        self.spaces_after, self.leading_space = target.spaces_after, target.leading_space
 
     @property
     def pieces(self) -> int:

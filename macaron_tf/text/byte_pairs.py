@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from macaron_tf.errors import UserError, needed
+from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, UNK
 from macaron_tf.text.base import (
     MAX_LINES,
@@ -115,12 +116,14 @@ class MergedPieceVocabulary(PieceVocabulary):
     def ranks(self) -> tf.lookup.StaticHashTable:
         """The rank of each merge by its pair of ids."""
         left, right, _ = self._merge_ids.T
-        ranks = np.arange(len(self.merges), dtype=np.int64)
+        # The last key is no pair's: TensorFlow makes no table of nothing.
+        keys = np.append(left * _SHIFT + right, -1)
+        ranks = np.arange(len(keys), dtype=np.int64)
         # A graph may be under construction: the table has to outlive it.
         with tf.init_scope():
             return tf.lookup.StaticHashTable(
-                tf.lookup.KeyValueTensorInitializer(left * _SHIFT + right, ranks),
-                default_value=len(ranks),
+                tf.lookup.KeyValueTensorInitializer(keys, ranks),
+                default_value=len(self.merges),
             )
 
     def trackables(self) -> list:
@@ -231,26 +234,29 @@ class BytePairVocabulary(MergedPieceVocabulary):
         Args:
             size: number of pieces, the 5 special ones and the 256 bytes included.
         """
-        with needed("tokenizers", "training a byte-level BPE vocabulary"):
+        with needed("training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
         # A vocabulary of bytes alone says how text is normalized.
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space=True)
         if size < (least := plain.pieces):
             raise too_small(size, "the bytes", least, f"{least} pieces or more")
-        text = map_lines(
-            lambda strings: plain.spaced(plain.normalized(strings)),
-            itertools.islice(lines, MAX_LINES),
-        )
-        text = filter(str.strip, text)
-        first = next(text, None)
-        if first is None:
-            raise UserError(NO_TEXT)
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = trainers.BpeTrainer(
-            vocab_size=size - SPECIAL, initial_alphabet=list(byte_alphabet()), show_progress=False
-        )
-        tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
+        with Progress("training the vocabulary", "lines") as progress:
+            text = map_lines(
+                lambda strings: plain.spaced(plain.normalized(strings)),
+                progress.over(itertools.islice(lines, MAX_LINES)),
+            )
+            text = filter(str.strip, text)
+            first = next(text, None)
+            if first is None:
+                raise UserError(NO_TEXT)
+            tokenizer = Tokenizer(models.BPE())
+            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            trainer = trainers.BpeTrainer(
+                vocab_size=size - SPECIAL,
+                initial_alphabet=list(byte_alphabet()),
+                show_progress=False,
+            )
+            tokenizer.train_from_iterator(itertools.chain([first], text), trainer)
         model = json.loads(tokenizer.to_str())["model"]
         pieces = sorted(model["vocab"], key=model["vocab"].get)
         if (most := len(pieces) + SPECIAL) < size:

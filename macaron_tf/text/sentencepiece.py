@@ -14,6 +14,7 @@ import tensorflow_text
 from sentencepiece import sentencepiece_model_pb2
 
 from macaron_tf.errors import UserError
+from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.base import MAX_LINES, NO_TEXT, PieceVocabulary, too_large, too_small
 from macaron_tf.text.normalization import (
@@ -230,18 +231,19 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
         lines: normalized lines, none empty.
         size: number of pieces, special ones included.
     """
-    model = io.BytesIO()
+    model, progress = io.BytesIO(), Progress("training the vocabulary", "lines")
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
-            model_writer=model,
-            vocab_size=size,
-            # SentencePiece leaves longer lines out without a word; its own default is 4192.
-            max_sentence_length=1 << 20,
-            num_threads=_THREADS,
-            minloglevel=2,
-            **options,
-        )
+        with progress:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=progress.over(lines),
+                model_writer=model,
+                vocab_size=size,
+                # SentencePiece leaves longer lines out without a word; its own default is 4192.
+                max_sentence_length=1 << 20,
+                num_threads=_THREADS,
+                minloglevel=2,
+                **options,
+            )
     except RuntimeError as error:
         message = str(error)
         if most := re.search(r"too high.*<= (\d+)", message):

@@ -13,6 +13,7 @@ import tensorflow_text
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import Progress
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import (
     MAX_LINES,
@@ -169,30 +170,30 @@ class WordPieceVocabulary(PieceVocabulary):
         Raises:
             UserError: no text at all, or too little of it (or too much) for `size` pieces.
         """
-        words = map_lines(
-            lambda strings: spaced_words(strings, lower_case), itertools.islice(lines, MAX_LINES)
-        )
-        # SentencePiece would take its own mark in a text for a space.
-        text = [line.replace(WORD_START, "").strip() for line in words]
-        counts = collections.Counter(itertools.chain.from_iterable(text))
-        counts.pop(" ", None)
-        # By number and character: a tie must not depend on the order of the text.
-        ranked = sorted(counts, key=lambda character: (-counts[character], character))
-        alphabet = sorted(ranked[:max_characters])
-        if len(alphabet) < len(ranked):
-            kept = {*alphabet, " "}
-            text = [" ".join(filter(kept.issuperset, line.split(" "))) for line in text]
-        text = [line for line in text if line]
-        if not text:
-            raise UserError(NO_TEXT)
-        # In Unicode's order, each as a word's start and as a continuation.
-        singles = [*alphabet, *(CONTINUES + character for character in alphabet)]
-        if size < (least := len(SPECIAL_PIECES) + len(singles)):
-            remedy = f"{least} pieces or more, or lower max_characters"
-            raise too_small(size, "the text's characters", least, remedy)
-        merges = _merges(text, size - len(SPECIAL_PIECES))
-        if len(merges) < size - least:
-            raise too_large(size, len(merges) + least)
+        with Progress("training the vocabulary", "lines") as progress:
+            lines = progress.over(itertools.islice(lines, MAX_LINES))
+            words = map_lines(lambda strings: spaced_words(strings, lower_case), lines)
+            # SentencePiece would take its own mark in a text for a space.
+            text = [line.replace(WORD_START, "").strip() for line in words]
+            counts = collections.Counter(itertools.chain.from_iterable(text))
+            counts.pop(" ", None)
+            # By number and character: a tie must not depend on the order of the text.
+            ranked = sorted(counts, key=lambda character: (-counts[character], character))
+            alphabet = sorted(ranked[:max_characters])
+            if len(alphabet) < len(ranked):
+                kept = {*alphabet, " "}
+                text = [" ".join(filter(kept.issuperset, line.split(" "))) for line in text]
+            text = [line for line in text if line]
+            if not text:
+                raise UserError(NO_TEXT)
+            # In Unicode's order, each as a word's start and as a continuation.
+            singles = [*alphabet, *(CONTINUES + character for character in alphabet)]
+            if size < (least := len(SPECIAL_PIECES) + len(singles)):
+                remedy = f"{least} pieces or more, or lower max_characters"
+                raise too_small(size, "the text's characters", least, remedy)
+            merges = _merges(text, size - len(SPECIAL_PIECES))
+            if len(merges) < size - least:
+                raise too_large(size, len(merges) + least)
         return cls([*SPECIAL_PIECES, *singles, *merges[: size - least]], lower_case)
 
     @property

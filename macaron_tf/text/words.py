@@ -94,7 +94,7 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
         The sentences of each line, stripped, none empty.
     """
     if splitter == "blingfire":
-        with needed("blingfire, or take tensorflow_text", "the sentence splitter blingfire"):
+        with needed("the sentence splitter blingfire", "blingfire, or take tensorflow_text"):
             from blingfire import text_to_sentences
         clean = (line.encode("utf-8", "replace").decode() for line in lines)
         found = [text_to_sentences(line).split("\n") for line in clean]

@@ -29,6 +29,7 @@ from etils import epath
 
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import track
 from macaron_tf.text.base import check_vocabulary
 
 FORMAT = 1
@@ -39,6 +40,9 @@ MODEL = "model.json"  # in the folder of a run, or beside the weights of `save_p
 MANIFEST = "manifest.json"
 CARD = "README.md"  # beside the weights of `save_pretrained`; may be edited, so it has no checksum
 BEST = "best.json"
+
+# Checkpoints that this process took in place of others, and why.
+_INSTEAD: dict[str, str] = {}
 
 _NAME = re.compile(r"step-(\d{8,})")
 _ASIDE = ".tmp-"  # prefix of a directory that is being written or deleted
@@ -123,12 +127,30 @@ class CheckpointDirectory:
 
     def best(self) -> dict | None:
         """`{"step", "metric", "score"}` of the best checkpoint; None where there is none."""
+        best = self._marked()
+        return best if best and is_checkpoint(self.of_step(best["step"])) else None
+
+    def _marked(self) -> dict | None:
+        """`best.json`; None where it is missing or damaged."""
         try:
             best = json.loads((self.path / BEST).read_text())
-        except (*storage.FILE_ERRORS, ValueError):
+        except (*storage.FILE_ERRORS, ValueError, RecursionError):
             return None
-        usable = isinstance(best, dict) and isinstance(best.get("step"), int)
-        return best if usable and is_checkpoint(self.of_step(best["step"])) else None
+        usable = isinstance(best, dict) and type(best.get("step")) is int and best["step"] >= 0
+        return best if usable else None
+
+    def best_problem(self) -> str:
+        """A clause about a best checkpoint that there should be and is not; "" = all is well."""
+        file = self.path / BEST
+        if self.best() is not None:
+            return ""
+        if not file.exists():
+            scored = any(_metrics(self.of_step(step)) for step in self.steps())
+            return f"{file} is missing" if scored else ""
+        marked = self._marked()
+        if marked is None:
+            return f"{file} is damaged"
+        return f"the best checkpoint, {self.of_step(marked['step']).name}, is gone"
 
     def mark_best(self, step: int, metric: str, score: float) -> None:
         """Points `best.json` at a step's checkpoint, which rotation then keeps."""
@@ -145,7 +167,7 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 def is_saved(directory: str | os.PathLike) -> bool:
     """Whether a folder is of `save_pretrained`: weights beside their model's description."""
     path = storage.as_path(directory)
-    return (path / MODEL).exists() and any((path / n).exists() for n in (WEIGHTS, MANIFEST))
+    return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
 def save_whole(
@@ -250,10 +272,24 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
     return None
 
 
+def _metrics(checkpoint: epath.Path) -> dict:
+    """The scores of a checkpoint; {} where there are none that can be read."""
+    try:
+        return json.loads((checkpoint / MANIFEST).read_bytes())["metrics"]
+    except (*storage.FILE_ERRORS, ValueError, TypeError, LookupError):
+        return {}
+
+
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
     """The weights to evaluate with: the moving average where one was kept."""
     average = storage.as_path(checkpoint) / EMA_WEIGHTS
-    return average if average.exists() else average.with_name(WEIGHTS)
+    return average if average.exists() else saved_file(checkpoint)
+
+
+def saved_file(folder: str | os.PathLike, layer: str = "model") -> epath.Path:
+    """The weights of a layer, `save_pretrained`'s safetensors where it wrote these."""
+    file = storage.as_path(folder) / f"{layer}.safetensors"
+    return file if file.exists() else file.with_name(f"{layer}.weights.h5")
 
 
 def _fingerprint(path: epath.Path) -> dict:
@@ -303,8 +339,9 @@ def find_checkpoint(
         if name:
             raise UserError(f"{run_dir} holds one set of weights: leave checkpoint {name!r} out")
         return average.parent
-    best = directory.best()
+    best, problem, reasons = directory.best(), directory.best_problem(), []
     found = {str(step): directory.of_step(step) for step in directory.steps()}
+    newest = [*found.values()][-1:]
     if best:
         found["best"] = directory.of_step(best["step"])
     if is_checkpoint(average):
@@ -316,16 +353,31 @@ def find_checkpoint(
     if name is None and "average" in found and regular:
         last_averaged = read_manifest(average)["step"]
         if last_averaged < regular[-1]:
-            sentence = f"{average} ends at step {last_averaged}, before the newest checkpoint"
-            print(f"warning: {sentence}: average again to use it", file=sys.stderr)
+            reason = f"{average} ends at step {last_averaged}, before the newest checkpoint"
+            reasons.append(f"{reason}: average again to use it")
             wanted.remove("average")
-    for choice in wanted:
-        if choice in found:
-            return found[choice]
-    raise UserError(
-        f"{run_dir} has no checkpoint {name or 'yet'}; "
-        + (f"there are {', '.join(found)}" if found else "train it first")
-    )
+    choice = next((choice for choice in wanted if choice in found), None)
+    if choice is None:
+        known = f"there are {', '.join(found)}" if found else "train it first"
+        lost = f" ({problem})" if problem and name == "best" else ""
+        raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}{lost}; {known}")
+    chosen = found[choice]
+    if choice == "last" and not name and problem:
+        reasons.append(f"{problem}: the last checkpoint, {chosen.name}, is used instead")
+    for reason in reasons:
+        if reason not in _INSTEAD.get(os.fspath(chosen), ""):
+            print(f"warning: {reason}", file=sys.stderr)
+    if choice == "last" and [chosen] != newest:  # which `latest` has said
+        reasons.append(f"{newest[0].name} is damaged: {chosen.name} is used instead")
+    _INSTEAD[os.fspath(chosen)] = "; ".join(reasons)
+    return chosen
+
+
+def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
+    """A checkpoint's name for a record; and why, where it is not the one to be expected."""
+    reason = _INSTEAD.get(os.fspath(checkpoint))
+    name = {"checkpoint": storage.as_path(checkpoint).name}
+    return {**name, "warning": reason} if reason else name
 
 
 def last_checkpoints(
@@ -386,7 +438,8 @@ def average_checkpoints(
 def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
     """Overwrites every floating-point dataset of one HDF5 file with the mean over several."""
     totals = {}
-    for source in sources:
+    sized = ((1, source) for source in sources)
+    for source in track(sized, len(sources), "averaging", "checkpoints"):
         with storage.local_copy(source) as copy, h5py.File(copy, "r") as file:
 
             def add(name, item, totals=totals):

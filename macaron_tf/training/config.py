@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
 from macaron_tf.settings import Count, Natural, NonNegative, Positive, Settings
 
@@ -67,7 +67,7 @@ class TrainingConfig(Settings):
     weight_decay: NonNegative = 0.0
     decay_vectors: bool = True
     clip_norm: Positive | None = None
-    accumulation_steps: Count = 1
+    accumulation_steps: Annotated[int, Ge(1), Le(10_000)] = 1  # each is read by a node of the graph
     steps_per_call: Count = 1
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
     ema_decay: Decay | None = None

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from macaron_tf.distribution import distributed, spread_seeds
 from macaron_tf.errors import UserError
+from macaron_tf.io.progress import Progress
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import ExponentialMovingAverage, make_optimizer
 from macaron_tf.training.updates import (
@@ -194,7 +195,8 @@ class FitModel(keras.Model):
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             if isinstance(x, tf.data.Dataset):
                 x = distributed(self.updates.strategy, x)
-            return super().evaluate(x, *args, **kwargs)
+            with Progress("evaluating"):
+                return super().evaluate(x, *args, **kwargs)
 
     def save(self, filepath, *args, **kwargs) -> None:
         """Writes the network, see `keras.Model.save`."""

@@ -12,6 +12,7 @@ import rich.progress
 import tensorflow as tf
 
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import clock, other_bar
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -122,7 +123,7 @@ def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None
     return storage.clear_errors(f"cannot write {place}", mend)
 
 
-class Progress(Reporter):
+class TrainingBar(Reporter):
     """Steps, loss, perplexity, tokens a second, time gone and left.
 
     A bar where the stream (standard output if None) is a terminal, else a line with every training
@@ -136,6 +137,7 @@ class Progress(Reporter):
             file=stream, highlight=False, markup=False, emoji=False
         )
         self._bar = rich.progress.Progress(
+            rich.progress.SpinnerColumn(),  # a validation takes a while
             rich.progress.TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
             rich.progress.BarColumn(bar_width=None),
             rich.progress.TextColumn("{task.description}"),
@@ -149,20 +151,25 @@ class Progress(Reporter):
         self._began = time.monotonic()
         if step:
             self._print(f"going on after step {step:,}")
-        self._task = self._bar.add_task("", total=self._max_steps, completed=step)
-        self._bar.start()
+        compiling, self._text = "compiling the first update", ""
+        self._task = self._bar.add_task(compiling, total=self._max_steps, completed=step)
+        self._shown = contextlib.ExitStack()
+        if not self._bar.disable:
+            self._shown.enter_context(self._bar)
+            self._shown.enter_context(other_bar())
 
     def tick(self, step: int) -> None:
-        self._bar.update(self._task, completed=step)
+        self._bar.update(self._task, completed=step, description=self._text)
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
         # Classifiers and regressions have no perplexity.
         perplexity = f"ppl {metrics['perplexity']:.2f}  " if "perplexity" in metrics else ""
         speed = f"{timing['tokens_per_second']:,.0f} tokens/s"
-        times = f"elapsed {_clock(timing['seconds'])}  left {_clock(self._left(step, timing))}"
+        times = f"elapsed {clock(timing['seconds'])}  left {clock(self._left(step, timing))}"
         text = f"loss {metrics['loss']:.3f}  {perplexity}{speed}  {times}"
         if metrics.get("skipped"):
             text += f"  {metrics['skipped']:.0f} updates skipped (NaN)"
+        self._text = text
         self._bar.update(self._task, description=text)
         if self._bar.disable:
             self._print(f"step {step:,}/{self._max_steps:,}  {text}")
@@ -172,7 +179,7 @@ class Progress(Reporter):
         self._print(f"step {step:,}  validation  {scores}{'  (best)' if is_best else ''}")
 
     def finish(self) -> None:
-        self._bar.stop()
+        self._shown.close()
 
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
@@ -181,12 +188,6 @@ class Progress(Reporter):
         seconds_a_step = (time.monotonic() - self._began) / max(step - self._first_step, 1)
         left = (self._max_steps - step) * seconds_a_step
         return max(min(left, self._max_seconds - timing["seconds"]), 0.0)
-
-
-def _clock(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
 class TensorBoard(Reporter):

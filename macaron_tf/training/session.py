@@ -19,9 +19,10 @@ from macaron_tf.distribution import Workers, spread_seeds
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import only_writer
+from macaron_tf.io.progress import Progress
 from macaron_tf.training.checkpoints import CheckpointDirectory, is_checkpoint
 from macaron_tf.training.fit_model import FitModel
-from macaron_tf.training.progress import JsonLines, Progress, Reporter, TensorBoard
+from macaron_tf.training.progress import JsonLines, Reporter, TensorBoard, TrainingBar
 from macaron_tf.training.state import (
     RunState,
     restore_checkpoint,
@@ -191,7 +192,9 @@ class TrainingSession(keras.callbacks.Callback):
         config = self.config
         if self.model.step >= config.max_steps:
             return "max_steps"
-        if config.max_minutes and self.elapsed_seconds() >= config.max_minutes * 60:
+        # However short the budget, there is an update to save.
+        budget = config.max_minutes if self.model.step else None
+        if budget and self.elapsed_seconds() >= budget * 60:
             return "max_minutes"
         patience = config.early_stopping_patience
         if patience and self.state.rounds_without_improvement >= patience:
@@ -227,6 +230,7 @@ class TrainingSession(keras.callbacks.Callback):
         if step == self._seen:
             return
         self._seen = step
+        self.compiling.end()
         for reporter in self.reporters:
             reporter.tick(step)
         if step % self.config.log_every == 0 or step == self.config.max_steps:
@@ -276,7 +280,7 @@ class TrainingSession(keras.callbacks.Callback):
         result = None
         breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
         # Breaking is innermost: a signal must not break off the swapping of weights.
-        with self._away(), self.model.ema_weights(), breaking:
+        with Progress("validating"), self._away(), self.model.ema_weights(), breaking:
             result = dict(self.validate(self.model, step))
         if result is not None:
             self._judge(step, result)
@@ -376,7 +380,7 @@ def train(
     with alone, workers.watched(), Interruptions() as interruptions:
         reporters = []
         if workers.chief:
-            progress = Progress(config.max_steps, config.max_minutes)
+            progress = TrainingBar(config.max_steps, config.max_minutes)
             reporters = [JsonLines(run_dir), TensorBoard(run_dir), progress]
         session = TrainingSession(
             model, run_dir, vocabulary_hash, validate, reporters, workers, interruptions
@@ -394,11 +398,8 @@ def train(
                 _fit(session, train_dataset_fn, callbacks)
         workers.totals([0.0])  # a barrier: the chief has written
         if session.interrupted or interruptions.received is not None:
-            print(
-                f"interrupted: step {model.step} is saved in {run_dir}; "
-                "run the same command again to go on",
-                file=sys.stderr,
-            )
+            done = f"step {model.step} is saved in {run_dir}" if model.step else "before any update"
+            print(f"interrupted: {done}; run the same command again to go on", file=sys.stderr)
             raise Interrupted(interruptions.received or signal.SIGTERM)
         best = session.checkpoints.best()
         return TrainingResult(
@@ -422,11 +423,12 @@ def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
     )
     model.endless = True
     model.calls_to_pass = step % config.validate_every
-    model.fit(
-        train_dataset_fn(step * config.accumulation_steps),
-        initial_epoch=step // config.validate_every,
-        epochs=-(-config.max_steps // config.validate_every),
-        steps_per_epoch=config.validate_every,
-        callbacks=[*callbacks, session],
-        verbose=0,
-    )
+    with Progress("compiling the first update") as session.compiling:
+        model.fit(
+            train_dataset_fn(step * config.accumulation_steps),
+            initial_epoch=step // config.validate_every,
+            epochs=-(-config.max_steps // config.validate_every),
+            steps_per_epoch=config.validate_every,
+            callbacks=[*callbacks, session],
+            verbose=0,
+        )

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import checkpoints
@@ -66,9 +66,38 @@ def require_room(
     storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
 
 
+def save_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
+    """Writes the weights of a layer or model into a local file, .safetensors or .weights.h5."""
+    if file.suffix != ".safetensors":
+        keras.saving.save_weights(layer, str(file))
+        return
+    with needed("safetensors", f"writing {file.name}"):
+        import safetensors.numpy
+    arrays = {weight.path: keras.ops.convert_to_numpy(weight) for weight in layer.weights}
+    # Keras counts names in the process: another one finds the weights by their order.
+    safetensors.numpy.save_file(arrays, file, {"order": json.dumps([*arrays])})
+
+
+def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
+    """Reads weights that `save_weights` wrote, from a bucket too."""
+    with storage.local_copy(file) as copy:
+        if copy.suffix != ".safetensors":
+            keras.saving.load_weights(layer, copy)
+            return
+        with needed("safetensors", f"reading {file}"):
+            import safetensors
+        with safetensors.safe_open(copy, "numpy") as arrays:
+            order = json.loads(arrays.metadata()["order"])
+            for weight, name in zip(layer.weights, order, strict=True):
+                weight.assign(arrays.get_tensor(name))
+
+
 def weight_table(network: keras.Model) -> list[str]:
-    """`"path (shape)"` of every weight, in order."""
-    return [f"{weight.path} {tuple(weight.shape)}" for weight in network.weights]
+    """`"path (shape)"` of every weight, in order; the path begins with the network's name."""
+    # An encoder that was built within a classifier has the classifier's name before its own.
+    outer, slash, _ = network.path.rpartition("/")
+    within = outer + slash
+    return [f"{w.path.removeprefix(within)} {tuple(w.shape)}" for w in network.weights]
 
 
 def restore_checkpoint(
@@ -122,8 +151,7 @@ def load_network(
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)
     checkpoints.check_weights(checkpoint, manifest["weights"], weight_table(network))
     path = storage.as_path(checkpoint) / checkpoints.WEIGHTS
-    with storage.local_copy(checkpoints.weights_file(checkpoint) if average else path) as copy:
-        network.load_weights(copy)
+    load_weights(network, checkpoints.weights_file(checkpoint) if average else path)
     return manifest
 
 

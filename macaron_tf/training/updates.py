@@ -175,15 +175,15 @@ class Updates:
         variables = self.network.trainable_variables
         with tf.GradientTape() as tape:
             sums = self.sums(batch, training=True)
-            loss_sum = sums["loss_sum"]
-        gradients = tape.gradient(loss_sum, [variable.value for variable in variables])
+        packed = self._pack("train", sums)
+        gradients = tape.gradient(sums["loss_sum"], [variable.value for variable in variables])
         unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]
         if unused:
             warnings.warn(f"no gradient reaches {', '.join(unused)}", stacklevel=2)
         self._updated = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
         # An embedding's gradient comes as rows; the sum over micro-batches needs a dense tensor.
         whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-        return self._pack("train", sums), whole
+        return packed, whole
 
     def update(self, micro_step: Callable, iterator) -> tf.Tensor:
         """One update from the iterator's next micro-batches; returns the values of `apply`."""

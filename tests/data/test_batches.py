@@ -251,6 +251,8 @@ def test_few_static_shapes(data, sentences, pairs):
     shapes = {batch["source"].shape for batch in pairs.dataset(repeat=False)}
     assert shapes <= set(pairs.shapes) and 1 < len(pairs.shapes) <= 5
     assert all(rows * length <= 200 for rows, length in pairs.shapes)
+    most = ExampleBatches(data.encoded, 10**9)  # hardly larger than an epoch
+    assert {size for size, _ in most.shapes} == {256} and most.steps_per_epoch == 1
     one = ExampleBatches(sentences.encoded, ROWS, shapes=1)
     assert one.dataset().element_spec["token_ids"].shape == (ROWS, 2, sentences.lengths[-1])
 

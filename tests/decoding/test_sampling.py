@@ -7,14 +7,6 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.decoding import Controls, Prompts, Rules, SamplingConfig, generate, sample, sampling
-from macaron_tf.decoding.sampling import (
-    advance,
-    draw,
-    filter_logits,
-    first_state,
-    threefry,
-    uniforms,
-)
 from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, greedy, language_model, searched, trimmed
 
 
@@ -29,7 +21,9 @@ from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, greedy, language_model
 )
 def test_threefry_gives_the_known_answers(key, counter, expected, jit):
     words = [tf.constant(word, tf.uint32) for word in (*key, *counter)]
-    found = tf.function(lambda a, b, c, d: threefry((a, b), (c, d)), jit_compile=jit)(*words)
+    found = tf.function(lambda a, b, c, d: sampling.threefry((a, b), (c, d)), jit_compile=jit)(
+        *words
+    )
     assert tuple(int(word) for word in found) == expected
 
 
@@ -43,7 +37,7 @@ def test_uniforms_are_uniform_in_every_direction():
         (tf.constant([-3, 5]), numbers, 0),
         (tf.constant([1, 0]), 0, numbers),
     ):
-        found = uniforms(seeds, tf.constant(streams), tf.constant(positions)).numpy()
+        found = sampling.uniforms(seeds, tf.constant(streams), tf.constant(positions)).numpy()
         assert found.shape == (count,) and found.min() >= 0 and found.max() < 1
         counts = np.histogram(found, 20, (0, 1))[0]
         assert np.abs(counts - count / 20).max() < 5 * np.sqrt(count / 20)
@@ -65,23 +59,23 @@ def test_each_row_follows_its_own_controls():
     together = Controls(
         tf.constant(columns[0]), tf.constant(columns[1].astype(np.int32)), tf.constant(columns[2])
     )
-    filtered = filter_logits(logits[:5], Controls(*(c[:5] for c in together))).numpy()
+    filtered = sampling.filter_logits(logits[:5], Controls(*(c[:5] for c in together))).numpy()
     for row, setting in enumerate(SETTINGS[:5]):
-        alone = filter_logits(logits[row : row + 1], Controls(*setting)).numpy()
+        alone = sampling.filter_logits(logits[row : row + 1], Controls(*setting)).numpy()
         np.testing.assert_allclose(filtered[row], alone[0], rtol=1e-6)
-    uniform = uniforms(tf.constant([7, 0]), tf.range(12), tf.constant(0))
+    uniform = sampling.uniforms(tf.constant([7, 0]), tf.range(12), tf.constant(0))
     uniform = tf.reshape(uniform, (6, 2))
-    drawn = draw(logits, uniform, together).numpy()
+    drawn = sampling.draw(logits, uniform, together).numpy()
     for row, setting in enumerate(SETTINGS):
         one = slice(row, row + 1)
-        alone = draw(logits[one], uniform[one], Controls(*setting)).numpy()
+        alone = sampling.draw(logits[one], uniform[one], Controls(*setting)).numpy()
         np.testing.assert_array_equal(drawn[row], alone[0])
 
 
 def test_what_is_ruled_out_is_never_drawn():
     logits = tf.constant([[[float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")]]])
     for u, expected in ((0.0, 1), (0.4999, 1), (0.5, 3), (1 - 2**-23, 3)):
-        assert draw(logits, tf.constant([[u]]), Controls()).numpy() == expected
+        assert sampling.draw(logits, tf.constant([[u]]), Controls()).numpy() == expected
 
 
 LOGITS = np.array([3.0, 1.0, 3.0, 0.5, 2.0, 1.5, 0.0, 4.0], np.float32)
@@ -249,10 +243,10 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
 
     @tf.function(autograph=False)
     def step(state, context, prompts):
-        return advance(model.decode_step, state, context, prompts, rules)
+        return sampling.advance(model.decode_step, state, context, prompts, rules)
 
     context, cache = model.init_decode(3, 2, P + N - 1)
-    state, new = first_state(prompts, context, cache, model.prefill), []
+    state, new = sampling.first_state(prompts, context, cache, model.prefill), []
     while not bool(tf.reduce_all(state.ended)):
         state, tokens = step(state, context, prompts)
         new.append(tokens.numpy())
@@ -293,11 +287,11 @@ def test_all_but_the_last_token_of_the_shortest_prompt_is_read_once_for_all_samp
     toy, prompts = ReadingToy(), asked([[2, 4, 5, 4], [2, 5, 5, 4, 4]], samples=3)
     source = tf.constant(toy.sources(2))
     empty = toy.empty_cache(2, 3)
-    state = first_state(prompts, source, empty, toy.prefill)
+    state = sampling.first_state(prompts, source, empty, toy.prefill)
     assert toy.pieces == [(0, [[2, 4], [2, 5]]), (2, [[5], [5]])]
     assert int(state.index) == 3 and state.cache["state"].shape == (2, 3, toy.width)
     assert (state.cache["steps"].numpy() == 3).all()
-    assert first_state(prompts, source, empty).cache is empty
+    assert sampling.first_state(prompts, source, empty).cache is empty
 
 
 def test_a_row_depends_on_its_own_prompt_and_seed_alone():

@@ -5,13 +5,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from macaron_tf.decoding import (
-    BeamSearchConfig,
-    LineTranslator,
-    SamplingConfig,
-    score_ids,
-    translate_ids,
-)
+from macaron_tf import decoding
 from macaron_tf.decoding.beam_search import loop_shapes
 from macaron_tf.decoding.translator import target_limits
 from macaron_tf.models import catalog
@@ -44,7 +38,7 @@ def sources(batch, length, seed=0):
 
 
 def test_limits_follow_the_real_length():
-    config = BeamSearchConfig(max_length_ratio=1.5, max_length_offset=2, max_length=9)
+    config = decoding.BeamSearchConfig(max_length_ratio=1.5, max_length_offset=2, max_length=9)
     source = tf.constant([[5, 5, 3, 0, 0], [5, 5, 5, 5, 3], [3, 0, 0, 0, 0]])
     greatest, limits = target_limits(source, config)
     assert greatest == 9  # ceil(7.5) + 2 = 10, capped
@@ -54,10 +48,10 @@ def test_limits_follow_the_real_length():
 def test_cached_search_agrees_with_the_whole_model(model):
     """Every hypothesis's log P, built up through the cache, is the uncached model's."""
     source = sources(5, 7)
-    config = BeamSearchConfig(n_best=4, max_length=12)
-    found = translate_ids(model, tf.constant(source), config, SIZE)
+    config = decoding.BeamSearchConfig(n_best=4, max_length=12)
+    found = decoding.translate_ids(model, tf.constant(source), config, SIZE)
     for n in range(4):
-        scored = score_ids(model, tf.constant(source), found["ids"][:, n])
+        scored = decoding.score_ids(model, tf.constant(source), found["ids"][:, n])
         np.testing.assert_allclose(scored["log_probs"], found["log_probs"][:, n], rtol=1e-4)
         np.testing.assert_array_equal(scored["lengths"], found["lengths"][:, n])
 
@@ -67,10 +61,10 @@ def test_beam_of_one_and_sampling_at_0_are_the_uncached_argmax(model):
     check_greedy(model, source, lambda *rows: whole_logits(model, *rows), 8)
     limits = {"max_length_ratio": 0.0, "max_length_offset": 8}
     found, sampled = (
-        translate_ids(model, tf.constant(source), config, SIZE, seed=0)["ids"].numpy()
+        decoding.translate_ids(model, tf.constant(source), config, SIZE, seed=0)["ids"].numpy()
         for config in (
-            BeamSearchConfig(beam_size=1, **limits),
-            SamplingConfig(temperature=0.0, **limits),
+            decoding.BeamSearchConfig(beam_size=1, **limits),
+            decoding.SamplingConfig(temperature=0.0, **limits),
         )
     )
     np.testing.assert_array_equal(found, sampled)
@@ -78,10 +72,11 @@ def test_beam_of_one_and_sampling_at_0_are_the_uncached_argmax(model):
 
 def test_padding_and_neighbours_change_nothing(model):
     source = sources(4, 6, seed=2)
-    config = BeamSearchConfig(max_length=12)
+    config = decoding.BeamSearchConfig(max_length=12)
     search = tf.function(
-        lambda rows: translate_ids(model, rows, config)["ids"],
+        lambda rows: decoding.translate_ids(model, rows, config)["ids"],
         input_signature=[tf.TensorSpec((None, None), tf.int32)],
+        autograph=False,
     )
     together = search(np.pad(source, [[0, 0], [0, 5]])).numpy()
     for row, found in zip(source, together, strict=True):
@@ -97,7 +92,7 @@ def test_scores_leave_padding_out():
         np.testing.assert_array_equal(inputs["target"], [[2, 4, 3], [2, 1, 4]])
         return tf.constant(logits)
 
-    scored = score_ids(model, tf.constant([[3], [3]]), tf.constant(target))
+    scored = decoding.score_ids(model, tf.constant([[3], [3]]), tf.constant(target))
     log_probs = scipy.special.log_softmax(logits, axis=-1)
     expected = np.take_along_axis(log_probs, target[..., None], -1)[..., 0] * (target != 0)
     np.testing.assert_allclose(scored["token_log_probs"], expected, rtol=1e-5)
@@ -121,8 +116,8 @@ class Letters:
 
 @pytest.fixture(scope="module")
 def translator(model):
-    config = BeamSearchConfig(n_best=2, max_length=10)
-    return LineTranslator(model, Letters(), config, batch_tokens=10, max_source_length=8)
+    config = decoding.BeamSearchConfig(n_best=2, max_length=10)
+    return decoding.LineTranslator(model, Letters(), config, batch_tokens=10, max_source_length=8)
 
 
 def test_lines_come_back_in_order(translator):
@@ -153,26 +148,26 @@ def test_streaming_equals_translating_at_once_and_cuts_long_lines(translator):
 
 
 def test_no_lines_and_bad_settings(model):
-    assert LineTranslator(model, Letters()).translate([]).hypotheses == []
-    refuses("batch_tokens", LineTranslator, model, Letters(), batch_tokens=0)
+    assert decoding.LineTranslator(model, Letters()).translate([]).hypotheses == []
+    refuses("batch_tokens", decoding.LineTranslator, model, Letters(), batch_tokens=0)
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        BeamSearchConfig(n_best=4, max_length=6),
-        SamplingConfig(temperature=0.0, num_samples=2, max_length=6),
+        decoding.BeamSearchConfig(n_best=4, max_length=6),
+        decoding.SamplingConfig(temperature=0.0, num_samples=2, max_length=6),
     ],
 )
 def test_searches_agree_with_fixed_and_growing_caches(model, config):
     def decode(rows):
-        return translate_ids(model, rows, config, seed=0)
+        return decoding.translate_ids(model, rows, config, seed=0)
 
     dynamic = [tf.TensorSpec((None, None), tf.int32)]
     source = tf.constant(sources(4, 6))
-    growing = tf.function(decode, input_signature=dynamic)(source)
-    fixed = tf.function(decode)(source)
-    compiled = tf.function(decode, jit_compile=True)(source)
+    growing = tf.function(decode, input_signature=dynamic, autograph=False)(source)
+    fixed = tf.function(decode, autograph=False)(source)
+    compiled = tf.function(decode, jit_compile=True, autograph=False)(source)
     for other in (fixed, compiled):
         np.testing.assert_array_equal(growing["ids"], other["ids"])
         np.testing.assert_allclose(growing["log_probs"], other["log_probs"], atol=1e-4)
@@ -186,7 +181,7 @@ def test_only_an_axis_that_starts_empty_may_vary():
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_xla_updates_a_fixed_cache_only_where_it_compiles_the_rest(model, jit_compile):
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def step(rows):
         context, cache = model.init_decode(rows, 2, 5)
         return model.decode_step(tf.zeros((4, 2), tf.int32), 3, context, cache)

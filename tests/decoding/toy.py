@@ -97,7 +97,7 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
         return method(*given, vocabulary_size=REAL_SIZE, **options)
 
     if jit is not None:
-        run = tf.function(run, jit_compile=jit)
+        run = tf.function(run, jit_compile=jit, autograph=False)
     return {name: value.numpy() for name, value in run(**options).items()}
 
 

@@ -6,19 +6,13 @@ import time
 import pytest
 
 from macaron_tf.training.checkpoints import CheckpointDirectory
-from tests.distribution.processes import (
-    cluster_of_two,
-    finished,
-    free_ports,
-    started,
-    two_workers,
-)
+from tests.distribution import processes
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 
 
 def in_training(out):
     """Two workers in the midst of a long run."""
-    workers = two_workers([f"translation:{out}:steps=100000"])
+    workers = processes.two_workers([f"translation:{out}:steps=100000"])
     until = time.monotonic() + 300
     while len(CheckpointDirectory(out / "run").steps()) < 2:
         assert time.monotonic() < until and workers[0].poll() is None, workers[0].communicate()[0]
@@ -55,19 +49,22 @@ def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
     settings = flags(settings)
     corpus = ["--corpus", str(tmp_path / "corpus")]
     pretrain = ["-m", "experiments.pretrain"]
-    finished(started([*pretrain, "prepare", "bert_tiny", corpus[1], *settings]))
-    [port] = free_ports(1)
+    processes.finished(processes.started([*pretrain, "prepare", "bert_tiny", corpus[1], *settings]))
+    [port] = processes.free_ports(1)
     listen = ["--port", str(port), "--host", "localhost"]
-    service = started(["-m", "experiments.data_service", *listen])
+    service = processes.started(["-m", "experiments.data_service", *listen])
     try:
         for name, more in {"read": [], "served": ["--data-service", f"localhost:{port}"]}.items():
             command = [*pretrain, "train", "bert_tiny", str(tmp_path / name), *corpus, *settings]
             command += ["--strategy", "multi_worker", "--own-shards", *more]
-            for worker in [started(command, TF_CONFIG=config) for config in cluster_of_two()]:
-                finished(worker)
+            for worker in [
+                processes.started(command, TF_CONFIG=config)
+                for config in processes.cluster_of_two()
+            ]:
+                processes.finished(worker)
     finally:
         service.terminate()
-        finished(service)
+        processes.finished(service)
     read, served = (tmp_path / name / "metrics.jsonl" for name in ("read", "served"))
     assert read.read_bytes() == served.read_bytes()
     assert len(read.read_bytes().splitlines()) == 7

@@ -8,15 +8,7 @@ import pytest
 
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.errors import UserError
-from macaron_tf.evaluation.glue import (
-    decide,
-    exact_match,
-    matthews,
-    pearson,
-    score,
-    spearman,
-    write_submission,
-)
+from macaron_tf.evaluation import glue
 
 COLA, MRPC, STSB, MULTIRC = (TASKS[name] for name in ("cola", "mrpc", "stsb", "multirc"))
 
@@ -31,20 +23,20 @@ def no_warnings():
 def test_by_hand():
     # 3 true positives, 1 false, 1 missed, 2 true negatives.
     predictions, labels = [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 1, 0, 0]
-    found = score(MRPC, predictions, labels)
+    found = glue.score(MRPC, predictions, labels)
     assert found == pytest.approx({"f1": 0.75, "accuracy": 5 / 7, "score": (0.75 + 5 / 7) / 2})
-    found = score(COLA, predictions, labels)
+    found = glue.score(COLA, predictions, labels)
     correlation = (3 * 2 - 1 * 1) / (4 * 4 * 3 * 3) ** 0.5
     assert found == pytest.approx(
         {"matthews": correlation, "accuracy": 5 / 7, "score": correlation}
     )
-    assert score(TASKS["sst2"], predictions, labels) == pytest.approx(
+    assert glue.score(TASKS["sst2"], predictions, labels) == pytest.approx(
         {"accuracy": 5 / 7, "score": 5 / 7}
     )
     # Deviations (-5, -1, -1, 7) / 4 and (-2, -1, 0, 3); of the ranks, equal scores sharing their
     # mean, (-3, 0, 0, 3) / 2 and (-3, -1, 1, 3) / 2.
     line, order = (32 / 4) / (76 / 16 * 14) ** 0.5, (18 / 4) / (18 / 4 * 20 / 4) ** 0.5
-    assert score(STSB, [1, 2, 2, 4], np.float32([0, 1, 2, 5])) == pytest.approx(
+    assert glue.score(STSB, [1, 2, 2, 4], np.float32([0, 1, 2, 5])) == pytest.approx(
         {"pearson": line, "spearman": order, "score": (line + order) / 2}
     )
 
@@ -52,47 +44,51 @@ def test_by_hand():
 def test_questions():
     groups = np.array([[0, 0], [0, 0], [0, 1], [1, 0], [1, 0], [0, 1]])
     labels = [1, 0, 1, 0, 0, 1]
-    found = score(MULTIRC, [1, 0, 1, 0, 1, 1], labels, groups)
+    found = glue.score(MULTIRC, [1, 0, 1, 0, 1, 1], labels, groups)
     # The one wrong answer belongs to (1, 0): another question than (0, 0).
     assert found == pytest.approx(
         {"f1a": 6 / 7, "em": 2 / 3, "accuracy": 5 / 6, "score": (6 / 7 + 2 / 3) / 2}
     )
-    assert exact_match(np.array([0, 1]), np.array([1, 0]), groups[:2]) == 0
+    assert glue.exact_match(np.array([0, 1]), np.array([1, 0]), groups[:2]) == 0
 
 
 def test_degenerate_predictions_score_nothing():
     labels = np.array([0, 1, 1, 0, 1])
     for value in (0, 1):
-        assert score(COLA, np.full(5, value), labels)["score"] == 0
-    assert score(MRPC, np.zeros(5, int), labels)["f1"] == 0
-    assert score(MRPC, np.zeros(5, int), np.zeros(5, int)) == {"f1": 0, "accuracy": 1, "score": 0.5}
+        assert glue.score(COLA, np.full(5, value), labels)["score"] == 0
+    assert glue.score(MRPC, np.zeros(5, int), labels)["f1"] == 0
+    assert glue.score(MRPC, np.zeros(5, int), np.zeros(5, int)) == {
+        "f1": 0,
+        "accuracy": 1,
+        "score": 0.5,
+    }
     scores = np.array([0.0, 1.2, 3.4, 5.0])
     for predictions in (np.full(4, 0.1), [1, 2, np.nan, 3], [1, 2, np.inf, 3], np.full(4, np.nan)):
-        assert score(STSB, predictions, scores) == {"pearson": 0, "spearman": 0, "score": 0}
-    assert score(STSB, scores, np.ones(4))["score"] == 0
+        assert glue.score(STSB, predictions, scores) == {"pearson": 0, "spearman": 0, "score": 0}
+    assert glue.score(STSB, scores, np.ones(4))["score"] == 0
 
 
 def test_perfect_and_opposite():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=30)
-    assert pearson(3 * scores + 1, scores) == pytest.approx(1)
-    assert pearson(1e-200 * scores, 1e200 * scores) == pytest.approx(1)
-    assert spearman(np.exp(scores), scores) == pytest.approx(1)
-    assert spearman(-(scores**3), scores) == pytest.approx(-1)
+    assert glue.pearson(3 * scores + 1, scores) == pytest.approx(1)
+    assert glue.pearson(1e-200 * scores, 1e200 * scores) == pytest.approx(1)
+    assert glue.spearman(np.exp(scores), scores) == pytest.approx(1)
+    assert glue.spearman(-(scores**3), scores) == pytest.approx(-1)
     classes = rng.integers(0, 2, 30)
-    assert matthews(1 - classes, classes) == pytest.approx(-1)
+    assert glue.matthews(1 - classes, classes) == pytest.approx(-1)
     # 390,965 pairs of QQP: the product of the counts is beyond 64 bits.
     many = rng.integers(0, 2, 390_965)
-    assert matthews(many, many) == pytest.approx(1)
+    assert glue.matthews(many, many) == pytest.approx(1)
 
 
 def test_outputs_to_predictions():
-    assert decide(COLA, [[0.1, 0.2], [3.0, -1.0]]).tolist() == [1, 0]
-    assert decide(STSB, [[-1.0], [2.5], [7.0]]).tolist() == [0, 2.5, 5]
-    assert score(COLA, decide(COLA, np.full((4, 2), np.nan)), [0, 1, 0, 1])["score"] == 0
-    assert score(STSB, decide(STSB, np.full((4, 1), np.nan)), [0, 1, 2, 1])["score"] == 0
+    assert glue.decide(COLA, [[0.1, 0.2], [3.0, -1.0]]).tolist() == [1, 0]
+    assert glue.decide(STSB, [[-1.0], [2.5], [7.0]]).tolist() == [0, 2.5, 5]
+    assert glue.score(COLA, glue.decide(COLA, np.full((4, 2), np.nan)), [0, 1, 0, 1])["score"] == 0
+    assert glue.score(STSB, glue.decide(STSB, np.full((4, 1), np.nan)), [0, 1, 2, 1])["score"] == 0
     with pytest.raises(ValueError, match="not \\(N, 2\\)"):
-        decide(COLA, np.zeros((4, 3)))
+        glue.decide(COLA, np.zeros((4, 3)))
 
 
 def test_errors():
@@ -105,12 +101,12 @@ def test_errors():
         (ValueError, "group of each", (MULTIRC, [0, 1], [0, 1])),
     ):
         with pytest.raises(error, match=reason):
-            score(*asked)
+            glue.score(*asked)
 
 
 def written(name, tmp_path, predictions, indices, number=0, **options):
     task = TASKS[name]
-    path = write_submission(
+    path = glue.write_submission(
         task, task.submissions[number], tmp_path, predictions, np.array(indices), **options
     )
     assert path.parent == tmp_path and path.name == task.submissions[number].name

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from macaron_tf.evaluation.reading import score_answers, score_tags
+from tests.harness import rejects
 
 
 def one(answer: str, truth: str) -> tuple[float, float]:
@@ -64,12 +65,9 @@ def test_questions_without_an_answer():
 
 
 def test_bad_answers_are_refused():
-    with pytest.raises(ValueError, match="1 answers to 2"):
-        score_answers(["a"], [["a"], ["b"]])
-    with pytest.raises(ValueError, match="0 answers"):
-        score_answers([], [])
-    with pytest.raises(ValueError, match="no-answer scores"):
-        score_answers(["a"], [["a"]], np.zeros(2))
+    rejects("1 answers to 2", score_answers, ["a"], [["a"], ["b"]])
+    rejects("0 answers", score_answers, [], [])
+    rejects("no-answer scores", score_answers, ["a"], [["a"]], np.zeros(2))
 
 
 def tags(*sentences):
@@ -103,5 +101,4 @@ def test_nothing_found_is_nothing():
 
 
 def test_tags_of_other_sentences_are_refused():
-    with pytest.raises(ValueError, match="not of the same sentences"):
-        score_tags(tags("O"), tags("O O"))
+    rejects("not of the same sentences", score_tags, tags("O"), tags("O O"))

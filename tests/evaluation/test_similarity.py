@@ -1,50 +1,46 @@
 import numpy as np
 import pytest
 
-from macaron_tf.evaluation.similarity import (
-    cosines,
-    nearest,
-    similarity_metrics,
-    triplet_accuracy,
-    unit_vectors,
-)
+from macaron_tf.evaluation import similarity
 from tests.harness import normal
 
 
 def test_cosines_are_what_the_formula_says():
     u, v = normal(20, 8), normal(20, 8, seed=1) * 7
     expected = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(u, v, strict=True)]
-    np.testing.assert_allclose(cosines(u, v), expected, atol=1e-6)
-    assert (unit_vectors(np.zeros((2, 4))) == 0).all()
+    np.testing.assert_allclose(similarity.cosines(u, v), expected, atol=1e-6)
+    assert (similarity.unit_vectors(np.zeros((2, 4))) == 0).all()
 
 
 def test_correlations_follow_the_order_and_the_line():
     angles, u = np.array([0.1, 1.4, 0.7, 3.0]), np.tile([1.0, 0.0], (4, 1))
     v = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    found = similarity_metrics(u, v, np.array([5.0, 2.0, 3.0, 0.0]))
+    found = similarity.similarity_metrics(u, v, np.array([5.0, 2.0, 3.0, 0.0]))
     assert found["spearman"] == pytest.approx(1)
     assert found["pearson"] == pytest.approx(np.corrcoef(np.cos(angles), [5, 2, 3, 0])[0, 1])
-    assert similarity_metrics(u, v, np.array([0.0, 3, 2, 5]))["spearman"] == pytest.approx(-1)
+    assert similarity.similarity_metrics(u, v, np.array([0.0, 3, 2, 5]))[
+        "spearman"
+    ] == pytest.approx(-1)
     v[0] = np.nan
-    assert np.isnan(list(similarity_metrics(u, v, angles).values())).all()
+    assert np.isnan(list(similarity.similarity_metrics(u, v, angles).values())).all()
 
 
 def test_triplets_are_right_where_the_positive_is_nearer():
     anchor, near, far = np.zeros((3, 2)), np.full((3, 2), 1.0), np.full((3, 2), 2.0)
-    assert triplet_accuracy(anchor, near, far) == 1
-    assert triplet_accuracy(anchor, far, near) == 0
+    assert similarity.triplet_accuracy(anchor, near, far) == 1
+    assert similarity.triplet_accuracy(anchor, far, near) == 0
     far[0] = 0.5
-    assert triplet_accuracy(anchor, near, far) == pytest.approx(2 / 3)
-    assert np.isnan(triplet_accuracy(anchor * np.nan, near, far))
+    assert similarity.triplet_accuracy(anchor, near, far) == pytest.approx(2 / 3)
+    assert np.isnan(similarity.triplet_accuracy(anchor * np.nan, near, far))
 
 
 @pytest.mark.parametrize("chunk", [7, 64, 1000])
 @pytest.mark.parametrize("top", [1, 10, 500])
 def test_search_equals_brute_force(chunk, top):
-    corpus = unit_vectors(np.round(normal(300, 4), 1))
+    corpus = similarity.unit_vectors(np.round(normal(300, 4), 1))
     corpus[100:110] = corpus[5]  # ties: the earlier one first
-    queries = np.concatenate([unit_vectors(normal(6, 4, seed=2)), corpus[5:6]])
-    scores, indices = nearest(queries, corpus, top, chunk)
+    queries = np.concatenate([similarity.unit_vectors(normal(6, 4, seed=2)), corpus[5:6]])
+    scores, indices = similarity.nearest(queries, corpus, top, chunk)
     assert scores.shape == indices.shape == (7, min(top, 300))
     for query, row, found in zip(queries, scores, indices, strict=True):
         exact = corpus.astype("float64") @ query.astype("float64")
@@ -57,5 +53,5 @@ def test_search_equals_brute_force(chunk, top):
 
 
 def test_an_empty_corpus_has_no_answers():
-    scores, indices = nearest(normal(2, 4), np.zeros((0, 4), "float32"), 5)
+    scores, indices = similarity.nearest(normal(2, 4), np.zeros((0, 4), "float32"), 5)
     assert scores.shape == indices.shape == (2, 0)

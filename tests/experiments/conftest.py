@@ -1,8 +1,16 @@
 """Toy tasks and runs on them, and ways to call commands, shared by the tests of commands."""
 
+import numpy as np
 import pytest
+import scipy.io
 
-from tests.experiments.pretraining_toy import prepare, toy_settings, train, write_documents
+from tests.experiments.pretraining_toy import (
+    prepare,
+    t5_settings,
+    toy_settings,
+    train,
+    write_documents,
+)
 from tests.experiments.task_toys import train_toy, write_toy
 
 
@@ -36,6 +44,53 @@ def language_run(source, tmp_path_factory) -> str:
     corpus = prepare("gpt2_tiny", str(folder / "corpus"), settings)
     assert train("gpt2_tiny", folder / "run", corpus, settings) == 0
     return str(folder / "run")
+
+
+@pytest.fixture(scope="session")
+def t5_corpus(tmp_path_factory) -> str:
+    """Rows of the letters and of a task's words, which a vocabulary of letters could not say."""
+    documents = tmp_path_factory.mktemp("documents")
+    source = write_documents(documents)
+    (documents / "words.txt").write_text("sst2 sentence : a c negative . positive .\n" * 200)
+    folder = str(tmp_path_factory.mktemp("corpora") / "words")
+    return prepare("t5_tiny", folder, t5_settings("t5_tiny", "macaron", source))
+
+
+@pytest.fixture(scope="session")
+def t5_run(t5_corpus, tmp_path_factory) -> str:
+    """A pre-trained T5."""
+    run = tmp_path_factory.mktemp("runs") / "t5"
+    assert train("t5_tiny", run, t5_corpus, t5_settings("t5_tiny", "macaron")) == 0
+    return str(run)
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory) -> str:
+    """Sentences of a and b; those that begin with an a are positive."""
+    folder = tmp_path_factory.mktemp("tables")
+    for split, count in (("train", 64), ("validation", 16)):
+        rows = [f"{'ab'[i % 2]} {'cd'[i // 2 % 2]}\t{1 - i % 2}" for i in range(count)]
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return f"tsv:{folder}/{{split}}.tsv"
+
+
+@pytest.fixture(scope="session")
+def tunes(tmp_path_factory) -> str:
+    """A MATLAB file of short pieces that repeat one chord after the other."""
+
+    def pieces(count: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        held = np.empty((1, count), object)
+        for number in range(count):
+            frames = np.zeros((rng.integers(6, 12), 88), "uint8")
+            frames[np.arange(len(frames)), np.arange(len(frames)) % 3 * 10] = 1
+            held[0, number] = frames
+        return held
+
+    file = tmp_path_factory.mktemp("music") / "tunes.mat"
+    splits = {"traindata": 12, "validdata": 5, "testdata": 3}
+    scipy.io.savemat(file, {name: pieces(n, n) for name, n in splits.items()})
+    return str(file)
 
 
 @pytest.fixture

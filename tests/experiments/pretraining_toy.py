@@ -54,6 +54,11 @@ def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
     return [f"{name}={value}" for name, value in settings.items()]
 
 
+def t5_settings(recipe: str, block: str, source: str = "text:/nowhere/*") -> list[str]:
+    """A short pre-training of T5 or BART; its corpus is prepared where no source is given."""
+    return [*toy_settings(source, 20, recipe), "vocabulary.size=90", f"model.block={block}"]
+
+
 def flags(settings: list[str]) -> list[str]:
     """Settings as the words of a command line."""
     return [word for setting in settings for word in ("--set", setting)]

@@ -8,7 +8,7 @@ import pytest
 from experiments.benchmarks import input_pipeline
 from experiments.benchmarks.harness import made_up_texts
 from experiments.benchmarks.input_pipeline import NOT_ASKED, batched, mask_rows
-from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 pytest.importorskip("tokenizers")
 LENGTH, BATCH = 64, 32
@@ -45,8 +45,7 @@ def test_the_contenders_read_equal_tokens_and_count_them(work):
 
 def test_text_that_the_tokenizers_cut_otherwise_is_not_timed(texts, vocabulary, tmp_path):
     spelt = input_pipeline.Work([*texts, "a [MASK] b"], vocabulary, LENGTH, BATCH, tmp_path)
-    with pytest.raises(UserError, match=r"not timed\. A text that spells a special piece"):
-        spelt.check()
+    refuses(r"not timed\. A text that spells a special piece", spelt.check)
 
 
 def test_all_ask_for_as_many_tokens_and_hide_as_many(work, vocabulary):
@@ -108,5 +107,4 @@ def test_text_is_read_up_to_a_size(tmp_path):
     (tmp_path / "one.txt").write_text("a b\nc")
     (tmp_path / "two.txt").write_text("d e f")
     assert input_pipeline.read_texts(f"{tmp_path}/*.txt", 8e-6) == ["a b\nc", "d e"]
-    with pytest.raises(UserError, match="no file matches"):
-        input_pipeline.read_texts(f"{tmp_path}/*.md", 1)
+    refuses("no file matches", input_pipeline.read_texts, f"{tmp_path}/*.md", 1)

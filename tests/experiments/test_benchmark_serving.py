@@ -11,10 +11,10 @@ from experiments.benchmarks import serving
 from experiments.benchmarks.harness import machine, markdown
 from experiments.benchmarks.serving import made_up_lines, translators
 from export import keras_model
-from macaron_tf.errors import UserError
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.tasks import EncoderClassifier
 from macaron_tf.text.wordpiece import WordPieceVocabulary
+from tests.harness import refuses
 
 
 @pytest.mark.parametrize("clients", [1, 3])
@@ -50,13 +50,11 @@ def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypat
 
 def test_answers_that_differ_are_not_timed():
     answers = {"peer": lambda lines: np.zeros(2), "ours": lambda lines: np.full(2, 1e-3)}
-    with pytest.raises(UserError, match="ours differs from peer by 1.0e-03"):
-        serving.check_agreement(answers, [["a"]])
+    refuses("ours differs from peer by 1.0e-03", serving.check_agreement, answers, [["a"]])
     answers["ours, bfloat16"] = answers.pop("ours")
     serving.check_agreement(answers, [["a"]])
     texts = {name: lambda lines, name=name: np.array([name], object) for name in ("a", "b")}
-    with pytest.raises(UserError, match="b says other things than a"):
-        serving.check_agreement(texts, [["a"]])
+    refuses("b says other things than a", serving.check_agreement, texts, [["a"]])
 
 
 def test_lines_are_of_all_lengths_and_the_same_each_time():

@@ -9,19 +9,14 @@ import numpy as np
 import pytest
 import tf_keras
 
-from experiments.benchmarks import tensorflow_encoders, train_step
-from experiments.benchmarks.encoder_step import (
-    SETTINGS,
-    StepSetting,
-    flat_positions,
-    random_batch,
-)
+from experiments.benchmarks import encoder_step, tensorflow_encoders, train_step
 from experiments.benchmarks.workers import Worker
 from macaron_tf.errors import UserError
 from macaron_tf.interop.arrays import Raw, TorchArrays, assign_weights
 from macaron_tf.models import PretrainingEncoder
+from tests.harness import refuses
 
-TINY = StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
+TINY = encoder_step.StepSetting(2, 32, 96, 4, 3, 16, vocab_size=50, dropout=0.0)
 
 
 TOY = "tests.experiments.step_toy:contenders"
@@ -38,32 +33,32 @@ def test_a_worker_runs_its_contenders_and_counts_their_cpu_time():
 def test_a_worker_that_fails_is_one_sentence(capfd):
     worker = Worker(OTHERS, {"hidden_dim": 7}, {})
     assert worker.run("other", 3) == 0.0
-    with pytest.raises(UserError, match="step_toy:others ended with status 1"):
-        worker.run("other", 4)
+    refuses("step_toy:others ended with status 1", worker.run, "other", 4)
     assert "RuntimeError: it fails" in capfd.readouterr().err
-    with pytest.raises(UserError, match="no_such_module.* ended with status 1"):
-        Worker("no_such_module:contenders", {}, {})
+    refuses("no_such_module.* ended with status 1", Worker, "no_such_module:contenders", {}, {})
 
 
 def test_the_batch_is_the_same_for_all_and_15_percent_masked():
-    setting = SETTINGS["small"]
-    batch = random_batch(setting)
+    setting = encoder_step.SETTINGS["small"]
+    batch = encoder_step.random_batch(setting)
     assert batch["masked_positions"].shape == batch["masked_labels"].shape == (32, 19)
     assert (np.diff(batch["masked_positions"], axis=1) > 0).all()
     assert batch["token_ids"].min() >= 5
-    again = random_batch(dataclasses.replace(setting, dtype_policy="mixed_bfloat16", dropout=0.0))
+    again = encoder_step.random_batch(
+        dataclasses.replace(setting, dtype_policy="mixed_bfloat16", dropout=0.0)
+    )
     for name, array in batch.items():
         np.testing.assert_array_equal(array, again[name])
-    picked = batch["token_ids"].reshape(-1)[flat_positions(batch)].reshape(32, 19)
+    picked = batch["token_ids"].reshape(-1)[encoder_step.flat_positions(batch)].reshape(32, 19)
     expected = np.take_along_axis(batch["token_ids"], batch["masked_positions"], axis=1)
     np.testing.assert_array_equal(picked, expected)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", encoder_step.SETTINGS)
 def test_blocks_have_equal_matrices(name):
-    for config in tensorflow_encoders.block_configs(SETTINGS[name]).values():
+    for config in tensorflow_encoders.block_configs(encoder_step.SETTINGS[name]).values():
         assert 2 * config.feed_forward_dim % (3 * 64) == 0  # SwishRNN's width is not rounded up
-        assert config.num_layers == SETTINGS[name].num_layers
+        assert config.num_layers == encoder_step.SETTINGS[name].num_layers
         assert config.dropout == config.attention_dropout == 0.1
         assert config.feed_forward_dim == {"small": 960, "base": 3072}[name]
 
@@ -161,7 +156,7 @@ def test_hugging_faces_step_does_the_same_work():
     by_hand = torch_encoders.SdpaEncoder(TINY)
     model = torch_encoders.hugging_face(TINY)
     places = torch.tensor([2, 17, 40])
-    ids = torch.from_numpy(random_batch(TINY)["token_ids"]).long()
+    ids = torch.from_numpy(encoder_step.random_batch(TINY)["token_ids"]).long()
     step = torch_encoders.training_step(TINY, model, by_hand)
     assert step.parameters == sum(weight.numel() for weight in by_hand.parameters())
     logits = torch_encoders.hugging_face_logits(model, ids, places)
@@ -170,7 +165,7 @@ def test_hugging_faces_step_does_the_same_work():
 
 
 def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
-    monkeypatch.setitem(SETTINGS, "small", TINY)
+    monkeypatch.setitem(encoder_step.SETTINGS, "small", TINY)
     monkeypatch.setitem(train_step.AGAINST, "peers", TOY)
     monkeypatch.setitem(train_step.PEERS, "torch", OTHERS)
     rounds = ["--rounds", "2", "--steps", "2", "--out", str(tmp_path)]

@@ -10,11 +10,11 @@ from experiments.benchmarks import translation_race, translation_training
 from experiments.benchmarks.translation_race import JoeyTrainer, Trainer
 from experiments.translate.run import TranslationRun
 from macaron_tf.data.translation import BatchingConfig, TranslationData
-from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.special_ids import EOS
 from macaron_tf.text import SentencePieceVocabulary
 from tests.conftest import number_pairs, number_settings
+from tests.harness import refuses
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,7 @@ def test_the_configuration_is_the_recipes(recipe, tmp_path):
 def test_a_model_that_joey_nmt_lacks_is_refused(number_text, tmp_path, setting):
     settings = [*number_settings(number_text), "model.dropout=0.2", setting]
     recipe = translation_race.equal_recipe(settings, dropout=0.2)
-    with pytest.raises(UserError, match="no equal model"):
-        translation_race.joey_config(recipe, tmp_path, 4096, 5, 10)
+    refuses("no equal model", translation_race.joey_config, recipe, tmp_path, 4096, 5, 10)
 
 
 def test_pieces_are_written_for_joey_nmt_and_read_back(vocabulary, tmp_path):
@@ -165,8 +164,7 @@ def test_a_trainer_runs_in_its_turns_only(tmp_path):
 def test_a_command_that_ends_is_one_sentence(tmp_path):
     command = [sys.executable, "-c", "print('no such thing')"]
     trainer = Trainer(command=command, run=tmp_path / "run", environment={})
-    with pytest.raises(UserError, match="ended with exit status 0 .*: no such thing"):
-        trainer.turn(1)
+    refuses("ended with exit status 0 .*: no such thing", trainer.turn, 1)
 
 
 def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):

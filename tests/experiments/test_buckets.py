@@ -11,12 +11,12 @@ from experiments.pretrain import __main__ as pretrain
 from experiments.pretrain.train import train_recipe
 from experiments.run import read_kind
 from macaron_tf.data.corpus.reading import PretrainingCorpus
-from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.training.progress import read_lines
 from tests import ram_paths
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 from tests.experiments.task_toys import toy_flags, write_toy
+from tests.harness import refuses
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,6 @@ def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path):
     opened = PretrainingCorpus.open(corpus)
     recipe = registry.load("bert_tiny", settings=train_flags(bucket)[3::2])
     shard.write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=f"{shard} is missing or damaged"):
-        train_recipe(recipe, tmp_path / "run", opened)
+    refuses(f"{shard} is missing or damaged", train_recipe, recipe, tmp_path / "run", opened)
     shard.write_bytes(content)
     assert train_recipe(recipe, tmp_path / "run", opened).step == 20

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import registry
 from experiments.cloud import cost
-from macaron_tf.errors import UserError
+from tests.harness import refuses
 
 CLOUD = pathlib.Path(cost.__file__).parent
 
@@ -133,8 +133,7 @@ def test_the_table_goes_between_the_marks(tmp_path, capsys):
     text = guide.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n")
     assert "old" not in text and text.count("| swish_rnn_base |") == 1
-    with pytest.raises(UserError, match="lacks the lines"):
-        cost.with_table("no marks", "", "README.md")
+    refuses("lacks the lines", cost.with_table, "no marks", "", "README.md")
     assert cost.main([str(guide)]) == 2
     assert "holds no results of tpu_check" in capsys.readouterr().err
 

@@ -10,16 +10,9 @@ from experiments.embed.__main__ import main
 from experiments.embed.run import EmbeddingRun, SentenceEncoder, open_encoder, paper_recipe
 from macaron_tf.data.tasks.definitions import TASKS
 from macaron_tf.data.tasks.encoding import encode_pairs
-from macaron_tf.errors import UserError
 from macaron_tf.evaluation.similarity import cosines, unit_vectors
-from tests.experiments.task_toys import (
-    scores_in,
-    sentences,
-    toy_flags,
-    train_toy,
-    validations,
-    words,
-)
+from tests.experiments import task_toys
+from tests.harness import refuses
 
 PAIRS = ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "boolq")
 
@@ -27,7 +20,7 @@ PAIRS = ("mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "boolq")
 @pytest.fixture(scope="module")
 def run(toy, tmp_path_factory):
     path = tmp_path_factory.mktemp("embedding") / "sts"
-    train_toy(toy, path, "stsb")
+    task_toys.train_toy(toy, path, "stsb")
     return path
 
 
@@ -37,13 +30,13 @@ def encoder(run):
 
 
 def test_cosines_learn_scores(run, ran):
-    last = validations(run)[-1]
+    last = task_toys.validations(run)[-1]
     assert last["step"] == 40 and last["spearman"] > 0.8 and last["pearson"] > 0.9
     assert last["loss"] < 0.05
     assert json.loads((run / "recipe.json").read_text())["kind"] == "embedding"
     assert "60 examples of stsb, validation; mean pooling" in ran(main, "evaluate", run).out
-    record = scores_in(run / "scores")
-    best = max(line["spearman"] for line in validations(run))
+    record = task_toys.scores_in(run / "scores")
+    best = max(line["spearman"] for line in task_toys.validations(run))
     assert record["metrics"]["spearman"] == pytest.approx(best, abs=1e-6)
 
 
@@ -56,8 +49,8 @@ def test_cosines_learn_scores(run, ran):
 )
 def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, task, metric, options):
     run = tmp_path / task
-    train_toy(toy, run, task, **options)
-    score = validations(run)[-1][metric]
+    task_toys.train_toy(toy, run, task, **options)
+    score = task_toys.validations(run)[-1][metric]
     assert score > 0.9 and f"{metric} {score:.4f}" in ran(main, "evaluate", run).out
     # An encoder of classes or triplets is judged by scores as well.
     source = f"tsv:{toy}/stsb-{{split}}.tsv"
@@ -72,13 +65,13 @@ def test_a_run_starts_from_a_run(toy, run, tmp_path, refused):
     command = ["train", "stsb", str(tmp_path / "next"), *flags, "--init"]
     refused(main, [*command, f"{run}@20"], "has no checkpoint 20", tmp_path)
     assert main([*command, f"{run}@best"]) == 0
-    best = max(line["spearman"] for line in validations(run))
-    assert validations(tmp_path / "next")[-1]["spearman"] == pytest.approx(best, abs=1e-3)
+    best = max(line["spearman"] for line in task_toys.validations(run))
+    assert task_toys.validations(tmp_path / "next")[-1]["spearman"] == pytest.approx(best, abs=1e-3)
     assert EmbeddingRun.open(tmp_path / "next").recipe.max_length == 16
 
 
 def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, refused):
-    lines = [text for text, _ in sentences(300, seed=9)]
+    lines = [text for text, _ in task_toys.sentences(300, seed=9)]
     lines += ["", "film " * 100, "FUN\u2028plöt", "film"]
     source, target = tmp_path / "in.txt", tmp_path / "out.npy"
     source.write_bytes("\n".join(lines).encode() + b"\nbad \xff byte\n")
@@ -102,7 +95,7 @@ def test_vectors_come_in_the_order_of_the_lines(run, encoder, tmp_path, ran, ref
 
 
 def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkeypatch):
-    lines = [text for text, _ in sentences(150, seed=3)]
+    lines = [text for text, _ in task_toys.sentences(150, seed=3)]
     lines[10] = lines[77] = " "
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(lines) + "\n")
@@ -164,9 +157,9 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
 )
 def test_bad_input_is_one_sentence(command, error, toy, run, tmp_path, refused):
     (tmp_path / "empty").write_text("\n \n")
-    command = command.replace("TOY", " ".join(toy_flags(toy, "stsb")))
+    command = command.replace("TOY", " ".join(task_toys.toy_flags(toy, "stsb")))
     places = {"RUN": run, "OUT": tmp_path / "out", "FOLDER": tmp_path}
-    refused(main, words(command, **places), error, tmp_path)
+    refused(main, task_toys.words(command, **places), error, tmp_path)
 
 
 def test_the_papers_numbers():
@@ -182,6 +175,5 @@ def test_the_papers_numbers():
     assert paper_recipe("triplets").make_objective().margin == 1.0
     learnt = {"stsb": "cosine", **dict.fromkeys(PAIRS, "softmax")}
     for name in {*TASKS} - {*learnt}:
-        with pytest.raises(UserError, match=f"{name} is not about pairs of texts"):
-            paper_recipe(name)
+        refuses(f"{name} is not about pairs of texts", paper_recipe, name)
     assert {name: paper_recipe(name).objective for name in learnt} == learnt

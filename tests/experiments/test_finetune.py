@@ -304,7 +304,7 @@ def test_a_keras_hub_preset_is_a_recipe_of_ours(toy, tmp_path):
 # TRAIN stands for a training that would run, OWN for one from a start, OUT for a new folder, RUN
 # for a run, OTHER for another vocabulary.
 MISTAKES = [
-    ("TRAIN --source tsv:TOY/train.tsv", "no split 'validation'"),
+    ("TRAIN --source tsv:TOY/train.tsv --set table.label=label", "table.label is of the tasks"),
     ("TRAIN --source tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
     ("TRAIN --source ftp:x", "unknown source 'ftp:x'"),
     ("train sst3 OUT --init RUN", "no task 'sst3'"),
@@ -335,7 +335,7 @@ MISTAKES = [
     ("grid sst2 OUT --init RUN --set training.seed=3", "give --seeds instead"),
     ("grid sst2 OUT --init RUN --seeds 3 3", "3 is given twice"),
     ("grid sst2 OUT --init RUN RUN --set max_length=16", "two inits are called 'toy'"),
-    ("grid sst2 OUT OWN --init RUN --source tsv:FOLDER/bad.tsv", "no split 'validation'"),
+    ("grid sst2 OUT OWN --init RUN --source tsv:FOLDER/bad.tsv", "bad.tsv has 1 examples"),
 ]
 
 

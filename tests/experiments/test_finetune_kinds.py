@@ -177,7 +177,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("train squad --set spans.doc_stride=0", "spans.doc_stride=0 must be"),
         ("train squad --set max_length=7", "a row of squad needs 8 or more"),
         ("train conll2003 --source conll:FOLDER/wrong.txt", "wrong.txt, line 2: the tag 'B-CAT'"),
-        ("train conll2003 --source tsv:x", "unknown source 'tsv:x' of the task 'conll2003'"),
+        ("train conll2003 --source text:x", "unknown source 'text:x' of the task 'conll2003'"),
         ("predict RUNS/squad2 --input FOLDER/pairs", "line 2: 1 columns, not 2"),
         ("predict RUNS/squad2 --input FOLDER/objects", "line 1 is no JSON object"),
         ("submit RUNS/squad2 FOLDER", "of which no server takes files"),

@@ -16,9 +16,9 @@ from experiments.generate.run import open_model
 from experiments.pretrain.__main__ import main as pretrain
 from macaron_tf.data.tasks.prompts import Prompt
 from macaron_tf.decoding import GenerationConfig
-from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import LETTERS, flags, prepare, toy_settings
+from tests.harness import refuses
 
 
 @pytest.mark.parametrize("recipe", ["gpt_tiny", "gpt2_tiny"])
@@ -101,8 +101,7 @@ def test_a_masked_model_is_sent_to_fill(language_run, tmp_path):
     model = json.loads(pathlib.Path(language_run, "model.json").read_text())
     model["usage"]["objective"] = "masked_language"
     (tmp_path / "model.json").write_text(json.dumps(model))
-    with pytest.raises(UserError, match="pretrain fill"):
-        open_model(tmp_path)
+    refuses("pretrain fill", open_model, tmp_path)
 
 
 def letters(count, seed):

@@ -9,15 +9,19 @@ import pytest
 
 import macaron_tf
 from experiments import registry
+from experiments.elmo.__main__ import main as elmo
+from experiments.embed.__main__ import main as embed
 from experiments.finetune.__main__ import main as finetune
 from experiments.finetune.kinds.classification import probabilities
 from experiments.finetune.run import FinetuningRun
 from experiments.pretrain.__main__ import main
 from experiments.pretrain.run import PretrainingRun
+from experiments.tcn.__main__ import main as tcn
+from experiments.text_to_text.__main__ import main as text_to_text
 from experiments.translate.run import TranslationRecipe
 from export.saved_model import main as export
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.errors import UserError
+from macaron_tf.errors import USER_FILES, UserError
 from macaron_tf.layers.blocks import MacaronBlock
 from macaron_tf.models.catalog import build
 from tests.experiments.pretraining_toy import flags, toy_settings
@@ -28,6 +32,7 @@ PARTS = '''
 import dataclasses
 import random
 
+import keras
 from macaron_tf.layers import Block, MacaronBlock as Ours
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.objectives import MaskedLanguageObjective
@@ -46,6 +51,24 @@ class Raises(Block):
         raise ValueError("two\\nlines")
 
 
+class Empty(Block):
+    pass
+
+
+class Plain(Block):
+    scheme = (Mix("tokens"), Mix("channels"))
+
+    def channel_mixer(self, feed_forward_dim):
+        return keras.layers.Dense(feed_forward_dim)
+
+
+class Closed(Block):
+    scheme = (Mix("tokens"),)
+
+    def __init__(self):
+        super().__init__()
+
+
 class Other:
     pass
 
@@ -55,6 +78,20 @@ class Doubled(MaskedLanguageObjective):
     def __call__(self, network, batch, training):
         sums = super().__call__(network, batch, training)
         return {**sums, "loss_sum": 2 * sums["loss_sum"]}
+
+
+class Untaught(MaskedLanguageObjective):
+    learns = "masks"
+
+
+class Weighted(MaskedLanguageObjective):
+    def __init__(self, factor):
+        self.factor = factor
+
+
+class Unsummed(MaskedLanguageObjective):
+    def __call__(self, network, batch, training):
+        return {"loss": 1.0}
 
 
 def documents(split):
@@ -100,6 +137,7 @@ def outside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # gets the working directory
     yield tmp_path
+    USER_FILES.clear()
     for name in [name for name in sys.modules if name.split(".")[0] in ("stranger", "mine")]:
         del sys.modules[name]
 
@@ -150,7 +188,10 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     [
         ("nowhere.parts:MacaronBlock", "nowhere.parts: there is no module 'nowhere': run the comm"),
         ("stranger.none:MacaronBlock", "stranger.none: there is no module 'stranger.none'"),
-        ("stranger.parts:Nothing", "stranger.parts has MacaronBlock, Raises and no 'Nothing'"),
+        (
+            "stranger.parts:Nothing",
+            "stranger.parts has Closed, Empty, MacaronBlock, Plain, Raises and no 'Noth",
+        ),
         ("stranger.parts:Other", "stranger.parts:Other is no Block: name a subclass of macaron_tf"),
         ("stranger.parts:documents", "is no Block"),
         ("stranger.needy:X", "raised ModuleNotFoundError: No module named 'not_installed_here'"),
@@ -168,15 +209,23 @@ def test_a_block_that_cannot_be_had_is_a_sentence(block, message, outside, capsy
     assert not (outside / "run").exists()
 
 
-def test_a_block_that_raises_at_work_is_a_sentence_too(outside, capsys):
-    changes = [
-        "model.block=stranger.parts:Raises",
-        "corpus.sources=python:stranger.parts:documents",
-    ]
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model.block=stranger.parts:Raises", "line 21 raised ValueError: .*two lines"),
+        ("model.block=stranger.parts:Empty", "block Empty has no scheme"),
+        ("model.block=stranger.parts:Plain", "mixes channels by a Dense, which is no macaron_tf.l"),
+        ("model.block=stranger.parts:Closed", "raised TypeError: .* code of yours is in use, .*pa"),
+        ("objective=stranger.parts:Untaught", "has learns='masks': give one of masked_language"),
+        ("objective=stranger.parts:Weighted", "Weighted raised TypeError: .* 'skip_padding'"),
+        ("objective=stranger.parts:Unsummed", "the objective returns no loss_sum and no weight"),
+    ],
+)
+def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
+    changes = [change, "corpus.sources=python:stranger.parts:documents"]
     assert main(["train", "bert_tiny", "run", *flags([*settings(), *changes])]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert re.search(r"parts.py, line 20 raised ValueError: .*two lines", error), error
+    assert error.count("\n") == 1 and re.search(message, error), error
 
 
 @pytest.mark.parametrize(
@@ -232,6 +281,26 @@ def test_a_printed_recipe_is_a_file_that_makes_it(name, tmp_path, ran):
     (tmp_path / f"{name}.py").write_text(registry.source(name, recipe))
     assert registry.load(f"{tmp_path}/{name}.py", type(recipe)) == recipe
     del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (elmo, ["elmo_tiny"]),
+        (tcn, ["tcn_jsb"]),
+        (embed, ["stsb"]),
+        (text_to_text, ["sst2", "--init", "t5_run"]),
+    ],
+)
+def test_every_command_lists_its_settings(command, words, request, ran, refused):
+    words = [request.getfixturevalue(word) if word == "t5_run" else word for word in words]
+    out = ran(command, "settings", *words, "--set", "training.seed=7").out
+    assert "\ntraining.seed=7\n    a whole number of at least 0: of weight" in out
+    assert "\nmodel.dropout=" in out
+    wrong = ["--set", "training.sed=7"]
+    refused(command, ["settings", *words, *wrong], "perhaps you meant 'training.seed'")
+    wrong = [f"{words[0]}x", *words[1:]]
+    refused(command, ["settings", *wrong], f"perhaps you meant '{words[0]}'")
 
 
 def test_settings_are_listed_with_their_meanings(ran):

@@ -10,12 +10,17 @@ import sys
 import pytest
 
 from experiments import command_line, registry
+from experiments.embed.run import paper_recipe
+from experiments.finetune.run import PRESETS, preset
 from experiments.recipe import override, recipe_from_json
 from experiments.translate.run import TranslationRecipe, TranslationRun
+from macaron_tf.data.tasks.definitions import get_task
 from macaron_tf.distribution import STRATEGIES
 from macaron_tf.errors import UserError
 from macaron_tf.models import catalog
 from macaron_tf.training import checkpoints
+from macaron_tf.training.config import ENDING_SCHEDULES
+from tests.harness import refuses
 
 FAMILIES = ("bert", "bert_rab", "swish_rnn")
 
@@ -130,12 +135,19 @@ def test_settings_are_replaced_by_path():
         ("training.seed=1.5", "training.seed=1.5 must be a whole number"),
         ("data.normalization.lower_case=1", "lower_case=1 must be True or False"),
         ("training.max_steps=0", "training.max_steps=0 must be a whole number of at least 1"),
+        ("training.seed=4294967296", "must be a whole number of at least 0 and below 2147"),
+        (
+            "data.vocabulary_size=99999999999999999999",
+            "must be a whole number of at least 8 and be",
+        ),
+        ("training.learning_rate=1e99", "learning_rate=1e\\+99 must be a number above 0"),
+        ("data.source=a\0b", "data.source='a.x00b' must be text"),
+        ("init=runs/bert", "--set init=runs/bert: give --init instead"),
         ("training.clip_norm=abc", "training.clip_norm=.abc. must be a number above 0 or None"),
     ],
 )
 def test_bad_settings_are_named(setting, message):
-    with pytest.raises(UserError, match=message):
-        registry.load("demo", settings=[setting])
+    refuses(message, registry.load, "demo", settings=[setting])
 
 
 def test_settings_take_effect_together():
@@ -148,13 +160,36 @@ def test_settings_take_effect_together():
         registry.load("bert_tiny", settings=["training.max_steps=60", "training.warmup_steps=500"])
 
 
-def test_a_warm_up_follows_a_shorter_run_whose_schedule_ends_with_it():
+def test_a_warm_up_follows_a_shorter_run():
     def warm_up(*settings):
         return registry.load("bert_tiny", settings=settings).training.warmup_steps
 
     assert warm_up("training.max_steps=60") == 5  # 500 of 6,000
     assert warm_up("training.max_steps=3000") == 500
-    assert warm_up("training.max_steps=60", "training.schedule=constant") == 500
+    assert warm_up("training.max_steps=60", "training.schedule=constant") == 5
+    assert warm_up("training.max_steps=60", "training.warmup_steps=50") == 50
+
+
+@pytest.mark.parametrize("name", [*registry.names(), *PRESETS, "stsb"])
+def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
+    if name in PRESETS:
+        whole = preset(name, get_task("rte"))
+    else:
+        whole = paper_recipe(name) if name == "stsb" else registry.load(name)
+    short = override(whole, ["training.max_steps=10"])
+    if whole.training.warmup_start == whole.training.learning_rate:  # T5's first, level part
+        assert short.training.warmup_steps == 10_000
+        return
+    share = whole.training.warmup_steps / whole.training.max_steps
+    if name in PRESETS or name == "stsb":
+        short = short.resolved(examples=2_240)
+        share = whole.warmup_fraction or share
+    assert short.training.warmup_steps == int(share * 10) <= 5
+    # A run that goes on keeps the warm-up that it began with.
+    if short.training.schedule not in ENDING_SCHEDULES:
+        for recipe, steps in ((short, 2), (whole, 20), (whole, whole.training.max_steps)):
+            again = override(recipe, [f"training.max_steps={steps}"], short.training).training
+            assert again.warmup_steps == short.training.warmup_steps
 
 
 def test_sources_may_be_one_or_several():
@@ -179,8 +214,7 @@ def test_a_recipe_of_another_kind_says_its_command():
 
 
 def test_unknown_recipe_lists_the_known_ones():
-    with pytest.raises(UserError, match="no recipe is called 'demi'; there are albert_base, "):
-        registry.load("demi")
+    refuses("no recipe is called 'demi'; there are albert_base, ", registry.load, "demi")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model": 3}', '{"a": 1}'])
@@ -214,8 +248,7 @@ def make(path, step):
 def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
     recipe = override(registry.load("demo"), ["training.save_every_steps=10"])
     run = TranslationRun(tmp_path, recipe, None)
-    with pytest.raises(UserError, match="has no checkpoint yet; train it first"):
-        run.checkpoint()
+    refuses("has no checkpoint yet; train it first", run.checkpoint)
     for step in (10, 20):
         make(tmp_path, step)
     manifest = json.loads(
@@ -229,8 +262,37 @@ def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
     assert run.checkpoint().name == "step-00000030"
     assert "average again" in capsys.readouterr().err
     assert run.checkpoint("10").name == "step-00000010"
-    with pytest.raises(UserError, match="has no checkpoint 11; there are 10, 20, 27, 30, average"):
-        run.checkpoint("11")
+    refuses("has no checkpoint 11; there are 10, 20, 27, 30, average", run.checkpoint, "11")
+
+
+@pytest.mark.parametrize(
+    "best, problem",
+    [
+        ("{", "best.json is damaged"),
+        ('{"step": -3}', "best.json is damaged"),
+        ('{"step": true}', "best.json is damaged"),
+        ('{"step": 30, "metric": "x", "score": 1}', "the best checkpoint, step-00000030, is gone"),
+        (None, "best.json is missing"),
+    ],
+)
+def test_other_weights_than_the_best_are_told_and_recorded(tmp_path, capsys, best, problem):
+    run = TranslationRun(tmp_path, registry.load("demo"), None)
+    directory = checkpoints.CheckpointDirectory(tmp_path)
+    make(tmp_path, 10)
+    assert checkpoints.weights_record(run.checkpoint()) == {"checkpoint": "step-00000010"}
+    directory.save(20, lambda folder: None, {"vocabulary": "", "metrics": {"x": 1.0}})
+    directory.mark_best(10, "x", 1.0)
+    assert run.checkpoint().name == "step-00000010"
+    assert capsys.readouterr().err == ""
+    (file := tmp_path / "checkpoints" / "best.json").unlink()
+    if best is not None:
+        file.write_text(best)
+    chosen = run.checkpoint()
+    warning = checkpoints.weights_record(run.checkpoint())["warning"]  # it is said once
+    assert chosen.name == "step-00000020"
+    assert warning.endswith(f"{problem}: the last checkpoint, step-00000020, is used instead")
+    assert capsys.readouterr().err == f"warning: {warning}\n"
+    refuses(rf"has no checkpoint best \(.*{problem}\)", run.checkpoint, "best")
 
 
 HELP = {
@@ -276,3 +338,42 @@ def test_unknown_flags_and_commands_exit_2(name, arguments, capsys):
         main(arguments.split())
     assert stop.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_settings_of_settings_may_be_wrong_too():
+    for sources in ("{}", "{'a': 1}"):
+        with pytest.raises(UserError, match="corpus.sources=.* must be one or several of"):
+            registry.load("bert_tiny", settings=[f"corpus.sources={sources}"])
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (
+            "generate sample RUN --seed 99999999999999999999999",
+            "--seed 99999999999999999999999: give a whole number of 0",
+        ),
+        ("generate sample RUN --seed 2147483648", "--seed 2147483648: give a whole number of 0 or"),
+        ("generate sample RUN --temperature inf", "--temperature inf: give a number of 0 or more"),
+        ("generate sample RUN --temperature nan", "--temperature nan: give a number of 0 or more"),
+        ("generate sample RUN --top-k -1", "--top-k -1: give a whole number of 0 or more"),
+        ("pretrain evaluate RUN --corpus C --memory 0", "--memory 0: give a whole number of 1 or"),
+        ("compare_blocks --steps 0", "--steps 0: give a whole number of 1 or more"),
+    ],
+)
+def test_numbers_out_of_range_are_one_sentence(words, error, refused):
+    command, *arguments = words.split()
+    module = f"experiments.{command}{'' if command == 'compare_blocks' else '.__main__'}"
+    refused(importlib.import_module(module).main, arguments, error)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["translate train multi30k_macaron_tiny", "pretrain train bert_tiny", "elmo train elmo_tiny"],
+)
+def test_a_folder_of_another_run_is_noticed_before_missing_data(words, tmp_path, refused):
+    command, *arguments = words.split()
+    (tmp_path / "recipe.json").write_text('{"kind": "sequence"}')
+    main = importlib.import_module(f"experiments.{command}.__main__").main
+    arguments += [tmp_path, "--data-dir", tmp_path / "none"]
+    refused(main, arguments, "recipe.json is the recipe of a sequence run", tmp_path)

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 import macaron_tf
+from experiments.embed.__main__ import main as embed
 from experiments.finetune.__main__ import main as finetune
+from experiments.finetune.init import read_init
 from experiments.generate.__main__ import main as generate
 from experiments.translate.__main__ import main as translate
+from export.saved_model import main as export
 from macaron_tf.io.paths import as_path
-from tests.experiments.task_toys import toy_flags
+from macaron_tf.models import EncoderClassifier, SiameseEncoder
+from macaron_tf.models.pretrained import Pretrained
+from tests.experiments.task_toys import assert_same_weights, toy_flags
 from tests.harness import numpy_of
 from tests.test_front_door import in_new_process
 
@@ -59,6 +64,34 @@ def test_commands_answer_as_of_the_run(saved, number_run, toy_run, answered, ran
     )
 
 
+def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
+    toy_run, language_run, ran, refused, tmp_path
+):
+    language, classifier = (macaron_tf.load(run) for run in (language_run, toy_run))
+    siamese = SiameseEncoder(classifier.config, "max")
+    siamese.build()
+    networks = {"gpt2": language, "toy": classifier}
+    for name, found in networks.items():
+        bare = Pretrained(found.network, vocabulary=found.vocabulary)
+        bare.save_pretrained(tmp_path / name)
+    Pretrained(siamese, vocabulary=classifier.vocabulary).save_pretrained(tmp_path / "siamese")
+    words = ["a a", "--max-tokens", "5"]
+    answers = [
+        ran(generate, "complete", place, *words).out for place in (tmp_path / "gpt2", language_run)
+    ]
+    assert answers[0] == answers[1]
+    (tmp_path / "lines.txt").write_text("good film\n")
+    for name in ("toy", "siamese"):
+        output = tmp_path / f"{name}.npy"
+        flags = ["--input", tmp_path / "lines.txt", "--output", output, "--pooling", "max"]
+        ran(embed, "encode", tmp_path / name, *flags)
+        assert np.load(output).shape == (1, classifier.config.hidden_dim)
+    ran(export, tmp_path / "siamese", tmp_path / "served")
+    classifier.network.quantize("int8")
+    classifier.save_pretrained(tmp_path / "int8")
+    refused(embed, ["encode", tmp_path / "int8", *flags], "int8 is quantized: start from", tmp_path)
+
+
 def test_a_training_starts_from_it(saved, toy, tmp_path):
     flags = ["--init", str(saved / "toy"), "--source", f"tsv:{toy}/{{split}}.tsv"]
     for setting in ("max_length=16", "training.max_steps=4", "training.validate_every=2"):
@@ -80,6 +113,17 @@ def test_the_card_has_the_recipe_and_the_results(saved, toy_run):
         f"| validation, step {result['best_step']} | accuracy | ",
     ):
         assert words in card
+
+
+def test_a_bare_encoder_is_a_start(toy_run, tmp_path):
+    found = macaron_tf.load(toy_run)
+    bare = Pretrained(found.encoder, vocabulary=found.vocabulary)
+    bare.save_pretrained(tmp_path / "bare")
+    init = read_init(str(tmp_path / "bare"))
+    network = EncoderClassifier(init.config, 3)
+    network.build()
+    init.copy_to(network)
+    assert_same_weights(network.encoder, found.encoder)
 
 
 def test_it_is_not_trained_on(saved, toy, refused):

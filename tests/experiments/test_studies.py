@@ -2,6 +2,7 @@
 their files, and in earnest, on toy languages, where tests are slow.
 """
 
+import argparse
 import importlib
 import itertools
 import json
@@ -12,16 +13,19 @@ import shutil
 import pytest
 
 from experiments import command_line, registry, studies
+from experiments.compare_blocks import _compared
 from experiments.compare_blocks import main as compare_blocks
 from experiments.slides import decoders, encoders
 from experiments.slides.__main__ import main as slides
 from experiments.slides.frame import Corpus, Study, System
 from experiments.swish_rnn.__main__ import main as swish_rnn
 from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderDecoder
 from macaron_tf.text.wordpiece import SPECIAL_PIECES, WordPieceVocabulary
 from tests.conftest import number_settings
 from tests.experiments.pretraining_toy import flags, toy_settings, write_documents
 from tests.experiments.task_toys import write_toy
+from tests.harness import refuses
 
 TUNE = ("training.max_steps=10", "training.validate_every=10", "max_length=16")
 TUNE += ("training.schedule=constant",)
@@ -331,6 +335,34 @@ def test_two_blocks_are_compared(calls, number_text, tmp_path, capsys):
     assert compare_blocks(arguments) == 0 and len(calls) == 6
 
 
+def test_two_schemes_have_equal_parameters():
+    recipe, first = "multi30k_macaron_tiny", "channels/2, tokens, channels/2"
+
+    def compared(second: str, **options):
+        given = {"recipe": recipe, "set": [], "blocks": None, "schemes": [first, second]}
+        return _compared(argparse.Namespace(**{**given, **options}))
+
+    def count(settings) -> int:
+        network = EncoderDecoder(registry.load(recipe, settings=settings).model_config())
+        network.build()
+        return network.count_params()
+
+    for second in (
+        "tokens, channels width 1/3",
+        "channels width 1, tokens, channels width 1",
+    ):
+        one, other = map(count, compared(second).values())
+        assert abs(one - other) < 0.003 * one
+    same = [s[-1] for s in compared("channels width 1/2, tokens, channels width 1/2").values()]
+    assert same[0] == same[1] and same[0].startswith("model.feed_forward_dim=")
+    refuses("no feed_forward_dim gives 'tokens' as many", compared, "tokens")
+    refuses(
+        "spells the same operators", compared, "channels step 1/2 width 1/2, tokens, channels/2"
+    )
+    refuses("--blocks and --schemes: give one", compared, "tokens", blocks=["macaron"])
+    refuses("give two different blocks", compared, "", schemes=None, blocks=["macaron"] * 2)
+
+
 @pytest.fixture
 def blocks(tmp_path):
     """Runs the comparison of blocks."""
@@ -369,7 +401,7 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
         (["--steps", "1000"], "was trained with training.max_steps=500, not 1000"),
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
         (["--recipe", "demo"], "macaron-1 was trained with"),
-        (["--set", "training.seed=7"], "--set training.seed=7: give --blocks, --seeds"),
+        (["--set", "training.seed=7"], "--set training.seed=7: give --blocks, --schemes, --seeds"),
     ):
         assert blocks(*words) == 2 and not calls
         error = capsys.readouterr().err

@@ -9,9 +9,9 @@ import tensorflow as tf
 from experiments.tpu_check import check, chips, compiler, step
 from experiments.tpu_check.__main__ import main
 from experiments.tpu_check.cycles import estimate
-from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective
 from tests.experiments.pretraining_toy import flags, toy_settings
+from tests.harness import refuses, rejects
 
 TINY = ["bert_tiny", "--compilations", "1", *flags(toy_settings("text:none"))]
 SMALL = [*TINY, "--set", "model.num_layers=1"]
@@ -124,8 +124,7 @@ def test_trips_are_noted_or_unknown(old, new, trips, cycles):
 
 
 def test_text_without_estimates_is_refused():
-    with pytest.raises(ValueError, match="no HLO module"):
-        estimate("HloModule nothing")
+    rejects("no HLO module", estimate, "HloModule nothing")
 
 
 @pytest.mark.parametrize(("name", "clock"), [("v4", 1.05), ("v5e", 1.50), ("v5p", 1.75)])
@@ -228,8 +227,7 @@ def test_results_are_merged_by_what_they_are_about():
     command = "bert_tiny other --topology v4:2x2x1 --compilations 1"
     assert json.loads(text)["command"] == f"python -m experiments.tpu_check {command}"
     assert "| bert_tiny | v4:2x2x1 | yes |" in check.as_markdown([old], facts)
-    with pytest.raises(UserError, match=r"x\.json holds no results"):
-        check.merged([new], "[]", "x.json")
+    refuses(r"x\.json holds no results", check.merged, [new], "[]", "x.json")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import macaron_tf
 from experiments import registry
@@ -27,8 +28,9 @@ from experiments.pretrain.run import PretrainingRecipe, PretrainingRun
 from experiments.recipe import override
 from experiments.text_to_text.run import TaskGenerator, TextRun, framed, recipe_for
 from experiments.translate.run import TranslationRun
-from export import keras_model
+from export import client, keras_model
 from export.client import GrpcTranslationClient, TranslationClient
+from export.places import open_module
 from export.saved_model import main
 from export.server.config import ServerConfig
 from export.server.model_server import ModelServer
@@ -383,6 +385,40 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
             future.result(timeout=60)
         grpc = GrpcTranslationClient(f"127.0.0.1:{server.grpc_port}", "numbers")
         assert grpc.translate(lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "pattern"),
+    [
+        ("sst2", LINES[:2], r"(\w+\tnegative=0\.\d{4}\tpositive=0\.\d{4}\n){2}"),
+        ("squad2", ["Who?\tthe old Ann saw"], r"[\w ]*\t0\.\d{4}\t\d+\t\d+\n"),
+        ("conll2003", ["Ann saw", "cat"], r"Ann\t\S+\nsaw\t\S+\n\ncat\t\S+\n\n"),
+        ("byte_bpe", ["c c", "c"], r".*\n.*\n"),
+    ],
+)
+def test_the_client_answers_lines_by_what_the_model_is(name, lines, pattern, folder, capsys):
+    with server_of(folder, name) as server:
+        said = []
+        for place in (["--url", server.url], ["--grpc", f"127.0.0.1:{server.grpc_port}"]):
+            numbers = ["--input", "max_tokens=3"] if name == "byte_bpe" else []
+            words = [*place, "--name", name, "--batch-size", "1", *numbers]
+            assert client.main([*words, *lines]) == 0
+            said.append(capsys.readouterr().out)
+            if name == "squad2":
+                assert client.main([*words, *lines, "Who?"]) == 2
+                error = "line 2: 1 texts, and the model takes 2 (question, context)"
+                assert error in capsys.readouterr().err
+    assert re.fullmatch(pattern, said[0]) and said[0] == said[1]
+
+
+def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):
+    found = dataclasses.replace(macaron_tf.load(folder / "sst2"), recipe={}, labels=())
+    found.save_pretrained(tmp_path / "plain")
+    words = "classifier of 2 classes, of which 0 have a name"
+    refused(main, [tmp_path / "plain", tmp_path / "out"], words)
+    dataclasses.replace(found, labels=("no", "yes")).save_pretrained(tmp_path / "named")
+    module, _ = open_module(str(tmp_path / "named"))
+    assert set(module.serve(tf.constant(LINES))["label"].numpy()) == {b"no", b"yes"}
 
 
 def test_every_export_is_on_record(folder):

@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import threading
+import time
 
 import pytest
 
@@ -139,3 +140,32 @@ def test_the_command_translates_arguments_and_standard_input(live_server, monkey
     assert capsys.readouterr().out == "v1:A\n"
     assert command.main(["--url", live_server.url, "--name", "other", "a"]) == 2
     assert capsys.readouterr().err.startswith("error: Servable not found for request")
+
+
+def test_a_dead_grpc_address_is_named_in_time(capsys):
+    address, started = f"127.0.0.1:{free_port()}", time.monotonic()
+    assert command.main(["--grpc", address, "--timeout", "1", "a"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: no answer from {address}")
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("flag", ["--version", "--timeout", "--batch-size"])
+@pytest.mark.parametrize("value", ["99999999999999999999", "-1", "nan"])
+def test_numbers_out_of_range_are_refused(flag, value, capsys):
+    assert command.main(["--grpc", "127.0.0.1:1", flag, value, "a"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {flag} {value}: give a ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"translations": ["a", "b"], "scores": [0.0, -1.0]}, "a"),
+        ({"label": "x", "probabilities": [0.25, 0.75]}, "x\t0=0.2500\t1=0.7500"),
+        ({"score": 1.5}, "1.5000"),
+        ({"vector": [0.5, -1e-9]}, "0.5 -1e-09"),
+        ({"completion": "one\ntwo", "tokens": 2}, "one\\ntwo"),
+        ({"words": ["a"], "vectors": [[1.0]]}, '{"words": ["a"], "vectors": [[1.0]]}'),
+    ],
+)
+def test_an_answer_is_text_by_its_outputs(answer, text):
+    assert command.text_of(answer) == text

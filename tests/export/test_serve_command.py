@@ -13,7 +13,7 @@ import pytest
 from google.protobuf import text_format
 
 from export import serve
-from macaron_tf.errors import exit_on_user_error
+from macaron_tf.program import exit_on_user_error
 from tests.export.serving_toys import call
 
 
@@ -48,10 +48,8 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
             assert pending.result(60) == (200, {"outputs": [200_000]})
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
-        assert (
-            output
-            == "['macaron_tf', 'macaron_tf.errors', 'macaron_tf.plug_ins', 'macaron_tf.settings']\n"
-        )
+        parts = ("", ".command_names", ".errors", ".plug_ins", ".program", ".settings")
+        assert output == f"{[f'macaron_tf{part}' for part in parts]}\n"
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
     finally:
@@ -91,6 +89,9 @@ def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
         (["{}"], "holds no version of a model"),
         (["gs://bucket/served"], "gs://bucket/served is in a bucket: copy it"),
         (["{}/toy/1"], "is one version"),
+        (["{}/toy", "--host", "300.1.1.1"], "--host '300.1.1.1' is no address of this machine"),
+        (["{}/toy", "--host", "192.0.2.1"], "--host '192.0.2.1' is no address of this machine"),
+        (["{}/toy", "--host", "a" * 70], "is no address of this machine"),
         (["{}/toy", "--name", "a/b"], "cannot stand in a URL"),
         (["{}/toy", "--rest-port", "70000"], "rest_port=70000 must be a whole number of at least"),
         (["{}/toy", "--poll-seconds", "0"], "poll_seconds=0 must be a number above 0"),

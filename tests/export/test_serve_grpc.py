@@ -3,6 +3,7 @@
 import grpc
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -77,6 +78,15 @@ def huge_request():
     return request
 
 
+def typed(dtype, **values):
+    """A request whose tensor of one value has another dtype, and values by field."""
+    request = make_request(text=["a"])
+    proto = tensor_pb2.TensorProto(dtype=dtype, **values)
+    proto.tensor_shape.dim.add().size = 1
+    request.inputs["text"].CopyFrom(proto)
+    return request
+
+
 @pytest.mark.parametrize(
     "request_, code",
     [
@@ -90,6 +100,10 @@ def huge_request():
         (make_request(text=["FAIL"]), "INVALID_ARGUMENT"),
         (huge_request(), "INVALID_ARGUMENT"),
         (predict_pb2.PredictRequest(), "INVALID_ARGUMENT"),
+        (typed("DT_RESOURCE"), "INVALID_ARGUMENT"),
+        (typed("DT_VARIANT_REF"), "INVALID_ARGUMENT"),
+        (typed("DT_UINT8", int_val=[70_000]), "INVALID_ARGUMENT"),
+        (typed("DT_FLOAT", tensor_content=b"abc"), "INVALID_ARGUMENT"),
     ],
 )
 def test_status_codes(prediction, request_, code):

@@ -3,11 +3,13 @@
 import gzip
 import http.client
 import json
+import re
 import socket
 import time
 
 import pytest
 
+from export.client import GrpcTranslationClient
 from tests.export.serving_toys import call
 
 PREDICT = "/v1/models/toy:predict"
@@ -43,6 +45,40 @@ def test_status(port):
     assert call(port, "GET", "/v1/models/toy/versions/1") == (200, expected)
     assert call(port, "GET", "/v1/models/toy/versions/7")[0] == 404
     assert call(port, "GET", "/healthz") == (200, {"ready": True})
+
+
+def metrics(port) -> dict[str, float]:
+    """The samples of the metrics page by their names and labels, every line checked."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/monitoring/prometheus/metrics")
+    response = connection.getresponse()
+    assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    lines = response.read().decode().splitlines()
+    connection.close()
+    samples = [line for line in lines if not line.startswith("# TYPE :tensorflow:serving:")]
+    assert all(re.fullmatch(r"[a-z_:]+\{(\w+=\"[^\"]*\",?)+\} \d+", line) for line in samples)
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in samples)}
+
+
+def test_metrics_count_predictions_by_status_and_time(live_server, port):
+    before = metrics(port)
+    for body in ({"instances": ["a"]}, {"instances": ["b"]}, {"instances": ["FAIL"]}):
+        call(port, "POST", PREDICT, body)
+    call(port, "POST", "/v1/models/other:predict", {"instances": ["a"]})  # not counted
+    client = GrpcTranslationClient(f"127.0.0.1:{live_server.grpc_port}", "toy")
+    client.translate(["c"])
+    client.close()
+    rise = {name: value - before.get(name, 0) for name, value in metrics(port).items()}
+    count, latency = ":tensorflow:serving:request_count", ":tensorflow:serving:request_latency"
+    assert rise[count + '{model_name="toy",status="OK"}'] == 3
+    assert rise[count + '{model_name="toy",status="INVALID_ARGUMENT"}'] == 1
+    for entrypoint, requests in (("REST", 3), ("GRPC", 1)):
+        labels = f'model_name="toy",API="Predict",entrypoint="{entrypoint}"'
+        assert rise[f"{latency}_count{{{labels}}}"] == requests
+        assert rise[f'{latency}_bucket{{{labels},le="+Inf"}}'] == requests
+        assert rise[f'{latency}_bucket{{{labels},le="10"}}'] == 0  # microseconds
+        assert rise[f"{latency}_sum{{{labels}}}"] > 10 * requests
+    assert call(port, "POST", "/monitoring/prometheus/metrics", b"")[0] == 405
 
 
 def test_metadata(port):
@@ -88,14 +124,14 @@ def test_signatures_dtypes_and_scalars(port):
         ({"instances": ["a"] * 101}, "at most 100"),
         ({"instances": ["a"], "signature_name": "no"}, "serving_default"),
         ({"instances": ["a"], "signature_name": 3}, "signature_name"),
-        ({"instances": ["FAIL"]}, "a row says FAIL"),
+        ({"instances": ["FAIL"]}, '"a row says FAIL"'),  # nothing of TensorFlow's around it
         ({"inputs": {"source": ["a"], "target": []}, "signature_name": "score"}, "numbers of rows"),
     ],
 )
 def test_bad_requests_are_400_and_the_server_lives_on(port, body, words):
     status, answer = call(port, "POST", PREDICT, body)
     assert status == 400 and list(answer) == ["error"]
-    assert words in answer["error"]
+    assert words in json.dumps(answer)
     assert len(answer["error"]) < 1100
     assert call(port, "POST", PREDICT, {"instances": ["x"]})[0] == 200
 
@@ -133,6 +169,37 @@ def test_http_that_is_not_proper(port):
     assert raw_exchange(port, b"GET / HTTP/1.1\r\nHo") == raw_exchange(port, b"GET / HTTP/1.1\r\n")
     both = HEAD + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc"
     assert raw_exchange(port, both).startswith(b"HTTP/1.1 400 ")
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    for size in (b"0x18", b"-5", b"+5", b"1_8", b" 5"):
+        refusal = raw_exchange(port, chunked + size + b"\r\nabcde\r\n0\r\n\r\n")
+        assert refusal.startswith(b"HTTP/1.1 400 ")
+        assert refusal.endswith(b'{"error": "illegal chunk header"}')
+    newer = b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n"
+    assert raw_exchange(port, newer).startswith(b"HTTP/1.1 505 ")
+
+
+@pytest.mark.parametrize(
+    "line, header, status",
+    [
+        (b"/v1/models/toy", b"Host: x", b"200"),
+        (b"/nothing", b"Host: x", b"404"),
+        (b"/healthz", b"Content-Encoding: br\r\nHost: x", b"415"),
+        (b"/healthz", b"Content-Length: x\r\nHost: x", b"400"),  # not even parsed
+        (b"/healthz", b"A: b", b"400"),
+    ],
+)
+def test_an_answer_to_head_has_no_body(port, line, header, status):
+    answer = raw_exchange(port, b"HEAD %s HTTP/1.1\r\n%s\r\n\r\n" % (line, header))
+    assert answer.startswith(b"HTTP/1.1 %s " % status) and b"\r\nContent-Length: " in answer
+    assert answer.partition(b"\r\n\r\n")[2] == b""
+
+
+def test_an_absolute_target_is_the_path_behind_its_origin(port):
+    end = b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    for origin in (b"http://x", b"HTTPS://x:80"):
+        answer = raw_exchange(port, b"GET " + origin + b"/healthz?a=http://b/c" + end)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert raw_exchange(port, b"GET " + origin + end).startswith(b"HTTP/1.1 404 ")
 
 
 def test_an_oversize_body_is_413(port):
@@ -162,7 +229,10 @@ def test_chunked_gzip_and_expect_continue(port):
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_client_that_goes_away_midway_disturbs_nobody(port):
+def test_a_client_that_goes_away_midway_disturbs_nobody(port, caplog):
+    for head in [b"nonsense\r\n\r\n", HEAD + b"Content-Length: x\r\n\r\n"] * 20:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(head)  # gone before the refusal
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
     body = b'{"instances": ["a"]}'
@@ -170,6 +240,7 @@ def test_a_client_that_goes_away_midway_disturbs_nobody(port):
         # Gone before the answer.
         connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     assert call(port, "POST", PREDICT, {"instances": ["a"]})[0] == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_idle_and_slow_connections_block_nobody_and_are_dropped(port):

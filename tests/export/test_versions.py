@@ -6,6 +6,9 @@ import itertools
 import os
 import resource
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -13,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from export.client import TranslationClient
-from export.module import write_version
+from export.module import _aside, write_version
 from export.server.config import ServerConfig
 from export.server.errors import ServingError
 from export.server.model_server import ModelServer
@@ -64,6 +67,43 @@ def test_a_version_is_whole(disk_or_bucket):
     assert storage.read_bytes(path / "assets.extra" / "vocabulary.json") == b"{}"
     assert sorted(entry.name for entry in storage.as_path(out).iterdir()) == ["1", "2"]
     refuses("--version 2 exists", write, out, version=2)
+
+
+@pytest.mark.parametrize("version", [0, -1, 2**63, 10**20])
+def test_a_version_is_an_int64(tmp_path, version):
+    refuses(f"--version {version}: give a free number", write, tmp_path, version)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_next_version_never_overflows(tmp_path):
+    (tmp_path / "100000000000000000000").mkdir()
+    (tmp_path / "\N{ARABIC-INDIC DIGIT SEVEN}").mkdir()
+    assert write(tmp_path).name == "1"
+    (tmp_path / str(2**63 - 1)).mkdir()
+    refuses(f"--version {2**63}: give a free number", write, tmp_path)
+    publish(tmp_path, 10**20)
+    assert list(find_versions(str(tmp_path))) == [1]
+
+
+def test_an_export_removes_what_a_killed_one_left(tmp_path):
+    code = """
+import os, signal, sys
+from export import module
+def kill(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+module.tf.saved_model.save = kill
+from tests.export.test_versions import write
+write(sys.argv[1])
+"""
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    copy = tmp_path / ".tmp-20261231"  # somebody's copy in progress
+    (copy / "variables").mkdir(parents=True)
+    with _aside(tmp_path) as live:  # an export in progress
+        assert not left.exists()
+        write(tmp_path)
+        assert os.path.isdir(live) and copy.is_dir()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"1", copy.name}
 
 
 def test_in_a_bucket_the_model_file_comes_last(tmp_path, monkeypatch):

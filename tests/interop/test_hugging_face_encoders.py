@@ -12,14 +12,7 @@ import pytest
 
 from macaron_tf.interop import read_encoder, read_sentence_transformer
 from tests.harness import numpy_of, refuses, softmax
-from tests.interop.toys import (
-    CONFIG,
-    MODULES,
-    WORDS,
-    random_state,
-    write_bert,
-    write_modules,
-)
+from tests.interop import toys
 
 pytest.importorskip("safetensors")
 
@@ -30,8 +23,8 @@ BATCH = {"token_ids": IDS, "segment_ids": SEGMENTS}
 
 
 def test_everything_is_read(tmp_path):
-    state = random_state()
-    read = read_encoder(write_bert(tmp_path, state))
+    state = toys.random_state()
+    read = read_encoder(toys.write_bert(tmp_path, state))
     network, config = read.network, read.config
     assert read.has_masked_language and read.unread == ()
     assert (config.vocab_size, config.activation, config.dropout) == (16, "gelu", 0.1)
@@ -41,16 +34,16 @@ def test_everything_is_read(tmp_path):
     np.testing.assert_array_equal(head.kernel, state["cls.seq_relationship.weight"].T)
     # Rows of no piece change no probability.
     table = numpy_of(network.encoder.embeddings.tokens.table)
-    np.testing.assert_array_equal(table[len(WORDS) :], 0)
+    np.testing.assert_array_equal(table[len(toys.WORDS) :], 0)
     logits = network.masked_logits(network.hidden_states(BATCH, training=False))
-    assert softmax(numpy_of(logits))[..., len(WORDS) :].max() == 0
+    assert softmax(numpy_of(logits))[..., len(toys.WORDS) :].max() == 0
 
 
 @pytest.mark.parametrize("layout", ["rounded", "early names"])
 def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path):
     """Some models round their table up to a multiple of 64; some are TensorFlow's, converted."""
-    state, config = random_state(), {}
-    plain = read_encoder(write_bert(tmp_path / "a", state))
+    state, config = toys.random_state(), {}
+    plain = read_encoder(toys.write_bert(tmp_path / "a", state))
     tokens, bias = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
     if layout == "rounded":
         config = {"vocab_size": 64}
@@ -64,7 +57,7 @@ def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path):
             state = {name.replace(new, old): value for name, value in state.items()}
         state["bert.embeddings.position_ids"] = np.arange(12)[None]
         state["cls.predictions.decoder.weight"] = state[tokens]
-    found = read_encoder(write_bert(tmp_path / "b", state, config))
+    found = read_encoder(toys.write_bert(tmp_path / "b", state, config))
     assert found.config == plain.config and found.unread == ()
     for a, b in zip(found.network.get_weights(), plain.network.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -73,10 +66,10 @@ def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path):
 def test_a_body_alone_is_read_and_its_pooler_reaches_a_classifier(tmp_path):
     state = {
         name.removeprefix("bert."): value
-        for name, value in random_state().items()
+        for name, value in toys.random_state().items()
         if name.startswith("bert.")
     }
-    read = read_encoder(write_bert(tmp_path, state))
+    read = read_encoder(toys.write_bert(tmp_path, state))
     assert not read.has_masked_language
     assert read.network.sentence_pair is None
     bias = read.network.masked_language.bias
@@ -91,24 +84,24 @@ def test_a_body_alone_is_read_and_its_pooler_reaches_a_classifier(tmp_path):
 
 @pytest.mark.parametrize("folder", ["0_Transformer", ""])
 def test_a_sentence_transformers_directory_is_read(folder, tmp_path):
-    write_bert(tmp_path / folder)
+    toys.write_bert(tmp_path / folder)
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "path": folder}]))
     assert read_encoder(tmp_path).config.num_layers == 2
 
 
 @pytest.mark.parametrize(("lower_case", "expected"), [(True, [5, 8]), (False, [1, 9])])
 def test_case_is_as_the_tokenizer_says(lower_case, expected, tmp_path):
-    write_bert(tmp_path, tokenizer_config={"do_lower_case": lower_case})
+    toys.write_bert(tmp_path, tokenizer_config={"do_lower_case": lower_case})
     vocabulary = read_encoder(tmp_path).vocabulary
     assert vocabulary.lower_case == lower_case
     assert vocabulary.encode_lines(["A café"]) == [expected]
 
 
 def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
-    write_bert(tmp_path)
+    toys.write_bert(tmp_path)
     (tmp_path / "vocab.txt").unlink()
     (tmp_path / "tokenizer_config.json").unlink()
-    model = {"type": "WordPiece", "vocab": {w: i for i, w in enumerate(WORDS)}}
+    model = {"type": "WordPiece", "vocab": {w: i for i, w in enumerate(toys.WORDS)}}
     tokenizer = {
         "normalizer": {"type": "BertNormalizer", "lowercase": False, "strip_accents": None},
         "model": model,
@@ -120,7 +113,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
         return read_encoder(tmp_path).vocabulary
 
     vocabulary = read()
-    assert list(vocabulary.words) == WORDS and not vocabulary.lower_case
+    assert list(vocabulary.words) == toys.WORDS and not vocabulary.lower_case
     for part, change, reason in (
         (tokenizer, {"added_tokens": [{"id": 10, "content": "[ENT]"}]}, r"the token '\[ENT\]'"),
         (model["vocab"], {"b": 99}, "leaves out ids between 0 and 99"),
@@ -132,7 +125,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
 
 
 def test_nothing_says_whether_text_is_lower_cased(tmp_path):
-    write_bert(tmp_path)
+    toys.write_bert(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{}")
     refuses("give lower_case=True or False", read_encoder, tmp_path)
     assert not read_encoder(tmp_path, lower_case=False).vocabulary.lower_case
@@ -160,19 +153,22 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
         ({"tokenizer_config": {"strip_accents": False}}, "strip_accents=False"),
         ({"tokenizer_config": {"tokenize_chinese_chars": False}}, "chinese_chars=False"),
         ({"tokenizer_config": {"mask_token": "<mask>"}}, "mask_token='<mask>'"),
-        ({"words": [*WORDS, "more"]}, "has ids up to 10 and the model embeds only 10"),
-        ({"words": [WORDS[1], WORDS[0], *WORDS[2:]]}, r"\[PAD\] stands in line 2"),
-        ({"state": {**random_state(), OUTPUT: np.ones((10, 8), "float32")}}, "one table for both"),
+        ({"words": [*toys.WORDS, "more"]}, "has ids up to 10 and the model embeds only 10"),
+        ({"words": [toys.WORDS[1], toys.WORDS[0], *toys.WORDS[2:]]}, r"\[PAD\] stands in line 2"),
+        (
+            {"state": {**toys.random_state(), OUTPUT: np.ones((10, 8), "float32")}},
+            "one table for both",
+        ),
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(changes, reason, tmp_path):
-    refuses(reason, read_encoder, write_bert(tmp_path, **changes))
+    refuses(reason, read_encoder, toys.write_bert(tmp_path, **changes))
 
 
 def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
-    config = {**CONFIG, "hidden_dropout_prob": 0}
+    config = {**toys.CONFIG, "hidden_dropout_prob": 0}
     del config["num_hidden_layers"], config["type_vocab_size"]
-    write_bert(tmp_path)
+    toys.write_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     refuses(r"no encoder\.layer\.2\.", read_encoder, tmp_path)  # of 12
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
@@ -182,7 +178,7 @@ def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
 
 def test_missing_and_damaged_files_are_one_sentence(tmp_path):
     refuses(r"no config\.json", read_encoder, tmp_path)
-    write_bert(tmp_path)
+    toys.write_bert(tmp_path)
     weights = tmp_path / "model.safetensors"
     for change, reason in (
         (lambda: weights.write_bytes(weights.read_bytes()[:-9]), "cannot be read"),
@@ -196,17 +192,21 @@ def test_missing_and_damaged_files_are_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("package", "file"), [("safetensors", "model.safetensors"), ("torch", "pytorch_model.bin")]
+    ("package", "file", "installed"),
+    [
+        ("safetensors", "model.safetensors", r"'macaron_tf\[interop\]'"),
+        ("torch", "pytorch_model.bin", "torch"),
+    ],
 )
-def test_a_missing_package_is_named(package, file, tmp_path, monkeypatch):
-    write_bert(tmp_path)
+def test_a_missing_package_is_named(package, file, installed, tmp_path, monkeypatch):
+    toys.write_bert(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / file)
     monkeypatch.setitem(sys.modules, package, None)
-    refuses(f"pip install {package}", read_encoder, tmp_path)
+    refuses(f"pip install {installed}", read_encoder, tmp_path)
 
 
 def read_sentence(directory, **changes):
-    write_modules(write_bert(directory), **changes)
+    toys.write_modules(toys.write_bert(directory), **changes)
     return read_sentence_transformer(directory)
 
 
@@ -214,7 +214,7 @@ def test_pooling_normalization_and_length_are_read(tmp_path):
     found = read_sentence(tmp_path, sentence={"max_seq_length": 9})
     assert (found.pooling, found.normalize, found.max_length) == ("mean", True, 9)
     assert found.network.config.num_layers == 2
-    found = read_sentence(tmp_path, kinds=MODULES[:2], sentence={"max_seq_length": 99})
+    found = read_sentence(tmp_path, kinds=toys.MODULES[:2], sentence={"max_seq_length": 99})
     assert (found.normalize, found.max_length) == (False, 12)  # the positions that there are
     assert read_sentence(tmp_path, sentence={}).max_length == 12
 

@@ -10,12 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 import macaron_tf
-from macaron_tf.interop import (
-    copy_keras_hub,
-    import_keras_hub_encoder,
-    read_keras_hub,
-    read_model_garden_bert,
-)
+from macaron_tf import interop
 from macaron_tf.models import (
     EncoderConfig,
     EncoderDecoder,
@@ -124,7 +119,7 @@ def test_a_keras_hub_bert_in_memory_agrees(backbone, activation, name, epsilon):
         head = keras_hub.layers.MaskedLMHead(token_embedding=backbone.token_embedding, **options)
         head.build((None, None, WIDTH))
         shake_head(head, backbone)
-    read = import_keras_hub_encoder(backbone, head)
+    read = interop.import_keras_hub_encoder(backbone, head)
     check_backbone(read, backbone, head)
     if head:
         assert read.network.head_options == {"activation": name, "epsilon": epsilon}
@@ -146,7 +141,7 @@ def test_a_preset_is_read_with_its_masked_language_head(task, backbone, tmp_path
         head = model.masked_lm_head
         shake_head(head, backbone)
     model.save_to_preset(str(tmp_path))
-    read = read_keras_hub(tmp_path)
+    read = interop.read_keras_hub(tmp_path)
     check_backbone(read, backbone, head)
     copy = PretrainingEncoder.from_config(read.network.get_config())
     assert copy.masked_language.get_config() == read.network.masked_language.get_config()
@@ -179,7 +174,7 @@ def test_presets_of_encoders_agree(name, tmp_path):
     else:
         cutter = vars(kinds)[f"{name}Tokenizer"](vocabulary=pieces, lowercase=True)
     cutter.save_to_preset(str(tmp_path))
-    read = read_keras_hub(tmp_path)
+    read = interop.read_keras_hub(tmp_path)
     text = "ab a fgh"
     [ours], theirs = read.vocabulary.encode_lines([text]), np.asarray(cutter(text))
     np.testing.assert_array_equal(ours if read.ids is None else read.ids[ours], theirs)
@@ -200,7 +195,7 @@ def test_a_preset_of_gpt2_agrees(tmp_path):
     numbers = {piece: number for number, piece in enumerate(pieces)}
     cutter = keras_hub.models.GPT2Tokenizer(vocabulary=numbers, merges=["Ġ a", "a b"])
     cutter.save_to_preset(str(tmp_path))
-    read = read_keras_hub(tmp_path)
+    read = interop.read_keras_hub(tmp_path)
     [ours], theirs = read.vocabulary.encode_lines(["ab a fgh"]), np.asarray(cutter("ab a fgh"))
     np.testing.assert_array_equal(read.ids[ours], theirs)
     hidden = backbone({"token_ids": theirs[None], "padding_mask": np.ones_like(theirs[None])})
@@ -213,7 +208,7 @@ def test_a_damaged_preset_is_one_sentence(backbone, tmp_path):
     backbone.save_to_preset(str(tmp_path))
     tokenizer().save_to_preset(str(tmp_path))
     (tmp_path / "model.weights.h5").write_bytes(b"half")
-    refuses("cannot be read", read_keras_hub, tmp_path)
+    refuses("cannot be read", interop.read_keras_hub, tmp_path)
 
 
 def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):
@@ -225,7 +220,7 @@ def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):
         (lambda: config.write_text('{"class_name": "BertBackbone"}'), r"no tokenizer\.json"),
     ):
         change()
-        refuses(reason, read_keras_hub, tmp_path)
+        refuses(reason, interop.read_keras_hub, tmp_path)
 
 
 class KerasHubModel:
@@ -275,7 +270,7 @@ def test_logits_and_greedy_decoding_of_keras_hub_layers_agree(pre_norm):
     theirs = KerasHubModel(pre_norm)
     ours = our_model(norm="pre" if pre_norm else "post")
     norms = theirs.norms if pre_norm else ()
-    copy_keras_hub(ours, theirs.table, theirs.encoder, theirs.decoder, norms)
+    interop.copy_keras_hub(ours, theirs.table, theirs.encoder, theirs.decoder, norms)
 
     source, target = ids(6, 11, vocab_size=VOCAB), ids(6, 9, vocab_size=VOCAB, seed=1)
     source[1, 7:] = 0
@@ -301,16 +296,18 @@ def test_logits_and_greedy_decoding_of_keras_hub_layers_agree(pre_norm):
 )
 def test_weights_that_do_not_fit_are_refused(change, reason):
     theirs = KerasHubModel(pre_norm=True)
-    refuses(reason, copy_keras_hub, our_model(norm="pre"), *change(theirs))
+    refuses(reason, interop.copy_keras_hub, our_model(norm="pre"), *change(theirs))
 
 
 def test_another_scheme_refuses_foreign_weights():
     theirs = KerasHubModel(pre_norm=True)
     parts = theirs.table, theirs.encoder, theirs.decoder, theirs.norms
-    copy_keras_hub(our_model(norm="pre", scheme="tokens, channels"), *parts)
+    interop.copy_keras_hub(our_model(norm="pre", scheme="tokens, channels"), *parts)
     # The same shapes, other steps.
     other = our_model(norm="pre", scheme="tokens/2, channels")
-    refuses("scheme='tokens/2, channels': KerasHub's layers are", copy_keras_hub, other, *parts)
+    refuses(
+        "scheme='tokens/2, channels': KerasHub's layers are", interop.copy_keras_hub, other, *parts
+    )
 
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -393,7 +390,7 @@ def test_a_model_garden_checkpoint_is_read(kind, part, tmp_path):
         "items": theirs.checkpoint_items,
     }
     write(tmp_path, tf.train.Checkpoint(**parts[part]))
-    read = read_model_garden_bert(tmp_path, lower_case=True)
+    read = interop.read_model_garden_bert(tmp_path, lower_case=True)
     expected = call_pretrainer(theirs)
     logits = None if part == "encoder" else expected["mlm_logits"]
     check_bert(read, expected["sequence_output"], expected["pooled_output"], logits)
@@ -417,7 +414,7 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
     head = layers.ClassificationHead(inner_dim=WIDTH, num_classes=2, name="next_sentence")
     theirs = pretrainer(heads=(head,))
     write(tmp_path, tf.train.Checkpoint(**theirs.checkpoint_items))
-    read = read_model_garden_bert(tmp_path, lower_case=True)
+    read = interop.read_model_garden_bert(tmp_path, lower_case=True)
     expected = call_pretrainer(theirs)
     pooled = read.classifier(2).pooler(expected["sequence_output"].numpy())
     check_equal(
@@ -439,12 +436,12 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
 )
 def test_another_model_garden_model_is_refused(config, reason, tmp_path):
     write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network), **config)
-    refuses(reason, read_model_garden_bert, tmp_path, lower_case=True)
+    refuses(reason, interop.read_model_garden_bert, tmp_path, lower_case=True)
 
 
 def test_a_folder_that_is_no_model_garden_bert_is_one_sentence(tmp_path):
     def read(reason):
-        refuses(reason, read_model_garden_bert, tmp_path, lower_case=True)
+        refuses(reason, interop.read_model_garden_bert, tmp_path, lower_case=True)
 
     read(r"has no bert_config\.json")
     write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network))

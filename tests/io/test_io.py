@@ -14,14 +14,8 @@ import pytest
 from macaron_tf.data.sources.readers import source_files
 from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
+from macaron_tf.io import files
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import (
-    cache_directory,
-    content_stamps,
-    only_writer,
-    same_contents,
-    state_stamp,
-)
 from macaron_tf.text.token_rows import TokenizedPairs, TokenRows, load_tokens, save_tokens
 from tests import ram_paths
 from tests.harness import refuses
@@ -107,7 +101,7 @@ def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
         save_tokens(f"{bucket}/tokens", TokenizedPairs(rows, rows, rows.lengths, {}))
     assert load_tokens(f"{bucket}/tokens") is None
     monkeypatch.setenv("MACARON_TF_CACHE", bucket)
-    refuses("MACARON_TF_CACHE is ram://.* local disk", cache_directory)
+    refuses("MACARON_TF_CACHE is ram://.* local disk", files.cache_directory)
 
 
 MEBIBYTE = 1 << 20
@@ -119,20 +113,20 @@ def test_both_ends_are_read(size, disk_or_bucket):
     storage.write_aside(path, text)
     read = text if size < 2 * MEBIBYTE else text[:MEBIBYTE] + text[-MEBIBYTE:]
     digest = hashlib.sha256(read).hexdigest()
-    assert content_stamps([path]) == [(f"file-{size}", size, digest)]
+    assert files.content_stamps([path]) == [(f"file-{size}", size, digest)]
 
 
 def test_names_and_times_do_not_count(tmp_path):
     (tmp_path / "a").write_text("one")
     (tmp_path / "b").write_text("one")
     os.utime(tmp_path / "b", (1, 1))
-    one, same = content_stamps([tmp_path / "a"]), content_stamps([tmp_path / "b"])
-    assert same_contents(one, same)
-    assert state_stamp(tmp_path / "a") != state_stamp(tmp_path / "b")
+    one, same = files.content_stamps([tmp_path / "a"]), files.content_stamps([tmp_path / "b"])
+    assert files.same_contents(one, same)
+    assert files.state_stamp(tmp_path / "a") != files.state_stamp(tmp_path / "b")
     (tmp_path / "b").write_text("two")
-    assert not same_contents(one, content_stamps([tmp_path / "b"]))
-    assert not same_contents(one, one + same)
-    for stamp in (state_stamp, lambda path: content_stamps([path])):
+    assert not files.same_contents(one, files.content_stamps([tmp_path / "b"]))
+    assert not files.same_contents(one, one + same)
+    for stamp in (files.state_stamp, lambda path: files.content_stamps([path])):
         refuses(r"cannot read .*/nope: .*; check the path", stamp, tmp_path / "nope")
 
 
@@ -153,21 +147,21 @@ def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path,
     try:
         assert holder.stdout.readline() == "held\n"
         message = f"another process is training in {folder}: wait for it or choose another folder"
-        with pytest.raises(UserError, match=f"^{message}$"), only_writer(folder, "training"):
+        with pytest.raises(UserError, match=f"^{message}$"), files.only_writer(folder, "training"):
             pass
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
     for _ in range(2):
         with (
-            only_writer(folder, "training"),
+            files.only_writer(folder, "training"),
             pytest.raises(UserError, match="another process is preparing in"),
-            only_writer(folder, "preparing"),
+            files.only_writer(folder, "preparing"),
         ):
             pass
     (tmp_path / "file").write_text("in the way")
     unwritable = pytest.raises(UserError, match="cannot write .*; choose another place")
-    with unwritable, only_writer(tmp_path / "file", "training"):
+    with unwritable, files.only_writer(tmp_path / "file", "training"):
         pass
-    with only_writer(bucket, "training"):  # a bucket has no locks
+    with files.only_writer(bucket, "training"):  # a bucket has no locks
         pass

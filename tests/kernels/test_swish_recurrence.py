@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import tensorflow as tf
 from macaron_tf.kernels import GATES, NAMES, implementation_scope, swish_gate
 from macaron_tf.kernels import swish_recurrence as _swish_recurrence
 from macaron_tf.kernels.choice import chosen
-from tests.harness import normal, numpy_of
+from tests.harness import normal, numpy_of, rejects
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 16, 31, 67]
 
@@ -116,13 +118,20 @@ NATIVE = [(*shape, masked) for shape in ((1, 5), (3, 33), (31, 33), (67, 5)) for
 
 @pytest.mark.parametrize(("implementation", "gate", "step_size"), CASES)
 def test_values_and_gradients_are_those_of_float64(implementation, gate, step_size):
-    for length, width, masked in NATIVE if implementation == "native" else SHAPES:
-        x, vectors, *rest = inputs(length, width, step_size, gate, masked)
-        arguments = (x, vectors, step_size, gate, *rest)
-        actual = with_gradients(run(implementation), "float32", *arguments)
-        expected = with_gradients(by_the_equations, "float64", *arguments)
+    shapes = NATIVE if implementation == "native" else SHAPES
+    given = [inputs(length, width, step_size, gate, masked) for length, width, masked in shapes]
+
+    def every(function, dtype, given):
+        pairs = ((x, vectors, step_size, gate, *rest) for x, vectors, *rest in given)
+        return [with_gradients(function, dtype, *arguments) for arguments in pairs]
+
+    ours = functools.partial(every, run(implementation), "float32")
+    if implementation == "xla":  # one program to compile
+        ours = tf.function(ours, jit_compile=True, autograph=False)
+    exact = every(by_the_equations, "float64", given)
+    for shape, actual, expected in zip(shapes, ours(given), exact, strict=True):
         for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
-            assert relative_error(a, e) < 1e-5, (length, width, masked, place)
+            assert relative_error(a, e) < 1e-5, (shape, place)
 
 
 def plain(length):
@@ -139,10 +148,15 @@ def exact(x, alpha, beta, step_size):
 @pytest.mark.parametrize("implementation", ["auto", *NAMES])
 @pytest.mark.parametrize("step_size", [1, 2, 3, 4])
 def test_it_is_equation_3_at_every_length(implementation, step_size):
-    for length in LENGTHS:
-        x, alpha, beta = plain(length)
-        c = swish_recurrence(x, alpha, beta, step_size, implementation=implementation)
-        expected = exact(x, alpha, beta, step_size)
+    given = [plain(length) for length in LENGTHS]
+
+    def every(alpha, beta, *xs, **options):  # one program for XLA to compile
+        return [_swish_recurrence(x, alpha, beta, step_size, **options) for x in xs]
+
+    xs, [(_, *vectors), *_] = [x for x, *_ in given], given
+    found = as_it_runs(every, *vectors, *xs, implementation=implementation)
+    for c, arrays, length in zip(found, given, LENGTHS, strict=True):
+        expected = exact(*arrays, step_size)
         np.testing.assert_allclose(numpy_of(c), expected, atol=1e-5, err_msg=f"L={length}")
 
 
@@ -203,12 +217,10 @@ def test_the_place_decides_which_one_runs():
 
 def test_bad_arguments_are_named():
     x, alpha, beta = plain(3)
-    with pytest.raises(ValueError, match="step_size=0"):
-        swish_recurrence(x, alpha, beta, 0)
+    rejects("step_size=0", swish_recurrence, x, alpha, beta, 0)
     with pytest.raises(ValueError, match="'fast' must be one of 'auto', 'stock', 'scan'"):
         swish_recurrence(x, alpha, beta, implementation="fast")
-    with pytest.raises(ValueError, match="'relu' must be one of 'gelu'"):
-        swish_gate(x, alpha, beta, alpha, beta, gate="relu")
+    rejects("'relu' must be one of 'gelu'", swish_gate, x, alpha, beta, alpha, beta, gate="relu")
     with (
         pytest.raises(ValueError, match="'fast' must be one of 'auto', 'scan'"),
         implementation_scope("fast"),

@@ -14,7 +14,7 @@ from macaron_tf.layers import (
 from macaron_tf.layers.mixer import Context
 from macaron_tf.layers.relative_attention import RelativeAttention, Segment, aligned
 from macaron_tf.models import EncoderConfig, Stack
-from tests.harness import normal, numpy_of, randomized, softmax, weights_of
+from tests.harness import normal, numpy_of, randomized, rejects, softmax, weights_of
 
 
 def reference(layer, x, memory=None, mask=None):
@@ -40,22 +40,14 @@ def reference(layer, x, memory=None, mask=None):
     return np.concatenate(heads, -1) @ np.asarray(out.kernel) + np.asarray(out.bias)
 
 
-@pytest.mark.parametrize("head_dim", [None, 5])
-def test_self_attention_is_equation_1(head_dim):
-    x, layer = normal(2, 6, 8), MultiHeadAttention(2, head_dim=head_dim)
-    np.testing.assert_allclose(np.asarray(layer(x)), reference(layer, x), atol=1e-5)
-
-
-def test_causal_attention_is_equation_1_under_a_triangle():
-    x, layer = normal(2, 6, 8), MultiHeadAttention(4, causal=True)
-    mask = np.tril(np.ones((6, 6), bool))
-    np.testing.assert_allclose(np.asarray(layer(x)), reference(layer, x, mask=mask), atol=1e-5)
-
-
-def test_cross_attention_is_equation_1():
-    x, memory, layer = normal(2, 6, 8), normal(2, 4, 8, seed=1), MultiHeadAttention(2, cross=True)
-    y = np.asarray(layer(x, memory))
-    np.testing.assert_allclose(y, reference(layer, x, memory), atol=1e-5)
+@pytest.mark.parametrize(
+    "options", [{}, {"head_dim": 5}, {"num_heads": 4, "causal": True}, {"cross": True}]
+)
+def test_attention_is_equation_1(options):
+    x, layer = normal(2, 6, 8), MultiHeadAttention(**{"num_heads": 2, **options})
+    given = [normal(2, 4, 8, seed=1)] if layer.cross else []
+    y, mask = np.asarray(layer(x, *given)), np.tril(np.ones((6, 6), bool)) if layer.causal else None
+    np.testing.assert_allclose(y, reference(layer, x, *given, mask=mask), atol=1e-5)
 
 
 def test_masks_of_every_rank_say_the_same():
@@ -69,8 +61,7 @@ def test_masks_of_every_rank_say_the_same():
     outputs = [np.asarray(layer(x, attention_mask=mask)) for mask in by_rank]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     np.testing.assert_array_equal(outputs[0], outputs[2])
-    with pytest.raises(ValueError, match="rank 2, 3 or 4"):
-        layer(x, attention_mask=keys[0])
+    rejects("rank 2, 3 or 4", layer, x, attention_mask=keys[0])
 
 
 def test_a_row_with_nothing_to_attend_stays_finite():
@@ -364,5 +355,4 @@ def test_u_and_v_are_shared_where_asked():
 def test_a_block_without_such_attention_keeps_no_memory():
     block = TransformerBlock(**SIZES, causal=True)
     block(normal(1, 3, D))
-    with pytest.raises(ValueError, match="positions='transformer_xl'"):
-        block.init_memory(1, 4)
+    rejects("positions='transformer_xl'", block.init_memory, 1, 4)

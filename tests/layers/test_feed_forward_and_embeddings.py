@@ -4,34 +4,44 @@ import keras
 import numpy as np
 import pytest
 
-from macaron_tf.layers import (
-    FeedForward,
-    LearnedPositions,
-    SinusoidalPositions,
-    TiedEmbedding,
-    activation,
-    gelu_tanh,
-)
+from macaron_tf import layers
 from tests.harness import ids, normal, numpy_of
 
 
 def test_feed_forward_is_two_linear_maps_around_relu():
-    x, layer = normal(2, 3, 8), FeedForward(16)
+    x, layer = normal(2, 3, 8), layers.FeedForward(16)
     y = np.asarray(layer(x))
     w1, b1, w2, b2 = map(np.asarray, layer.weights)
     np.testing.assert_allclose(y, np.maximum(x @ w1 + b1, 0) @ w2 + b2, atol=1e-5)
 
 
 def test_gated_feed_forward_multiplies_two_halves_and_has_no_bias():
-    x, layer = normal(2, 3, 8), FeedForward(16, gated=True, use_bias=False)
+    x, layer = normal(2, 3, 8), layers.FeedForward(16, gated=True, use_bias=False)
     y = np.asarray(layer(x))
     inner, outer = map(np.asarray, layer.weights)
     gate, value = np.split(x @ inner, 2, axis=-1)
     np.testing.assert_allclose(y, (np.maximum(gate, 0) * value) @ outer, atol=1e-5)
 
 
+def test_a_quantized_embedding_reads_and_scores_nearly_the_same(tmp_path):
+    tokens, x = ids(2, 3), normal(2, 3, 16)
+    layer = layers.TiedEmbedding(20, 16, name="tokens")
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
+    vectors, logits = numpy_of(model(tokens)), numpy_of(layer.logits(x))
+    model.quantize("int8")
+    assert [(w.name, w.dtype) for w in layer.weights] == [
+        ("table", "int8"),
+        ("table_scale", "float32"),
+    ]
+    for before, after in ((vectors, model(tokens)), (logits, layer.logits(x))):
+        assert 0 < np.abs(numpy_of(after) - before).max() < 0.02 * np.abs(before).max()
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(tokens), model(tokens))
+
+
 def test_embedding_reads_scaled_rows_and_scores_with_the_same_table():
-    tokens, layer = ids(2, 3), TiedEmbedding(20, 16)
+    tokens, layer = ids(2, 3), layers.TiedEmbedding(20, 16)
     layer.build()
     table = np.asarray(layer.table)
     np.testing.assert_allclose(np.asarray(layer(tokens)), 4.0 * table[tokens], rtol=1e-6)
@@ -41,7 +51,7 @@ def test_embedding_reads_scaled_rows_and_scores_with_the_same_table():
 
 
 def test_embedding_starts_at_the_width_of_the_recipe():
-    layer = TiedEmbedding(5_000, 64)
+    layer = layers.TiedEmbedding(5_000, 64)
     layer.build()
     assert abs(np.asarray(layer.table).std() - 64**-0.5) < 2e-3
 
@@ -51,17 +61,19 @@ X = np.linspace(-5, 5, 101, dtype="float32")
 
 def test_gelu_is_exact_and_its_tanh_form_is_not():
     exact = np.array([x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in X])
-    np.testing.assert_allclose(numpy_of(activation("gelu")(X)), exact, atol=1e-6)
-    error = np.abs(numpy_of(activation("gelu_tanh")(X)) - exact).max()
+    np.testing.assert_allclose(numpy_of(layers.activation("gelu")(X)), exact, atol=1e-6)
+    error = np.abs(numpy_of(layers.activation("gelu_tanh")(X)) - exact).max()
     assert 1e-4 < error < 5e-4
     np.testing.assert_allclose(
-        numpy_of(gelu_tanh(X)), numpy_of(keras.ops.gelu(X, approximate=True)), atol=1e-6
+        numpy_of(layers.gelu_tanh(X)), numpy_of(keras.ops.gelu(X, approximate=True)), atol=1e-6
     )
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
 def test_sinusoids_are_section_3_5(layout):
-    encoding = np.asarray(SinusoidalPositions(layout=layout)(np.zeros((1, 50, 8), "float32")))[0]
+    encoding = np.asarray(
+        layers.SinusoidalPositions(layout=layout)(np.zeros((1, 50, 8), "float32"))
+    )[0]
     for p in (0, 1, 7, 49):
         for i in range(4):
             angle = p / 10_000 ** (2 * i / 8)
@@ -70,7 +82,9 @@ def test_sinusoids_are_section_3_5(layout):
             assert encoding[p, cosine] == pytest.approx(math.cos(angle), abs=1e-5)
 
 
-@pytest.mark.parametrize("layer", [SinusoidalPositions(), LearnedPositions(10)], ids=str)
+@pytest.mark.parametrize(
+    "layer", [layers.SinusoidalPositions(), layers.LearnedPositions(10)], ids=str
+)
 def test_positions_may_be_given(layer):
     x = normal(2, 6, 8)
     whole = np.asarray(layer(x))

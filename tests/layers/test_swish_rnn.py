@@ -46,17 +46,6 @@ def test_it_starts_with_the_paper_s_values():
         np.testing.assert_array_equal(bias, np.zeros(bias.shape))
 
 
-def test_block_is_attention_then_the_recurrence():
-    x = normal(2, 7, 8)
-    block = SwishRNNBlock(**OPTIONS, norm="post", rnn_step_size=2)
-    y = numpy_of(block(x))
-    attention, recurrence = block.attention_0, block.feed_forward_1
-    assert isinstance(recurrence.sublayer, SwishRNN) and recurrence.sublayer.step_size == 2
-    h = attention.layer_norm(x + numpy_of(attention.sublayer(x)))
-    h = recurrence.layer_norm(h + recurrence.sublayer(h))
-    np.testing.assert_allclose(y, numpy_of(h), atol=1e-5)
-
-
 @pytest.mark.parametrize(("width", "inner"), [(3072, 2048), (4096, 2752), (384, 256), (768, 512)])
 def test_its_width_is_the_paper_s_two_thirds(width, inner):
     block = SwishRNNBlock(num_heads=1, feed_forward_dim=width)

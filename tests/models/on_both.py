@@ -10,16 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from macaron_tf import models
 from macaron_tf.kernels import swish_gate
-from macaron_tf.models import (
-    Encoder,
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    LanguageModel,
-    SegmentLanguageModel,
-    TwoStreamModel,
-    catalog,
-)
 from tests.harness import ids, normal
 
 V, B, L = 24, 3, 8
@@ -32,7 +24,7 @@ QUERIES = {"token_ids": TOKENS, "order": ORDER, "masked_positions": np.array([[1
 
 
 def config(name, **changes):
-    return catalog.config(name, vocab_size=V, **changes)
+    return models.catalog.config(name, vocab_size=V, **changes)
 
 
 def called(inputs):
@@ -79,19 +71,19 @@ def remembered(model):
 CASES = {
     **{
         f"translator_{block}": (
-            lambda block=block: EncoderDecoder(
-                EncoderDecoderConfig(V, 16, 32, 2, 2, 2, block=block)
+            lambda block=block: models.EncoderDecoder(
+                models.EncoderDecoderConfig(V, 16, 32, 2, 2, 2, block=block)
             ),
             translated,
         )
         for block in ("macaron", "transformer", "swish_rnn")
     },
     **{
-        name: (lambda name=name: Encoder(config(name)), called({"token_ids": PADDED}))
+        name: (lambda name=name: models.Encoder(config(name)), called({"token_ids": PADDED}))
         for name in ("bert_rab_tiny", "swish_rnn_tiny", "albert_tiny", "amlp_tiny")
     },
     **{
-        name: (functools.partial(catalog.build, name), called(inputs))
+        name: (functools.partial(models.catalog.build, name), called(inputs))
         for name, inputs in {
             "t5_tiny": PAIR,
             "bart_tiny": PAIR,
@@ -100,13 +92,13 @@ CASES = {
             "tcn_ptb_characters": ids(2, 9),
         }.items()
     },
-    "gpt2": (lambda: LanguageModel(config("gpt2_tiny", block="swish_rnn")), continued),
+    "gpt2": (lambda: models.LanguageModel(config("gpt2_tiny", block="swish_rnn")), continued),
     "transformer_xl": (
-        lambda: SegmentLanguageModel(config("transformer_xl_tiny", block="swish_rnn"), 5),
+        lambda: models.SegmentLanguageModel(config("transformer_xl_tiny", block="swish_rnn"), 5),
         remembered,
     ),
     "xlnet": (
-        lambda: TwoStreamModel(config("xlnet_tiny"), 5),
+        lambda: models.TwoStreamModel(config("xlnet_tiny"), 5),
         lambda model: {"guessed": model(QUERIES)["masked_language"]},
     ),
 }

@@ -3,17 +3,7 @@
 import keras
 import pytest
 
-from macaron_tf.models import (
-    CausalChooser,
-    EncoderDecoder,
-    LanguageModel,
-    PretrainingEncoder,
-    SegmentLanguageModel,
-    SiameseEncoder,
-    TemporalConfig,
-    TemporalModel,
-    catalog,
-)
+from macaron_tf import models
 from tests.harness import check_model, ids
 from tests.objectives.toy import tiny
 from tests.systems_toy import SYSTEMS
@@ -25,21 +15,28 @@ T5 = {"hidden_dim": 16, "num_heads": 2, "head_dim": 6, "num_encoder_layers": 1, 
 OWN_SOURCE = {"vocab_size": 24, "num_source_layers": 1, "source_vocab_size": 40}
 # Arguments that no system has: a model, not yet built, and its inputs.
 CONTRACTS = [
-    (CausalChooser(tiny(**GPT)), PAIRS),
-    (LanguageModel(tiny(**GPT, output_bias=True, embedding_dim=8)), TOKENS),
-    (PretrainingEncoder(tiny(), head_options={"transform": False, "activation": "relu"}), TOKENS),
-    (SegmentLanguageModel(tiny(**XL), 6, (16, 40)), TOKENS),
-    (SiameseEncoder(tiny(), "max", True, 3, "|u-v|,u*v"), PAIRS),
+    (models.CausalChooser(tiny(**GPT)), PAIRS),
+    (models.LanguageModel(tiny(**GPT, output_bias=True, embedding_dim=8)), TOKENS),
     (
-        TemporalModel(TemporalConfig(20, (6, 8), vocab_size=20, embedding_dim=8, tied=True)),
+        models.PretrainingEncoder(tiny(), head_options={"transform": False, "activation": "relu"}),
+        TOKENS,
+    ),
+    (models.SegmentLanguageModel(tiny(**XL), 6, (16, 40)), TOKENS),
+    (models.SiameseEncoder(tiny(), "max", True, 3, "|u-v|,u*v"), PAIRS),
+    (
+        models.TemporalModel(
+            models.TemporalConfig(20, (6, 8), vocab_size=20, embedding_dim=8, tied=True)
+        ),
         ids(2, 9),
     ),
     (
-        EncoderDecoder(catalog.config("t5_1_1_small", **T5, vocab_size=24, num_decoder_layers=1)),
+        models.EncoderDecoder(
+            models.catalog.config("t5_1_1_small", **T5, vocab_size=24, num_decoder_layers=1)
+        ),
         {"source": ids(3, 7), "target": ids(3, 6)},
     ),
     (
-        EncoderDecoder(catalog.config("bart_tiny", **OWN_SOURCE, logits_bias=True)),
+        models.EncoderDecoder(models.catalog.config("bart_tiny", **OWN_SOURCE, logits_bias=True)),
         {"source": ids(3, 7), "target": ids(3, 6)},
     ),
 ]

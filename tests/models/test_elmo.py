@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit as sigmoid
 
 from macaron_tf.models import Elmo, ElmoConfig, WordTagger, WordTaggerConfig
-from tests.harness import built, normal, numpy_of, weights_of
+from tests.harness import built, normal, numpy_of, rejects, weights_of
 from tests.systems_toy import ELMO, TAGGER, words
 
 
@@ -142,5 +142,4 @@ def test_it_tags_words_whatever_the_padding(elmo):
 
 
 def test_words_must_be_equally_wide():
-    with pytest.raises(ValueError, match="the language model has 8"):
-        WordTaggerConfig(4, ELMO)
+    rejects("the language model has 8", WordTaggerConfig, 4, ELMO)

@@ -1,7 +1,9 @@
 """Schemes as a setting of encoders, language models and translators."""
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from macaron_tf.models import (
     Encoder,
@@ -10,7 +12,7 @@ from macaron_tf.models import (
     EncoderDecoderConfig,
     LanguageModel,
 )
-from macaron_tf.models.encoder_decoder import config_from_encoder
+from macaron_tf.models.config import differing_fields
 from macaron_tf.settings import SettingError
 from tests.harness import built, check_model, ids, numpy_of
 
@@ -64,6 +66,41 @@ def test_a_scheme_is_kept_with_a_model(make, inputs, options, scheme, tmp_path):
     check_model(model, inputs, tmp_path)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES[1:])
+def test_an_export_and_cached_decoding_answer_as_the_model(scheme, tmp_path):
+    for make, inputs, options in SYSTEMS[:1] + [(language_model, TEXT, {}), SYSTEMS[2]]:
+        model = make(scheme=scheme, **options)
+        expected = numpy_of(model(inputs))
+        model.export(tmp_path / model.name, verbose=False)
+        exported = tf.saved_model.load(tmp_path / model.name)
+        np.testing.assert_allclose(exported.serve(inputs), expected, atol=1e-5)
+        if make is encoder:
+            continue
+        tokens = inputs.get("target", inputs["token_ids"] if make is language_model else None)
+        start = [inputs["source"]] if make is translator else [len(tokens)]
+        for room in (None, tokens.shape[1]):
+            context, cache = model.init_decode(*start, 1, room)
+            for index in range(tokens.shape[1]):
+                step = tokens[:, index : index + 1], keras.ops.convert_to_tensor(index)
+                logits, cache = model.decode_step(*step, context, cache)
+                np.testing.assert_allclose(numpy_of(logits)[:, 0], expected[:, index], atol=1e-4)
+
+
+def test_a_scheme_in_other_words_is_the_same():
+    sizes = (24, 16, 32, 2, 2)
+    plain, spelt = (EncoderConfig(*sizes, scheme=one) for one in (None, "tokens, channels step 1"))
+    assert not differing_fields(spelt, plain) and not differing_fields(plain, spelt)
+    half, step = (
+        EncoderConfig(*sizes, scheme=f"tokens, channels{one}") for one in ("/2", " step 1/2")
+    )
+    assert differing_fields(half, step) == {"scheme": "tokens, channels/2"}
+    step = EncoderConfig(*sizes, scheme="tokens, channels step 1/2 width .5")
+    assert not differing_fields(half, step)
+    macaron = EncoderConfig(*sizes, block="macaron")
+    spelt = EncoderConfig(*sizes, scheme=MACARON)
+    assert differing_fields(spelt, macaron) == {"block": "transformer", "scheme": MACARON}
+
+
 def test_layers_share_each_step_of_a_scheme():
     shared, apart = (
         encoder(scheme="2 x (tokens/2, channels/2)", sharing=sharing).stack.blocks
@@ -86,18 +123,3 @@ def test_memory_has_its_place_in_decoders_only():
     assert steps == [0.5, 1.0, 0.5]
     with pytest.raises(SettingError, match="scheme='tokens, memory': an encoder has no memory"):
         encoder(scheme="tokens, memory")
-
-
-def test_a_translator_begins_as_an_encoder_of_its_scheme():
-    source = encoder(scheme="tokens/2, channels, tokens/2", positions="none", num_languages=1)
-    config = config_from_encoder(
-        source.config, EncoderDecoderConfig(9, 8, 8, 2, 1, 1), ("encoder", "decoder")
-    )
-    model = built(EncoderDecoder, config)
-    model.encoder.copy_from(source.stack)
-    model.decoder.copy_from(source.stack)
-    x = np.random.default_rng(0).normal(size=(2, 5, 16)).astype("float32")
-    np.testing.assert_array_equal(numpy_of(model.encoder(x)), numpy_of(source.stack(x)))
-    ours, theirs = model.decoder.blocks[1].attention_2, source.stack.blocks[1].attention_2
-    for one, other in zip(ours.weights, theirs.weights, strict=True):
-        np.testing.assert_array_equal(numpy_of(one), numpy_of(other))

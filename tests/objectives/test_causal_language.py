@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from macaron_tf.models import (
-    CausalChooser,
-    CausalClassifier,
-    LanguageModel,
-    PretrainingEncoder,
-    SegmentLanguageModel,
-)
+from macaron_tf import models
 from macaron_tf.objectives import (
     AuxiliaryLanguageObjective,
     BidirectionalLanguageObjective,
@@ -44,7 +38,7 @@ from tests.systems_toy import words
 
 
 def test_sums_are_those_of_the_next_tokens():
-    network, objective = built(LanguageModel, tiny(causal=True)), CausalLanguageObjective()
+    network, objective = built(models.LanguageModel, tiny(causal=True)), CausalLanguageObjective()
     [batch] = batches(objective, MaskingConfig(), [20, 9, None])
     assert set(batch) == {"token_ids"}
     found = floats(objective(network, batch, training=False))
@@ -72,16 +66,16 @@ def test_sums_are_those_of_the_next_tokens():
 def test_a_network_that_sees_the_answers_is_refused():
     [batch] = batches(CausalLanguageObjective(), MaskingConfig(), [9])
     with pytest.raises(ValueError, match="causal=True"):
-        CausalLanguageObjective()(built(PretrainingEncoder, tiny()), batch, training=True)
+        CausalLanguageObjective()(built(models.PretrainingEncoder, tiny()), batch, training=True)
 
 
 BATCH, SEGMENT = 4, 8
 
 
-def remembering(memory_length) -> SegmentLanguageModel:
+def remembering(memory_length) -> models.SegmentLanguageModel:
     """A network that keeps a memory of the texts of a batch."""
     config = tiny(causal=True, positions="transformer_xl", num_segments=0, num_layers=2)
-    network = built(SegmentLanguageModel, config, memory_length)
+    network = built(models.SegmentLanguageModel, config, memory_length)
     network.keep_memory(BATCH)
     return network
 
@@ -163,10 +157,10 @@ def examples(symmetric, choices):
     rows, other = task_rows(PAIRS), task_rows([pair and pair[::-1] for pair in PAIRS])
     both = np.stack([rows["token_ids"], other["token_ids"]], axis=1)  # (B, 2, L)
     if choices:
-        network, read = built(CausalChooser, CONFIG, 0.0, noise=0.2), both
+        network, read = built(models.CausalChooser, CONFIG, 0.0, noise=0.2), both
         inputs = {"token_ids": both, "label": LABELS % 2}
     else:
-        network = built(CausalClassifier, CONFIG, 3, 0.0, symmetric, noise=0.2)
+        network = built(models.CausalClassifier, CONFIG, 3, 0.0, symmetric, noise=0.2)
         read = both if symmetric else both[:, :1]
         inputs = {**rows, "label": LABELS}
     return network, read, {**inputs, "weight": WEIGHTS}

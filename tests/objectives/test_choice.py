@@ -16,23 +16,13 @@ from macaron_tf.objectives.masking.choice import (
     ngram_lengths,
     span_lengths,
 )
-from tests.objectives.toy import (
-    CLS,
-    SEP,
-    WORD_VOCABULARY,
-    expected_lengths,
-    masked,
-    masked_at,
-    text_rows,
-    word_numbers,
-    words_of,
-)
+from tests.objectives import toy
 
 CONFIG = MaskingConfig(choice="whole_words")
 
 
 def masked_words(ids, seed):
-    return masked(ids, CONFIG, (5, seed), WORD_VOCABULARY)
+    return toy.masked(ids, CONFIG, (5, seed), toy.WORD_VOCABULARY)
 
 
 def test_all_sets_of_tokens_are_equally_likely():
@@ -56,12 +46,12 @@ def test_a_single_token_among_hundreds_is_found_and_a_row_without_any_left():
 
 
 def test_all_pieces_of_a_word_or_none_and_the_budget_on_average():
-    ids = text_rows(200, 128)
+    ids = toy.text_rows(200, 128)
     total = 0
     for seed in range(4):
-        where = masked_at(masked_words(ids, seed))
+        where = toy.masked_at(masked_words(ids, seed))
         for row, chosen in zip(ids, where, strict=True):
-            numbers = word_numbers(row)
+            numbers = toy.word_numbers(row)
             assert not chosen[numbers < 0].any()
             for number in set(numbers[chosen]):
                 assert chosen[numbers == number].all()
@@ -71,13 +61,13 @@ def test_all_pieces_of_a_word_or_none_and_the_budget_on_average():
 
 
 def test_words_of_each_size_have_their_share():
-    ids = text_rows(400, 256, seed=1)
-    where = masked_at(masked_words(ids, 0))
+    ids = toy.text_rows(400, 256, seed=1)
+    where = toy.masked_at(masked_words(ids, 0))
     shares = []
     for size in (1, 2, 3):
         hits = draws = 0
         for row, chosen in zip(ids, where, strict=True):
-            numbers = word_numbers(row)
+            numbers = toy.word_numbers(row)
             for number in np.unique(numbers[numbers >= 0]):
                 of_word = numbers == number
                 if of_word.sum() == size:
@@ -103,8 +93,10 @@ def test_rounds_choose_what_one_word_after_the_other_does(seed):
 
 
 def test_a_row_without_a_word_that_fits_is_left_alone():
-    ids = np.array([[CLS, *words_of([5]), SEP], [CLS, *words_of([4, 1]), SEP]], "int32")
-    where = masked_at(masked_words(ids, 0))
+    ids = np.array(
+        [[toy.CLS, *toy.words_of([5]), toy.SEP], [toy.CLS, *toy.words_of([4, 1]), toy.SEP]], "int32"
+    )
+    where = toy.masked_at(masked_words(ids, 0))
     assert where.tolist() == [[False] * 7, [False] * 5 + [True, False]]
 
 
@@ -125,8 +117,8 @@ def test_a_row_may_begin_within_a_word():
 
 
 def test_pieces_of_a_masked_word_draw_their_own_fates():
-    ids = np.array([[CLS, *words_of([4] * 30), SEP]] * 50, "int32")
-    where = masked_at(masked_words(ids, 0))
+    ids = np.array([[toy.CLS, *toy.words_of([4] * 30), toy.SEP]] * 50, "int32")
+    where = toy.masked_at(masked_words(ids, 0))
     assert where.sum() == 50 * 16  # 4 words, for 18 of 120 pieces
     hidden = (masked_words(ids, 0)["token_ids"] == 4)[where].reshape(-1, 4)
     # All 4 pieces share a fate of their word's once in 2.4 words if they draw apart.
@@ -173,7 +165,7 @@ def test_lengths_follow_their_law_on_100_000_draws(single, choice):
     sizes = np.stack([np.bincount(row, minlength=100)[1:] for row in runs])
     histogram = np.bincount(sizes[sizes > 0], minlength=len(LAWS[choice][0]) + 1)[1:]
     assert histogram.sum() > 100_000
-    expected = len(runs) * expected_lengths([0.0, *LAWS[choice][0]], BUDGET)[1:]
+    expected = len(runs) * toy.expected_lengths([0.0, *LAWS[choice][0]], BUDGET)[1:]
     # The budget makes the counts vary a little less than those of independent draws.
     statistic = ((histogram - expected) ** 2 / expected).sum()
     assert scipy.stats.chi2(len(expected) - 1).sf(statistic) > 1e-4
@@ -201,14 +193,14 @@ def test_the_tokens_around_spans_are_there_to_be_seen(single):
 @pytest.mark.parametrize("choice", LAWS)
 @pytest.mark.parametrize("rate", [0.15, 0.5])
 def test_runs_are_of_whole_words_and_cross_nothing_special(choice, rate):
-    ids = text_rows(300, 128)
+    ids = toy.text_rows(300, 128)
     ids[:100, 40] = ids[100:200, 41] = 3  # [SEP] between two segments
     config = MaskingConfig(rate=rate, choice=choice)
-    batch = masked(ids, config, (5, 0), WORD_VOCABULARY)
+    batch = toy.masked(ids, config, (5, 0), toy.WORD_VOCABULARY)
     ordinary = ids >= 5
     assert (batch["masked_labels"][batch["masked_weights"] > 0] >= 5).all()
     counts = config.counts(128)[ordinary.sum(axis=1)]
-    words = np.stack([word_numbers(row) for row in ids])
+    words = np.stack([toy.word_numbers(row) for row in ids])
     starts = np.diff(words, prepend=-1, axis=1) != 0
     runs = runs_of(choice, ordinary, starts, counts)
     assert not runs[~ordinary].any()

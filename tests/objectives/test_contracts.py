@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from macaron_tf import objectives
 from macaron_tf.models import GeneratorDiscriminator, PretrainingEncoder, generator_config
-from macaron_tf.objectives import (
-    DenoisingObjective,
-    MaskedLanguageObjective,
-    MaskingConfig,
-    PermutationObjective,
-    ReplacedTokenObjective,
-    SpanCorruptionObjective,
-)
 from macaron_tf.training.fit_model import FitModel
 from tests.harness import built
 from tests.objectives.toy import CHOICES, VOCABULARY, floats, full_rows, loss_and_gradients, tiny
@@ -115,7 +108,13 @@ NARROW = generator_config(tiny(), 0.5)
     ("name", "kind", "options", "metric"),
     [
         ("span_bert", PretrainingEncoder, {"span_boundary": True}, "span_boundary_loss"),
-        ("electra", GeneratorDiscriminator, {"generator_config": NARROW}, "replaced_loss"),
+        pytest.param(
+            "electra",
+            GeneratorDiscriminator,
+            {"generator_config": NARROW},
+            "replaced_loss",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_mixed_precision_learns_compiled_in_one_trace(name, kind, options, metric):
@@ -129,11 +128,14 @@ def test_mixed_precision_learns_compiled_in_one_trace(name, kind, options, metri
 
 
 PREPARED = {
-    **{name: (MaskedLanguageObjective(), MaskingConfig(choice=name)) for name in CHOICES},
-    "replaced": (ReplacedTokenObjective(), ELECTRA),
-    "permutation": (PermutationObjective(), MaskingConfig()),
-    "span_corruption": (SpanCorruptionObjective(), MaskingConfig()),
-    "denoising": (DenoisingObjective(), MaskingConfig()),
+    **{
+        name: (objectives.MaskedLanguageObjective(), objectives.MaskingConfig(choice=name))
+        for name in CHOICES
+    },
+    "replaced": (objectives.ReplacedTokenObjective(), ELECTRA),
+    "permutation": (objectives.PermutationObjective(), objectives.MaskingConfig()),
+    "span_corruption": (objectives.SpanCorruptionObjective(), objectives.MaskingConfig()),
+    "denoising": (objectives.DenoisingObjective(), objectives.MaskingConfig()),
 }
 
 

@@ -10,37 +10,15 @@ import scipy.stats
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
-from macaron_tf.objectives import MaskingConfig
-from macaron_tf.objectives.corruption import (
-    SENTINELS,
-    SpanCorruptionConfig,
-    SpanCorruptionObjective,
-    hidden_spans,
-)
-from macaron_tf.objectives.denoising import (
-    DenoisingConfig,
-    DenoisingObjective,
-    draw_spans,
-    infill,
-    rotate,
-    shuffle_sentences,
-)
-from tests.objectives.toy import (
-    MASK,
-    STOP,
-    VOCABULARY,
-    WORD_VOCABULARY,
-    ToyVocabulary,
-    expected_lengths,
-    rows_of,
-    text_rows,
-    texts,
-)
+from macaron_tf.objectives import MaskingConfig, corruption, denoising
+from macaron_tf.objectives.corruption import SENTINELS
+from tests.harness import refuses
+from tests.objectives import toy
 
-EOS, FIRST = 3, VOCABULARY.size
+EOS, FIRST = 3, toy.VOCABULARY.size
 
 
-def pair_of(objective, rows, vocabulary=VOCABULARY):
+def pair_of(objective, rows, vocabulary=toy.VOCABULARY):
     """Source and target of rows `[CLS] text [SEP]`, `(B, L)`."""
     dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
     [batch] = objective.dataset(dataset, MaskingConfig(), vocabulary, seed=1)
@@ -64,7 +42,7 @@ def joined(source, target) -> list[int]:
 
 
 def test_lengths_are_those_of_the_paper():
-    config = SpanCorruptionConfig()
+    config = corruption.SpanCorruptionConfig()
     assert config.text_length(512) == 568
     assert config.lengths(568) == (512, 114)
     assert config.counts(568) == (85, 28)
@@ -72,17 +50,17 @@ def test_lengths_are_those_of_the_paper():
 
 
 def test_full_rows_fit_exactly_and_nothing_is_lost():
-    text = texts([568, 568], 568, first=10)
-    source, target = pair_of(SpanCorruptionObjective(), rows_of(text))
+    text = toy.texts([568, 568], 568, first=10)
+    source, target = pair_of(corruption.SpanCorruptionObjective(), toy.rows_of(text))
     assert source.shape == (2, 512) and target.shape == (2, 114)
     assert (source[:, -1] == EOS).all() and (target[:, -1] == EOS).all()
     assert (source[0] != source[1]).any()  # each row by itself
-    small = texts([60, 23, 2, 1, 0], 60, first=5)
+    small = toy.texts([60, 23, 2, 1, 0], 60, first=5)
     small[small != 0] = 5 + small[small != 0] % 50
-    sources, targets = pair_of(SpanCorruptionObjective(), rows_of(small))
+    sources, targets = pair_of(corruption.SpanCorruptionObjective(), toy.rows_of(small))
     for source, target, text, length in zip(sources, targets, small, [60, 23, 2], strict=False):
         assert joined(source, target) == text[:length].tolist()
-        hidden, spans = SpanCorruptionConfig().counts(length)
+        hidden, spans = corruption.SpanCorruptionConfig().counts(length)
         assert (source != 0).sum() == length - hidden + spans + 1
         assert (target != 0).sum() == hidden + spans + 1
         for ids in (target, source):
@@ -92,10 +70,10 @@ def test_full_rows_fit_exactly_and_nothing_is_lost():
 
 def test_every_partition_is_as_likely_on_100_000_draws():
     """4 hidden and 8 seen tokens in 3 spans: 3 x 21 ways, each of them 1 in 63."""
-    config = SpanCorruptionConfig(rate=1 / 3, mean_span=4 / 3)
+    config = corruption.SpanCorruptionConfig(rate=1 / 3, mean_span=4 / 3)
     assert config.counts(12) == (4, 3)
-    text = tf.constant(texts([12] * 100_000, 12))
-    hidden = hidden_spans(text, tf.constant([3, 4]), config).numpy()
+    text = tf.constant(toy.texts([12] * 100_000, 12))
+    hidden = corruption.hidden_spans(text, tf.constant([3, 4]), config).numpy()
     assert not hidden[:, 0].any() and hidden[:, -1].all()  # a span that is seen first
 
     def cuts(items):
@@ -113,30 +91,25 @@ def test_every_partition_is_as_likely_on_100_000_draws():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(
-        UserError, match=r"corruption\.rate=1.0 must be a number above 0 and below 1"
-    ):
-        SpanCorruptionConfig(rate=1.0)
-    with pytest.raises(UserError, match="mean_span=.* must be a number of at least 1"):
-        SpanCorruptionConfig(mean_span=0.5)
-    long = SpanCorruptionObjective(config=SpanCorruptionConfig(mean_span=1))
-    with pytest.raises(UserError, match=f"there are {SENTINELS} sentinels"):
-        long.corruption(VOCABULARY, 1000)
-    other = ToyVocabulary(cls_id=101)
-    rows = tf.data.Dataset.from_tensors({"token_ids": rows_of(texts([3], 3))})
+    long = corruption.SpanCorruptionObjective(config=corruption.SpanCorruptionConfig(mean_span=1))
+    refuses(f"there are {SENTINELS} sentinels", long.corruption, toy.VOCABULARY, 1000)
+    other = toy.ToyVocabulary(cls_id=101)
+    rows = tf.data.Dataset.from_tensors({"token_ids": toy.rows_of(toy.texts([3], 3))})
     with pytest.raises(UserError, match="at ids 101 and 3, an encoder-decoder needs 2 and 3"):
-        SpanCorruptionObjective().dataset(rows, MaskingConfig(), other, 0)
+        corruption.SpanCorruptionObjective().dataset(rows, MaskingConfig(), other, 0)
 
 
 def test_lengths_follow_poissons_law_until_the_budget_is_spent():
     budget = 77  # of 256 words
-    lengths, drawn = draw_spans(tf.fill([4_400], budget), tf.constant([1, 2]), 3.0, budget)
+    lengths, drawn = denoising.draw_spans(
+        tf.fill([4_400], budget), tf.constant([1, 2]), 3.0, budget
+    )
     lengths, drawn = lengths.numpy(), drawn.numpy()
     assert (lengths.sum(axis=1) == budget).all() and not lengths[~drawn].any()
     law = scipy.stats.poisson(3).pmf(np.arange(20))
     first = np.bincount(lengths[:, 0], minlength=20)[:12]
     assert scipy.stats.chisquare(first, first.sum() * law[:12] / law[:12].sum()).pvalue > 1e-4
-    expected = (len(lengths) * expected_lengths(law, budget))[:12]
+    expected = (len(lengths) * toy.expected_lengths(law, budget))[:12]
     found = np.bincount(lengths[drawn], minlength=20)[:12]
     assert found.sum() > 100_000
     statistic = ((found - expected) ** 2 / expected).sum()
@@ -145,14 +118,16 @@ def test_lengths_follow_poissons_law_until_the_budget_is_spent():
 
 def test_every_order_of_spans_and_words_is_as_likely():
     """7 words, 3 of them hidden in spans of 1 and 2: 10 pairs of slots apart, two orders."""
-    text = texts([7] * 100_000, 8)
+    text = toy.texts([7] * 100_000, 8)
     starts = tf.ones(text.shape, tf.bool)
-    out = infill(tf.constant(text), starts, tf.constant([5, 6]), 3 / 7, 3.0, MASK).numpy()
+    out = denoising.infill(
+        tf.constant(text), starts, tf.constant([5, 6]), 3 / 7, 3.0, toy.MASK
+    ).numpy()
     found = collections.Counter()
     for row in out:
-        slots = np.flatnonzero(row == MASK)
+        slots = np.flatnonzero(row == toy.MASK)
         if len(slots) == 2 and slots[1] > slots[0] + 1:
-            kept = [9, *row[row > MASK], 17]  # words 10 to 16, and one to either side
+            kept = [9, *row[row > toy.MASK], 17]  # words 10 to 16, and one to either side
             gaps = [b - a - 1 for a, b in itertools.pairwise(kept) if b - a > 1]
             if sorted(gaps) == [1, 2]:
                 found[(*slots, *gaps)] += 1
@@ -162,17 +137,17 @@ def test_every_order_of_spans_and_words_is_as_likely():
 
 def words_in(ids) -> list[tuple]:
     """The words among the ids of a text, masks left out; pieces below 45 begin one."""
-    starts = np.flatnonzero((ids < 45) | (np.r_[MASK, ids[:-1]] == MASK))
+    starts = np.flatnonzero((ids < 45) | (np.r_[toy.MASK, ids[:-1]] == toy.MASK))
     words = [tuple(word) for word in np.split(ids, starts[1:])]
-    return [word for word in words if word != (MASK,)]
+    return [word for word in words if word != (toy.MASK,)]
 
 
 def test_spans_are_of_whole_words_behind_one_mask_each():
-    rows = text_rows(200, 66)
+    rows = toy.text_rows(200, 66)
     rows[0, 5:] = 0
     rows[0, 4] = 3
-    objective = DenoisingObjective(config=DenoisingConfig(shuffling=0))
-    sources, targets = pair_of(objective, rows, WORD_VOCABULARY)
+    objective = denoising.DenoisingObjective(config=denoising.DenoisingConfig(shuffling=0))
+    sources, targets = pair_of(objective, rows, toy.WORD_VOCABULARY)
     assert sources.shape == targets.shape == (200, 65)
     hidden_words = masks = 0
     for row, source, target in zip(rows, sources, targets, strict=True):
@@ -183,16 +158,20 @@ def test_spans_are_of_whole_words_behind_one_mask_each():
         assert len(words) - len(kept) == math.ceil(0.3 * len(words))
         rest = iter(words)
         assert all(word in rest for word in kept)  # whole words, in their order
-        masks += (source == MASK).sum()
+        masks += (source == toy.MASK).sum()
         hidden_words += len(words) - len(kept)
     assert 2.3 < hidden_words / masks < 3.1  # cut off at the budget, of about 14 words
 
 
 def test_every_order_of_sentences_is_as_likely():
-    text = np.array([[10, 11, STOP, 12, STOP, STOP, 13, 14, 15, STOP, 16, 0, 0]], "int32")
-    sentences = [(10, 11, STOP), (12, STOP, STOP), (13, 14, 15, STOP), (16,)]
+    text = np.array(
+        [[10, 11, toy.STOP, 12, toy.STOP, toy.STOP, 13, 14, 15, toy.STOP, 16, 0, 0]], "int32"
+    )
+    sentences = [(10, 11, toy.STOP), (12, toy.STOP, toy.STOP), (13, 14, 15, toy.STOP), (16,)]
     many = np.repeat(text, 100_000, axis=0)
-    out = shuffle_sentences(tf.constant(many), tf.constant(many == STOP), tf.constant([1, 1]))
+    out = denoising.shuffle_sentences(
+        tf.constant(many), tf.constant(many == toy.STOP), tf.constant([1, 1])
+    )
     found = collections.Counter(map(bytes, out.numpy()))
     orders = {
         np.array([*itertools.chain(*order), 0, 0], "int32").tobytes()
@@ -203,8 +182,8 @@ def test_every_order_of_sentences_is_as_likely():
 
 
 def test_rotation_begins_at_every_token_as_often():
-    text = texts([5] * 50_000 + [0], 7)
-    out = rotate(tf.constant(text), tf.constant([2, 1])).numpy()
+    text = toy.texts([5] * 50_000 + [0], 7)
+    out = denoising.rotate(tf.constant(text), tf.constant([2, 1])).numpy()
     assert not out[-1].any() and not out[:, 5:].any()
     first = out[:-1, 0]
     np.testing.assert_array_equal(
@@ -214,7 +193,7 @@ def test_rotation_begins_at_every_token_as_often():
 
 
 ALONE = {
-    "masking": lambda text, source: (source == MASK).sum() == math.ceil(0.3 * len(text)),
+    "masking": lambda text, source: (source == toy.MASK).sum() == math.ceil(0.3 * len(text)),
     "deletion": lambda text, source: (
         len(source) == len(text) - math.ceil(0.3 * len(text)) and set(source) <= set(text)
     ),
@@ -222,21 +201,21 @@ ALONE = {
         np.array_equal(np.roll(text, by), source) for by in range(len(text))
     ),
     "shuffling": lambda text, source: sorted(source) == sorted(text),
-    "infilling": lambda text, source: (source == MASK).any(),
+    "infilling": lambda text, source: (source == toy.MASK).any(),
 }
 
 
 @pytest.mark.parametrize("noise", [*ALONE, "all"])
 def test_noises_alone_and_together(noise):
-    text = texts([40, 21, 0], 40)
-    text[0, [8, 20, 33]] = text[1, [7, 15]] = STOP
+    text = toy.texts([40, 21, 0], 40)
+    text[0, [8, 20, 33]] = text[1, [7, 15]] = toy.STOP
     share = {"masking": 0.3, "deletion": 0.3, "infilling": 0.3}
     if noise == "all":
         shares = {"rotation": 1.0, "shuffling": 1.0, **share}
     else:
         shares = {noise: share.get(noise, 1.0)}
-    config = DenoisingConfig(**{**dict.fromkeys(ALONE, 0.0), **shares})
-    source, target = pair_of(DenoisingObjective(config=config), rows_of(text))
+    config = denoising.DenoisingConfig(**{**dict.fromkeys(ALONE, 0.0), **shares})
+    source, target = pair_of(denoising.DenoisingObjective(config=config), toy.rows_of(text))
     np.testing.assert_array_equal(target[:, :-1][text != 0], text[text != 0])
     assert (target[[0, 1], [40, 21]] == EOS).all()
     assert not source[2].any() and not target[2].any()
@@ -246,12 +225,9 @@ def test_noises_alone_and_together(noise):
         if noise != "all":
             assert ALONE[noise](text[row][text[row] != 0], found[:-1])
     assert (source[:, :-1] != text).any()
-    same, _ = pair_of(DenoisingObjective(config=config), rows_of(text))
+    same, _ = pair_of(denoising.DenoisingObjective(config=config), toy.rows_of(text))
     np.testing.assert_array_equal(source, same)
 
 
 def test_bad_shares_are_named():
-    with pytest.raises(UserError, match="rotation=2 must be a number of at least 0 and at most 1"):
-        DenoisingConfig(rotation=2)
-    with pytest.raises(UserError, match="or there is no noise"):
-        DenoisingConfig(infilling=0, shuffling=0)
+    refuses("or there is no noise", denoising.DenoisingConfig, infilling=0, shuffling=0)

@@ -5,12 +5,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from macaron_tf.models import (
-    GeneratorDiscriminator,
-    PretrainingEncoder,
-    TwoStreamModel,
-    generator_config,
-)
+from macaron_tf import models
 from macaron_tf.objectives import (
     MaskedLanguageObjective,
     MaskingConfig,
@@ -22,17 +17,7 @@ from macaron_tf.objectives.permutation import permute_tokens
 from macaron_tf.objectives.replaced_tokens import sample
 from macaron_tf.training.updates import metrics_from_sums
 from tests.harness import built, normal, numpy_of
-from tests.objectives.toy import (
-    SPECIAL,
-    VOCABULARY,
-    V,
-    batches,
-    floats,
-    full_rows,
-    nll_of,
-    ragged_rows,
-    tiny,
-)
+from tests.objectives import toy
 
 D = 16
 
@@ -42,7 +27,7 @@ class ToyNetwork:
 
     def __init__(self, rows, length):
         self.hidden = tf.Variable(normal(rows, length, D))
-        self.table = tf.constant(normal(D, V, seed=1))
+        self.table = tf.constant(normal(D, toy.V, seed=1))
         self.pair = tf.constant(normal(D, 2, seed=2))
         self.projected = None
 
@@ -63,7 +48,7 @@ def batch_of(lengths):
     labels = np.arange(len(lengths), dtype="int32") % 2
     segments = np.zeros((len(lengths), 24), "int32")
     pairs = {"pair_label": labels, "segment_ids": segments}
-    [batch] = batches(MaskedLanguageObjective(), MaskingConfig(rate=0.3), lengths, **pairs)
+    [batch] = toy.batches(MaskedLanguageObjective(), MaskingConfig(rate=0.3), lengths, **pairs)
     return batch
 
 
@@ -74,10 +59,10 @@ def expected_sums(batch, network):
     rows, places = np.nonzero(batch["masked_weights"])
     labels, weight = batch["masked_labels"][rows, places], len(rows)
     masked = network.masked_logits(hidden[rows, batch["masked_positions"][rows, places]])
-    nll, correct = nll_of(masked, labels).sum(), (np.argmax(masked, axis=-1) == labels).sum()
+    nll, correct = toy.nll_of(masked, labels).sum(), (np.argmax(masked, axis=-1) == labels).sum()
     real = (batch["token_ids"] != 0).any(axis=1)
     logits = np.asarray(network.pair_logits(hidden))
-    pair_nll = nll_of(logits, batch["pair_label"])[real].sum()
+    pair_nll = toy.nll_of(logits, batch["pair_label"])[real].sum()
     return {
         "loss_sum": nll + weight / real.sum() * pair_nll,
         "weight": weight,
@@ -93,7 +78,7 @@ def expected_sums(batch, network):
 
 def test_sums_are_those_of_numpy():
     batch, network = batch_of([20, 9, 1, None, 15]), ToyNetwork(5, 24)
-    sums = floats(MaskedLanguageObjective(sentence_pair=True)(network, batch, training=False))
+    sums = toy.floats(MaskedLanguageObjective(sentence_pair=True)(network, batch, training=False))
     expected = expected_sums(batch, network)
     assert sums == pytest.approx(expected, rel=1e-5)
     metrics = metrics_from_sums(sums)
@@ -151,10 +136,10 @@ SPANS = MaskingConfig(rate=0.3, choice="spans", fate="span", round_up=True)
 
 
 def test_sums_of_span_boundaries_are_those_of_the_formula():
-    network = built(PretrainingEncoder, tiny(), span_boundary=True)
+    network = built(models.PretrainingEncoder, toy.tiny(), span_boundary=True)
     objective = SpanBoundaryObjective()
-    [batch] = batches(objective, SPANS, [20, 9, 1, None, 15])
-    found = floats(objective(network, batch, training=False))
+    [batch] = toy.batches(objective, SPANS, [20, 9, 1, None, 15])
+    found = toy.floats(objective(network, batch, training=False))
 
     hidden = numpy_of(network.encoder({"token_ids": batch["token_ids"]}))
     hidden_ids = {name: tensor.numpy() for name, tensor in batch.items()}
@@ -172,8 +157,8 @@ def test_sums_of_span_boundaries_are_those_of_the_formula():
             logits = numpy_of(network.masked_logits(at))
             around = [hidden[row, first - 1][None], hidden[row, last + 1][None]]
             second = numpy_of(network.span_boundary_logits(*around, [position - first]))
-            nll += nll_of(logits, labels[place : place + 1])[0]
-            boundary += nll_of(second, labels[place : place + 1])[0]
+            nll += toy.nll_of(logits, labels[place : place + 1])[0]
+            boundary += toy.nll_of(second, labels[place : place + 1])[0]
             correct += logits.argmax() == labels[place]
             again += second.argmax() == labels[place]
             weight += 1
@@ -192,9 +177,9 @@ def test_sums_of_span_boundaries_are_those_of_the_formula():
 
 
 def test_masks_that_are_no_spans_are_refused():
-    [batch] = batches(SpanBoundaryObjective(), MaskingConfig(), [9])
+    [batch] = toy.batches(SpanBoundaryObjective(), MaskingConfig(), [9])
     with pytest.raises(ValueError, match='needs masks of choice="spans"'):
-        SpanBoundaryObjective()(built(PretrainingEncoder, tiny()), batch, training=False)
+        SpanBoundaryObjective()(built(models.PretrainingEncoder, toy.tiny()), batch, training=False)
 
 
 ELECTRA = MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
@@ -202,7 +187,9 @@ ELECTRA = MaskingConfig(rate=0.3, mask=1.0, random=0.0, round_up=True)
 
 @pytest.fixture(scope="module")
 def network():
-    return built(GeneratorDiscriminator, tiny(), generator_config(tiny(), 0.5))
+    return built(
+        models.GeneratorDiscriminator, toy.tiny(), models.generator_config(toy.tiny(), 0.5)
+    )
 
 
 def sampled(logits, draw):
@@ -213,8 +200,8 @@ def sampled(logits, draw):
 
 def test_sums_of_replaced_tokens_are_those_of_the_formula(network):
     objective = ReplacedTokenObjective()
-    [batch] = batches(objective, ELECTRA, [20, 9, 1, None, 15])
-    found = floats(objective(network, batch, training=False))
+    [batch] = toy.batches(objective, ELECTRA, [20, 9, 1, None, 15])
+    found = toy.floats(objective(network, batch, training=False))
 
     data = {name: tensor.numpy() for name, tensor in batch.items()}
     assert ((data["sampling_draws"] >= 0) & (data["sampling_draws"] < 1)).all()
@@ -224,7 +211,7 @@ def test_sums_of_replaced_tokens_are_those_of_the_formula(network):
     for row, place in zip(*np.nonzero(data["masked_weights"]), strict=True):
         position, label = data["masked_positions"][row, place], data["masked_labels"][row, place]
         logits = numpy_of(network.generator.masked_logits(hidden[row, position][None]))[0]
-        nll += nll_of(logits, np.array(label))
+        nll += toy.nll_of(logits, np.array(label))
         correct += logits.argmax() == label
         weight += 1
         original[row, position] = label
@@ -256,7 +243,7 @@ def test_sums_of_replaced_tokens_are_those_of_the_formula(network):
 
 
 def test_samples_follow_the_softmax_on_100_000_draws():
-    logits = normal(1, 24)[:, : V // 2] * 1.5
+    logits = normal(1, 24)[:, : toy.V // 2] * 1.5
     uniform = np.random.default_rng(0).random(100_000, dtype="float32")
     drawn = sample(tf.repeat(tf.constant(logits), 100_000, axis=0), tf.constant(uniform)).numpy()
     p = np.exp(np.float64(logits[0, 1:]))
@@ -275,12 +262,12 @@ def test_the_extreme_draws_are_tokens_that_can_be():
 
 def test_a_sample_that_is_the_original_counts_as_real(network):
     objective = ReplacedTokenObjective()
-    [batch] = batches(objective, ELECTRA, [20, 9])
+    [batch] = toy.batches(objective, ELECTRA, [20, 9])
     kept = network.generator.masked_language.bias.numpy()
     label = batch["masked_labels"].numpy()[0, 0]
     # A generator that says nothing but this token.
-    network.generator.masked_language.bias.assign(np.where(np.arange(V) == label, 1e4, 0.0))
-    sums = floats(objective(network, batch, training=True))
+    network.generator.masked_language.bias.assign(np.where(np.arange(toy.V) == label, 1e4, 0.0))
+    sums = toy.floats(objective(network, batch, training=True))
     network.generator.masked_language.bias.assign(kept)
     labels = batch["masked_labels"].numpy()[batch["masked_weights"].numpy() > 0]
     assert sums["replaced_rate_sum"] == (labels != label).sum() < len(labels) == sums["weight"]
@@ -305,7 +292,7 @@ def gradients_of(network, batch, weights):
 
 def test_no_gradient_flows_through_the_samples(network):
     """The discriminator's loss reaches the generator's own weights not at all."""
-    [batch] = batches(ReplacedTokenObjective(), ELECTRA, [20, 9])
+    [batch] = toy.batches(ReplacedTokenObjective(), ELECTRA, [20, 9])
     shared = {weight.path for weight in network.encoder.embeddings.weights}
     own = {weight.path for weight in network.generator.weights} - shared
     of_discriminator = gradients_of(network, batch, (0.0, 1.0))
@@ -319,18 +306,20 @@ def test_no_gradient_flows_through_the_samples(network):
 
 
 def permuted(ids, partial=6.0, seed=(0, 0)):
-    batch = permute_tokens({"token_ids": tf.constant(ids)}, tf.constant(seed), partial, VOCABULARY)
+    batch = permute_tokens(
+        {"token_ids": tf.constant(ids)}, tf.constant(seed), partial, toy.VOCABULARY
+    )
     return {name: tensor.numpy() for name, tensor in batch.items()}
 
 
 def test_what_is_guessed_and_in_which_order():
-    ids = ragged_rows([20, 5, 0, 17], 32)
+    ids = toy.ragged_rows([20, 5, 0, 17], 32)
     found = permuted(ids)
     for row, count in enumerate([20, 5, 0, 17]):
         order = found["order"][row]
         columns = np.flatnonzero(order >= 0)
         assert len(columns) == (max(1, round(count / 6)) if count else 0)
-        assert not np.isin(ids[row, columns], SPECIAL).any()
+        assert not np.isin(ids[row, columns], toy.SPECIAL).any()
         assert sorted(order[columns]) == list(range(len(columns)))
         assert (order[order < 0] == -1).all()
         used = found["masked_weights"][row] > 0
@@ -343,7 +332,7 @@ def test_what_is_guessed_and_in_which_order():
 @pytest.mark.parametrize("partial", [6.0, 7.0])
 def test_laws_on_100_000_draws(partial):
     rows, length = 1600, 64
-    ids = full_rows(rows, length)
+    ids = toy.full_rows(rows, length)
     found = permuted(ids, partial)
     guessed = found["order"] >= 0
     count = round((length - 2) / partial)
@@ -366,16 +355,16 @@ def test_laws_on_100_000_draws(partial):
 
 
 def test_sums_are_those_of_the_guessed_tokens():
-    config = tiny(positions="transformer_xl", embedding_norm=False, num_layers=2)
-    network, objective = built(TwoStreamModel, config, 6), PermutationObjective()
+    config = toy.tiny(positions="transformer_xl", embedding_norm=False, num_layers=2)
+    network, objective = built(models.TwoStreamModel, config, 6), PermutationObjective()
     network.keep_memory(4)
-    ids = full_rows(4, 24)
+    ids = toy.full_rows(4, 24)
     features = {"token_ids": ids, "previous_ids": ids, "starts": np.zeros(4, bool)}
     rows = tf.data.Dataset.from_tensors(features)
-    [batch] = objective.dataset(rows, MaskingConfig(), VOCABULARY, seed=0)
-    found = floats(objective(network, batch, training=False))
+    [batch] = objective.dataset(rows, MaskingConfig(), toy.VOCABULARY, seed=0)
+    found = toy.floats(objective(network, batch, training=False))
     logits = numpy_of(network(batch)["masked_language"])
     weights = batch["masked_weights"].numpy()
-    nll = nll_of(logits, batch["masked_labels"].numpy()) * weights
+    nll = toy.nll_of(logits, batch["masked_labels"].numpy()) * weights
     assert found["nll_sum"] == pytest.approx(nll.sum(), rel=1e-4)
     assert found["weight"] == weights.sum() == 4 * 4

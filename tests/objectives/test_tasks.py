@@ -15,7 +15,7 @@ from macaron_tf.objectives import (
     TripletObjective,
 )
 from macaron_tf.training.updates import metrics_from_sums
-from tests.harness import built, ids, normal, numpy_of
+from tests.harness import built, ids, normal, numpy_of, rejects
 from tests.objectives.toy import floats, nll_of
 
 
@@ -180,13 +180,11 @@ PAIRS, TWO = sentences_of(2, [1, 1], np.int32([0, 0])), Vectors(normal(2, 2, 8))
     ],
 )
 def test_a_network_that_does_not_fit_is_named(objective, network, batch, message):
-    with pytest.raises(ValueError, match=message):
-        objective(network, batch, training=False)
+    rejects(message, objective, network, batch, training=False)
 
 
 def test_equal_ends_of_a_score_are_named():
-    with pytest.raises(ValueError, match="low=5.0 must be below"):
-        CosineObjective(5, 5)
+    rejects("low=5.0 must be below", CosineObjective, 5, 5)
 
 
 WEIGHT = np.arange(7)[None] < np.array([[7], [3]])

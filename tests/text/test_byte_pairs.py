@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.text import PairVocabulary
 from macaron_tf.text.byte_pairs import (
     BytePairVocabulary,
     CharacterPairVocabulary,
@@ -83,7 +84,7 @@ def test_every_character_is_cut_alike_in_the_graph_and_outside(vocabulary):
 
 def test_training_without_the_tokenizers_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    refuses("pip install tokenizers", BytePairVocabulary.train, ["a"], 270)
+    refuses(r"pip install 'macaron_tf\[vocabularies\]'", BytePairVocabulary.train, ["a"], 270)
 
 
 def test_invalid_text_is_repaired(vocabulary):
@@ -203,3 +204,17 @@ def test_a_space_stands_before_what_follows_and_none_at_its_end(characters):
         assert found.decode() == text
         stream = detokenizer.stream()
         assert "".join([*map(stream.add, ids), stream.end()]) == text
+
+
+def test_bytes_without_merges_are_a_vocabulary():
+    plain = BytePairVocabulary(byte_alphabet(), [])
+    assert plain.decode_lines(plain.encode_lines(["abc é"])) == ["abc é"]
+    assert [len(row) for row in plain.encode_lines(["abc", "é"])] == [3, 2]
+
+
+def test_a_pair_of_vocabularies_decodes_as_its_target():
+    target = BytePairVocabulary(byte_alphabet(), [], add_prefix_space=False)
+    pair = PairVocabulary(BytePairVocabulary(byte_alphabet(), []), target)
+    rows = tf.ragged.constant(target.encode_lines([" a"]), tf.int32)
+    assert pair.decode(rows).numpy().tolist() == target.decode(rows).numpy().tolist() == [b" a"]
+    assert pair.decode_lines(rows.to_list()) == [" a"]

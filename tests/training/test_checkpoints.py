@@ -5,10 +5,10 @@ import os
 import pytest
 import tensorflow as tf
 
-from macaron_tf.errors import UserError
 from macaron_tf.training import checkpoints
 from macaron_tf.training.checkpoints import CheckpointDirectory, find_damage, read_manifest
 from tests import ram_paths
+from tests.harness import refuses
 
 FILES = ("a.bin", "b.bin", "manifest.json")
 
@@ -115,8 +115,7 @@ def test_a_full_disk_is_one_clear_sentence(anywhere, error):
         (path / "a.bin").write_bytes(b"half")
         raise error
 
-    with pytest.raises(UserError, match=r"cannot write checkpoint .*older checkpoints are intact"):
-        anywhere.save(20, write)
+    refuses(r"cannot write checkpoint .*older checkpoints are intact", anywhere.save, 20, write)
     assert anywhere.steps() == [10]
     assert find_damage(anywhere.of_step(10)) is None
     assert [entry.name for entry in anywhere.path.iterdir()] == ["step-00000010"]
@@ -146,8 +145,7 @@ def test_a_damaged_one_is_reported_and_skipped(anywhere, capsys, damage, name):
         assert warning.count("\n") == 1
         assert f"step-00000020/{name}" in warning
         assert "skipped for the one before" in warning
-    with pytest.raises(UserError, match="step-00000020"):
-        read_manifest(anywhere.of_step(20))
+    refuses("step-00000020", read_manifest, anywhere.of_step(20))
 
 
 def test_any_bit_of_a_manifest_counts(directory):
@@ -205,5 +203,4 @@ def test_refuses_a_later_format(directory, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", 2)
         directory.save(10, write_two_files)
-    with pytest.raises(UserError, match="newer"):
-        read_manifest(directory.of_step(10))
+    refuses("newer", read_manifest, directory.of_step(10))

@@ -1,7 +1,7 @@
 import io
 import json
 
-from macaron_tf.training.progress import JsonLines, Progress, read_lines
+from macaron_tf.training.progress import JsonLines, TrainingBar, read_lines
 from macaron_tf.training.updates import Sums, metrics_from_sums
 
 TIMING = {"seconds": 3725.0, "tokens_per_second": 12345.6}
@@ -33,7 +33,7 @@ class Terminal(io.StringIO):
 
 
 def shown(stream: io.StringIO) -> str:
-    progress = Progress(2000, max_minutes=100, stream=stream)
+    progress = TrainingBar(2000, max_minutes=100, stream=stream)
     progress.start(0, 0)
     progress.tick(1000)
     progress.train(1000, {"loss": 2.5, "perplexity": 12.18, "skipped": 1.0}, TIMING)

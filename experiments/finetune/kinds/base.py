@@ -9,8 +9,10 @@ import keras
 import numpy as np
 
 from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
 from macaron_tf.models import EncoderConfig
 from macaron_tf.settings import Count, Settings
@@ -88,6 +90,23 @@ class TaskKind(abc.ABC):
                 "this one)"
             )
         return examples
+
+    def read_splits(
+        self, splits: Sequence[str], tfds: Tfds | None, source: str | None, table: TableSettings
+    ) -> dict[str, Any]:
+        """The examples of splits, by split; see `read`.
+
+        The development set of a file without {split} is the part that `table` holds out, and its
+        "train" the rest.
+        """
+        named = source or self.task.source
+        if Source.of(named or "").has_splits or not {*splits} - {"all"}:
+            return {split: self.read(split, tfds, source) for split in splits}
+        examples = self.read("train", tfds, source)
+        held = table.held(examples.labels, str(named))
+        return {
+            split: examples.take(np.flatnonzero(held != (split == "train"))) for split in splits
+        }
 
     @abc.abstractmethod
     def of_texts(self, *columns: Sequence[str]) -> Any:

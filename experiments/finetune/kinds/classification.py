@@ -1,5 +1,6 @@
 """Classes or scores of one text or two, and the choice of one of several endings."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -33,6 +34,9 @@ class Classification(TaskKind):
         return Examples(tuple(map(list, columns)), None)
 
     def encode(self, vocabulary, examples: Examples, limits: Limits):
+        if self.task.regression and examples.labels is not None:
+            scores = (examples.labels - self.task.mean) / self.task.deviation  # (N,)
+            examples = dataclasses.replace(examples, labels=scores.astype(np.float32))
         return encode_examples(vocabulary, examples, limits.max_length, limits.causal)
 
     def network(self, config, head_dropout, policy) -> EncoderClassifier | CausalClassifier:
@@ -52,7 +56,7 @@ class Classification(TaskKind):
         return AuxiliaryLanguageObjective(self.task.num_classes, language_weight)
 
     def outputs(self, logits, encoded, examples, limits, tuned) -> np.ndarray:
-        return logits
+        return logits * self.task.deviation + self.task.mean if self.task.regression else logits
 
     def decide(self, outputs: np.ndarray) -> np.ndarray:
         return decide(self.task, outputs)

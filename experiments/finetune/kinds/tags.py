@@ -11,11 +11,13 @@ from experiments.finetune.kinds.base import Limits, TaskKind, refuse_last
 from macaron_tf.data.tasks.tags import (
     EncodedTaggedSentences,
     TaggedSentences,
+    at_spaces,
     encode_tagged,
+    is_iob,
     read_tagged,
     word_probabilities,
 )
-from macaron_tf.evaluation.reading import score_tags
+from macaron_tf.evaluation.reading import score_tags, score_words
 from macaron_tf.models import EncoderTagger
 from macaron_tf.objectives import TaggingObjective
 
@@ -28,9 +30,7 @@ class Tags(TaskKind):
 
     def of_texts(self, *columns: Sequence[str]) -> TaggedSentences:
         (lines,) = columns
-        # At ASCII's white space alone, as `tf.strings.split` does it in what is exported.
-        words = [[word.decode() for word in line.encode().split()] for line in lines]
-        return TaggedSentences(words, None)
+        return TaggedSentences([at_spaces(line) for line in lines], None)
 
     def encode(self, vocabulary, examples, limits: Limits) -> EncodedTaggedSentences:
         return encode_tagged(vocabulary, examples, limits.max_length)
@@ -54,6 +54,8 @@ class Tags(TaskKind):
 
     def score(self, predictions: list[list[str]], examples: TaggedSentences) -> dict[str, float]:
         truths = [self._named(tags) for tags in examples.labels]
+        if not is_iob(self.task.labels):
+            return self.with_score(score_words(predictions, truths))
         return self.with_score(score_tags(predictions, truths))
 
     def lines(self, outputs: list[np.ndarray], examples: TaggedSentences) -> str:

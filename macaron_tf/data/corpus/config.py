@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from macaron_tf.errors import UserError
-from macaron_tf.settings import Count, Fraction, Natural, OneOf, Positive, Settings
+from macaron_tf.settings import INT32, Count, Fraction, Natural, OneOf, Positive, Settings
 from macaron_tf.text.words import SPLITTERS
 
 TEXT_PACKINGS = ("doc_text", "full_text", "doc_sentences", "full_sentences")
@@ -87,11 +87,11 @@ class CorpusConfig(Settings):
 
     sources: tuple[CorpusSource, ...]
     # Three special ids and a few others: shorter rows teach nothing.
-    sequence_length: Annotated[int, Ge(8)] = 128
+    sequence_length: Annotated[int, Ge(8), INT32] = 128
     pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
     packing: Annotated[str, OneOf(TEXT_PACKINGS + PAIR_PACKINGS)] | None = None
     language_alpha: Fraction | None = None
-    validation_every: Annotated[int, Ge(2)] = 200  # of 1 nothing is left to train on
+    validation_every: Annotated[int, Ge(2), INT32] = 200  # of 1 nothing is left to train on
     validation_run: Count = 1
     rows_per_shard: Count = 8192
     seed: Natural = 0

@@ -156,12 +156,12 @@ def corpus_mixture(
     weights = config.weights
     if config.language_alpha is not None:
         sizes = []  # of each source: documents and lines; a translation pair is one of each
-        with Progress("documents") as progress:
+        with Progress("counting lines", "documents") as progress:
             for reader in readers:
                 lines = []
                 for text in reader():
                     lines.append(len(cut_lines(text)) if isinstance(text, str) else 1)
-                    progress.advance(text="counting lines")
+                    progress.advance()
                 sizes.append((len(lines), sum(lines)))
         weights = language_weights(config.sources, sizes, config.language_alpha)
     every = config.validation_every if config.paired else None

@@ -160,6 +160,7 @@ class RowOrder:
         end = tf.int64.max if repeat else (epoch + 1) * self.groups
         numbers = tf.data.Dataset.range(first, end)
 
+        @tf.autograph.experimental.do_not_convert
         def rows(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start = tf.where(number == first, passed, 0)
             return tuple(column[start:] for column in self._group(number, decode))
@@ -386,6 +387,7 @@ class PretrainingCorpus:
         record = self.record
         tables = order.batches(start_row, batch_size, record.table, repeat, drop_remainder)
 
+        @tf.autograph.experimental.do_not_convert
         def features(table: tf.Tensor, row_number: tf.Tensor, epoch: tf.Tensor):
             numbers = {"row_number": row_number, "epoch": epoch} if numbered else {}
             return {**record.features(table), **numbers}
@@ -470,6 +472,7 @@ def stream_dataset(
     )
     records = records.batch(batch_size, drop_remainder=True)
 
+    @tf.autograph.experimental.do_not_convert
     def batch(number: tf.Tensor, texts: tf.Tensor) -> dict[str, tf.Tensor]:
         features = corpus.record.features(corpus.record.table(texts))
         starts = tf.fill([batch_size], number % length == 0)

@@ -99,7 +99,7 @@ def _write(config, vocabulary, out: str, settings: dict, tfds) -> None:
         vocabulary.save(out)
     mixture = corpus_mixture(config, tfds)
     writer = CorpusWriter(config, vocabulary, out, settings, record, begun)
-    with Progress("documents", count_corpus(config, tfds)) as progress:
+    with Progress("preparing", "documents", count_corpus(config, tfds)) as progress:
 
         def held_out() -> Iterator[MixedDocument]:
             """The documents in the shards that validation pairs need at the end."""

@@ -14,6 +14,7 @@ from etils import epath
 from macaron_tf.data.sources.names import parse_tfds
 from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
+from macaron_tf.io.progress import Progress
 
 _CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
 
@@ -87,18 +88,15 @@ def open_set(
         UserError: no such set, configuration or split; a damaged set; no network.
     """
     library = import_tfds()
+    downloads = tfds and tfds.download
+    if downloads and languages and not parse_tfds(name)[1]:
+        name = _configured(name, languages)
     try:
         folder = prepared_folder(name, tfds, languages)
     except UserError:
-        if not (tfds and tfds.download) or not _has_builder(name):
+        if not downloads or not _has_builder(name):
             raise
-        try:
-            library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
-        except Exception as error:  # unknown name, no network, no disk: TFDS has no common class
-            raise UserError(
-                f"TFDS could not prepare {name!r} in {tfds.root} ({storage.reason(error)}): "
-                "check the name and the network"
-            ) from error
+        _download(name, tfds)
         folder = prepared_folder(name, tfds, languages)
     try:
         builder = library.builder_from_directory(str(folder))
@@ -112,6 +110,45 @@ def open_set(
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: it has {listed(splits)}")
     return PreparedSplit(name, split, builder, folder, features)
+
+
+def _configured(name: str, languages: tuple[str, str]) -> str:
+    """The name with its builder's configuration of two languages, where it has one."""
+    known = import_tfds().builder_cls(name).builder_configs if _has_builder(name) else {}
+    named = ("-".join(languages), "-".join(languages[::-1]))
+    base, _, version = parse_tfds(name)
+    found = next((f"{base}/{config}" for config in named if config in known), base)
+    return f"{found}:{version}" if version else found
+
+
+def _download(name: str, tfds: Tfds) -> None:
+    """Downloads and prepares a set; where one of ours fails, nothing stays."""
+    library, (base, config, _) = import_tfds(), parse_tfds(name)
+    own = _own_builders().get(base)
+    mend = f"or {_by_hand(own, config, tfds.root)}" if own else "the free space and the name"
+    try:
+        library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
+    except BaseException as error:
+        if own:  # a damaged file would be taken again
+            (tfds.root / "downloads" / base).rmtree(missing_ok=True)
+        if not isinstance(error, Exception):
+            raise
+        # Unknown name, no network, no disk, a damaged file: TFDS has no common class.
+        raise UserError(
+            f"tfds:{name} could not be prepared in {tfds.root} ({_cause(error)}): check the "
+            f"network, {mend}"
+        ) from error
+
+
+def _cause(error: Exception) -> str:
+    import requests  # TFDS's own client
+
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, requests.RequestException):
+        place = f" to {error.request.url}" if error.request else ""
+        return f"the connection{place} failed"
+    return storage.reason(error)
 
 
 def prepared_folder(
@@ -141,7 +178,8 @@ def prepared_folder(
             )
     if not fitting:
         path = f"{base}/{config}" if config else base
-        there = (f"{base}/{found}" for found in prepared) if prepared else _subfolders(root)
+        others = set(_subfolders(root)) - {base, "downloads"}
+        there = (f"{base}/{found}" for found in prepared) if prepared else others
         raise UserError(
             f"no TFDS set {path!r} in {root}, which holds {listed(there)}: correct the name, give "
             f"another data_dir, or {_remedy(path, root)}"
@@ -166,26 +204,45 @@ def _subfolders(folder: epath.Path) -> list[str]:
 
 def _remedy(name: str, root: epath.Path) -> str:
     """The remedy for a set that is not prepared, in words."""
+    base, config, _ = parse_tfds(name)
+    if own := _own_builders().get(base):
+        return (
+            f"give --download, Tfds(download=True) in Python: {own.SIZE} of {own.PLACE}, kept in "
+            f"{root}; without a network {_by_hand(own, config, root)}, and give --download"
+        )
     if not _has_builder(name):
         return (
             f"prepare it in that folder (--data-dir) by other means, for TFDS has no builder "
-            f"{parse_tfds(name)[0]!r} that could download it"
+            f"{base!r} that could download it"
         )
     return (
-        'prepare it with: python -c "import tensorflow_datasets as tfds; '
+        'give --download, or prepare it with: python -c "import tensorflow_datasets as tfds; '
         f"tfds.load('{name}', data_dir='{root}')\""
     )
+
+
+def _by_hand(own: Any, config: str, root: epath.Path) -> str:
+    names = ", ".join(own.file_names(config))
+    return f"put {names} of {own.PLACE} into {root / 'downloads' / 'manual' / own.name}"
 
 
 def _has_builder(name: str) -> bool:
     """Whether the installed TFDS can make the set; the community's list would need the network."""
     known = import_tfds().list_builders(with_community_datasets=False)
-    return parse_tfds(name)[0] in known
+    return parse_tfds(name)[0] in (*known, *_own_builders())
+
+
+def _own_builders() -> dict[str, Any]:
+    """Builders of sets that TFDS lacks, registered with it, by name."""
+    import_tfds()
+    from macaron_tf.data.sources import builders  # imports TFDS, and so seconds of other builders
+
+    return builders.OWN
 
 
 def import_tfds():
     """The package, or a UserError that says how to install it."""
-    with needed("tensorflow-datasets importlib_resources", "a tfds: source"):
+    with needed("a tfds: source"):
         import tensorflow_datasets
     return tensorflow_datasets
 
@@ -229,7 +286,12 @@ def read_columns(
         )
     with found.reading():
         records = found.records().map(lambda record: {field: record[field] for field in fields})
-        chunks = [_flat(chunk) for chunk in records.ragged_batch(_CHUNK)]
+        total = found.builder.info.splits[split].num_examples
+        with Progress(f"reading tfds:{name}", "records", total) as progress:
+            chunks = []
+            for chunk in records.ragged_batch(_CHUNK):
+                chunks.append(_flat(chunk))
+                progress.advance(min(_CHUNK, total))
     if not chunks:
         raise found.empty("record")
     values = {key: tf.concat([chunk[key] for chunk in chunks], axis=0).numpy() for key in chunks[0]}

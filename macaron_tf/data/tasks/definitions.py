@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from macaron_tf.errors import UserError
-from macaron_tf.settings import Settings
+from macaron_tf.errors import UserError, nearest
+from macaron_tf.settings import Positive, Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,10 @@ class Task(Settings):
         symmetric: whether the order of the two texts means nothing.
         submissions: the files of its test sets.
         server_labels: the server's names of the classes; empty = their numbers.
+        own: whether columns and classes are those of the user's table, see
+            `macaron_tf.data.tasks.own_tables`.
+        label: the column of a table that holds the answers.
+        mean, deviation: of the scores of a regression; a model learns (score - mean) / deviation.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
@@ -65,6 +69,10 @@ class Task(Settings):
     symmetric: bool = False
     submissions: tuple[SubmissionFile, ...] = ()
     server_labels: tuple[str, ...] = ()
+    own: bool = False
+    label: str = "label"
+    mean: float = 0.0
+    deviation: Positive = 1.0
 
     @property
     def num_classes(self) -> int:
@@ -74,6 +82,12 @@ class Task(Settings):
     @property
     def regression(self) -> bool:
         return self.kind == "classification" and not self.labels
+
+    def summary(self) -> str:
+        """Columns and classes in a line, such as "text -> label: a, b"."""
+        columns = " + ".join((*self.first, *self.second)) or "words"
+        classes = f"{len(self.labels)} classes, {', '.join(self.labels[:20])}"
+        return f"{columns} -> {self.label}: {'a score' if self.regression else classes}"
 
     @property
     def grouped(self) -> bool:
@@ -185,8 +199,23 @@ _TASKS = (
 )
 TASKS = {task.name: task for task in _TASKS}
 
+# Tasks of the user's own: of one text or two, columns and classes as the table has them.
+_OWN = (
+    Task("classify", first=(), more_metrics=("macro_f1",), own=True),
+    Task("regress", first=(), metrics=("pearson",), more_metrics=("spearman",), own=True),
+    Task("tag", first=(), kind="tags", metrics=("f1",), own=True),
+)
+OWN_TASKS = {task.name: task for task in _OWN}
 
-def get_task(name: str) -> Task:
-    if name not in TASKS:
-        raise UserError(f"no task {name!r}: there are {', '.join(sorted(TASKS))}")
-    return TASKS[name]
+
+def get_task(name: str, own: bool = False) -> Task:
+    """The task of a name.
+
+    Args:
+        own: take `OWN_TASKS` too.
+    """
+    known = {**TASKS, **OWN_TASKS} if own else TASKS
+    if name not in known:
+        listed = ", ".join(sorted(known))
+        raise UserError(f"no task {name!r}: there are {listed}{nearest(name, known)}")
+    return known[name]

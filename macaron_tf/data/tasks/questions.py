@@ -45,6 +45,11 @@ class Questions:
     def __len__(self) -> int:
         return len(self.questions)
 
+    def take(self, rows: np.ndarray) -> "Questions":
+        """The questions of these numbers."""
+        columns = (self.ids, self.questions, self.contexts, self.labels)
+        return Questions(*(column and [column[row] for row in rows] for column in columns))
+
 
 def read_questions(
     task: Task, split: str, tfds: Tfds | None = None, source: str | None = None

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from macaron_tf.data.sources.names import TFDS, Source, parse_source
-from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
+from macaron_tf.data.sources.tfds import Tfds, decoded, listed, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
+from macaron_tf.plug_ins import called, find
 
 _LABEL, _INDEX = "label", "idx"
+OWN_ROWS = "python:MODULE:FUNCTION"
+_NAMED = 20  # classes that a refusal names
 
 
 def may_be_unlabelled(split: str) -> bool:
@@ -24,21 +27,33 @@ def may_be_unlabelled(split: str) -> bool:
     return split.startswith(("test", "all"))
 
 
-def parse_task_source(task: Task, source: str | None, file_form: str) -> Source:
-    """A task's source, its own where None is given: of TFDS, or of `file_form`."""
+def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
+    """A task's source, its own where None is given: of one of these forms, or of TFDS."""
     source = source or task.source
     if source is None:
-        raise UserError(f"the task {task.name!r} has no data of its own: give {file_form}")
-    return parse_source(source, (TFDS, file_form), f"the task {task.name!r}")
+        raise UserError(f"the task {task.name!r} has no data of its own: give {forms[0]}")
+    forms = forms if task.own else (TFDS, *forms)
+    return parse_source(source, forms, f"the task {task.name!r}")
 
 
 class Table:
-    """A tab-separated table under a header, `tsv:FILE`, plain or `.gz`, without quoting."""
+    """Rows under a header.
+
+    `tsv:FILE` is a tab-separated file, plain or `.gz`, without quoting. `python:MODULE:FUNCTION` is
+    code of the user's: `FUNCTION(split)` gives a dict an example, of texts by column, and numbers.
+    """
 
     def __init__(self, source: Source, split: str):
-        self.path, self.split = source.path(split), split
-        self._lines = enumerate(lines_of(self.path), start=1)
-        self.header = next(self._lines, (1, ""))[1].split("\t")
+        self.split = split
+        if source.kind == "python":
+            self.path = self._head = str(source)
+            self.header, self._rows = _own_rows(source, split)
+            return
+        self.path = source.path(split)
+        self._head = f"{self.path}, line 1"
+        lines = enumerate(lines_of(self.path), start=1)
+        self.header = next(lines, (1, ""))[1].split("\t")
+        self._rows = ((f"{self.path}, line {n}", line.split("\t")) for n, line in lines)
 
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
@@ -53,14 +68,13 @@ class Table:
             if self.header.count(column) != 1:
                 found = ", ".join(repr(name[:40]) for name in self.header[:20])
                 raise UserError(
-                    f"{self.path}, line 1: {self.header.count(column) or 'no'} column named "
+                    f"{self._head}: {self.header.count(column) or 'no'} column named "
                     f"{column!r} among {found}; give one of each of {', '.join(columns)}, with "
                     "tabs between"
                 )
         positions = [self.header.index(column) for column in columns]
         where = None
-        for number, line in self._lines:
-            cells, where = line.split("\t"), f"{self.path}, line {number}"
+        for where, cells in self._rows:
             if len(cells) != len(self.header):
                 raise UserError(
                     f"{where}: {len(cells)} columns, not the header's {len(self.header)}; "
@@ -78,6 +92,23 @@ class Table:
             raise UserError(
                 f"{self.path} holds no example: give a header and a line for each example"
             )
+
+
+def _own_rows(source: Source, split: str) -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
+    """The columns of a user's function, and the place and the texts of each of its examples."""
+    function = find(source.place)
+    found = called(source.place, lambda: [*map(dict, function(split))])
+    header = list(found[0]) if found else []
+    rows = []
+    for number, record in enumerate(found, start=1):
+        where = f"{source}, split {split!r}, example {number}"
+        if set(record) != set(header):
+            raise UserError(f"{where}: it has {listed(record)}, the first one {listed(header)}")
+        for column, value in record.items():
+            if not isinstance(value, str | int | float):
+                raise UserError(f"{where}: {column!r} is {value!r:.40}: give text or a number")
+        rows.append((where, [str(record[column]) for column in header]))
+    return header, iter(rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,6 +142,12 @@ class Examples:
         """The second text of each; None for a task on one text."""
         return self.texts[1] if len(self.texts) > 1 else None
 
+    def take(self, rows: np.ndarray) -> "Examples":
+        """The examples of these numbers."""
+        texts = tuple([column[row] for row in rows] for column in self.texts)
+        arrays = (self.labels, self.indices, self.groups)
+        return Examples(texts, *(None if array is None else array[rows] for array in arrays))
+
 
 def read_examples(
     task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
@@ -123,7 +160,8 @@ def read_examples(
                 and `idx`;
             `tsv:FILE`: a `Table` with the task's fields and `label`, a class by its name or number,
                 or a score; other columns are not read. The label column may be absent where the
-                split's name begins with "test" or "all".
+                split's name begins with "test" or "all";
+            `python:MODULE:FUNCTION`: the same columns of a user's function, see `Table`.
 
     Returns:
         The examples. Records of TFDS may hold empty texts (some of MultiRC's answers are empty);
@@ -133,7 +171,7 @@ def read_examples(
         UserError: no such source or split; a label outside the set, a score that is no number; see
             also `Table.rows`.
     """
-    parsed = parse_task_source(task, source, "tsv:FILE")
+    parsed = parse_task_source(task, source, "tsv:FILE", OWN_ROWS)
     if parsed.kind == "tfds":
         fields, *others = _of_tfds(task, parsed.place, split, tfds)
     else:
@@ -178,9 +216,9 @@ def _of_tfds(task, name, split, tfds) -> _Columns:
 
 def _of_table(task: Task, table: Table) -> _Columns:
     fields = (*task.first, *task.second)
-    labelled = _LABEL in table.header or not may_be_unlabelled(table.split)
+    labelled = task.label in table.header or not may_be_unlabelled(table.split)
     rows, labels = [], []
-    for where, row in table.rows((*fields, _LABEL) if labelled else fields, (_LABEL,)):
+    for where, row in table.rows((*fields, task.label) if labelled else fields, (task.label,)):
         rows.append(row)
         if labelled:
             labels.append(_parse_label(task, row[-1].strip(), where))
@@ -207,12 +245,12 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
             label = float(text)
     elif text in task.labels:
         label = task.labels.index(text)
-    elif text.isdecimal():
+    elif text.isdecimal() and not task.own:
         label = int(text)
     if _is_allowed(task, label):
         return label
     raise UserError(
-        f"{where}: {text[:40]!r} in column {_LABEL!r} is not {_allowed(task)}; "
+        f"{where}: {text[:40]!r} in column {task.label!r} is not {_allowed(task)}; "
         "correct it or take the line out"
     )
 
@@ -226,7 +264,8 @@ def _is_allowed(task: Task, label: float) -> bool:
 
 def _allowed(task: Task) -> str:
     if not task.regression:
-        return f"one of the classes {', '.join(task.labels)} (or their numbers from 0)"
+        names = ", ".join((*task.labels[:_NAMED], *("...",)[: len(task.labels) > _NAMED]))
+        return f"one of the classes {names}" + (not task.own) * " (or their numbers from 0)"
     if task.score_range is None:
         return "a finite number"
     return "a number from {:g} to {:g}".format(*task.score_range)

@@ -3,17 +3,18 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from macaron_tf.data.batches import EncodedExamples
+from macaron_tf.data.sources.names import Source
 from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, columns_of, encode_parts, windows_over
-from macaron_tf.data.tasks.reading import parse_task_source
+from macaron_tf.data.tasks.reading import OWN_ROWS, Table, parse_task_source
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
@@ -21,6 +22,7 @@ from macaron_tf.text.token_rows import TokenRows
 
 _WORDS, _TAGS = "tokens", "ner"
 _DOCUMENT = "-DOCSTART-"
+FORMS = ("conll:FILE", "tsv:FILE", OWN_ROWS)  # sources beside TFDS
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +39,11 @@ class TaggedSentences:
     def __len__(self) -> int:
         return len(self.words)
 
+    def take(self, rows: np.ndarray) -> "TaggedSentences":
+        """The sentences of these numbers."""
+        labels = self.labels and [self.labels[row] for row in rows]
+        return TaggedSentences([self.words[row] for row in rows], labels)
+
 
 def read_tagged(
     task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
@@ -47,23 +54,68 @@ def read_tagged(
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
             `conll:FILE`, see `Source.path`: a word a line, in the first of several columns (with
-                tabs or spaces between), its tag in the last; an empty line ends a sentence.
+                tabs or spaces between), its tag in the last; an empty line ends a sentence;
+            `tsv:FILE` or `python:MODULE:FUNCTION`: a `Table` whose cells hold the words of a
+                sentence and, in the task's label column, as many tags, spaces between.
 
     Raises:
         UserError: no such source, split, field; a tag that the task does not have; names the file
             and the line.
     """
-    parsed = parse_task_source(task, source, "conll:FILE")
+    parsed = parse_task_source(task, source, *FORMS)
     if parsed.kind == "tfds":
         found = _of_tfds(task, parsed.place, split, tfds)
     else:
-        path = parsed.path(split)
-        found = [zip(*sentence, strict=True) for sentence in _sentences(task, path)]
+        found = sentences_of(task, parsed, split, task.labels)
+    words, tags = zip(*found, strict=True)
+    numbers = {tag: number for number, tag in enumerate(task.labels)}
+    labels = [np.array([numbers[tag] for tag in as_iob2(row)], np.int32) for row in tags]
+    return TaggedSentences(list(map(list, words)), labels)
+
+
+def sentences_of(
+    task: Task, source: Source, split: str, known: Sequence[str] | None = None
+) -> list[tuple[Sequence[str], Sequence[str]]]:
+    """The words of each sentence of a file or a user's function, and their tags as they stand.
+
+    Args:
+        known: the tags that there may be; None = any.
+    """
+    if source.kind == "conll":
+        path, found = source.path(split), []
+        for sentence in _of_lines(path):
+            for where, _, tag in sentence:
+                _check_tag(task, where, tag, known)
+            _, words, tags = zip(*sentence, strict=True)
+            found.append((words, tags))
         if not found:
             raise UserError(f"{path} holds no sentence: give a word and its tag a line")
-    words, tags = zip(*found, strict=True)
-    labels = [np.array([task.labels.index(t) for t in as_iob2(row)], np.int32) for row in tags]
-    return TaggedSentences(list(map(list, words)), labels)
+        return found
+    found = []
+    for where, cells in Table(source, split).rows((*task.first, task.label)):
+        words, tags = (at_spaces(cell) for cell in cells)
+        if len(words) != len(tags):
+            raise UserError(
+                f"{where}: {len(words)} words, and {len(tags)} tags in column {task.label!r}; give "
+                "a tag for each word, with spaces between"
+            )
+        for tag in tags:
+            _check_tag(task, where, tag, known)
+        found.append((words, tags))
+    return found
+
+
+def at_spaces(text: str) -> list[str]:
+    """Words between ASCII's white space alone, as `tf.strings.split` cuts in an export."""
+    return [word.decode() for word in text.encode().split()]
+
+
+def _check_tag(task: Task, where: str, tag: str, known: Sequence[str] | None) -> None:
+    if known is not None and tag not in known:
+        raise UserError(
+            f"{where}: the tag {tag[:40]!r} is none of the task {task.name!r}, which has "
+            f"{', '.join(known)}; correct it"
+        )
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:
@@ -81,6 +133,11 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
     return found
 
 
+def is_iob(tags: Iterable[str]) -> bool:
+    """Whether tags are O, B-TYPE and I-TYPE, which mark entities."""
+    return all(re.fullmatch("O|[BI]-.+", tag) for tag in tags)
+
+
 def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list]]:
     columns = read_columns(name, split, (_WORDS, _TAGS), tfds)
     names = columns.class_names.get(_TAGS, ())
@@ -93,8 +150,9 @@ def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list]]:
         yield decoded(words), [names[tag] for tag in tags]
 
 
-def _sentences(task: Task, path) -> Iterator[list[tuple[str, str]]]:
-    sentence: list[tuple[str, str]] = []
+def _of_lines(path) -> Iterator[list[tuple[str, str, str]]]:
+    """The place, the word and the tag of each line, sentence by sentence."""
+    sentence: list[tuple[str, str, str]] = []
     for number, line in enumerate(itertools.chain(lines_of(path), [""]), start=1):
         # A no-break space stands within a word: only these two separate columns.
         columns = [column for column in re.split("[\t ]", line) if column]
@@ -108,12 +166,7 @@ def _sentences(task: Task, path) -> Iterator[list[tuple[str, str]]]:
                 f"{path}, line {number}: {columns[0][:40]!r} stands alone; give a word and its tag "
                 "with a tab or a space between, and an empty line after each sentence"
             )
-        if columns[-1] not in task.labels:
-            raise UserError(
-                f"{path}, line {number}: the tag {columns[-1][:40]!r} is none of the task "
-                f"{task.name!r}, which has {', '.join(task.labels)}; correct it"
-            )
-        sentence.append((columns[0], columns[-1]))
+        sentence.append((f"{path}, line {number}", columns[0], columns[-1]))
 
 
 class WordPositions(NamedTuple):

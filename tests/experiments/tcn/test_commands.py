@@ -18,26 +18,6 @@ from experiments.tcn.tasks import MODELS, TASKS
 from experiments.tcn.train import table
 from tests.experiments.pretraining_toy import flags
 
-
-@pytest.fixture(scope="module")
-def tunes(tmp_path_factory) -> str:
-    """A MATLAB file of short pieces that repeat one chord after the other."""
-
-    def pieces(count: int, seed: int) -> np.ndarray:
-        rng = np.random.default_rng(seed)
-        held = np.empty((1, count), object)
-        for number in range(count):
-            frames = np.zeros((rng.integers(6, 12), 88), "uint8")
-            frames[np.arange(len(frames)), np.arange(len(frames)) % 3 * 10] = 1
-            held[0, number] = frames
-        return held
-
-    file = tmp_path_factory.mktemp("music") / "tunes.mat"
-    splits = {"traindata": 12, "validdata": 5, "testdata": 3}
-    scipy.io.savemat(file, {name: pieces(n, n) for name, n in splits.items()})
-    return str(file)
-
-
 SMALL = ("training.max_steps=40", "training.validate_every=20", "training.log_every=10")
 SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "model.dropout=0.1")
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import types
 
 import pytest
@@ -93,6 +94,14 @@ def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys):
         assert train(run, [*longer, other]) == 2
         assert f"{run} was trained with" in capsys.readouterr().err
     assert TranslationRun.open(run).recipe.training.seed == 1
+    smaller = flags([*settings, "data.vocabulary_size=39"])
+    assert main(["vocabulary", "multi30k_macaron_tiny", str(tmp_path / "other"), *smaller]) == 0
+    os.rename(f"{run}/vocabulary", tmp_path / "own")
+    os.rename(tmp_path / "other", f"{run}/vocabulary")
+    assert train(run, longer) == 2
+    assert "is not the vocabulary that the run was trained with" in capsys.readouterr().err
+    os.rename(f"{run}/vocabulary", tmp_path / "other")
+    os.rename(tmp_path / "own", f"{run}/vocabulary")
     (tmp_path / "train.tsv").write_text("one one one\teins eins eins\n" * 300)
     assert train(run, longer) == 2
     assert "the training text is not what" in capsys.readouterr().err

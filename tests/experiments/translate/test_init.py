@@ -16,13 +16,13 @@ from experiments.translate.__main__ import main
 from experiments.translate.init import read_start
 from experiments.translate.run import TranslationRun
 from export.saved_model import main as export
-from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from macaron_tf.text import PairVocabulary
 from tests.conftest import number_pairs, number_settings, write_numbers
 from tests.experiments.pretraining_toy import flags, toy_settings
 from tests.experiments.task_toys import assert_same_weights, scores_in, write_untrained
+from tests.harness import refuses
 
 LINES = ["one two three", "", "four five"]
 LANGUAGES = ("en", "de")
@@ -280,5 +280,4 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
 
 def test_an_init_names_its_languages(starts):
     assert read_init(starts["xlm"]).source.languages == ("en", "de")
-    with pytest.raises(UserError, match="is an encoder-decoder"):
-        read_init(starts["bart"])
+    refuses("is an encoder-decoder", read_init, starts["bart"])

@@ -1,9 +1,4 @@
-"""`make demo`: from text to a served model in ten minutes.
-
-Fetches the default corpus, trains a small Macaron on it, scores it, shows ten translations beside
-their references, exports it, starts the server, and asks it over REST. The same command resumes an
-interrupted demo.
-"""
+"""The stages of the demo; see `experiments.demo.__main__`."""
 
 import argparse
 import pathlib
@@ -12,13 +7,13 @@ import sys
 import threading
 import time
 
-from experiments import command_line as cli
 from experiments import registry
 from experiments.translate.evaluate import average_run
 from experiments.translate.run import TranslationRun
 from experiments.translate.train import train_recipe
+from macaron_tf.command_names import as_typed
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, needed
 from macaron_tf.evaluation.translation import evaluate_translations
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
@@ -28,6 +23,9 @@ SENTENCE = "The device could not be found."
 
 def run(options: argparse.Namespace) -> None:
     """Runs every stage."""
+    with needed("the demo, which serves what it trains,"):
+        import h11  # noqa: F401
+        import tensorflow_serving  # noqa: F401
     began = time.monotonic()
     path, recipe = pathlib.Path(options.run), registry.load("demo", settings=options.set)
 
@@ -50,13 +48,15 @@ def run(options: argparse.Namespace) -> None:
     _serve(served)
 
     print(
-        f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
-        f"  . .venv/bin/activate                   so that `python` is the one set up here\n"
-        f'  echo "Turn on the light." | python -m experiments.translate translate {path}\n'
-        f"  python -m export.serve {served}        and ask it with curl\n"
-        f"  tensorboard --logdir {path}            curves and sample translations\n"
-        f"  python -m experiments.demo --run runs/french --set data.target_language=fr\n"
-        f"  python -m experiments.translate --help   your own text, other recipes"
+        as_typed(
+            f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
+            f"  . .venv/bin/activate                   so that `python` is the one set up here\n"
+            f'  echo "Turn on the light." | python -m experiments.translate translate {path}\n'
+            f"  python -m export.serve {served}        and ask it with curl\n"
+            f"  tensorboard --logdir {path}            curves and sample translations\n"
+            f"  python -m experiments.demo --run runs/french --set data.target_language=fr\n"
+            f"  python -m experiments.translate --help   your own text, other recipes"
+        )
     )
 
 
@@ -105,15 +105,3 @@ def _serve(served: pathlib.Path) -> None:
             alarm.cancel()
             server.terminate()
             server.wait()
-
-
-main = cli.single_program(
-    "experiments.demo",
-    __doc__,
-    "experiments.demo:run",
-    cli.argument("--run DIR", "folder of the run (default %(default)s)", default="runs/demo"),
-    cli.settings("training.max_minutes=5 or data.target_language=fr"),
-)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The command of `python -m experiments.demo`."""

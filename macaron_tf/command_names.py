@@ -1,0 +1,55 @@
+"""The commands' names, and how a message writes them."""
+
+import os
+import re
+
+# The script that the package installs, and the variable by which the processes of one command know
+# that it was started by the launcher, `macaron_tf.__main__`: the words that it was started by.
+SCRIPT, FORM = "macaron", "MACARON_TF_COMMAND"
+# Name of a command: the module that `python -m` runs in a checkout, and its help.
+COMMANDS = {
+    "translate": ("experiments.translate", "translators: train, score, use"),
+    "pretrain": ("experiments.pretrain", "BERT, GPT and other models of text: train, fill masks"),
+    "finetune": ("experiments.finetune", "classes, numbers, tags and answers, from your table too"),
+    "embed": ("experiments.embed", "sentence vectors: train, encode, search"),
+    "generate": ("experiments.generate", "continue texts with a language model"),
+    "text_to_text": ("experiments.text_to_text", "T5's tasks, each from text to text"),
+    "few_shot": ("experiments.few_shot", "ask a language model by a few examples"),
+    "elmo": ("experiments.elmo", "word vectors in context"),
+    "tcn": ("experiments.tcn", "temporal convolutional networks"),
+    "export": ("export.saved_model", "a run as a SavedModel"),
+    "keras_model": ("export.keras_model", "a .keras file and its vocabulary as a SavedModel"),
+    "serve": ("export.serve", "serve a SavedModel on this machine, over REST and gRPC"),
+    "client": ("export.client", "ask a server"),
+    "demo": ("experiments.demo", "train, score, export and serve a translator in ten minutes"),
+    "compare_blocks": ("experiments.compare_blocks", "translators of equal size, block by block"),
+    "swish_rnn": ("experiments.swish_rnn", "measurements of SwishRNN's paper"),
+    "slides": ("experiments.slides", "measurements of encoders and decoders"),
+    "benchmarks": ("experiments.benchmarks", "timings; each is benchmarks.NAME"),
+    "tpu_check": ("experiments.tpu_check", "would a TPU take a recipe? memory and speed"),
+    "cloud.cost": ("experiments.cloud.cost", "prices of a training on Google Cloud"),
+    "data_service": ("experiments.data_service", "make a training's batches on another machine"),
+}
+
+
+def module_of(command: str) -> str | None:
+    """The module of a command, `benchmarks.NAME` included; None = there is none."""
+    for name, (module, _) in COMMANDS.items():
+        if f"{command}.".startswith(f"{name}."):
+            return module + command[len(name) :]
+    return None
+
+
+def as_typed(text: str) -> str:
+    """Text with this project's commands in the form that the user started this process by."""
+    form = os.environ.get(FORM)
+    if not form:
+        return text
+
+    def spelled(found: re.Match) -> str:
+        for name, (module, _) in COMMANDS.items():
+            if f"{found[1]}.".startswith(f"{module}."):
+                return f"{form} {name}{found[1][len(module) :]}"
+        return found[0]
+
+    return re.sub(r"python\s+-m\s+((?:experiments|export)(?:\.\w+)+)", spelled, text)

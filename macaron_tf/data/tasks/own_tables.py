@@ -1,0 +1,203 @@
+"""Tables of the user's own: columns and classes that the table tells, and examples held out of it.
+
+TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")
+"""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Gt, Lt
+
+from macaron_tf.data.sources.names import Source
+from macaron_tf.data.tasks.definitions import Task
+from macaron_tf.data.tasks.reading import OWN_ROWS, Table, parse_task_source, read_examples
+from macaron_tf.data.tasks.tags import FORMS, as_iob2, is_iob, sentences_of
+from macaron_tf.errors import UserError
+from macaron_tf.settings import Natural, Positive, Settings
+
+# Names of a column of texts, and of the one with second texts beside it.
+_TEXTS = {
+    "text": "text_b",
+    "text_a": "text_b",
+    "sentence": "sentence2",
+    "sentence1": "sentence2",
+    "premise": "hypothesis",
+    "question1": "question2",
+}
+_WORDS = dict.fromkeys(("tokens", "words", *_TEXTS), "")
+_LABELS = ("label", "tags")
+_MANY = 20  # classes; more of them are suspected where few lines share one
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSettings(Settings):
+    """Columns and classes of the tasks classify, regress and tag, and what is held out of a file.
+
+    Attributes:
+        text: column of the text, or several to be joined by spaces; by default the header's `text`,
+            `text_a`, `sentence`, `sentence1`, `premise` or `question1` (of tags `tokens` or
+            `words`), or the only column beside the label's.
+        text_b: column of a second text; beside a first one that was found it is `text_b`,
+            `sentence2`, `hypothesis` or `question2`, whichever belongs there.
+        label: column of the class, the score or the tags; by default `label` (of tags also `tags`).
+        classes: names of the classes or tags, class 0 first; by default those of the training
+            table, sorted.
+        mean, deviation: of the scores, which a model learns as (score - mean) / deviation; by
+            default of the training table.
+        held_out: share of the examples that are the development set, where the file's name has no
+            {split}.
+        seed: draws those examples.
+    """
+
+    section: ClassVar[str] = "table"
+
+    text: tuple[str, ...] = ()
+    text_b: tuple[str, ...] = ()
+    label: str | None = None
+    classes: tuple[str, ...] = ()
+    mean: float | None = None
+    deviation: Positive | None = None
+    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
+    seed: Natural = 1
+
+    def check(self) -> None:
+        if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
+            raise self.error(f"classes={self.classes!r} must be two names or more, each once")
+
+    def check_task(self, task: Task) -> None:
+        """Refuses columns and classes for a task that has its own."""
+        names = ("text", "text_b", "label", "classes", "mean", "deviation")
+        for name in names:
+            if getattr(self, name) not in ((), None) and not task.own:
+                raise self.error(
+                    f"{name} is of the tasks classify, regress and tag: {task.name} has columns "
+                    "and classes of its own"
+                )
+
+    def described(self, task: Task) -> Task:
+        """A task with these columns and classes, where they are the user's own."""
+        if not task.own:
+            return task
+        fields = dict(first=self.text, second=self.text_b, labels=self.classes)
+        fields |= dict(label=self.label or "label", mean=self.mean or 0.0)
+        metrics = {}
+        if task.kind == "tags" and not is_iob(self.classes):
+            metrics = dict(metrics=("accuracy",))
+        return dataclasses.replace(task, **fields, **metrics, deviation=self.deviation or 1.0)
+
+    def filled(self, task: Task, source: str | None) -> "TableSettings":
+        """These settings with the columns and classes that the training split of a source tells."""
+        if not task.own:
+            return self
+        forms = FORMS if task.kind == "tags" else ("tsv:FILE", OWN_ROWS)
+        parsed = parse_task_source(task, source, *forms)
+        found = self if parsed.kind == "conll" else self._with_columns(task, parsed)
+        known = found.described(task)
+        if task.kind == "tags":
+            if self.classes:
+                return found
+            sentences = sentences_of(known, parsed, "train")
+            return _replaced(found, str(source), classes=_tags(sentences))
+        if task.metrics == ("pearson",):
+            if self.deviation:
+                return found
+            scores = read_examples(known, "train", source=source).labels.astype(np.float64)
+            if np.ptp(scores) == 0:
+                raise UserError(
+                    f"{source}: all {len(scores)} scores are {scores[0]:g}: give examples of "
+                    "different scores"
+                )
+            return dataclasses.replace(
+                found, mean=float(scores.mean()), deviation=float(scores.std())
+            )
+        return (
+            found
+            if self.classes
+            else _replaced(found, str(source), classes=_classes(known, parsed))
+        )
+
+    def _with_columns(self, task: Task, source: Source) -> "TableSettings":
+        """These settings with the columns that a table's header names."""
+        table = Table(source, "train")
+        header = [name for name in table.header if name]
+        if not header:
+            raise UserError(
+                f"{table.path} is empty: give a header and a line for each example, tabs between"
+            )
+        labels = _LABELS if task.kind == "tags" else _LABELS[:1]
+        label = self.label or next((name for name in labels if name in header), labels[0])
+        text, text_b = self.text, self.text_b
+        if not text:
+            pairs = _WORDS if task.kind == "tags" else _TEXTS
+            named = [name for name in pairs if name in header]
+            others = [name for name in header if name != label]
+            if len(named or others) != 1:
+                raise UserError(
+                    f"{table.path}: which column of {', '.join(map(repr, header))} "
+                    "holds the text? --set table.text=COLUMN (and table.text_b, table.label)"
+                )
+            text = tuple(named or others)
+            if not text_b and pairs.get(text[0]) in header:
+                text_b = (pairs[text[0]],)
+        next(iter(table.rows((*text, *text_b, label), (label,))))  # refuses columns and no example
+        return dataclasses.replace(self, text=text, text_b=text_b, label=label)
+
+    def held(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
+        """A mask (N,) of the examples held out: a like share of each class and score."""
+        total = len(labels)
+        draws = np.random.default_rng(self.seed).random(total)
+        flat = labels if isinstance(labels, np.ndarray) else np.zeros(total)
+        steps = np.floor(np.arange(total + 1) * self.held_out)
+        found = np.zeros(total, bool)
+        found[np.lexsort((draws, flat))] = np.diff(steps) > 0
+        if not found.any() or found.all():
+            raise UserError(
+                f"{source} has {total} examples, of which table.held_out={self.held_out:g} leaves "
+                "none to learn from or none to validate on: give more, or a file of each split "
+                "with {split} in the name"
+            )
+        print(
+            f"{source}: {found.sum():,} of {total:,} examples are held out for validation, drawn "
+            f"by table.seed={self.seed} (table.held_out={self.held_out:g})",
+            file=sys.stderr,
+        )
+        return found
+
+
+def _replaced(settings: TableSettings, source: str, classes: list[str]) -> TableSettings:
+    if len(classes) < 2:
+        raise UserError(
+            f"{source}: all labels are {classes[0]!r}: give examples of two classes or more"
+        )
+    return dataclasses.replace(settings, classes=tuple(classes))
+
+
+def _classes(task: Task, source: Source) -> list[str]:
+    """The labels of a table, sorted."""
+    found, rows = set(), 0
+    for where, cells in Table(source, "train").rows((*task.first, task.label), (task.label,)):
+        if not (label := cells[-1].strip()):
+            raise UserError(
+                f"{where}: the label in column {task.label!r} is empty; fill it in or take the "
+                "line out"
+            )
+        found.add(label)
+        rows += 1
+    if len(found) > max(_MANY, rows // 2):
+        raise UserError(
+            f"{source}: column {task.label!r} has {len(found):,} different labels in {rows:,} "
+            "lines: name the column of the class by table.label, or train `regress` on scores"
+        )
+    return sorted(found)
+
+
+def _tags(sentences: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[str]:
+    """The tags of sentences: O first and both of each type where they mark entities, or sorted."""
+    found = {tag for _, tags in sentences for tag in as_iob2(tags)}
+    if not is_iob(found):
+        return sorted(found)
+    types = sorted({tag[2:] for tag in found} - {""})
+    return ["O", *(f"{begins}-{kind}" for kind in types for begins in "BI")]

@@ -1,0 +1,105 @@
+"""Columns and classes that a table tells, and the examples held out of it."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.data.tasks.reading import read_examples
+from macaron_tf.data.tasks.tags import read_tagged
+from tests.harness import refuses
+
+CLASSIFY, REGRESS, TAG = (get_task(name, own=True) for name in ("classify", "regress", "tag"))
+
+
+def filled(task, folder, content: str, name: str = "own.tsv", **settings):
+    """The settings of a file's content, and the task that they describe."""
+    kind = "conll" if name.endswith(".txt") else "tsv"
+    data = gzip.compress(content.encode()) if name.endswith(".gz") else content.encode()
+    (folder / name).write_bytes(data)
+    table = TableSettings(**settings).filled(task, f"{kind}:{folder / name}")
+    return table, table.described(task)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "first", "second"),
+    [
+        ("text\tlabel\na\ty\nb\tx\n", {}, ("text",), ()),
+        ("label\tsentence1\tsentence2\ny\ta\tb\nx\tc\td\n", {}, ("sentence1",), ("sentence2",)),
+        ("review\tlabel\na\ty\nb\tx\n", {}, ("review",), ()),
+        ("stars\ta\tb\ny\tone\ttwo\nx\tone\ttwo\n", {"text": "a", "label": "stars"}, ("a",), ()),
+        ("label\ta\tb\ny\tone\ttwo\nx\tone\ttwo\n", {"text": ["a", "b"]}, ("a", "b"), ()),
+        ("label\ta\tb\ny\t1\t2\nx\t1\t2\n", {"text": "b", "text_b": "a"}, ("b",), ("a",)),
+        ("\ufefftext\tlabel\r\na\ty\r\nb\tx\r\n", {}, ("text",), ()),
+    ],
+)
+def test_columns_and_classes_are_those_of_the_table(text, settings, first, second, tmp_path):
+    for name in ("own.tsv", "own.tsv.gz"):
+        table, task = filled(CLASSIFY, tmp_path, text, name, **settings)
+        assert (task.first, task.second, task.labels) == (first, second, ("x", "y"))
+        examples = read_examples(task, "train", source=f"tsv:{tmp_path / name}")
+        assert examples.labels.tolist() == [1, 0] and len(examples.texts) == 1 + bool(second)
+        assert table.filled(CLASSIFY, f"tsv:{tmp_path / name}") == table
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "words"),
+    [
+        (CLASSIFY, "", "own.tsv is empty: give a header"),
+        (CLASSIFY, "text\tlabel\n", "own.tsv holds no example"),
+        (CLASSIFY, "text\tclass\na\tx\n", "line 1: no column named 'label' among 'text', 'class'"),
+        (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "which column of 'a', 'b', 'label' holds the text"),
+        (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x': give examples of two"),
+        (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
+        (
+            CLASSIFY,
+            "text\tlabel\n" + "".join(f"a\t{n}\n" for n in range(60)),
+            "60 different labels",
+        ),
+        (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
+        (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all 2 scores are 2"),
+        (TAG, "words\ttags\na b\tX\n", "line 2: 2 words, and 1 tags in column 'tags'"),
+        (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
+    ],
+)
+def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
+    refuses(words, filled, task, tmp_path, text)
+
+
+def test_labels_of_other_tables_are_not_taken_for_numbers(tmp_path):
+    _, task = filled(CLASSIFY, tmp_path, "text\tlabel\na\t2\nb\t7\nc\t2\n")
+    (tmp_path / "other.tsv").write_text("text\tlabel\na\t1\n")
+    source = f"tsv:{tmp_path}/other.tsv"
+    refuses(
+        "other.tsv, line 2: '1' in column 'label' is not one of the classes 2, 7; correct",
+        *(read_examples, task, "all", None, source),
+    )
+
+
+def test_scores_are_learnt_by_mean_and_deviation(tmp_path):
+    table, task = filled(REGRESS, tmp_path, "text\tlabel\na\t100\nb\t300\n")
+    assert task.regression and (task.mean, task.deviation) == (200.0, 100.0)
+    assert table.filled(REGRESS, f"tsv:{tmp_path}/own.tsv") == table
+
+
+def test_tags_of_entities_and_of_words(tmp_path):
+    _, task = filled(TAG, tmp_path, "Ann I-PER\n. O\n\nOslo B-LOC\n", "own.txt")
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER") and task.metrics == ("f1",)
+    found = read_tagged(task, "train", source=f"conll:{tmp_path}/own.txt")
+    assert [labels.tolist() for labels in found.labels] == [[3, 0], [1]]
+    _, task = filled(TAG, tmp_path, "tokens\ttags\nAnn saw Oslo\tN V N\nno\tX\n")
+    assert task.labels == ("N", "V", "X") and task.metrics == ("accuracy",)
+    found = read_tagged(task, "train", source=f"tsv:{tmp_path}/own.tsv")
+    assert found.words == [["Ann", "saw", "Oslo"], ["no"]]
+
+
+def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    held = TableSettings(held_out=0.2).held(labels, "tsv:x")
+    assert np.bincount(labels[held]).tolist() == [12, 6, 2]
+    assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
+    np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held(labels, ""))
+    assert (held != TableSettings(held_out=0.2, seed=2).held(labels, "")).any()
+    refuses("has 3 examples, of which table.held_out=0.1", TableSettings().held, labels[:3], "x")

@@ -1,0 +1,55 @@
+"""Sizes that no machine has."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from macaron_tf.distribution import memory
+from macaron_tf.distribution.memory import device_memory, refuse_oversize
+from macaron_tf.errors import UserError
+from macaron_tf.layers import MacaronBlock
+
+
+def test_weights_beyond_the_memory_are_refused_before_it_is_taken():
+    block = MacaronBlock(num_heads=2, feed_forward_dim=2**31 - 2)
+    with (
+        pytest.raises(UserError, match=r"the model does not fit: .* GiB or more, .* has \(8, 107"),
+        refuse_oversize(copies=4),
+    ):
+        block.build((None, None, 8))
+
+
+def test_trained_weights_count_as_often_as_they_are_kept(monkeypatch):
+    monkeypatch.setattr(memory, "device_memory", lambda: 4 * (8 * 8 + 8) * 3 - 1)
+
+    def build(copies):
+        with refuse_oversize("it", copies):
+            layer = keras.layers.Dense(8)
+            layer.build((None, 8))
+        return layer
+
+    assert build(2).count_params() == 72
+    with pytest.raises(UserError, match="it does not fit"):
+        build(3)
+
+
+def test_values_are_those_without_the_check():
+    def build():
+        layer = keras.layers.Dense(8, kernel_initializer=keras.initializers.GlorotNormal(3))
+        layer.build((None, 8))
+        return np.array(layer.kernel)
+
+    plain = build()
+    with refuse_oversize():
+        np.testing.assert_array_equal(build(), plain)
+        # A value that is there already, of a function with a tensor from outside.
+        outside = tf.ones([2])
+        np.testing.assert_array_equal(tf.Variable(lambda: outside * 2), [2, 2])
+
+
+def test_a_control_group_may_have_less_than_the_machine(monkeypatch):
+    whole = device_memory()
+    read = memory._read
+    monkeypatch.setattr(memory, "_read", lambda f: "4096\n" if f in memory._LIMITS else read(f))
+    assert device_memory() == 4096 < whole

@@ -1,0 +1,134 @@
+"""Fine-tuning on tables of one's own, by the commands: classes go with the run."""
+
+import json
+
+import pytest
+
+import macaron_tf
+from experiments.finetune.__main__ import main
+from experiments.finetune.run import FinetuningRun
+from export.places import open_module
+from tests.experiments.task_toys import (
+    READING,
+    scores_in,
+    sentences,
+    toy_flags,
+    without,
+    write_reading,
+    write_table,
+)
+
+NAMES = {"negative": "1 star", "positive": "5 stars"}
+
+
+@pytest.fixture(scope="module")
+def own(toy, tmp_path_factory):
+    """A table with columns of its own in one file, and its run."""
+    folder = tmp_path_factory.mktemp("own")
+    rows = [(text, NAMES[label], "x") for text, label in sentences(240, 1)]
+    write_table(folder / "own.tsv", rows, "review\tstars\tmore")
+    flags = toy_flags(toy, "classify", source=f"tsv:{folder}/own.tsv")
+    flags += ["--set", "table.text=review", "--set", "table.label=stars"]
+    assert main(["train", "classify", str(folder / "run"), *flags]) == 0
+    return folder, flags
+
+
+def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
+    folder, _ = own
+    run = FinetuningRun.open(folder / "run")
+    assert run.task.labels == ("1 star", "5 stars") and run.result().best_score > 0.9
+    found = ran(main, "evaluate", folder / "run", "--output", tmp_path / "scores")
+    assert "24 examples of validation" in found.out and "24 of 240 examples" in found.err
+    assert scores_in(tmp_path / "scores")["metrics"]["score"] == run.result().best_score
+    macaron_tf.load(folder / "run").save_pretrained(tmp_path / "saved")
+    assert macaron_tf.load(tmp_path / "saved").labels == ("1 star", "5 stars")
+    for place in (folder / "run", tmp_path / "saved"):
+        lines = answered(main, "predict", place, text="the plot was great\nvery dull\n")
+        assert [line.split("\t")[0] for line in lines.splitlines()] == ["5 stars", "1 star"]
+        module, _ = open_module(str(place))
+        answer = module.serve(["the plot was great"])
+        assert answer["label"].numpy().tolist() == [b"5 stars"]
+        assert answer["classes"].numpy().tolist() == [[b"1 star", b"5 stars"]]
+
+
+def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
+    folder, flags = own
+    again = ["train", "--resume", folder / "run"]
+    assert "going on after step 40" in ran(main, *again).out
+    text = (folder / "own.tsv").read_text()
+    write_table(tmp_path / "new.tsv", [("fun", "1 star"), ("dull", "2")], "review\tstars")
+    other = ["evaluate", folder / "run", "--source", f"tsv:{tmp_path}/new.tsv"]
+    words = "new.tsv, line 3: '2' in column 'stars' is not one of the classes 1 star, 5 stars;"
+    refused(main, other, words, folder)
+    try:
+        (folder / "own.tsv").write_text(text.replace("review", "text"))
+        refused(main, again, "line 1: no column named 'review'", folder)
+        (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
+        refused(main, again, "'2 stars' in column 'stars' is not one of the classes", folder)
+        changed = ["train", "classify", folder / "run", *flags]
+        assert main([str(word) for word in changed]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "run was trained with table.classes=('1 star', '5 stars'), not ('2 stars'" in said
+    finally:
+        (folder / "own.tsv").write_text(text)
+
+
+def test_a_grid_on_a_table_finds_its_runs_again(own, tmp_path, ran):
+    flags = without(own[1], "batch_size", "training.learning_rate")
+    grid = ["grid", "classify", tmp_path, *flags, "--set", "training.max_steps=2"]
+    first, again = (ran(main, *grid).out for _ in range(2))
+    assert "The score is the mean of: classify accuracy." in first
+    assert "validation  loss" in first and "validation  loss" not in again
+
+
+def test_scores_are_of_the_tables_size(toy, tmp_path, answered):
+    rows = [(text, 1000 + 50 * (label == "positive")) for text, label in sentences(240, 1)]
+    write_table(tmp_path / "own.tsv", rows, "text\tlabel")
+    flags = toy_flags(toy, "regress", source=f"tsv:{tmp_path}/own.tsv")
+    assert main(["train", "regress", str(tmp_path / "run"), *flags]) == 0
+    assert FinetuningRun.open(tmp_path / "run").result().best_score > 0.9
+    text = "the plot was great\nvery dull film\n"
+    good, bad = map(float, answered(main, "predict", tmp_path / "run", text=text).split())
+    assert 1030 < good < 1070 and 980 < bad < 1020
+    module, _ = open_module(str(tmp_path / "run"))
+    assert module.serve(text.splitlines())["score"].numpy() == pytest.approx([good, bad], rel=1e-5)
+
+
+def test_tags_are_those_of_the_file(tmp_path, ran):
+    write_reading(tmp_path)
+    source, settings = (
+        f"conll:{tmp_path}/train.txt",
+        {n.replace(".", "__"): v for n, v in READING.items()},
+    )
+    flags = toy_flags(tmp_path, "tag", source=source, **settings)
+    trained = ran(main, "train", "tag", tmp_path / "run", *flags)
+    assert "words -> label: 5 classes, O, B-ORG, I-ORG, B-PER, I-PER" in trained.err
+    run = FinetuningRun.open(tmp_path / "run")
+    assert run.task.labels == ("O", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    assert run.result().best_score > 0.5
+
+
+def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refused):
+    code = (
+        "from tests.experiments.task_toys import sentences\n"
+        "def rows(split):\n"
+        "    for text, label in sentences(*{'train': (240, 1), 'validation': (40, 2)}[split]):\n"
+        "        yield {'text': text, 'label': label}\n"
+    )
+    (tmp_path / "my_rows.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    flags = toy_flags(toy, "classify", source="python:my_rows:rows")
+    ran(main, "train", "classify", tmp_path / "run", *flags)
+    assert "40 examples of validation" in ran(main, "evaluate", tmp_path / "run").out
+    broken = ["evaluate", tmp_path / "run", "--split", "dev"]
+    refused(main, broken, "my_rows:rows", tmp_path / "run" / "checkpoints")
+
+
+def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):
+    _, flags = own
+    command = ["train", "classify", tmp_path / "run", *flags, "--set", "training.max_steps=2"]
+    ran(main, *command, "--data-dir", tmp_path / "sets")
+    for words in ((), ("--data-dir", tmp_path / "others")):
+        ran(main, "train", "--resume", tmp_path / "run", *words)
+        kept = json.loads((tmp_path / "run" / "data.json").read_text())["data_dir"]
+        assert kept == str(tmp_path / ("others" if words else "sets"))

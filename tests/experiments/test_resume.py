@@ -1,0 +1,63 @@
+"""`train --resume RUN` of every command: the run's own recipe, from its last checkpoint on."""
+
+import json
+import pathlib
+
+import pytest
+
+from experiments.elmo.__main__ import main as elmo
+from experiments.embed.__main__ import main as embed
+from experiments.tcn.__main__ import main as tcn
+from experiments.text_to_text.__main__ import main as text_to_text
+from experiments.translate.__main__ import main as translate
+from tests.conftest import number_settings
+from tests.experiments.pretraining_toy import flags
+from tests.experiments.task_toys import toy_flags, validations
+
+SHORT = ["schedule=constant", "warmup_steps=1", "validate_every=1", "save_every_steps=1"]
+SHORT = flags([f"training.{one}" for one in [*SHORT, "log_every=1", "max_minutes=None"]])
+ELMO = ["batch_size=8", "row_length=10", "held_out=6", "vocabulary_size=7"]
+ELMO += ["model.lstm_dim=8", "model.projection_dim=4", "model.filters=((1, 4), (2, 4))"]
+
+
+def of_translate(value):
+    settings = [*number_settings(value("number_text")), "data.validation_lines=1"]
+    return translate, ["multi30k_macaron_tiny", "RUN", *flags(settings)], "RUN"
+
+
+def of_elmo(value):
+    return elmo, ["elmo_tiny", "RUN", *flags([*ELMO, f"sources={value('source')}"])], "RUN"
+
+
+def of_embed(value):
+    return embed, ["stsb", "RUN", *toy_flags(value("toy"), "stsb")], "RUN"
+
+
+def of_text_to_text(value):
+    rows = flags(["batching.max_tokens=512", "max_target=16", "validation_examples=1"])
+    words = ["--init", value("t5_run"), "--source", value("tables")]
+    return text_to_text, ["sst2", "RUN", *words, *rows], "RUN"
+
+
+def of_tcn(value):
+    small = flags(["batch_size=4", "model.widths=(8,)"])
+    return tcn, ["jsb", "RUN", "--models", "gru", "--seeds", "3", *small], "RUN/gru-3"
+
+
+@pytest.mark.parametrize("make", [of_translate, of_elmo, of_embed, of_text_to_text, of_tcn])
+def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
+    main, words, place = make(request.getfixturevalue)
+    data = ["--data", request.getfixturevalue("tunes")] if main is tcn else []
+
+    own = [word.replace("RUN", str(tmp_path / "run")) for word in words]
+    run = pathlib.Path(place.replace("RUN", str(tmp_path / "run")))
+    ran(main, "train", *own, *data, *SHORT, "--set", "training.max_steps=1")
+    before = json.loads((run / "recipe.json").read_text())
+    ran(main, "train", "--resume", run, *data, "--set", "training.max_steps=2")
+    assert [line["step"] for line in validations(run)] == [1, 2]
+    before["training"]["max_steps"] = 2
+    assert json.loads((run / "recipe.json").read_text()) == before
+    again = ["train", "--resume", run, *data]
+    refused(main, [*again, "--set", "training.seed=7"], "training.seed=", run)
+    refused(main, ["train", words[0], "--resume", run, *data], "--resume: leave out ", run)
+    refused(main, ["train", "--resume", tmp_path / "none", *data], "is not a run", tmp_path)

@@ -1,0 +1,72 @@
+"""The profiles of the fuzzer, and the outcomes that it allows.
+
+`make test` takes the quick one, whose cases are the same every time; `make fuzz` the long one, with
+other cases for each seed.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+strategies = hypothesis.strategies
+
+from macaron_tf.errors import UserError  # noqa: E402
+
+LONG = os.environ.get("MACARON_TF_FUZZ") == "long"
+
+
+def examples(quick: int, long: int) -> Callable:
+    """A decorator of tests: how many cases each profile tries."""
+    return hypothesis.settings(
+        max_examples=long if LONG else quick,
+        derandomize=not LONG,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        print_blob=False,
+    )
+
+
+def survive(function: Callable, *arguments, **options) -> Any:
+    """A call's result; None where it is refused in one sentence, or by a parser's status 2."""
+    try:
+        return function(*arguments, **options)
+    except UserError as error:
+        assert str(error).strip(), "no sentence"
+    except SystemExit as error:
+        assert error.code in (0, 2), error.code
+    return None
+
+
+_ODD = [
+    "", "abc", "1e-320", "(1,)", "{}", "[]", "()", "None", "True", "-1", "0", "1", "1.5", "nan",
+    "inf", "-inf", "1e400", "99999999999999999999999999999", "4294967296", "2147483647", "(1,2)",
+    "('a','b')", "((1,2),(3,4))", "{'a':1}", "\x00", "é" * 2000, "[[[[", "(((((1)))))", "b'x'",
+    "1j", "--", "=", "a=b", "lambda:0", "x:y", "macaron_tf:load", "./x.py", "tsv:", "text:",
+    "\ud800", "\n", "%s", "{0}", "0x10", "1_000", "+1", " 1", "'1'", "[None]", "(None,)", "{1}",
+    "...", "-0.0",
+]  # fmt: skip
+# Values as a command line gives them.
+values = strategies.one_of(
+    strategies.sampled_from(_ODD),
+    strategies.integers().map(str),
+    strategies.floats().map(str),
+    strategies.text(max_size=30),
+    strategies.recursive(
+        strategies.one_of(
+            strategies.none(),
+            strategies.booleans(),
+            strategies.integers(),
+            strategies.text(max_size=5),
+        ),
+        lambda inner: strategies.one_of(
+            strategies.lists(inner, max_size=3),
+            strategies.lists(inner, max_size=3).map(tuple),
+            strategies.dictionaries(strategies.text(max_size=5), inner, max_size=2),
+        ),
+        max_leaves=5,
+    ).map(repr),
+)

@@ -1,0 +1,125 @@
+"""Damaged folders of runs and of corpora."""
+
+import contextlib
+import io
+import pathlib
+
+import pytest
+
+from tests.fuzz.profiles import examples, hypothesis, strategies, survive  # isort: skip
+
+import macaron_tf
+from experiments.translate.__main__ import main as translate
+from experiments.translate.run import TranslationRun
+from macaron_tf.data.corpus.reading import PretrainingCorpus, stream_dataset
+from macaron_tf.training.checkpoints import weights_record
+from tests.conftest import number_settings
+from tests.experiments.pretraining_toy import prepare
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, number_text) -> pathlib.Path:
+    """A run of two updates, with a best checkpoint."""
+    folder = tmp_path_factory.mktemp("fuzz") / "run"
+    settings = [*number_settings(number_text, 2), "training.warmup_steps=1"]
+    settings += ["training.validate_every=1", "training.log_every=1"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert translate(["train", "multi30k_macaron_tiny", str(folder), *words]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> pathlib.Path:
+    """A small corpus."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "text.txt").write_text("".join(f"one two {n} three four\n" for n in range(400)))
+    settings = [
+        f"corpus.sources=text-lines:{folder}/text.txt", "corpus.sequence_length=16",
+        "corpus.validation_every=20", "vocabulary.size=60",
+    ]  # fmt: skip
+    return pathlib.Path(prepare("bert_tiny", str(folder / "corpus"), settings))
+
+
+def open_run(folder: pathlib.Path) -> None:
+    """Opens a run as the library and as its command do."""
+    survive(macaron_tf.load, folder)
+    opened = survive(TranslationRun.open, folder)
+    if opened is not None and (chosen := survive(opened.checkpoint)) is not None:
+        weights_record(chosen)
+        survive(opened.load_network, chosen)
+
+
+def read_corpus(folder: pathlib.Path) -> None:
+    """Opens a corpus, and reads a batch."""
+    opened = survive(PretrainingCorpus.open, str(folder))
+    if opened is not None and opened.rows("train") > 8:
+        dataset = stream_dataset(opened, "validation", 2, repeat=False)
+        next(iter(dataset), None)
+
+
+_WORDS = [b"", b"0", b"-1", b"null", b"[]", b"{}", b'"', b"\0", b"\xff", b"1e999", b"9" * 30]
+
+
+@strategies.composite
+def damages(draw):
+    """A function of a file's bytes, its only argument; it returns None to delete the file."""
+    kind = draw(strategies.sampled_from(["delete", "cut", "flip", "insert", "replace", "number"]))
+    place, bit = draw(strategies.floats(0, 1, exclude_max=True)), draw(strategies.integers(0, 7))
+    word = draw(strategies.sampled_from(_WORDS) | strategies.binary(max_size=4))
+
+    def damage(content: bytes) -> bytes | None:
+        at = int(place * len(content))
+        match kind:
+            case "delete":
+                return None
+            case "cut":
+                return content[:at]
+            case "insert":
+                return content[:at] + word + content[at:]
+            case "replace":
+                return word
+            case "number":  # of a record: another value of a field
+                starts = [n + 1 for n, c in enumerate(content) if c == ord(":")]
+                at = starts[int(place * len(starts))] if starts else at
+                end = min((content + b",}\n").find(c, at) for c in (b",", b"}", b"\n"))
+                return content[:at] + word + content[max(end, at) :]
+            case "flip" if content:
+                return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+        return content
+
+    return damage
+
+
+@contextlib.contextmanager
+def damaged(folder: pathlib.Path, data):
+    """One or two damaged files of a folder within the `with`; they are whole again behind it."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != ".lock")
+    chosen = data.draw(strategies.lists(strategies.sampled_from(files), min_size=1, max_size=2))
+    changes = [(file, data.draw(damages())) for file in dict.fromkeys(chosen)]
+    whole = {file: file.read_bytes() for file in files}
+    try:
+        for file, damage in changes:
+            after = damage(whole[file])
+            file.unlink() if after is None else file.write_bytes(after)
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and file not in whole:
+                file.unlink()
+        for file, content in whole.items():
+            file.write_bytes(content)
+
+
+@examples(6, 20)
+@hypothesis.given(data=strategies.data())
+def test_runs(run, data):
+    with damaged(run, data):
+        open_run(run)
+
+
+@examples(25, 100)
+@hypothesis.given(data=strategies.data())
+def test_corpora(corpus, data):
+    with damaged(corpus, data):
+        read_corpus(corpus)

@@ -1,0 +1,50 @@
+"""Settings of every kind of recipe, as `--set` takes them."""
+
+import functools
+
+from tests.fuzz.profiles import examples, hypothesis, strategies, survive, values  # isort: skip
+
+from experiments import registry
+from experiments.recipe import recipe_from_json, settings_of
+
+
+@functools.cache
+def known() -> list[tuple[str, str, str]]:
+    """Every setting of every kind of recipe and model: a recipe's name, the path, the value."""
+    found = {}
+    for name in registry.names():
+        recipe = registry.load(name)
+        kinds = type(recipe), type(recipe.model_config())
+        for path, value, _, _ in settings_of(recipe):
+            found.setdefault((kinds, path), (name, path, value))
+    return list(found.values())
+
+
+def check(name: str, settings: list[str]) -> None:
+    """Replaces settings of a recipe; an accepted recipe is written and read as it is."""
+    recipe = survive(registry.load, name, settings=settings)
+    if recipe is None or survive(recipe.model_config) is None:
+        return
+    survive(recipe.make_objective)
+    again = recipe_from_json(type(recipe), recipe.to_json(), "recipe.json")
+    assert again.to_json() == recipe.to_json()
+
+
+@examples(600, 800)
+@hypothesis.given(strategies.data())
+def test_any_value_of_any_setting(data):
+    name, path, _ = data.draw(strategies.sampled_from(known()))
+    others = [row for row in known() if row[0] == name]
+    settings = [f"{path}={data.draw(values)}"]
+    if data.draw(strategies.booleans()):
+        _, path, value = data.draw(strategies.sampled_from(others))
+        settings.append(f"{path}={data.draw(values | strategies.just(value))}")
+    check(name, settings)
+
+
+@examples(50, 100)
+@hypothesis.given(strategies.sampled_from(["demo", "bert_tiny", "tcn_adding", "elmo_tiny"]), values)
+def test_any_words(name, words):
+    check(name, [words])
+    survive(registry.load, words)
+    check(name, [f"{words}=1"])

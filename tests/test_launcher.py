@@ -1,0 +1,104 @@
+"""`python -m macaron_tf COMMAND`, and the packages that commands do without."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from macaron_tf.command_names import COMMANDS, FORM, as_typed
+from macaron_tf.errors import EXTRAS
+from macaron_tf.program import exit_on_user_error
+
+PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text())
+EXTRA_PACKAGES = PROJECT["project"]["optional-dependencies"]
+
+
+# What text, training and export need beside the plain dependencies: nothing.
+PLAIN = """
+import importlib, sys
+sys.argv, blocked = ["-m"], sys.argv[1:]
+sys.modules |= dict.fromkeys(blocked)
+for name in ("translate.train", "translate.evaluate", "pretrain.train", "pretrain.evaluate",
+             "finetune.train", "finetune.evaluate", "embed.train", "generate.run", "elmo.run",
+             "text_to_text.train", "recipes.bert"):
+    importlib.import_module("experiments." + name)
+for name in ("places", "client", "keras_model", "saved_model"):
+    importlib.import_module("export." + name)
+"""
+
+
+def launched(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "macaron_tf", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_the_help_lists_commands_that_exist():
+    shown = launched("--help").stdout
+    for name, (module, text) in COMMANDS.items():
+        assert importlib.util.find_spec(module), module
+        assert f"  {name} " in shown and text in shown
+
+
+@pytest.mark.parametrize("command", ["translate", "export", "serve", "client"])
+def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(command):
+    found = launched(command, "--help")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith(f"usage: python -m macaron_tf {command} ")
+    assert f"    python -m macaron_tf {command} " in found.stdout
+    assert "-m experiments" not in found.stdout and "-m export" not in found.stdout
+    code = (
+        "import runpy, sys; sys.argv[0] = 'macaron'\n"
+        "try: runpy.run_module('macaron_tf', run_name='__main__', alter_sys=False)\n"
+        "except SystemExit: print('keras' in sys.modules)"
+    )
+    words = [sys.executable, "-c", code, command, "--help"]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+    assert shown.startswith(f"usage: macaron {command} ") and shown.endswith("False\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("translat", "; perhaps you meant 'translate'"), ("nothing", ""), ("benchmarks.decode", "")],
+)
+def test_an_unknown_command_is_one_sentence(name, near):
+    found = launched(name)
+    message = f"no command is called {name!r}: python -m macaron_tf --help lists them{near}"
+    assert found.returncode == 2 and message in found.stderr
+
+
+def test_messages_name_commands_as_typed(monkeypatch, capsys):
+    text = (
+        "give what `python -m experiments.finetune train` wrote to python\n -m export.saved_model"
+    )
+    assert as_typed(text) == text
+    monkeypatch.setenv(FORM, "macaron")
+    assert as_typed(text) == "give what `macaron finetune train` wrote to macaron export"
+    names = "python -m experiments.benchmarks.decoding, python -m experiments.nothing"
+    assert as_typed(names) == "macaron benchmarks.decoding, python -m experiments.nothing"
+
+
+def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
+    pinned = " ".join(package for packages in EXTRA_PACKAGES.values() for package in packages)
+    assert {*EXTRAS.values()} < {*EXTRA_PACKAGES}
+    for extra in {*EXTRA_PACKAGES} - {"all", "dev"}:
+        assert extra in EXTRA_PACKAGES["all"][0] and extra in EXTRAS.values()
+    assert "tensorflow-serving-api" in pinned
+
+    @exit_on_user_error
+    def main(arguments):
+        raise ModuleNotFoundError("No module named 'grpc'", name="grpc")
+
+    assert main([]) == 2
+    message = "error: this command needs grpc: pip install 'macaron_tf[serving]'\n"
+    assert capsys.readouterr().err == message
+
+
+def test_commands_start_without_the_optional_packages():
+    # Keras itself draws with Matplotlib, where it finds it.
+    blocked = EXTRAS.keys() - {"grpc", "importlib_resources", "matplotlib"}
+    words = [sys.executable, "-c", PLAIN, *blocked]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr

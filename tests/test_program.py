@@ -1,0 +1,119 @@
+"""Commands as processes: streams that are closed, full, or not UTF-8; Ctrl-C."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tensorflow as tf
+
+from experiments.lines import arriving
+from macaron_tf.errors import UserError
+from macaron_tf.program import decoded, exit_on_user_error
+
+HELP = "-m experiments.translate --help"
+
+
+def run(words, **options):
+    """A command's status, output and errors; shell redirections may stand among its words."""
+    done = subprocess.run(
+        ["bash", "-c", f"exec {sys.executable} {words}"], capture_output=True, **options
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (f"{HELP} > /dev/full", "standard output cannot be written: No space left on device"),
+        (f"{HELP} >&-", "standard output is closed"),
+        ("-m export.client <&-", "standard input is closed"),
+        (r"-m export.client $'\xff'", r"argument 1, '\udcff', is not UTF-8"),
+    ],
+)
+def test_a_stream_that_fails_is_one_sentence(words, error):
+    status, output, errors = run(words)
+    assert (status, output) == (2, "")
+    assert errors.startswith(f"error: {error}") and errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2> /dev/full"])
+def test_errors_that_nobody_can_read_go_nowhere_else(where):
+    assert run(f"-m export.client --batch-size 0 {where}") == (2, "", "")
+
+
+def test_output_is_utf_8_whatever_the_terminal_says():
+    code = (
+        "import sys; from experiments.command_line import exit_on_user_error;"
+        "sys.exit(exit_on_user_error(lambda: print('Straße 한'))())"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    assert run(f'-c "{code}"', env=environment) == (0, "Straße 한\n", "")
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1.0])
+def test_ctrl_c_during_the_imports_is_one_line(seconds, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "export.saved_model", str(tmp_path / "run"), str(tmp_path / "out")],
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == b"interrupted\n"
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "data, error",
+    [
+        (b"\x1f\x8b\x08\0", "the input is compressed: send it through `gunzip -c`"),
+        (b"text\n\x89PNG\0\n", "line 2 of the input holds a zero byte"),
+        ("text\n".encode("utf-16"), "line 1 of the input holds a zero byte"),
+    ],
+)
+def test_input_that_is_no_text_is_refused(data, error):
+    with pytest.raises(UserError, match=error):
+        for _ in arriving(decoded(io.BytesIO(data))):
+            pass
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (MemoryError("Unable to allocate 7.45 GiB for an array"), "ran out (allocate 7.45 GiB): "),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "OOM when allocating shape[9,8] on CPU"),
+            "ran out (shape[9,8]): ",
+        ),
+        (ValueError("Invalid value in tensor used for shape: -647711020"), "ran out: "),
+    ],
+)
+def test_memory_that_runs_out_is_one_sentence(error, words, capsys):
+    @exit_on_user_error
+    def main(arguments):
+        raise error
+
+    assert main([]) == 2
+    sentence = capsys.readouterr().err
+    assert sentence.startswith(f"error: memory {words}lower the rows") and sentence.count("\n") == 1
+
+
+def test_line_breaks_and_colours_in_a_sentence_are_spelled_out(capsys):
+    @exit_on_user_error
+    def main(arguments):
+        raise UserError(f"{arguments[0]}: no")
+
+    assert main(["a\n\x1b[31mb\ud800"]) == 2
+    assert capsys.readouterr().err == "error: a\\n\\x1b[31mb\\ud800: no\n"
+
+
+def test_other_errors_keep_their_traceback():
+    @exit_on_user_error
+    def main(arguments):
+        raise ValueError("shape")
+
+    with pytest.raises(ValueError, match="shape"):
+        main([])

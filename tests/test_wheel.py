@@ -1,0 +1,106 @@
+"""The package as it is installed: one wheel in an environment without the checkout."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+
+import pytest
+
+import macaron_tf
+from tests.conftest import number_settings
+
+pytestmark = pytest.mark.slow
+ROOT = pathlib.Path(__file__).parents[1]
+# No checkout on the path.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+ANSWER = """
+import sys
+import tensorflow as tf
+import tensorflow_text
+serve = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+print(serve(text=tf.constant(["one two three"]))["translations"].numpy().tolist()[0][0].decode())
+assert "macaron_tf" not in sys.modules
+"""
+IMPORT = """
+import sys, time
+start = time.perf_counter()
+import keras
+middle = time.perf_counter()
+import macaron_tf
+ours = time.perf_counter() - middle
+assert ours < middle - start, (middle - start, ours)
+assert "site-packages" in macaron_tf.__file__ and "tensorflow_text" not in sys.modules
+macaron_tf.build("swish_rnn_tiny", vocab_size=10)
+print(macaron_tf.load(sys.argv[1]).network.count_params() > 0)
+"""
+
+
+def run(*command, given: str = "", **options) -> str:
+    done = subprocess.run(
+        [*map(str, command)],
+        input=given,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        **options,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> pathlib.Path:
+    """The wheel, built from a copy of the sources."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("macaron_tf", "experiments", "export"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    flags = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", out]
+    run(sys.executable, "-m", "pip", "wheel", *flags, source)
+    (made,) = out.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def scripts(wheel, tmp_path_factory) -> pathlib.Path:
+    """The folder of programs of an environment with the wheel, and the packages of this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    installed = [path for path in sys.path if path.endswith("-packages")]
+    (packages / "present.pth").write_text("\n".join(installed))
+    python = folder / "bin" / "python"
+    run(
+        sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel
+    )
+    return python.parent
+
+
+def test_the_wheel_has_one_top_level_name_and_what_commands_read(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"macaron_tf", f"macaron_tf-{macaron_tf.__version__}.dist-info"}
+    held = {name.removeprefix("macaron_tf/commands/") for name in names}
+    for folder in ("experiments", "export"):
+        for path in (ROOT / folder).rglob("*"):
+            if "results" not in path.parts and path.is_file() and path.suffix != ".pyc":
+                assert str(path.relative_to(ROOT)) in held, path
+    assert {"macaron_tf/py.typed", "macaron_tf/kernels/native/ops.cc"} <= {*names}
+
+
+def test_the_quick_start_from_an_empty_folder(scripts, number_text, tmp_path):
+    macaron = scripts / "macaron"
+    settings = [word for one in number_settings(number_text, 20) for word in ("--set", one)]
+    train = ["translate", "train", "multi30k_macaron_tiny", "run", *settings]
+    shown = run(macaron, *train, cwd=tmp_path)
+    assert "next: macaron translate average run" in shown
+    answer = run(macaron, "translate", "translate", "run", given="one two three\n", cwd=tmp_path)
+    shown = run(macaron, "export", "run", "served", cwd=tmp_path)
+    assert "serve it with: macaron serve served" in shown
+    assert run(scripts / "python", "-c", ANSWER, "served/1", cwd=tmp_path) == answer
+    assert run(scripts / "python", "-c", IMPORT, "run", cwd=tmp_path) == "True\n"
