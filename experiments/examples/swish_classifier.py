@@ -2,18 +2,16 @@
 
     python -m experiments.examples.swish_classifier OUT --data-dir DIR
 
-Three epochs of 60,614 phrases, saving, exporting and asking took 2 min 25 s on two cores. Accuracy
-on 6,735 held-out phrases of SST-2's training set: 0.919 (one seed).
+Three epochs of 60,614 phrases took 4 min on two busy cores; accuracy on 6,735 others: 0.923.
 """
 
 import argparse
-import pathlib
 import subprocess
 import sys
 
 import keras
 import tensorflow_datasets as tfds
-from keras import ops
+from tensorflow import strings
 
 import macaron_tf
 
@@ -28,39 +26,34 @@ print(model.serve(tf.constant(sys.argv[2:])).numpy()[:, 0])"""
 def main(arguments: list[str] | None = None) -> None:
     """Trains, writes OUT/model.keras and OUT/served, and asks both in processes of their own."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("out")
     parser.add_argument("--data-dir", help="of TensorFlow Datasets, which fetches a missing one")
     parser.add_argument("--train", default="train", help="rows to learn from, such as train[:1000]")
     args = parser.parse_args(arguments)
-    args.out.mkdir(parents=True, exist_ok=True)
-    saved, served = str(args.out / "model.keras"), str(args.out / "served")
     keras.utils.set_random_seed(1)
-    splits = [args.train, "validation"]
-    train, validation = tfds.load("glue/sst2", split=splits, data_dir=args.data_dir)
+
+    def batches(split):  # texts of like lengths together, so that little is padded
+        data = tfds.load("glue/sst2", split=split, data_dir=args.data_dir)
+        data = data.map(lambda row: (row["sentence"], row["label"])).cache().shuffle(70_000)
+        return data.bucket_by_sequence_length(lambda x, y: strings.length(x), [50, 99], [128] * 3)
+
+    train, validation = batches(args.train), batches("validation")
     words = keras.layers.TextVectorization(12_000, standardize="lower")
-    words.adapt(train.map(lambda row: row["sentence"]).batch(1_000))
+    words.adapt(train.map(lambda text, label: text))
 
-    def batches(data):  # rows of like lengths together, so that little is padded
-        data = data.map(lambda row: (words(row["sentence"]), row["label"])).cache().shuffle(70_000)
-        return data.bucket_by_sequence_length(lambda x, y: ops.size(x), [8, 16, 32], [128] * 4)
-
-    ids = keras.Input((None,), dtype="int64")
-    x = keras.layers.Embedding(words.vocabulary_size(), 128, mask_zero=True)(ids)
+    text = keras.Input((), dtype="string")
+    x = keras.layers.Embedding(words.vocabulary_size(), 128, mask_zero=True)(words(text))
     for _ in range(2):
         x = macaron_tf.layers.SwishRNNBlock(num_heads=2, feed_forward_dim=256)(x)
     x = keras.layers.Dropout(0.3)(keras.layers.GlobalAveragePooling1D()(x))
-    network = keras.Model(ids, keras.layers.Dense(1, "sigmoid")(x))
-    network.compile(keras.optimizers.AdamW(5e-4), "binary_crossentropy", metrics=["accuracy"])
-    best = keras.callbacks.EarlyStopping("val_accuracy", patience=1, restore_best_weights=True)
-    held_out = batches(validation)
-    network.fit(batches(train), validation_data=held_out, epochs=3, verbose=2, callbacks=[best])
+    model = keras.Model(text, keras.layers.Dense(1, "sigmoid")(x))
+    model.compile(keras.optimizers.AdamW(5e-4), "binary_crossentropy", metrics=["accuracy"])
+    model.fit(train, validation_data=validation, epochs=3, verbose=2)
 
-    text = keras.Input((), dtype="string")
-    model = keras.Model(text, network(words(text)))
-    model.save(saved)
-    model.export(served, verbose=False)
-    for code, place in [(SAVED, saved), (EXPORTED, served)]:
-        subprocess.run([sys.executable, "-c", code, place, *TEXTS], check=True)
+    model.export(f"{args.out}/served", verbose=False)
+    model.save(f"{args.out}/model.keras")
+    for code, place in [(SAVED, "model.keras"), (EXPORTED, "served")]:
+        subprocess.run([sys.executable, "-c", code, f"{args.out}/{place}", *TEXTS], check=True)
 
 
 if __name__ == "__main__":

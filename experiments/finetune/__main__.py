@@ -36,7 +36,8 @@ FROM, what to start with:
   none               weights drawn at random; with --model NAME and --vocabulary DIR
 
 sources of examples:
-  tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets set with the task's fields, in --data-dir
+  tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets set with the task's fields, in --data-dir; of
+                                classify, regress and tag any set, whose fields are the columns
   tsv:FILE                      a table of one's own: a header naming the task's columns and
                                 `label`, tabs between; {split} in the name becomes train,
                                 validation or test; .gz too

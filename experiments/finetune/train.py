@@ -53,7 +53,7 @@ class TaskData:
         tfds: Tfds | None = None,
         table: TableSettings | None = None,
     ):
-        self.table, self.tfds = (table or TableSettings()).filled(task, source), tfds
+        self.table, self.tfds = (table or TableSettings()).filled(task, source, tfds), tfds
         self.task = self.table.described(task)
         self.kind = kind_of(self.task)
         self.splits = self.kind.read_splits(

@@ -2,12 +2,19 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import macaron_tf
 from experiments.finetune.__main__ import main
 from experiments.finetune.run import FinetuningRun
+from experiments.finetune.train import TaskData
 from export.places import open_module
+from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.tasks.definitions import get_task
+from macaron_tf.data.tasks.own_tables import TableSettings
+from macaron_tf.data.tasks.reading import read_examples
+from tests.data.tasks.test_reading import prepare
 from tests.experiments.task_toys import (
     READING,
     scores_in,
@@ -17,6 +24,7 @@ from tests.experiments.task_toys import (
     write_reading,
     write_table,
 )
+from tests.harness import refuses
 
 NAMES = {"negative": "1 star", "positive": "5 stars"}
 
@@ -122,6 +130,44 @@ def test_a_function_of_ones_own_is_a_table(toy, tmp_path, monkeypatch, ran, refu
     assert "40 examples of validation" in ran(main, "evaluate", tmp_path / "run").out
     broken = ["evaluate", tmp_path / "run", "--split", "dev"]
     refused(main, broken, "my_rows:rows", tmp_path / "run" / "checkpoints")
+
+
+def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    features = {
+        "story": tfds.features.Text(),
+        "words": tfds.features.Sequence(tfds.features.Text()),
+        "stars": tfds.features.ClassLabel(names=["two", "one", "never"]),
+        "tags": tfds.features.Sequence(tfds.features.ClassLabel(names=["O", "I-PER"])),
+        "score": np.float32,
+    }
+    one, two, other = (
+        {"story": text, "words": ["Ann", text], "stars": stars, "tags": [1, 0], "score": score}
+        for text, stars, score in [("good", 1, 0.5), ("bad", 0, 4.0), ("", -1, 0.0)]
+    )
+    train = [one, two] * 20
+    prepare(tmp_path / "held", features, train=train, test=[other])
+    prepare(tmp_path / "split", features, train=train, dev=[two])
+    stars = TableSettings(text=("story",), label="stars")
+
+    def read(name, table, folder="held"):
+        task = get_task(name, own=True)
+        return TaskData(task, "tfds:glue/toy", Tfds(tmp_path / folder), table)
+
+    data = read("classify", stars)
+    assert data.task.labels == ("two", "one", "never")
+    assert {name: len(part) for name, part in data.splits.items()} == {"train": 36, "validation": 4}
+    examples = data.splits["train"]
+    assert [text == "good" for text in examples.first] == examples.labels.tolist()
+    assert read_examples(data.task, "test", data.tfds, "tfds:glue/toy").labels is None
+    assert read("classify", stars, "split").splits["validation"].first == ["bad"]
+    scores = read("regress", TableSettings(text=("story",), label="score"))
+    assert (scores.task.mean, scores.task.deviation) == (2.25, 1.75)
+    tags = read("tag", TableSettings())
+    assert tags.task.labels == ("O", "B-PER", "I-PER")
+    assert tags.splits["train"].words[0][0] == "Ann"
+    mend = "no column named 'label' among .*; name the columns by --set table.text=COLUMN"
+    refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 
 def test_a_run_keeps_the_folder_of_tensorflow_datasets(own, toy, tmp_path, ran):

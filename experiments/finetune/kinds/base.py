@@ -10,7 +10,7 @@ import numpy as np
 
 from macaron_tf.data.batches import EncodedExamples
 from macaron_tf.data.sources.names import Source
-from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError
@@ -97,11 +97,19 @@ class TaskKind(abc.ABC):
         """The examples of splits, by split; see `read`.
 
         The development set of a file without {split} is the part that `table` holds out, and its
-        "train" the rest.
+        "train" the rest; so it is of a user's set of TensorFlow Datasets without a split named
+        validation, dev or valid.
         """
         named = source or self.task.source
-        if Source.of(named or "").has_splits or not {*splits} - {"all"}:
-            return {split: self.read(split, tfds, source) for split in splits}
+        parsed = Source.of(named or "")
+        has_splits, alike = parsed.has_splits, None
+        if parsed.kind == "tfds" and self.task.own and {*splits} <= {"train", "validation"}:
+            there = open_set(parsed.place, "train", tfds).builder.info.splits
+            alike = next((name for name in ("validation", "dev", "valid") if name in there), None)
+            has_splits = alike is not None
+        if has_splits or not {*splits} - {"all"}:
+            names = {"validation": alike} if alike else {}
+            return {split: self.read(names.get(split, split), tfds, source) for split in splits}
         examples = self.read("train", tfds, source)
         held = table.held(examples.labels, str(named))
         return {

@@ -52,6 +52,45 @@ class PreparedSplit(NamedTuple):
     folder: epath.Path
     features: Any
 
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """The fields that `rows` can write as texts, and the names of each one's classes."""
+        sequence, found = import_tfds().features.Sequence, {}
+        for field, feature in self.features.items():
+            feature = feature.feature if isinstance(feature, sequence) else feature
+            if feature.shape == ():
+                found[field] = tuple(getattr(feature, "names", None) or ())
+        return found
+
+    def rows(self, fields: Sequence[str]) -> Iterator[list[str]]:
+        """Fields of each record as texts: a class by its name, "" where it is secret (-1), and the
+        items of a sequence with spaces between."""
+        names = self.columns
+
+        def text(field: str, value: Any) -> str:
+            if isinstance(value, list):
+                return " ".join(text(field, item) for item in value)
+            if isinstance(value, bytes):
+                return value.decode("utf-8", "replace")
+            if named := names[field]:
+                return named[value] if value >= 0 else ""
+            return str(value)
+
+        for chunk in self.chunks(fields):
+            columns = [_listed(chunk[field]) for field in fields]
+            for values in zip(*columns, strict=True):
+                yield [text(field, item) for field, item in zip(fields, values, strict=True)]
+
+    def chunks(self, fields: Sequence[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
+        """Batches of some fields, in the order of the records on disk."""
+        with self.reading():
+            records = self.records().map(lambda record: {name: record[name] for name in fields})
+            total = self.builder.info.splits[self.split].num_examples
+            with Progress(f"reading tfds:{self.name}", "records", total) as progress:
+                for chunk in records.ragged_batch(_CHUNK):
+                    yield chunk
+                    progress.advance(min(_CHUNK, total))
+
     def records(self) -> tf.data.Dataset:
         """The records in their order on disk: one file after another, nothing kept in memory."""
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
@@ -284,14 +323,7 @@ def read_columns(
         raise UserError(
             f"tfds:{name} has no field {missing[0]!r}: its records hold {listed(found.features)}"
         )
-    with found.reading():
-        records = found.records().map(lambda record: {field: record[field] for field in fields})
-        total = found.builder.info.splits[split].num_examples
-        with Progress(f"reading tfds:{name}", "records", total) as progress:
-            chunks = []
-            for chunk in records.ragged_batch(_CHUNK):
-                chunks.append(_flat(chunk))
-                progress.advance(min(_CHUNK, total))
+    chunks = [_flat(chunk) for chunk in found.chunks(fields)]
     if not chunks:
         raise found.empty("record")
     values = {key: tf.concat([chunk[key] for chunk in chunks], axis=0).numpy() for key in chunks[0]}
@@ -303,6 +335,10 @@ def read_columns(
         if isinstance(feature, kinds.ClassLabel) and feature.names:
             class_names[field] = tuple(feature.names)
     return Columns(values, class_names)
+
+
+def _listed(column: tf.Tensor | tf.RaggedTensor) -> list:
+    return column.to_list() if isinstance(column, tf.RaggedTensor) else column.numpy().tolist()
 
 
 def decoded(texts: Sequence[bytes]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Gt, Lt
 
-from macaron_tf.data.sources.names import Source
+from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.reading import OWN_ROWS, Table, parse_task_source, read_examples
 from macaron_tf.data.tasks.tags import FORMS, as_iob2, is_iob, sentences_of
@@ -43,12 +43,12 @@ class TableSettings(Settings):
         text_b: column of a second text; beside a first one that was found it is `text_b`,
             `sentence2`, `hypothesis` or `question2`, whichever belongs there.
         label: column of the class, the score or the tags; by default `label` (of tags also `tags`).
-        classes: names of the classes or tags, class 0 first; by default those of the training
-            table, sorted.
+        classes: names of the classes or tags, class 0 first; by default those that a set of
+            TensorFlow Datasets names, or those of the training table, sorted.
         mean, deviation: of the scores, which a model learns as (score - mean) / deviation; by
             default of the training table.
         held_out: share of the examples that are the development set, where the file's name has no
-            {split}.
+            {split}, or the set no development split.
         seed: draws those examples.
     """
 
@@ -88,23 +88,28 @@ class TableSettings(Settings):
             metrics = dict(metrics=("accuracy",))
         return dataclasses.replace(task, **fields, **metrics, deviation=self.deviation or 1.0)
 
-    def filled(self, task: Task, source: str | None) -> "TableSettings":
+    def filled(self, task: Task, source: str | None, tfds: Tfds | None = None) -> "TableSettings":
         """These settings with the columns and classes that the training split of a source tells."""
         if not task.own:
             return self
         forms = FORMS if task.kind == "tags" else ("tsv:FILE", OWN_ROWS)
         parsed = parse_task_source(task, source, *forms)
-        found = self if parsed.kind == "conll" else self._with_columns(task, parsed)
+        table = None if parsed.kind == "conll" else Table(parsed, "train", tfds)
+        found = self._with_columns(task, table) if table else self
         known = found.described(task)
+        names = table.class_names.get(known.label) if table else None
         if task.kind == "tags":
             if self.classes:
                 return found
-            sentences = sentences_of(known, parsed, "train")
-            return _replaced(found, str(source), classes=_tags(sentences))
+            if names:
+                sentences = [((), (name,)) for name in names]
+            else:
+                sentences = sentences_of(known, parsed, "train", tfds=tfds)
+            return _replaced(found, str(source), _tags(sentences))
         if task.metrics == ("pearson",):
             if self.deviation:
                 return found
-            scores = read_examples(known, "train", source=source).labels.astype(np.float64)
+            scores = read_examples(known, "train", tfds, source).labels.astype(np.float64)
             if np.ptp(scores) == 0:
                 raise UserError(
                     f"{source}: all {len(scores)} scores are {scores[0]:g}: give examples of "
@@ -113,15 +118,12 @@ class TableSettings(Settings):
             return dataclasses.replace(
                 found, mean=float(scores.mean()), deviation=float(scores.std())
             )
-        return (
-            found
-            if self.classes
-            else _replaced(found, str(source), classes=_classes(known, parsed))
-        )
+        if self.classes:
+            return found
+        return _replaced(found, str(source), names or _classes(known, Table(parsed, "train", tfds)))
 
-    def _with_columns(self, task: Task, source: Source) -> "TableSettings":
+    def _with_columns(self, task: Task, table: Table) -> "TableSettings":
         """These settings with the columns that a table's header names."""
-        table = Table(source, "train")
         header = [name for name in table.header if name]
         if not header:
             raise UserError(
@@ -167,7 +169,7 @@ class TableSettings(Settings):
         return found
 
 
-def _replaced(settings: TableSettings, source: str, classes: list[str]) -> TableSettings:
+def _replaced(settings: TableSettings, source: str, classes: Sequence[str]) -> TableSettings:
     if len(classes) < 2:
         raise UserError(
             f"{source}: all labels are {classes[0]!r}: give examples of two classes or more"
@@ -175,10 +177,10 @@ def _replaced(settings: TableSettings, source: str, classes: list[str]) -> Table
     return dataclasses.replace(settings, classes=tuple(classes))
 
 
-def _classes(task: Task, source: Source) -> list[str]:
+def _classes(task: Task, table: Table) -> list[str]:
     """The labels of a table, sorted."""
     found, rows = set(), 0
-    for where, cells in Table(source, "train").rows((*task.first, task.label), (task.label,)):
+    for where, cells in table.rows((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
             raise UserError(
                 f"{where}: the label in column {task.label!r} is empty; fill it in or take the "
@@ -188,7 +190,7 @@ def _classes(task: Task, source: Source) -> list[str]:
         rows += 1
     if len(found) > max(_MANY, rows // 2):
         raise UserError(
-            f"{source}: column {task.label!r} has {len(found):,} different labels in {rows:,} "
+            f"{table.path}: column {task.label!r} has {len(found):,} different labels in {rows:,} "
             "lines: name the column of the class by table.label, or train `regress` on scores"
         )
     return sorted(found)

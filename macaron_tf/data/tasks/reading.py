@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from macaron_tf.data.sources.names import TFDS, Source, parse_source
-from macaron_tf.data.sources.tfds import Tfds, decoded, listed, read_columns
+from macaron_tf.data.sources.tfds import Tfds, decoded, listed, open_set, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
@@ -32,8 +32,7 @@ def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
     source = source or task.source
     if source is None:
         raise UserError(f"the task {task.name!r} has no data of its own: give {forms[0]}")
-    forms = forms if task.own else (TFDS, *forms)
-    return parse_source(source, forms, f"the task {task.name!r}")
+    return parse_source(source, (TFDS, *forms), f"the task {task.name!r}")
 
 
 class Table:
@@ -41,10 +40,21 @@ class Table:
 
     `tsv:FILE` is a tab-separated file, plain or `.gz`, without quoting. `python:MODULE:FUNCTION` is
     code of the user's: `FUNCTION(split)` gives a dict an example, of texts by column, and numbers.
+    `tfds:NAME` is a set of TensorFlow Datasets, whose texts may be empty.
+
+    Attributes:
+        class_names: of each column whose classes the source names, class 0 first.
     """
 
-    def __init__(self, source: Source, split: str):
-        self.split = split
+    def __init__(self, source: Source, split: str, tfds: Tfds | None = None):
+        self.split, self._set, self.class_names = split, None, {}
+        if source.kind == "tfds":
+            self.path = self._head = str(source)
+            self._set = open_set(source.place, split, tfds)
+            columns = self._set.columns
+            self.header = list(columns)
+            self.class_names = {name: classes for name, classes in columns.items() if classes}
+            return
         if source.kind == "python":
             self.path = self._head = str(source)
             self.header, self._rows = _own_rows(source, split)
@@ -69,9 +79,12 @@ class Table:
                 found = ", ".join(repr(name[:40]) for name in self.header[:20])
                 raise UserError(
                     f"{self._head}: {self.header.count(column) or 'no'} column named "
-                    f"{column!r} among {found}; give one of each of {', '.join(columns)}, with "
-                    "tabs between"
+                    f"{column!r} among {found}; {self._mend(columns)}"
                 )
+        if self._set:
+            rows = enumerate(self._set.rows(columns))
+            yield from ((f"{self.path}, split {self.split!r}, record {n}", row) for n, row in rows)
+            return
         positions = [self.header.index(column) for column in columns]
         where = None
         for where, cells in self._rows:
@@ -92,6 +105,11 @@ class Table:
             raise UserError(
                 f"{self.path} holds no example: give a header and a line for each example"
             )
+
+    def _mend(self, columns: Sequence[str]) -> str:
+        if self._set:
+            return "name the columns by --set table.text=COLUMN, table.text_b and table.label"
+        return f"give one of each of {', '.join(columns)}, with tabs between"
 
 
 def _own_rows(source: Source, split: str) -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
@@ -157,7 +175,7 @@ def read_examples(
     Args:
         source: instead of the task's own, one of
             `tfds:NAME[/CONFIG][:VERSION]`: records with the task's fields, `label` (-1 = secret)
-                and `idx`;
+                and `idx`; of a task of the user's own a `Table`;
             `tsv:FILE`: a `Table` with the task's fields and `label`, a class by its name or number,
                 or a score; other columns are not read. The label column may be absent where the
                 split's name begins with "test" or "all";
@@ -172,10 +190,10 @@ def read_examples(
             also `Table.rows`.
     """
     parsed = parse_task_source(task, source, "tsv:FILE", OWN_ROWS)
-    if parsed.kind == "tfds":
+    if parsed.kind == "tfds" and not task.own:
         fields, *others = _of_tfds(task, parsed.place, split, tfds)
     else:
-        fields, *others = _of_table(task, Table(parsed, split))
+        fields, *others = _of_table(task, Table(parsed, split, tfds))
     second = [(field,) for field in task.second] if task.kind == "choice" else [task.second]
     parts = (zip(*map(fields.get, names), strict=True) for names in (task.first, *second) if names)
     return Examples(tuple([" ".join(texts) for texts in part] for part in parts), *others)
@@ -216,12 +234,13 @@ def _of_tfds(task, name, split, tfds) -> _Columns:
 
 def _of_table(task: Task, table: Table) -> _Columns:
     fields = (*task.first, *task.second)
-    labelled = task.label in table.header or not may_be_unlabelled(table.split)
-    rows, labels = [], []
-    for where, row in table.rows((*fields, task.label) if labelled else fields, (task.label,)):
-        rows.append(row)
-        if labelled:
-            labels.append(_parse_label(task, row[-1].strip(), where))
+    must = not may_be_unlabelled(table.split)
+    labelled = must or task.label in table.header
+    found = table.rows((*fields, task.label) if labelled else fields, (task.label,))
+    places, rows = zip(*found, strict=True)
+    if labelled := labelled and (must or any(row[-1].strip() for row in rows)):
+        answers = zip(places, rows, strict=True)
+        labels = [_parse_label(task, row[-1].strip(), where) for where, row in answers]
     texts = {field: [row[i] for row in rows] for i, field in enumerate(fields)}
     groups = None
     if task.grouped:  # equal texts are the same paragraph, or the same question to it

@@ -55,18 +55,19 @@ def read_tagged(
             `tfds:NAME[/CONFIG][:VERSION]`: records of `tokens` and their classes `ner`;
             `conll:FILE`, see `Source.path`: a word a line, in the first of several columns (with
                 tabs or spaces between), its tag in the last; an empty line ends a sentence;
-            `tsv:FILE` or `python:MODULE:FUNCTION`: a `Table` whose cells hold the words of a
-                sentence and, in the task's label column, as many tags, spaces between.
+            `tsv:FILE`, `python:MODULE:FUNCTION` or, of a task of the user's own, `tfds:NAME`: a
+                `Table` whose cells hold the words of a sentence and, in the task's label column, as
+                many tags, spaces between.
 
     Raises:
         UserError: no such source, split, field; a tag that the task does not have; names the file
             and the line.
     """
     parsed = parse_task_source(task, source, *FORMS)
-    if parsed.kind == "tfds":
+    if parsed.kind == "tfds" and not task.own:
         found = _of_tfds(task, parsed.place, split, tfds)
     else:
-        found = sentences_of(task, parsed, split, task.labels)
+        found = sentences_of(task, parsed, split, task.labels, tfds)
     words, tags = zip(*found, strict=True)
     numbers = {tag: number for number, tag in enumerate(task.labels)}
     labels = [np.array([numbers[tag] for tag in as_iob2(row)], np.int32) for row in tags]
@@ -74,9 +75,13 @@ def read_tagged(
 
 
 def sentences_of(
-    task: Task, source: Source, split: str, known: Sequence[str] | None = None
+    task: Task,
+    source: Source,
+    split: str,
+    known: Sequence[str] | None = None,
+    tfds: Tfds | None = None,
 ) -> list[tuple[Sequence[str], Sequence[str]]]:
-    """The words of each sentence of a file or a user's function, and their tags as they stand.
+    """The words of each sentence of a table or of a file in columns, and their tags as they stand.
 
     Args:
         known: the tags that there may be; None = any.
@@ -92,7 +97,7 @@ def sentences_of(
             raise UserError(f"{path} holds no sentence: give a word and its tag a line")
         return found
     found = []
-    for where, cells in Table(source, split).rows((*task.first, task.label)):
+    for where, cells in Table(source, split, tfds).rows((*task.first, task.label)):
         words, tags = (at_spaces(cell) for cell in cells)
         if len(words) != len(tags):
             raise UserError(

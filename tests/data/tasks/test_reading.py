@@ -131,17 +131,16 @@ def test_tfds_errors(tfds, tmp_path):
     refuses("'sentiment' has no data of its own: give tsv:FILE", read_examples, SENTIMENT, "train")
 
 
-def prepare(folder, features, records):
-    """Writes a TFDS set with a test split."""
-    import tensorflow_datasets as tfds
-
+def prepare(folder, features, **splits):
+    """Writes a TFDS set, glue/toy."""
+    tfds = pytest.importorskip("tensorflow_datasets")
     tfds.dataset_builders.store_as_tfds_dataset(
         name="glue",
         config="toy",
         version="1.0.0",
         data_dir=folder,
         features=tfds.features.FeaturesDict(features),
-        split_datasets={"test": list(enumerate(records))},
+        split_datasets={name: list(enumerate(split)) for name, split in splits.items()},
     )
 
 
@@ -155,7 +154,7 @@ def test_secret_labels_are_none(tmp_path):
 
     def read(labels, folder):
         records = [{"sentence": "", "label": label, "idx": 7} for label in labels]
-        prepare(folder, features, records)
+        prepare(folder, features, test=records)
         return read_examples(TASKS["cola"], "test", Tfds(folder), source="tfds:glue/toy")
 
     examples = read([-1, -1], tmp_path / "secret")
