@@ -43,6 +43,14 @@ def no_autotuning():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def seeded():
+    """Gives every file the same random weights, whatever ran before it."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+
+
 # Rooms of long tests: commands, servers, processes.
 LONG = ("experiments", "export", "distribution", "training")
 

@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 from keras import ops
 
 from macaron_tf.checks import check_divisible
@@ -222,9 +223,9 @@ class MultiHeadAttention(Mixer):
         if self.scaled:
             query = ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
         scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
-        scores = ops.cast(scores, "float32")
+        scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         if bias is not None:
-            scores = ops.add(scores, ops.cast(bias, "float32"))
+            scores = ops.add(scores, ops.cast(bias, scores.dtype))
         return self._weighted(scores, mask, value, training)
 
     def _weighted(self, scores, mask, value, training):

@@ -1,6 +1,7 @@
 """One layer of an encoder or decoder, put together by its scheme."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -70,15 +71,18 @@ class Block(Mixer):
         kind = type(self).__name__
         if not self.scheme:
             raise SettingError(f"block {kind} has no scheme: give it one, such as (Mix('tokens'),)")
-        for operator, name, mixer, step_size in self._mixers():
+        for operator, name, mixer, mix in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(
                     f"block {kind} mixes {operator} by a {type(mixer).__name__}, which is no "
                     "macaron_tf.layers.mixer.Mixer: make it a subclass"
                 )
+            first = next((one for _, one in self.sublayers if one.sublayer is mixer), None)
             residual = Residual(
                 mixer,
-                step_size=step_size,
+                step_size=mix.step_size,
+                solver=mix.solver,
+                layer_norm=first and first.layer_norm,
                 **config.options("dropout", "norm", "epsilon", "affine", "norm_type"),
                 name=name,
             )
@@ -127,19 +131,25 @@ class Block(Mixer):
             "output_initializer": output.clone(),
         }
 
-    def _mixers(self) -> Iterator[tuple[str, str, Mixer, float]]:
-        """Operator, name, layer and step size of every sub-layer in turn."""
+    def _mixers(self) -> Iterator[tuple[str, str, Mixer, Mix]]:
+        """Operator, name, layer and step of every sub-layer in turn."""
         placed = any(mix.operator == "memory" for mix in self.scheme)
+        last: dict[str, Mixer] = {}  # of each operator, for `again`
         for number, mix in enumerate(self.scheme):
             if mix.operator == "tokens":
-                mixer = self.token_mixer()
-                yield "tokens", f"{mixer.name}_{number}", mixer, mix.step_size
+                mixer = last["tokens"] if mix.again else self.token_mixer()
+                yield "tokens", f"{mixer.name}_{number}", mixer, mix
+                last["tokens"] = mixer
             elif mix.operator == "channels":
-                mixer = self.channel_mixer(round(self.config.feed_forward_dim * mix.width))
-                yield "channels", f"feed_forward_{number}", mixer, mix.step_size
+                width = round(self.config.feed_forward_dim * mix.width)
+                mixer = last["channels"] if mix.again else self.channel_mixer(width)
+                yield "channels", f"feed_forward_{number}", mixer, mix
+                last["channels"] = mixer
             if self.cross_attention and mix.operator == ("memory" if placed else "tokens"):
-                across = self._attention(cross=True, use_bias=self.config.use_bias)
-                yield "memory", f"cross_attention_{number}", across, mix.step_size
+                options = {"cross": True, "use_bias": self.config.use_bias}
+                mixer = last["memory"] if mix.again else self._attention(**options)
+                yield "memory", f"cross_attention_{number}", mixer, mix
+                last["memory"] = mixer
 
     @property
     def sublayers(self) -> list[tuple[str, Residual]]:
@@ -172,28 +182,41 @@ class Block(Mixer):
                 residual.build(x_shape, *([memory_shape] if operator == "memory" else []))
 
     def mix(self, x, context: Context, state=None):
-        # Cross-attention goes on from the memory's keys, which stay; all others from their state.
+        # Cross-attention goes on from the memory's keys, which stay; all others from their state,
+        # one for each evaluation.
         held, memory_keys = iter(state or ()), iter(context.memory_keys or ())
         across = context.replace(attention_mask=None, bias=None)  # they are over x itself
         kept = []
-        for operator, residual in self.sublayers:
-            mixer = residual.sublayer
-            is_memory = operator == "memory"
-            before = next(memory_keys if is_memory else held, None) if mixer.keeps_state else None
-            y = residual.before(x, context.training)
-            y, after = mixer.mix(y, across if is_memory else context, before)
-            x = residual.after(x, y, context.training)
+
+        def attend(mixer, keys, y):
+            return mixer.mix(y, across, keys)[0]
+
+        def go_on(mixer, y):
+            before = next(held, None) if mixer.keeps_state else None
+            y, after = mixer.mix(y, context, before)
             if after is not None:
                 kept.append(after)
+            return y
+
+        for operator, residual in self.sublayers:
+            if operator == "memory":
+                evaluate = functools.partial(attend, residual.sublayer, next(memory_keys, None))
+            else:
+                evaluate = functools.partial(go_on, residual.sublayer)
+            x = residual.solve(x, evaluate, context.training)
         return x, kept
 
+    def _evaluated(self) -> Iterator[Mixer]:
+        """The mixers that keep a state, once for each evaluation."""
+        for operator, residual in self.sublayers:
+            if operator != "memory" and residual.sublayer.keeps_state:
+                yield from [residual.sublayer] * residual.evaluations
+
     def init_cache(self, batch_size, beams: int, room: int | None) -> list:
-        mixers = self.mixers("tokens", "channels")
-        return [m.init_cache(batch_size, beams, room) for m in mixers if m.keeps_state]
+        return [mixer.init_cache(batch_size, beams, room) for mixer in self._evaluated()]
 
     def init_memory(self, batch_size, length: int) -> list:
-        mixers = self.mixers("tokens", "channels")
-        return [m.init_memory(batch_size, length) for m in mixers if m.keeps_state]
+        return [mixer.init_memory(batch_size, length) for mixer in self._evaluated()]
 
     def project_memory(self, memory) -> list:
         """Keys and values of the memory `(B, S, D)`, of each attention to it."""

@@ -6,20 +6,24 @@ from keras import ops
 from macaron_tf.checks import check_choice
 from macaron_tf.layers.norms import Dropout, normalization
 from macaron_tf.layers.recording import Recording
+from macaron_tf.layers.scheme import SOLVERS
 
 
 class Residual(Recording, keras.layers.Layer):
-    """One Euler step of size `step_size` through a sub-layer: `x + step_size * f(x)`.
+    """One step of size `step_size` through a sub-layer: Euler's is `x + step_size * f(x)`.
 
     Pre-norm: `x + step_size * Dropout(sublayer(LayerNorm(x)))`; post-norm:
     `LayerNorm(x + step_size * Dropout(sublayer(x)))`. Dropout comes before the step size, as in
-    the code released with Macaron Net.
+    the code released with Macaron Net. Other solvers evaluate f, the sub-layer with pre-norm and
+    dropout, at several points; the post-norm is of the step's end alone.
 
     Args:
         sublayer: the layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
         step_size: the ODE solver's step; 1 for a Transformer, 1/2 for Macaron's feed-forwards.
         dropout: probability of dropping an element of the sub-layer's output, 0 to 1.
         epsilon, affine, norm_type: of the norm, see `normalization`.
+        solver: a name of `macaron_tf.layers.scheme.SOLVERS`.
+        layer_norm: the norm itself, where another step through the sub-layer shares it.
 
     Call arguments: `x (B, L, D)`, and by keyword the sub-layer's, such as `memory` and
     `attention_mask`. Returns `(B, L, D)`.
@@ -37,34 +41,50 @@ class Residual(Recording, keras.layers.Layer):
         epsilon: float = 1e-5,
         affine: bool = True,
         norm_type: str = "layer",
+        solver: str = "euler",
+        layer_norm: keras.layers.Layer | None = None,
         **kwargs,
     ):
         # The sub-layer casts its own arguments: a bias on scores stays float32.
         super().__init__(autocast=False, **kwargs)
         self.sublayer = sublayer
         check_choice("norm", norm, ("pre", "post"))
-        self.layer_norm = normalization(norm_type, epsilon, affine, name="norm")
+        check_choice("solver", solver, tuple(SOLVERS))
+        self.layer_norm = layer_norm or normalization(norm_type, epsilon, affine, name="norm")
         self.drop = Dropout(dropout, name="dropout")
 
     def build(self, x_shape, memory_shape=None):
-        self.layer_norm.build(x_shape)
+        if not self.layer_norm.built:
+            self.layer_norm.build(x_shape)
         if not self.sublayer.built:
             self.sublayer.build(x_shape, *([memory_shape] if memory_shape else []))
 
     def call(self, x, memory=None, training=None, **kwargs):
         if memory is not None:
             kwargs["memory"] = memory
-        y = self.sublayer(self.before(x, training), training=training, **kwargs)
-        return self.after(x, y, training)
+        return self.solve(x, lambda y: self.sublayer(y, training=training, **kwargs), training)
 
-    def before(self, x, training=None):
-        """The sub-layer's input: x, normalized if the norm comes before it."""
-        return self.layer_norm(x, training=training) if self.norm == "pre" else x
+    @property
+    def evaluations(self) -> int:
+        """How often a step evaluates the sub-layer."""
+        return len(SOLVERS[self.solver])
 
-    def after(self, x, y, training=None):
-        """x, moved one step along the sub-layer's output y."""
-        y = self.drop(y, training=training)
-        if self.step_size != 1.0:
-            y = ops.multiply(y, ops.cast(self.step_size, y.dtype))
-        y = ops.add(ops.cast(x, y.dtype), y)
-        return y if self.norm == "pre" else self.layer_norm(y, training=training)
+    def solve(self, x, sublayer, training=None):
+        """x `(B, L, D)`, moved one step; `sublayer` is called once an evaluation, in order."""
+        point, slopes = x, []
+        for row in SOLVERS[self.solver]:
+            y = self.layer_norm(point, training=training) if self.norm == "pre" else point
+            slopes.append(self.drop(sublayer(y), training=training))
+            point = self._moved(x, slopes, row)
+        return point if self.norm == "pre" else self.layer_norm(point, training=training)
+
+    def _moved(self, x, slopes, weights):
+        """x, moved along the weighed slopes."""
+        for slope, weight in zip(slopes, weights, strict=True):
+            step = self.step_size * weight
+            if step == 0.0:
+                continue
+            if step != 1.0:
+                slope = ops.multiply(slope, ops.cast(step, slope.dtype))
+            x = ops.add(ops.cast(x, slope.dtype), slope)
+        return x

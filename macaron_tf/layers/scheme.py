@@ -10,10 +10,15 @@ In settings a scheme is text, its operators in order:
     channels/2, tokens, channels/2          Strang-Marchuk: Macaron's, half steps of half the width
     channels/2 width 1, tokens, channels/2 width 1      half steps of the full width
     2 x (tokens/2, channels/2)              each operator twice, half a step each time
+    channels/2 width 1, tokens, channels/2 again        Strang's splitting of two operators
+    channels/2 by heun, tokens by heun, channels/2 by heun      sub-steps of second order
 
 `/N` is a step of 1/N and, of channels, 1/N of the width; behind it `step S` and `width W` set one
-of them, to a fraction or a decimal. A decoder attends its memory right after tokens, by a step of
-their size, or exactly where `memory` stands, which a block without cross-attention passes over.
+of them, to a fraction or a decimal. `again` applies the weights of the operator's last mention a
+second time, as a splitting of two operators does; without it every mention has weights of its own.
+`by SOLVER` takes the sub-step by a solver of `SOLVERS`, Euler's by default. A decoder attends its
+memory right after tokens, by a step of their size, or exactly where `memory` stands, which a block
+without cross-attention passes over.
 """
 
 import re
@@ -24,6 +29,15 @@ from macaron_tf.checks import check_choice
 
 OPERATORS = ("tokens", "memory", "channels")
 
+# Explicit Runge-Kutta methods of x' = f(x), a row for each evaluation of f. A row weighs the slopes
+# found so far, for the point where f is evaluated next; the last row gives the step's end.
+SOLVERS: dict[str, tuple[tuple[float, ...], ...]] = {
+    "euler": ((1.0,),),
+    "midpoint": ((1 / 2,), (0.0, 1.0)),
+    "heun": ((1.0,), (1 / 2, 1 / 2)),
+    "rk4": ((1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
+}
+
 
 @dataclass(frozen=True)
 class Mix:
@@ -32,26 +46,35 @@ class Mix:
     Attributes:
         operator: `"tokens"` (attention: diffusion), `"channels"` (feed-forward: convection), or
             `"memory"` (a decoder's attention to the encoder's output).
-        step_size: length of the Euler step, not 0; schemes of high order have negative ones too.
+        step_size: length of the step, not 0; schemes of high order have negative ones too.
         width: share of `feed_forward_dim` that a channel mixer gets; 1 for the other operators.
+        solver: of the sub-step, a name of `SOLVERS`: two evaluations of the operator, with the
+            same weights, for `"midpoint"` and `"heun"`, four for `"rk4"`.
+        again: apply the weights of the operator's last mention, whose width counts.
     """
 
     operator: str
     step_size: float = 1.0
     width: float = 1.0
+    solver: str = "euler"
+    again: bool = False
 
     def __post_init__(self):
         check_choice("operator", self.operator, OPERATORS)
+        check_choice("solver", self.solver, tuple(SOLVERS))
         if self.step_size == 0:
             raise ValueError(f"{self.operator} with a step of 0 do nothing: leave them out")
         if self.width <= 0:
             raise ValueError(f"{self.operator} need a width above 0, not {self.width}")
         if self.width != 1 and self.operator != "channels":
             raise ValueError(f"channels alone have a width, not {self.operator}")
+        if self.width != 1 and self.again:
+            raise ValueError("again has the width of the weights that it applies: leave width out")
 
     def __str__(self):
-        width = f" width {self.width}" if self.operator == "channels" else ""
-        return f"{self.operator} step {self.step_size}{width}"
+        width = f" width {self.width}" if self.operator == "channels" and not self.again else ""
+        solver = f" by {self.solver}" if self.solver != "euler" else ""
+        return f"{self.operator} step {self.step_size}{width}{solver}{' again' * self.again}"
 
 
 _LIMIT = 100  # operators of a layer
@@ -59,6 +82,7 @@ _GROUP = re.compile(r"(\d+)\s*x\s*\(([^()]*)\)")
 _NUMBER = r"(-?[\d./]{1,30}(?:e-?\d{1,2})?)"
 _TERM = re.compile(
     rf"(?:(\d+)\s*x\s+)?(\w+)(?:\s*/\s*(\d+))?(?:\s+step\s+{_NUMBER})?(?:\s+width\s+{_NUMBER})?"
+    r"(?:\s+by\s+(\w+))?(\s+again)?"
 )
 
 
@@ -72,6 +96,9 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
         raise ValueError(f"a layer has at most {_LIMIT} operators, not {len(scheme)}")
     if not any(mix.operator == "tokens" for mix in scheme):
         raise ValueError("no position would see another one: add tokens")
+    for number, mix in enumerate(scheme):
+        if mix.again and not any(mix.operator == one.operator for one in scheme[:number]):
+            raise ValueError(f"{mix.operator} again, but not before: leave out again")
     return scheme
 
 
@@ -80,13 +107,15 @@ def _mixes(term: str) -> list[Mix]:
     if not found:
         raise ValueError(
             f"{term!r} cannot be read: write operators with commas between them, such as "
-            "'channels/2, tokens', 'channels step 1/2 width 1, tokens' or '2 x (tokens, channels)'"
+            "'channels/2, tokens', 'channels step 1/2 width 1, tokens by heun' or "
+            "'2 x (tokens, channels)'"
         )
-    count, operator, parts, step, width = found.groups()
+    count, operator, parts, step, width, solver, again = found.groups()
     share = _number(f"1/{parts or 1}")
     step_size = _number(step) if step else share
-    default = share if operator == "channels" else 1.0
-    mix = Mix(operator, step_size, _number(width) if width else default)
+    default = share if operator == "channels" and not again else 1.0
+    width = _number(width) if width else default
+    mix = Mix(operator, step_size, width, solver or "euler", bool(again))
     return [mix] * _count(count or "1", 1)
 
 

@@ -89,7 +89,7 @@ class Stack(Mixer):
         for block in self.blocks:
             if self.shared_biases and not block.built:
                 for attention in block.mixers("tokens"):
-                    if owner:
+                    if owner and attention is not owner:
                         attention.share_biases(owner)
                     owner = owner or attention
             block.build(x_shape, memory_shape)

@@ -27,6 +27,18 @@ DECODER = {**OPTIONS, "causal": True, "cross_attention": True}
         ("2x(tokens, channels)", TransformerBlock.scheme * 2),
         ("2 x (memory, 2 x (tokens))", (Mix("memory"), *[Mix("tokens")] * 2) * 2),
         ("tokens step -1.7024", (Mix("tokens", -1.7024),)),
+        (
+            "channels/2 width 1 by heun, tokens by rk4, channels/2 again",
+            (
+                Mix("channels", 0.5, solver="heun"),
+                Mix("tokens", solver="rk4"),
+                Mix("channels", 0.5, again=True),
+            ),
+        ),
+        (
+            "tokens, tokens step 1/2 by midpoint again",
+            (Mix("tokens"), Mix("tokens", 0.5, solver="midpoint", again=True)),
+        ),
     ],
 )
 def test_a_text_is_a_scheme(text, scheme):
@@ -51,6 +63,9 @@ def test_a_text_is_a_scheme(text, scheme):
         ("0 x (tokens)", "0 x 1 operators are not 1 to 100"),
         ("51 x (tokens, channels)", "51 x 2 operators are not"),
         ("2 x (99 x tokens)", "at most 100 operators, not 198"),
+        ("tokens by huen", "solver='huen' must be one of 'euler', 'midpoint', 'heun', 'rk4'"),
+        ("tokens again, channels", "tokens again, but not before: leave out again"),
+        ("tokens, channels, channels width 1/2 again", "leave width out"),
         ("tokens, channels/64", "a width of 0.015625 leaves no channel of feed_forward_dim=16"),
     ],
 )
@@ -114,14 +129,52 @@ def test_named_where_it_stands_anyway_memory_is_the_same_to_the_bit():
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_scheme_is_its_euler_steps():
+def heun(f, x, h):
+    slope = f(x)
+    return x + h / 2 * (slope + f(x + h * slope))
+
+
+def runge_kutta(f, x, h):
+    k1 = f(x)
+    k2 = f(x + h / 2 * k1)
+    k3 = f(x + h / 2 * k2)
+    return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + f(x + h * k3))
+
+
+EULER, MIDPOINT = (lambda f, x, h: x + h * f(x)), (lambda f, x, h: x + h * f(x + h / 2 * f(x)))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("scheme", "steps"),
+    [
+        (
+            "tokens/2, channels step -1/4 width 1/2, tokens step 3",
+            [(0, EULER, 0.5), (1, EULER, -0.25), (2, EULER, 3.0)],
+        ),
+        (
+            "channels/2 width 1 by heun, tokens by midpoint, channels/2 by rk4 again",
+            [(0, heun, 0.5), (1, MIDPOINT, 1.0), (0, runge_kutta, 0.5)],
+        ),
+        (
+            "2 x (tokens by heun, channels step 1/4), tokens again",
+            [(0, heun, 1.0), (1, EULER, 0.25), (2, heun, 1.0), (3, EULER, 0.25), (2, EULER, 1.0)],
+        ),
+    ],
+)
+def test_a_scheme_is_its_solvers_steps(scheme, steps, norm):
     x = normal(2, 5, 8)
-    scheme = "tokens/2, channels step -1/4 width 1/2, tokens step 3"
-    block = randomized(TransformerBlock(**OPTIONS, scheme=scheme), x.shape)
+    block = randomized(TransformerBlock(**OPTIONS, norm=norm, scheme=scheme), x.shape)
     h = x
-    for (_, residual), step_size in zip(block.sublayers, (0.5, -0.25, 3.0), strict=True):
-        h = h + step_size * np.asarray(residual.sublayer(residual.layer_norm(h)))
-    np.testing.assert_allclose(np.asarray(block(x)), h, atol=1e-5)
+    for weights, solver, step_size in steps:
+        residual = block.sublayers[weights][1]
+        before, after = (residual.layer_norm, np.asarray)[:: 1 if norm == "pre" else -1]
+        h = solver(lambda y: np.asarray(residual.sublayer(before(y))), h, step_size)  # noqa: B023
+        h = np.asarray(after(h))
+    np.testing.assert_allclose(np.asarray(block(x)), h, atol=2e-5)
+    distinct = {number for number, *_ in steps}
+    kernels = [w for w in block.weights if "kernel" in w.path]
+    assert len(kernels) == 2 * len(distinct)  # each sub-layer has two matrices
 
 
 @pytest.mark.parametrize("name", ["transformer", "macaron", "swish_rnn", "gmlp"])
@@ -162,3 +215,33 @@ def test_plain_keras_saves_a_scheme(tmp_path):
     assert loaded.layers[0].scheme == MacaronBlock.scheme
     x = normal(2, 5, 8)
     np.testing.assert_array_equal(np.asarray(loaded(x)), np.asarray(model(x)))
+
+
+def test_strang_splitting_with_heuns_steps_has_local_errors_of_third_order():
+    """Theorem 1 of the Macaron paper holds where the sub-steps are of second order too."""
+    x = normal(2, 5, 8).astype("float64")
+    strang = (
+        "channels step {0} width 1 by {1}, tokens step {2} by {1}, channels step {0} by {1} again"
+    )
+    weights = None
+
+    def errors(solver, step, reference):
+        nonlocal weights
+        scheme = strang.format(step / 2, solver, step)
+        block = TransformerBlock(**OPTIONS, activation="gelu", scheme=scheme, dtype="float64")
+        block = randomized(block, x.shape)
+        weights = weights or block.get_weights()
+        block.set_weights(weights)
+        exact = x
+        for _ in range(reference):
+            (_, channels), (_, tokens), _ = block.sublayers
+
+            def slope(y):
+                return sum(np.asarray(r.sublayer(r.layer_norm(y))) for r in (channels, tokens))  # noqa: B023
+
+            exact = runge_kutta(slope, exact, step / reference)
+        return np.linalg.norm(np.asarray(block(x)) - exact)
+
+    for solver, order in (("euler", 2), ("heun", 3)):
+        found = np.log2(errors(solver, 0.05, 8) / errors(solver, 0.025, 4))
+        assert abs(found - order) < 0.1, solver

@@ -53,7 +53,7 @@ def inputs():
         *((system, {"block": block}) for system in SYSTEMS for block in BLOCKS),
         ("transformer_tiny", {"norm": "post"}),
         ("transformer_tiny", {"scheme": "tokens/2, channels, tokens/2"}),
-        ("transformer_tiny", {"scheme": "channels, memory/2, tokens, memory/2"}),
+        ("transformer_tiny", {"scheme": "channels, memory/2 by heun, tokens, memory/2 again"}),
         ("t5_tiny", {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"}),
     ],
 )

@@ -29,8 +29,8 @@ MORE = {
     "xl": {"positions": "transformer_xl"},
     "split": {"scheme": "2 x (tokens/2, channels/2)", "relative_bias": "per_layer"},
     "split_albert": {"scheme": "tokens/2, channels, tokens/2", "sharing": "all"},
-    "split_xl": {"scheme": "channels, 2 x (tokens/2)", "positions": "transformer_xl"},
-    "split_swish": {"scheme": "channels/2, tokens, channels/2", "block": "swish_rnn"},
+    "split_xl": {"scheme": "channels, tokens/2, tokens/2 again", "positions": "transformer_xl"},
+    "split_swish": {"scheme": "channels/2 by heun, tokens, channels/2", "block": "swish_rnn"},
 }
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 

@@ -37,7 +37,7 @@ def segments_of(model, token_ids, length, past=None):
     return np.concatenate(found, 1), past
 
 
-SPLIT = {"scheme": "channels/2, tokens/2, channels/2, tokens/2"}
+SPLIT = {"scheme": "channels/2, tokens/2 by heun, channels/2 again, tokens/2"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,11 @@ def inputs_of(guessed=(1, 3, 4), seed=0):
 
 @pytest.mark.parametrize(
     "options",
-    [{"block": "transformer"}, {"block": "macaron"}, {"scheme": "tokens/2, channels, tokens/2"}],
+    [
+        {"block": "transformer"},
+        {"block": "macaron"},
+        {"scheme": "tokens/2 by heun, channels, tokens/2 again"},
+    ],
 )
 def test_a_guess_sees_what_is_before_it_in_the_order_and_never_itself(options):
     model, inputs = two_streams(**options), inputs_of()

@@ -41,7 +41,11 @@ SYSTEMS = [
     (language_model, TEXT, {"positions": "transformer_xl"}),
     (translator, PAIRS, {"relative_bias": "shared", "norm_type": "rms"}),
 ]
-SCHEMES = [MACARON, "2 x (tokens/2, channels/2)", "tokens/2, channels step 2 width 1/4, tokens/2"]
+SCHEMES = [
+    MACARON,
+    "2 x (tokens/2, channels/2)",
+    "tokens/2 by heun, channels step 2 width 1/4 by midpoint, tokens/2 by heun again",
+]
 
 
 @pytest.mark.parametrize(("make", "inputs", "options"), SYSTEMS)
