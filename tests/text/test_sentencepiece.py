@@ -9,6 +9,7 @@ import sentencepiece
 import tensorflow as tf
 
 from macaron_tf.text import NormalizationConfig, SentencePieceVocabulary
+from tests.hard_texts import HARDEST
 from tests.harness import refuses
 from tests.text.conftest import train_joint
 
@@ -77,6 +78,14 @@ def test_real_lines_in_the_graph_and_in_sentencepiece(real_pairs, real_vocabular
     lines = [" ".join(pair[0].lower().split()) for pair in real_pairs[:200]]
     lines = [line for line in lines if '"' not in line and "(" not in line]
     assert real_vocabulary.decode_lines(real_vocabulary.encode_lines(lines)) == lines
+
+
+def test_equally_likely_cuts_are_the_same_in_and_outside_a_graph():
+    runs = [mark * count for mark in "-!wd" for count in range(1, 12)]
+    for model_type, size in (("unigram", 24), ("bpe", 40)):
+        vocabulary = SentencePieceVocabulary.train(runs * 3, size, model_type=model_type)
+        texts = [*runs, "-!-!--wdwd", *HARDEST]
+        assert vocabulary.encode(tf.constant(texts)).to_list() == vocabulary.encode_lines(texts)
 
 
 @pytest.mark.parametrize("options", [{}, {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}])
