@@ -91,6 +91,15 @@ def _main(
         options.arguments = words
         if options.starts:
             _check_start(options)
+        if "checkpoint" in options and "@" in (getattr(options, "run", None) or ""):
+            from macaron_tf.pretrained import locate
+
+            found = locate(options.run)
+            if found.checkpoint:  # RUN@CHECKPOINT
+                options.run, options.checkpoint = (
+                    str(found.folder),
+                    options.checkpoint or found.checkpoint,
+                )
         if options.uses_tfds:
             from experiments.run import kept_data_dir
             from macaron_tf.data.sources.tfds import Tfds

@@ -28,6 +28,7 @@ from macaron_tf.data.sources.names import Source
 from macaron_tf.distribution.memory import refuse_oversize
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
+from macaron_tf.pretrained import needs_vocabulary, saved_network
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import find_checkpoint, is_saved
 from macaron_tf.training.config import TrainingConfig
@@ -93,9 +94,9 @@ class Run(abc.ABC):
     def make_network(self) -> keras.Model:
         """The recipe's model at the vocabulary's size, in the recipe's dtype policy."""
 
-    def build_network(self) -> keras.Model:
-        """`make_network`, built."""
-        network = self.make_network()
+    def build_network(self, saved: bool = False) -> keras.Model:
+        """`make_network`, built; or the `saved` one of model.json, which may be quantized."""
+        network = saved_network(self.path) if saved else self.make_network()
         if not network.built:
             network.build()
         return network
@@ -174,10 +175,16 @@ class Run(abc.ABC):
             return name
         return find_checkpoint(self.path, name, self.recipe.training.save_every_steps)
 
-    def load_network(self, checkpoint: os.PathLike | str | None = None) -> keras.Model:
-        """The network with the weights of a checkpoint, given by path or name."""
+    def load_network(
+        self, checkpoint: os.PathLike | str | None = None, saved: bool = True
+    ) -> keras.Model:
+        """The network with the weights of a checkpoint, given by path or name.
+
+        Args:
+            saved: the network as it was saved, not as this recipe makes it.
+        """
         with refuse_oversize(str(self.path)):
-            network = self.build_network()
+            network = self.build_network(saved)
         vocabulary_hash = self.vocabulary.hash if self.vocabulary else ""
         load_network(self.checkpoint(checkpoint), network, vocabulary_hash)
         return network
@@ -193,9 +200,15 @@ def _recipe_text(path: epath.Path, writer: str) -> str:
     try:
         return file.read_bytes().decode()
     except (*storage.FILE_ERRORS, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is not a run: cannot read {file}; give the folder that {writer} wrote"
-        ) from error
+        if path.suffix == ".keras":
+            raise needs_vocabulary(path) from error
+        mend = f"is not a run: cannot read {file}; give the folder that {writer} wrote"
+        if is_saved(path):
+            mend = (
+                "was saved without the recipe of a training, which this command needs: give the "
+                "run, or a folder that save_pretrained wrote of one"
+            )
+        raise UserError(f"{path} {mend}") from error
 
 
 def kept_data_dir(path: str | os.PathLike) -> str | None:

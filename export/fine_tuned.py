@@ -1,15 +1,13 @@
 """A fine-tuned run as a SavedModel, whatever the kind of its task."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-import keras
 import tensorflow as tf
 from etils import epath
 
 from experiments.finetune.kinds import Limits
 from experiments.finetune.kinds.spans import THRESHOLD
-from experiments.finetune.run import FinetuningRun
+from experiments.finetune.run import FinetuningRun, known_labels
 from export.module import ExportedModule
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import encode_pairs
@@ -17,11 +15,9 @@ from macaron_tf.data.tasks.questions import encode_questions
 from macaron_tf.data.tasks.tags import encode_words, word_probabilities
 from macaron_tf.decoding.spans import best_answers, best_spans, decided
 from macaron_tf.errors import UserError
-from macaron_tf.models import CausalClassifier, EncoderClassifier
+from macaron_tf.models import EncoderTagger
+from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
-
-CLASSIFIERS = (EncoderClassifier, CausalClassifier)
-_MAX_LENGTH = 128
 
 
 class TaskModule(ExportedModule):
@@ -69,33 +65,16 @@ class ClassifierModule(TaskModule):
         }
 
 
-def classifier_module(
-    place: str,
-    network: keras.Model,
-    vocabulary: PieceVocabulary | None,
-    labels: Sequence[str],
-    max_length: int | None = None,
-) -> ClassifierModule:
-    """A classifier of one text, or a regression, that no run of a task trained.
+def classifier_module(place: str, found: Pretrained) -> TaskModule:
+    """A classifier of one text, a regression or a tagger, that no run of a task trained.
 
     Args:
         place: names it, for errors.
-        network: one of `CLASSIFIERS`.
-        labels: names of its classes; none for a regression.
-        max_length: longest row; None = 128, or as many positions as the network has.
     """
-    outputs = network.head.num_classes
-    if vocabulary is None:
-        raise UserError(f"{place} has no vocabulary: save the classifier with one")
-    if len(labels) != (outputs if outputs > 1 else 0):
-        raise UserError(
-            f"{place} is a classifier of {outputs} classes, of which {len(labels)} have a name: "
-            "save it with macaron_tf.load's `labels`, or export its .keras file by "
-            "`python -m export.keras_model` with --labels"
-        )
-    task = Task("classify", first=("text",), labels=tuple(labels))
-    longest = network.config.longest or _MAX_LENGTH
-    return ClassifierModule(network, vocabulary, task, max_length or min(longest, _MAX_LENGTH))
+    labels, max_length = known_labels(place, found)
+    task = Task("classify", first=("text",), labels=labels)
+    kind = TaggerModule if isinstance(found.network, EncoderTagger) else ClassifierModule
+    return kind(found.network, found.vocabulary, task, max_length)
 
 
 class SpanReaderModule(ExportedModule):

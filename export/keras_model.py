@@ -18,34 +18,31 @@ from macaron_tf.program import exit_on_user_error
 def run(options: argparse.Namespace) -> None:
     """Writes the model; see the module's text."""
     # Imported late: `--help` answers without TensorFlow.
-    import keras
+    import dataclasses
 
+    from experiments.finetune.run import CLASSIFIERS
     from experiments.translate.run import source_limit
-    from export.fine_tuned import CLASSIFIERS, classifier_module
+    from export.fine_tuned import classifier_module
     from export.module import write_version
     from export.translator import TranslationModule
     from macaron_tf.decoding import BeamSearchConfig
     from macaron_tf.models import EncoderDecoder
-    from macaron_tf.text import PieceVocabulary
+    from macaron_tf.pretrained import load
 
     try:
         config = BeamSearchConfig(**json.loads(options.decoding))
     except (ValueError, TypeError) as error:
         raise UserError(f"--decoding {options.decoding}: {error}") from error
-    try:
-        network = keras.saving.load_model(options.model, compile=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{options.model} is no model that Keras saved: {error}") from error
-    vocabulary = PieceVocabulary.load(options.vocabulary)
-    labels = options.labels or ()
+    found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())
+    network = found.network
     if isinstance(network, CLASSIFIERS):
-        given = (network, vocabulary, labels, options.max_length)
-        module = classifier_module(options.model, *given)
+        found = dataclasses.replace(found, labels=labels, max_length=options.max_length)
+        module = classifier_module(options.model, found)
     elif labels or not isinstance(network, EncoderDecoder):
         asked = "a classifier, which takes --labels" if labels else "a classifier or a translator"
         raise UserError(f"{options.model} is a {type(network).__name__}, not {asked}")
     else:
-        module = TranslationModule(network, vocabulary, config, source_limit(network))
+        module = TranslationModule(network, found.vocabulary, config, source_limit(network))
     print(write_version(module, {}, options.out))
 
 

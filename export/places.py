@@ -4,16 +4,18 @@ import dataclasses
 from typing import Any
 
 from experiments.elmo.run import ElmoRun
-from experiments.finetune.run import FinetuningRun
+from experiments.finetune.run import CLASSIFIERS, FinetuningRun
 from experiments.pretrain.run import CAUSAL, CORRUPTING
 from experiments.run import read_kind
-from experiments.translate.run import TranslationRun, source_limit
+from experiments.translate.run import TranslationRun, is_translator, source_limit
 from export.embedders import WordModule, sentence_module
-from export.fine_tuned import CLASSIFIERS, classifier_module, fine_tuned_module
+from export.fine_tuned import classifier_module, fine_tuned_module
 from export.generator import generator_module
 from export.module import ExportedModule
 from export.translator import TranslationModule
+from macaron_tf.decoding import BeamSearchConfig
 from macaron_tf.errors import UserError
+from macaron_tf.models import EncoderTagger
 from macaron_tf.pretrained import load, locate
 from macaron_tf.training.checkpoints import weights_record
 
@@ -38,10 +40,13 @@ def open_module(
         raise UserError(f"--checkpoint: {place} is no run and has one set of weights")
     if foreign:
         found = load(place)
-        if isinstance(found.network, CLASSIFIERS):
-            length = found.max_length or found.trained_length
-            given = (found.network, found.vocabulary, found.labels, length)
-            return classifier_module(place, *given), {"run": found.name, "checkpoint": place}
+        record = {"run": found.name, "checkpoint": place}
+        if isinstance(found.network, (*CLASSIFIERS, EncoderTagger)):
+            return classifier_module(place, found), record
+        if is_translator(found):
+            config = BeamSearchConfig(**decoding)
+            given = (found.network, found.vocabulary, config, source_limit(found.network))
+            return TranslationModule(*given), record
         kind = "pretraining" if found.objective in (*CAUSAL, *CORRUPTING) else "embedding"
     else:
         place, checkpoint = str(location.folder), checkpoint or location.checkpoint

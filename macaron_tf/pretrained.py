@@ -35,6 +35,7 @@ from macaron_tf.training.state import load_network, load_weights
 
 HUGGING_FACE, KERAS_HUB, MODEL_GARDEN, HUB = "hugging-face", "keras-hub", "model-garden", "hub"
 LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
+_MEND = "restore it, or train or save the model again"
 # Files on a hub that no reader here opens.
 _UNREAD = (
     "*.onnx",
@@ -49,7 +50,10 @@ _UNREAD = (
 
 
 def load(
-    place: str | os.PathLike, lower_case: bool | None = None, pooling: bool = True
+    place: str | os.PathLike,
+    lower_case: bool | None = None,
+    pooling: bool = True,
+    vocabulary: Vocabulary | str | os.PathLike | None = None,
 ) -> Pretrained:
     """Reads a pre-trained network with its weights, its vocabulary and how it is used.
 
@@ -62,10 +66,11 @@ def load(
             - `model-garden:DIR` of a BERT as Model Garden publishes it;
             - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub, which is downloaded
               once, by the package huggingface_hub;
-            - a network's `.keras` file, which holds no vocabulary.
+            - a network's `.keras` file, which holds no vocabulary: give `vocabulary`.
         lower_case: whether text is lower-cased, for a directory of a WordPiece vocabulary that
             does not say so.
         pooling: read how a sentence-transformers model pools, and refuse an unknown way.
+        vocabulary: the vocabulary, or its folder, of a network that is kept without one.
 
     Raises:
         UserError: nothing is there, or it cannot be read.
@@ -76,10 +81,17 @@ def load(
         bert.save_pretrained("my-bert")
     """
     place = os.fspath(place)
+    if vocabulary is not None:
+        found = load(place, lower_case, pooling)
+        if found.vocabulary is not None:
+            raise UserError(f"{place} has a vocabulary of its own: leave `vocabulary` out")
+        if not isinstance(vocabulary, Vocabulary):
+            vocabulary = Vocabulary.load(vocabulary)
+        return dataclasses.replace(found, vocabulary=vocabulary)
     if place.endswith(".keras"):
         path = paths.as_path(place)
         with _refuse_network(place):
-            network = keras.saving.load_model(path)
+            network = keras.saving.load_model(path, compile=False)
         return Pretrained(network, name=path.stem, checkpoint=place)
     found = locate(place)
     if found.library:
@@ -176,29 +188,53 @@ def _refuse_network(place: str) -> Iterator[None]:
         ) from error
 
 
-def _read_own(found: Location) -> Pretrained:
-    path, place = found.folder, found.place
+def needs_vocabulary(path: str | os.PathLike) -> UserError:
+    """The error for a `.keras` file where text is to be read."""
+    return UserError(
+        f"{path} is a network without a vocabulary: put both into a folder, by macaron_tf.load("
+        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER'), and give FOLDER; "
+        f"`python -m export.keras_model {path} DIR OUT` exports it"
+    )
+
+
+def saved_network(folder: epath.Path) -> keras.Model:
+    """The network that a folder's model.json describes, built, without its weights."""
+    return _layers(folder, _described(folder, str(folder)))["network"]
+
+
+def _described(path: epath.Path, place: str) -> dict[str, Any]:
     try:
-        record = json.loads((path / MODEL).read_bytes())
+        return json.loads((path / MODEL).read_bytes())
     except (*paths.FILE_ERRORS, ValueError) as error:
         raise UserError(
             f"{place} is no run: it has no model.json that can be read; give the folder that a "
             "`train` command or `save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, "
             "model-garden:DIR, hub:OWNER/NAME or a .keras file"
         ) from error
-    with paths.refuse_damage(path / MODEL, "restore it, or train or save the model again"):
+
+
+def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
+    """The network, built, and the heads outside it."""
+    with paths.refuse_damage(path / MODEL, _MEND):
+        layers = {"network": record["network"], **record.get("heads", {})}
+    with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
+        made = {n: keras.saving.deserialize_keras_object(one) for n, one in layers.items()}
+        if not made["network"].built:
+            made["network"].build()
+    return made
+
+
+def _read_own(found: Location) -> Pretrained:
+    path, place = found.folder, found.place
+    record = _described(path, place)
+    with paths.refuse_damage(path / MODEL, _MEND):
         usage = {name: value for name, value in record["usage"].items() if name in USAGE}
         usage |= {name: tuple(usage.get(name, ())) for name in ("languages", "labels", "unread")}
         weights = find_checkpoint(path, found.checkpoint, record.get("save_every_steps"))
-        layers = {"network": record["network"], **record.get("heads", {})}
         folder, ids = record["vocabulary"], record.get("ids")
     vocabulary = Vocabulary.load(path / folder) if folder else None
-    with _refuse_network(str(path / MODEL)), refuse_oversize(str(path)):
-        made = {n: keras.saving.deserialize_keras_object(one) for n, one in layers.items()}
-        network = made["network"]
-        if not network.built:
-            network.build()
-    manifest = load_network(weights, network, vocabulary.hash if vocabulary else "")
+    made = _layers(path, record)
+    manifest = load_network(weights, made["network"], vocabulary.hash if vocabulary else "")
     for name, head in made.items():
         if name != "network":
             load_weights(head, saved_file(path, name))

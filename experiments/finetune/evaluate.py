@@ -4,7 +4,7 @@ import argparse
 import time
 
 from experiments.finetune.kinds import kind_of
-from experiments.finetune.run import FinetuningRun, by_split, measure
+from experiments.finetune.run import FinetuningRun, by_split, measure, open_predictor
 from experiments.finetune.train import TRAIN, TaskData
 from experiments.lines import answer_lines
 from experiments.run import default_splits, metrics_line, write_json, write_scores
@@ -18,7 +18,7 @@ from macaron_tf.training.checkpoints import read_manifest, weights_record
 
 def predict(options: argparse.Namespace) -> None:
     """Answers the lines of a file or stdin, in order."""
-    predictor = FinetuningRun.open(options.run).predictor(options.checkpoint)
+    predictor = open_predictor(options.run, options.checkpoint)
     kind = predictor.kind
 
     def answer(lines: list[str], first: int) -> str:

@@ -16,7 +16,7 @@ from macaron_tf.layers import AdaptiveSoftmax
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import DROPOUTS, differing_fields
 from macaron_tf.models.pretrained import Pretrained
-from macaron_tf.pretrained import load
+from macaron_tf.pretrained import load, needs_vocabulary
 from macaron_tf.text import PieceVocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import check_vocabulary
 
@@ -163,6 +163,8 @@ def init_of(given: str, source: Pretrained) -> Init:
         )
     if not isinstance(source.config, EncoderConfig):
         raise UserError(f"--init {given} is a {type(source.network).__name__}: give an encoder")
+    if source.vocabulary is None and given.endswith(".keras"):
+        raise needs_vocabulary(given)
     if source.vocabulary is None:
         raise UserError(
             f"--init {given} has no tokenizer beside it that has a counterpart here, so no text "

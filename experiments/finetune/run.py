@@ -41,14 +41,18 @@ from macaron_tf.data.tasks.definitions import OWN_TASKS, Task, get_task
 from macaron_tf.data.tasks.own_tables import TableSettings
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.io import paths as storage
-from macaron_tf.models import EncoderConfig
+from macaron_tf.models import CausalClassifier, EncoderClassifier, EncoderConfig, EncoderTagger
+from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import Objective
 from macaron_tf.plug_ins import is_place
+from macaron_tf.pretrained import load, locate
 from macaron_tf.settings import Dropout, NonNegative
 from macaron_tf.text import PieceVocabulary
 from macaron_tf.training.checkpoints import read_manifest
 
 RESULT = "result.json"
+CLASSIFIERS = (EncoderClassifier, CausalClassifier)
+_MAX_LENGTH = 128  # of a classifier whose rows in training are not known
 _INPUTS = ("token_ids", "segment_ids")
 # Fills up the outputs of short rows: no position of a span, no tag.
 _PADDING = -1e9
@@ -250,6 +254,53 @@ class Predictor:
     def of_texts(self, *columns: Sequence[str]) -> Any:
         """The kind's outputs of texts without labels, see `TaskKind.of_texts`."""
         return self.of_examples(self.kind.of_texts(*columns))
+
+
+def open_predictor(place: str, checkpoint: str | None = None) -> Predictor:
+    """The predictor of a run, or of a classifier or tagger that was saved without a recipe.
+
+    Args:
+        place: of `macaron_tf.load`.
+        checkpoint: of a run, see `Run.load_network`.
+    """
+    location = locate(place)
+    if not location.without_recipe:
+        return FinetuningRun.open(location.folder).predictor(checkpoint)
+    found = load(place)
+    labels, length = known_labels(place, found)
+    task = "tag" if isinstance(found.network, EncoderTagger) else "classify"
+    recipe = FinetuningRecipe(
+        model=found.model,
+        model_options=found.model_options,
+        task=task if labels else "regress",
+        source=None,
+        max_length=length,
+        table=TableSettings(text=("text",), classes=labels),
+        training=fine_tuning(5e-5, "score"),
+    )
+    return Predictor(found.network, found.vocabulary, recipe)
+
+
+def known_labels(place: str, found: Pretrained) -> tuple[tuple[str, ...], int]:
+    """The names of the classes of a classifier or tagger that no run trained, none of a
+    regression, and its longest row.
+    """
+    if not isinstance(found.network, (*CLASSIFIERS, EncoderTagger)):
+        raise UserError(
+            f"{place} is a {type(found.network).__name__}, which answers no task: give a run of "
+            f"`finetune train`, such as of one with --init {place}"
+        )
+    if found.vocabulary is None:
+        raise UserError(f"{place} has no vocabulary: save the classifier with one")
+    outputs = found.network.head.num_classes
+    if len(found.labels) != (outputs if outputs > 1 else 0):
+        raise UserError(
+            f"{place} is a classifier of {outputs} classes, of which {len(found.labels)} have a "
+            "name: save it with macaron_tf.load's `labels`, or export its .keras file by "
+            "`python -m export.keras_model` with --labels"
+        )
+    longest = min(found.config.longest or _MAX_LENGTH, _MAX_LENGTH)
+    return tuple(found.labels), found.max_length or found.trained_length or longest
 
 
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:

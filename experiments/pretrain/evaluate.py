@@ -54,7 +54,8 @@ def run(options: argparse.Namespace) -> None:
     for memory_length in lengths:
         chosen = recipe.changed(validation_batches=None, memory_length=memory_length)
         with options.devices.scope():
-            network = dataclasses.replace(opened, recipe=chosen).load_network(checkpoint)
+            asked = dataclasses.replace(opened, recipe=chosen)
+            network = asked.load_network(checkpoint, saved=not recipe.has_memory)
             model = build_fit_model(network, chosen.make_objective(), chosen.training)
         metrics = PretrainingValidation(chosen, corpus)(model, 0)
         memory = {}

@@ -290,8 +290,8 @@ class PretrainingRun(Run):
             case "span_corruption" | "denoising":
                 return EncoderDecoder(config, **policy)
 
-    def build_network(self) -> keras.Model:
-        network = super().build_network()
+    def build_network(self, saved: bool = False) -> keras.Model:
+        network = super().build_network(saved)
         if self.recipe.has_memory:
             # Each replica keeps its own rows' memory, see `macaron_tf.distribution.distributed`.
             replicas = tf.distribute.get_strategy().num_replicas_in_sync

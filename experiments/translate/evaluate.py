@@ -9,9 +9,9 @@ import time
 
 from experiments.lines import answer_lines
 from experiments.run import default_splits, write_scores
-from experiments.translate.run import TranslationRun
+from experiments.translate.run import TranslationRun, is_translator, line_translator
 from macaron_tf.data.sources.readers import read_pairs
-from macaron_tf.decoding import BeamSearchConfig, SamplingConfig, Translations
+from macaron_tf.decoding import BeamSearchConfig, LineTranslator, SamplingConfig, Translations
 from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import (
     TranslationMetric,
@@ -20,6 +20,7 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
+from macaron_tf.pretrained import load, locate
 from macaron_tf.settings import SettingError, Settings
 from macaron_tf.training.checkpoints import (
     average_checkpoints,
@@ -31,10 +32,8 @@ from macaron_tf.training.checkpoints import (
 
 def translate(options: argparse.Namespace) -> None:
     """Translates a file or stdin to a file or stdout."""
-    opened = TranslationRun.open(options.run)
-    decoding = _decoding(options, opened.recipe.decoding)
     with options.devices.scope():
-        translator = opened.translator(options.checkpoint, decoding, options.seed)
+        translator = _translator(options)
 
     def answer(lines: list[str], first: int) -> str:
         translations = translator.translate(lines, first)
@@ -43,6 +42,21 @@ def translate(options: argparse.Namespace) -> None:
         return _formatted(translations, options.n_best)
 
     answer_lines(options.input, options.output, answer)
+
+
+def _translator(options: argparse.Namespace) -> LineTranslator:
+    """The translator of a run, or of a model that was saved without a recipe."""
+    if not locate(options.run).without_recipe:
+        opened = TranslationRun.open(options.run)
+        decoding = _decoding(options, opened.recipe.decoding)
+        return opened.translator(options.checkpoint, decoding, options.seed)
+    decoding, found = _decoding(options, BeamSearchConfig()), load(options.run)
+    if not is_translator(found):
+        raise UserError(
+            f"{options.run} is no translator: give a run of `translate train`, such as of one with "
+            f"--init {options.run}"
+        )
+    return line_translator(found.network, found.vocabulary, decoding, options.seed)
 
 
 def _decoding(

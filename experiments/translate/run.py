@@ -14,9 +14,10 @@ from macaron_tf.errors import UserError
 from macaron_tf.evaluation.translation import TranslationMetric
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.encoder_decoder import first_stage_variables
+from macaron_tf.models.pretrained import Pretrained
 from macaron_tf.objectives import TranslationObjective
 from macaron_tf.settings import INT32, Count, Dropout, Natural, Settings
-from macaron_tf.text import PairVocabulary
+from macaron_tf.text import PairVocabulary, PieceVocabulary
 from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.training.updates import FirstStage
 
@@ -183,7 +184,21 @@ class TranslationRun(Run):
         self, network: EncoderDecoder, decoding: BeamSearchConfig | SamplingConfig, seed: int = 1
     ) -> LineTranslator:
         """A translator of lines with a network's weights."""
-        longest = source_limit(network)
-        return LineTranslator(
-            network, self.vocabulary, decoding, max_source_length=longest, seed=seed
-        )
+        return line_translator(network, self.vocabulary, decoding, seed)
+
+
+def is_translator(found: Pretrained) -> bool:
+    """Whether a model without a recipe can only be a translator."""
+    learnt = found.objective or found.answers
+    return isinstance(found.network, EncoderDecoder) and bool(found.vocabulary) and not learnt
+
+
+def line_translator(
+    network: EncoderDecoder,
+    vocabulary: PieceVocabulary,
+    decoding: BeamSearchConfig | SamplingConfig,
+    seed: int = 1,
+) -> LineTranslator:
+    """A translator of lines, of at most as many pieces as the network reads."""
+    longest = source_limit(network)
+    return LineTranslator(network, vocabulary, decoding, max_source_length=longest, seed=seed)

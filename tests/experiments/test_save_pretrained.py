@@ -1,5 +1,6 @@
 """Runs that `save_pretrained` turned into one folder, and the commands that take it."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import macaron_tf
 from experiments.embed.__main__ import main as embed
 from experiments.finetune.__main__ import main as finetune
 from experiments.finetune.init import read_init
+from experiments.finetune.run import FinetuningRun
 from experiments.generate.__main__ import main as generate
 from experiments.translate.__main__ import main as translate
 from export.saved_model import main as export
@@ -16,7 +18,7 @@ from macaron_tf.io.paths import as_path
 from macaron_tf.models import EncoderClassifier, SiameseEncoder
 from macaron_tf.models.pretrained import Pretrained
 from tests.experiments.task_toys import assert_same_weights, toy_flags
-from tests.harness import numpy_of
+from tests.harness import numpy_of, refuses
 from tests.test_front_door import in_new_process
 
 
@@ -90,6 +92,45 @@ def test_a_folder_of_a_network_and_a_vocabulary_alone_is_taken(
     classifier.network.quantize("int8")
     classifier.save_pretrained(tmp_path / "int8")
     refused(embed, ["encode", tmp_path / "int8", *flags], "int8 is quantized: start from", tmp_path)
+
+
+def test_every_command_takes_what_load_opens(
+    saved, toy_run, number_run, answered, ran, refused, tmp_path
+):
+    toy, numbers = macaron_tf.load(toy_run), macaron_tf.load(number_run)
+    for name, found in (("toy", toy), ("numbers", numbers)):
+        dataclasses.replace(found, recipe={}, results={}).save_pretrained(tmp_path / name)
+        found.network.save(tmp_path / f"{name}.keras")
+        file, folder = tmp_path / f"{name}.keras", saved / name / "vocabulary"
+        again = macaron_tf.load(file, vocabulary=folder)
+        assert again.vocabulary.hash == found.vocabulary.hash
+        for main, words in ((finetune, ["predict"]), (translate, ["translate"]), (export, [])):
+            out = [tmp_path / "served"] if main is export else []
+            refused(main, [*words, file, *out], "put both into a folder, by macaron_tf.load(")
+    (tmp_path / "lines").write_text("good film\n")
+    files = ["--input", tmp_path / "lines", "--output", tmp_path / "vectors.npy"]
+    refused(embed, ["encode", tmp_path / "toy.keras", *files], "a network without a vocabulary")
+    refuses("has a vocabulary of its own", macaron_tf.load, toy_run, vocabulary=folder)
+    refused(finetune, ["evaluate", tmp_path / "toy"], "was saved without the recipe of a training")
+    for main, word, name, run in (
+        (finetune, "predict", "toy", toy_run),
+        (translate, "translate", "numbers", number_run),
+    ):
+        places = tmp_path / name, f"{run}@best"
+        bare, chosen, expected = (
+            answered(main, word, place, text="one two\n") for place in (*places, run)
+        )
+        assert bare == chosen == expected
+    ran(export, tmp_path / "numbers", tmp_path / "served")
+
+
+def test_a_quantized_run_answers_as_load_does(toy_run, answered, tmp_path):
+    found = macaron_tf.load(toy_run)
+    found.network.quantize("int8")
+    found.save_pretrained(tmp_path / "int8")
+    network = FinetuningRun.open(tmp_path / "int8").load_network()
+    assert_same_weights(network, found.network)
+    assert answered(finetune, "predict", tmp_path / "int8", text="good film\n")
 
 
 def test_a_training_starts_from_it(saved, toy, tmp_path):

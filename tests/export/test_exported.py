@@ -468,7 +468,7 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
         ("{beam", "--decoding {beam: "),
         ('{"beams": 4}', "beams"),
         ('{"beam_size": 0}', "beam_size=0 must be"),
-        ("{}", "nowhere.keras is no model that Keras saved"),
+        ("{}", "nowhere.keras holds no network that this version can make"),
     ],
 )
 def test_a_bad_keras_model_is_one_sentence(decoding, words, tmp_path, refused):
