@@ -273,6 +273,7 @@ def mean_curves(
     x_label: str,
     y_label: str,
     log_x: bool = False,
+    log_y: bool = False,
 ) -> None:
     """Draws a panel a title, a line a name.
 
@@ -291,6 +292,7 @@ def mean_curves(
             means, bars = _means([points[x] for x in xs])
             axis.errorbar(xs, means, bars, capsize=2, label=name, color=f"C{names.index(name)}")
         axis.set(title=title, xlabel=x_label, xscale="log" if log_x else "linear")
+        axis.set_yscale("log" if log_y else "linear")
         axis.grid(alpha=0.3)
     for axis in axes[::columns]:
         axis.set_ylabel(y_label)

@@ -85,6 +85,6 @@ class Residual(Recording, keras.layers.Layer):
             if step == 0.0:
                 continue
             if step != 1.0:
-                slope = ops.multiply(slope, ops.cast(step, slope.dtype))
+                slope = ops.multiply(slope, step)
             x = ops.add(ops.cast(x, slope.dtype), slope)
         return x

@@ -215,33 +215,3 @@ def test_plain_keras_saves_a_scheme(tmp_path):
     assert loaded.layers[0].scheme == MacaronBlock.scheme
     x = normal(2, 5, 8)
     np.testing.assert_array_equal(np.asarray(loaded(x)), np.asarray(model(x)))
-
-
-def test_strang_splitting_with_heuns_steps_has_local_errors_of_third_order():
-    """Theorem 1 of the Macaron paper holds where the sub-steps are of second order too."""
-    x = normal(2, 5, 8).astype("float64")
-    strang = (
-        "channels step {0} width 1 by {1}, tokens step {2} by {1}, channels step {0} by {1} again"
-    )
-    weights = None
-
-    def errors(solver, step, reference):
-        nonlocal weights
-        scheme = strang.format(step / 2, solver, step)
-        block = TransformerBlock(**OPTIONS, activation="gelu", scheme=scheme, dtype="float64")
-        block = randomized(block, x.shape)
-        weights = weights or block.get_weights()
-        block.set_weights(weights)
-        exact = x
-        for _ in range(reference):
-            (_, channels), (_, tokens), _ = block.sublayers
-
-            def slope(y):
-                return sum(np.asarray(r.sublayer(r.layer_norm(y))) for r in (channels, tokens))  # noqa: B023
-
-            exact = runge_kutta(slope, exact, step / reference)
-        return np.linalg.norm(np.asarray(block(x)) - exact)
-
-    for solver, order in (("euler", 2), ("heun", 3)):
-        found = np.log2(errors(solver, 0.05, 8) / errors(solver, 0.025, 4))
-        assert abs(found - order) < 0.1, solver
