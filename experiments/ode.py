@@ -182,7 +182,7 @@ def _report(rows: list[dict]) -> list[str]:
     """The orders, and the errors relative to a Transformer layer's, by operators."""
     lines = [
         f"Order of the local error, by steps {STEPS[-2]} and {STEPS[-1]}; in parentheses the "
-        f"errors at steps {STEPS[-2]} and {STEPS[0]:g} over those of a Transformer layer, Lie-Trotter "
+        f"errors at steps {STEPS[-2]} and {STEPS[0]:g} over a Transformer layer's, Lie-Trotter "
         "with Euler's sub-steps. Means over the pairs of operators ± the sample's deviation.",
         "",
     ]
