@@ -5,12 +5,14 @@ their means and spread as Markdown, a JSON of every number, and a figure.
 import argparse
 import concurrent.futures
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
 import os
 import pathlib
 import queue
+import re
 import shlex
 import statistics
 import subprocess
@@ -38,6 +40,31 @@ def recipe_in(run: pathlib.Path, recipe_class: type[Recipe]) -> Recipe | None:
     if not file.is_file():
         return None
     return recipe_from_json(recipe_class, file.read_text(encoding="utf-8"), str(file))
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: `[NAME=]RECIPE[:PATH=VALUE,...]` on a command line.
+
+    A value may hold commas, as a scheme does: a setting ends before `,PATH=`.
+
+    Attributes:
+        name: in tables and folders; the recipe's name where none is given.
+        settings: as for `--set`.
+    """
+
+    name: str
+    recipe: str
+    settings: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Arm":
+        name, recipe, settings = re.fullmatch(r"(?:([^=:]+)=)?([^:]*):?(.*)", text, re.S).groups()
+        parts = re.split(r",\s*(?=[a-z_]+(?:\.\w+)*=)", settings) if settings else []
+        name = name or recipe
+        if not re.fullmatch(r"[\w.+-]+", name):
+            raise UserError(f"{text!r}: name it by letters, digits and _ . + -, as in NAME=RECIPE")
+        return cls(name, recipe, tuple(parts))
 
 
 def planned(

@@ -2,11 +2,13 @@
 
     python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
     python -m experiments.swish_rnn curves study/curves --corpus corpora/mini
+    python -m experiments.swish_rnn curves study/norms --corpus corpora/mini \\
+        --recipes post=bert_tiny pre=bert_tiny:model.norm=pre,training.warmup_steps=100
     python -m experiments.swish_rnn step-sizes study/steps --corpus corpora/mini --data-dir DIR
     python -m experiments.swish_rnn stability study/stability --data-dir DIR \\
         --init study/curves/bert_rab_tiny-1 study/curves/swish_rnn_tiny-1
 
-curves: figure 4, the masked language loss against the step, of several recipes.
+curves: figure 4, the loss of pre-training against the step, of several recipes and settings.
 stability: figure 3, the fine-tuned score against the learning rate, of several models.
 step-sizes: table 2, scores and time by the step size of the recurrence.
 
@@ -32,8 +34,8 @@ main = cli.program(
         "experiments.swish_rnn.paper:curves",
         _PRETRAINING,
         cli.argument(
-            "--recipes RECIPE",
-            "the compared ones (default: the four of size tiny)",
+            "--recipes [NAME=]RECIPE[:PATH=VALUE,...]",
+            "the compared ones, each with settings of its own (default: the four of size tiny)",
             nargs="+",
             default=["bert_tiny", "bert_rab_tiny", "swish_rnn_tiny", "macaron_bert_tiny"],
         ),

@@ -6,39 +6,74 @@ import itertools
 import pathlib
 import statistics
 
+import scipy.stats
+
 from experiments import studies
+from experiments.pretrain.run import PretrainingRun
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import TRAIN, read_lines
 
 
 def curves(options: argparse.Namespace) -> None:
-    """`swish_rnn curves`: the masked language loss against the step (figure 4)."""
+    """`swish_rnn curves`: the loss of pre-training against the step (figure 4)."""
     out, rows = pathlib.Path(options.out), []
-    for recipe in options.recipes:
-        for seed in options.seeds:
-            path = out / f"{recipe}-{seed}"
-            settings = [*options.set, f"training.seed={seed}"]
-            curve = studies.pretrained(recipe, path, options.corpus, settings)
-            row = {"recipe": recipe, "seed": seed, "run": str(path)}
-            rows.append({**row, **curve[-1], "curve": curve})
-    table = studies.table(
-        ("recipe", "seeds", "validation loss", "perplexity", "accuracy %"),
-        (
+    arms = [studies.Arm.parse(text) for text in options.recipes]
+    if len({arm.name for arm in arms}) < len(arms):
+        raise UserError("--recipes: two have one name: give NAME=RECIPE:PATH=VALUE")
+    for arm, seed in itertools.product(arms, options.seeds):
+        path = out / f"{arm.name}-{seed}"
+        settings = [*options.set, *arm.settings, f"training.seed={seed}"]
+        curve = studies.pretrained(arm.recipe, path, options.corpus, settings)
+        timing = [line for line in read_lines(path / "timing.jsonl") if line["kind"] == TRAIN]
+        row = {"recipe": arm.name, "seed": seed, "run": str(path), "settings": arm.settings}
+        row |= {"parameters": _parameters(path), "seconds": timing[-1]["seconds"]}
+        rows.append({**row, **curve[-1], "curve": curve})
+    by_arm = studies.grouped(rows, "recipe")
+    first = studies.values(by_arm[arms[0].name], "loss")
+    lines = []
+    for name, mine in by_arm.items():
+        losses = studies.values(mine, "loss")
+        lines.append(
             (
-                recipe,
-                str(len(mine)),
-                f"**{studies.mean_of(mine, 'loss', 3)}**",
+                name,
+                f"{mine[0]['parameters']:,}",
+                f"{statistics.median(studies.values(mine, 'seconds')) / 60:.1f}",
+                f"**{studies.cell(losses, 3)}**",
                 studies.mean_of(mine, "perplexity", 1),
                 studies.mean_of(mine, "accuracy", 1, 100),
+                *_paired(losses, first),
             )
-            for recipe, mine in studies.grouped(rows, "recipe").items()
-        ),
-    )
+        )
+    against = f"- {arms[0].name}"
+    head = ("recipe", "parameters", "minutes", "validation loss", "perplexity", "accuracy %")
+    table = studies.table((*head, against, "p"), lines)
+    settings = [f"- {arm.name}: {arm.recipe}, {', '.join(arm.settings)}" for arm in arms]
+    table += [
+        "",
+        f"{len(options.seeds)} seeds, mean ± the sample's deviation; minutes are the median. "
+        f"{against}: the difference of losses, seed by seed, with the p of a paired t-test.",
+        "",
+        *settings,
+    ]
     losses = studies.curves(rows, "recipe", "step", "loss")
     label = "validation loss, nats a token"
     studies.mean_curves({"": losses}, out / "curves.png", "updates", label)
-    title = f"Masked language loss after {max(row['step'] for row in rows):,} updates"
+    title = f"Loss of pre-training after {max(row['step'] for row in rows):,} updates"
     studies.write(out, "curves", "swish_rnn", options, title, table, rows=rows)
+
+
+def _parameters(run: pathlib.Path) -> int:
+    """The number of a run's weights."""
+    return PretrainingRun.open(run).build_network().count_params()
+
+
+def _paired(losses: list[float], others: list[float]) -> tuple[str, str]:
+    """The mean difference from the first arm's losses of the same seeds, and its p."""
+    if losses == others or len(losses) < 2:  # the first arm itself, or a single seed
+        return "", ""
+    differences = [a - b for a, b in zip(losses, others, strict=True)]
+    p = scipy.stats.ttest_rel(losses, others).pvalue
+    return f"{statistics.mean(differences):+.3f}", f"{p:.3f}"
 
 
 def step_sizes(options: argparse.Namespace) -> None:
