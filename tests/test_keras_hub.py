@@ -94,6 +94,7 @@ def test_a_masked_language_model_has_our_logits(changes, head, tmp_path):
     np.testing.assert_array_equal(again({**pairs(), "mask_positions": positions}), found)
 
 
+@pytest.mark.slow  # `test_a_classifier_learns_from_text...` is the quicker neighbour
 def test_masked_tokens_are_learnt_from_text():
     network = built(PretrainingEncoder, config(block="macaron"))
     task = task_of(Pretrained(network, vocabulary=WORD_PIECES))
@@ -204,8 +205,17 @@ def test_a_long_prompt_is_read_in_chunks_as_token_by_token():
     assert found == greedy(network, rows, 48)
 
 
-@pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize("kind", ["classifier", "masked", "language_model"])
+@pytest.mark.parametrize(
+    ("kind", "quantized"),
+    [
+        ("classifier", False),
+        ("masked", True),
+        ("language_model", False),
+        pytest.param("classifier", True, marks=pytest.mark.slow),
+        pytest.param("masked", False, marks=pytest.mark.slow),
+        pytest.param("language_model", True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, tmp_path):
     if kind == "classifier":
         network, inputs = classifier(block="macaron"), pairs()
@@ -275,6 +285,7 @@ def test_beams_find_a_row_no_less_probable_than_greedy_choice():
     assert scores[1] >= scores[0]
 
 
+@pytest.mark.slow  # as above
 def test_a_language_model_learns_from_text_and_lives_in_a_preset(tmp_path):
     task = task_of(Pretrained(language_model(), vocabulary=WORD_PIECES, starts=False))
     task.compile(optimizer=keras.optimizers.Adam(0.01), sampler="greedy", jit_compile=False)

@@ -44,7 +44,10 @@ def of_tcn(value):
     return tcn, ["jsb", "RUN", "--models", "gru", "--seeds", "3", *small], "RUN/gru-3"
 
 
-@pytest.mark.parametrize("make", [of_translate, of_elmo, of_embed, of_text_to_text, of_tcn])
+LONG = [pytest.param(make, marks=pytest.mark.slow) for make in (of_elmo, of_text_to_text)]
+
+
+@pytest.mark.parametrize("make", [of_translate, of_embed, of_tcn, *LONG])
 def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     main, words, place = make(request.getfixturevalue)
     data = ["--data", request.getfixturevalue("tunes")] if main is tcn else []

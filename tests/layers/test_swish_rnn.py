@@ -62,7 +62,9 @@ def test_left_padding_changes_no_real_position():
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["mixed_bfloat16", pytest.param("float32", marks=pytest.mark.slow)]
+)
 def test_24_layers_start_finite_and_of_unit_scale(dtype):
     keras.utils.set_random_seed(1)
     config = EncoderConfig(

@@ -55,7 +55,13 @@ NAMES += ["bart", "electra", "classification", "question_answering", "tagging"]
 NAMES += ["sentence_classes", "elmo", "word_tagging", "tcn"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Models that are one of the others with a head more.
+LONG = {"span_bert", "electra", "bart", "gpt_classification"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in NAMES]
+)
 def test_a_system_s_model_keeps_its_contract(name, tmp_path):
     system = SYSTEMS[name]
     keras.utils.set_random_seed(1)

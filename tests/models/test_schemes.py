@@ -62,7 +62,9 @@ def test_a_transformer_with_macarons_scheme_is_the_macaron_to_the_bit(make, inpu
     assert np.abs(numpy_of(plain(inputs)) - numpy_of(macaron(inputs))).max() > 0.1
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "scheme", [*(pytest.param(one, marks=pytest.mark.slow) for one in SCHEMES[:2]), SCHEMES[2]]
+)
 @pytest.mark.parametrize(("make", "inputs", "options"), SYSTEMS)
 def test_a_scheme_is_kept_with_a_model(make, inputs, options, scheme, tmp_path):
     model = make(scheme=scheme, **options)
@@ -70,7 +72,7 @@ def test_a_scheme_is_kept_with_a_model(make, inputs, options, scheme, tmp_path):
     check_model(model, inputs, tmp_path)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[1:])
+@pytest.mark.parametrize("scheme", [pytest.param(SCHEMES[1], marks=pytest.mark.slow), SCHEMES[2]])
 def test_an_export_and_cached_decoding_answer_as_the_model(scheme, tmp_path):
     for make, inputs, options in SYSTEMS[:1] + [(language_model, TEXT, {}), SYSTEMS[2]]:
         model = make(scheme=scheme, **options)

@@ -153,6 +153,7 @@ def test_the_rows_of_the_papers_table(starts, number_text):
         assert (recipe.init, recipe.init_decoder) == (masked, decoder)
 
 
+@pytest.mark.slow  # resumption by commands: test_commands.py and ../test_resume.py
 def test_it_trains_resumes_and_is_used_as_any_translation(
     starts, number_text, tmp_path, monkeypatch, capsys, answered
 ):
