@@ -12,6 +12,7 @@ import macaron_tf
 from experiments.examples import swish_classifier
 from macaron_tf import layers, models
 from macaron_tf.errors import UserError
+from macaron_tf.kernels.choice import NAMES, implementation_scope
 from macaron_tf.objectives import ClassificationObjective
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel
@@ -120,6 +121,37 @@ def test_an_export_takes_ids_alone_or_in_a_dict_as_the_model_did(tmp_path):
         saved = tf.saved_model.load(tmp_path / f"{name}-save")
         (answers,) = saved.signatures["serving_default"](token_ids=tf.constant(ROWS)).values()
         np.testing.assert_allclose(answers, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", NAMES)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: layers.SwishRNNBlock(num_heads=2, feed_forward_dim=32),
+        lambda: layers.MacaronBlock(num_heads=2, feed_forward_dim=32),
+        lambda: models.Encoder(tiny()),
+        lambda: models.LanguageModel(tiny(causal=True)),
+    ],
+)
+def test_no_rows_and_no_positions_give_an_empty_result(make, implementation):
+    model = make()
+    for shape in [(2, 5), (0, 5), (2, 0), (0, 0)]:
+        given = (shape, "int32") if isinstance(model, keras.Model) else ((*shape, 16), "float32")
+
+        def run(x):
+            with tf.GradientTape() as tape:
+                y = model(x, training=True)
+            return y, tape.gradient(y, model.trainable_variables)
+
+        with implementation_scope(implementation):
+            # Not in other graphs: TensorFlow's optimizer ends the process where a gradient of an
+            # empty LayerNormalization, Keras's own too, is made constant.
+            call = tf.function(run, jit_compile=True) if implementation == "xla" else run
+            y, gradients = call(np.ones(*given))
+        assert y.shape == (*shape, 20 if isinstance(model, models.LanguageModel) else 16)
+        assert sum(g is not None for g in gradients) == len(model.trainable_variables)
+        if 0 in shape:
+            assert not any(np.any(tf.convert_to_tensor(g)) for g in gradients)
 
 
 @pytest.mark.parametrize("whole", [models.Encoder, models.EncoderClassifier])

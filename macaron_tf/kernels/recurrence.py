@@ -111,7 +111,11 @@ def _scan(step, start, inputs: tuple):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf  # not on JAX, where TensorFlow need not be installed
 
-        return tf.scan(step, given, initializer=start)
+        count = ops.shape(given[0])[0]
+        if not isinstance(count, int):  # `tf.scan` needs a step where a size of c is not known
+            spare = tf.cast(count == 0, tf.int32)
+            given = [tf.pad(array, [[0, spare], [0, 0], [0, 0], [0, 0]]) for array in given]
+        return tf.scan(step, given, initializer=start)[:count]
     return ops.scan(lambda c, arrays: (step(c, arrays),) * 2, start, given)[1]
 
 

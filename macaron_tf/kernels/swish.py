@@ -53,6 +53,8 @@ def swish_recurrence(
         raise ValueError(f"step_size={step_size} must be 1 or more")
     x = ops.convert_to_tensor(x)
     name = chosen(implementation, keras.backend.standardize_dtype(x.dtype))
+    if 0 in x.shape:  # no step; the gradients are 0
+        return ops.multiply(x, ops.cast(ops.add(alpha, beta), x.dtype))
     start = initial_state
     if start is None:
         start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
@@ -103,7 +105,7 @@ def swish_gate(
     check_choice("gate", gate, GATES)
     x = ops.convert_to_tensor(x)
     dtype = keras.backend.standardize_dtype(x.dtype)
-    if step_size >= 1 and chosen(implementation, dtype) == "native":
+    if step_size >= 1 and 0 not in x.shape and chosen(implementation, dtype) == "native":
         from macaron_tf.kernels import native
 
         return native.gated(x, alpha, beta, state_bias, gate_bias, step_size, gate, mask)

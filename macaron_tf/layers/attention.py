@@ -225,13 +225,14 @@ class MultiHeadAttention(Mixer):
         scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
         scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         if bias is not None:
-            scores = ops.add(scores, ops.cast(bias, scores.dtype))
+            scores = scores + ops.cast(bias, scores.dtype)
         return self._weighted(scores, mask, value, training)
 
     def _weighted(self, scores, mask, value, training):
         """Values `(..., S, d)` weighted by float32 scores `(..., T, S)`: `(..., T, d)`."""
         if mask is not None:
-            scores = ops.add(scores, ops.where(mask, 0.0, HIDDEN_SCORE))
+            # Not by `ops.add`, which on TensorFlow takes the mask of an empty batch for a bias.
+            scores = scores + ops.cast(ops.where(mask, 0.0, HIDDEN_SCORE), scores.dtype)
         weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
         return ops.matmul(self.drop(weights, training=training), value)
 

@@ -193,7 +193,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
                 ids = ops.zeros_like(token_ids) if ids is None else ids
                 # A product with one-hot rows: a gather's gradient would add up B L rows singly.
                 one_hot = ops.one_hot(ids, table.shape[0], dtype=x.dtype)  # (B, L, rows)
-                x = ops.add(x, ops.matmul(one_hot, ops.cast(table, x.dtype)))
+                x = x + ops.matmul(one_hot, ops.cast(table, x.dtype))
         if self.position_layer:
             x = self.position_layer(x, position_ids=position_ids)
         if self.layer_norm:

@@ -82,7 +82,7 @@ class SpatialGating(Recording, keras.layers.Layer):
         # Not by `ops.add`, which on TensorFlow takes a column for a bias of the last axis, T = F/2.
         gate = gate + bias[:length, None]
         if addition is not None:
-            gate = ops.add(gate, addition)
+            gate = gate + addition
         return ops.multiply(u, gate)
 
 

@@ -46,7 +46,7 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
             encoding = ops.reshape(ops.stack(pair, axis=-1), shape)
         else:
             encoding = ops.concatenate(pair, axis=-1)  # (..., L, D)
-        return ops.add(x, ops.cast(encoding, x.dtype))
+        return x + ops.cast(encoding, x.dtype)
 
 
 class LearnedPositions(Recording, keras.layers.Layer):
@@ -77,7 +77,8 @@ class LearnedPositions(Recording, keras.layers.Layer):
             )
         if position_ids is None:
             position_ids = ops.arange(length, dtype="int32")  # (L,)
-        return ops.add(x, ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0))
+        added = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)
+        return x + ops.cast(added, x.dtype)
 
 
 def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:

@@ -204,12 +204,12 @@ class RelativeAttention(MultiHeadAttention):
             query = ops.matmul(ops.swapaxes(positions, -1, -2), query)
         scores = self._product(query, self.content_bias, keys.key)  # (B, H, T, S)
         by_distance = self._product(query, self.distance_bias, keys.distance)  # (B, H, T, C)
-        scores = ops.add(scores, aligned(by_distance, total))
+        scores = scores + aligned(by_distance, total)
         if self.segments:
-            scores = ops.add(scores, self._segment_scores(query, context.segment_ids, keys))
+            scores = scores + self._segment_scores(query, context.segment_ids, keys)
         if context.bias is not None:
             bias = context.bias(query_length=length, key_length=total)
-            scores = ops.add(scores, ops.cast(bias, "float32"))
+            scores = scores + ops.cast(bias, "float32")
         y = self._weighted(scores, mask, keys.value, context.training)  # (B, H, T, d)
         return self._merge_heads(y if positions is None else ops.matmul(positions, y))
 

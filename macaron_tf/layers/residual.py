@@ -86,5 +86,5 @@ class Residual(Recording, keras.layers.Layer):
                 continue
             if step != 1.0:
                 slope = ops.multiply(slope, step)
-            x = ops.add(ops.cast(x, slope.dtype), slope)
+            x = ops.cast(x, slope.dtype) + slope  # see `_weighted` on `ops.add`
         return x

@@ -61,7 +61,7 @@ class SwishRNN(Mixer):
     def mix(self, x, context: Context, state=None):
         if state is not None:
             return self._with_state(x, context, state)
-        if chosen("auto", self.compute_dtype) == "xla":
+        if 0 not in x.shape and chosen("auto", self.compute_dtype) == "xla":
             return self._over_turns(x, context), None
         y = swish_gate(
             self.inner(x),

@@ -17,7 +17,7 @@ model = macaron_tf.load("DIR")  # this folder
 model.network, model.vocabulary
 ```
 
-`python -m export.saved_model DIR OUT` exports it where it answers text; the training commands start
+`python -m macaron_tf export DIR OUT` exports it where it answers text; the training commands start
 from its weights by `--init DIR`.
 """
 

@@ -181,6 +181,17 @@ def test_it_takes_any_length_in_one_graph():
         np.testing.assert_allclose(graph(x), exact(x, alpha, beta, 2), atol=1e-5)
 
 
+@pytest.mark.parametrize("implementation", ["scan", "loop", "native"])
+def test_a_graph_of_any_length_takes_none(implementation):
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 4))])
+    def run(x):
+        vector = tf.ones(4)
+        return swish_recurrence(x, vector, vector, implementation=implementation)
+
+    for shape in [(0, 3, 4), (2, 0, 4), (0, 0, 4)]:
+        assert run(tf.ones(shape)).shape == shape
+
+
 @pytest.mark.parametrize("implementation", NAMES)
 @pytest.mark.parametrize("masked", [False, True])
 def test_nan_and_infinity_pass_as_in_the_reference(implementation, masked):

@@ -16,6 +16,7 @@ from macaron_tf.errors import UserError, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 
+_RETRIES = 5  # of a download, with 6 s of waiting between them
 _CHUNK = 1024  # records a batch: 60,614 sentences take 5 s so, 16 s one by one
 
 
@@ -25,7 +26,7 @@ class Tfds:
 
     Attributes:
         data_dir: TFDS's own default when None.
-        download: never done otherwise: with no network TFDS tries for minutes.
+        download: never done otherwise.
     """
 
     data_dir: str | os.PathLike | None = None
@@ -164,9 +165,12 @@ def _download(name: str, tfds: Tfds) -> None:
     """Downloads and prepares a set; where one of ours fails, nothing stays."""
     library, (base, config, _) = import_tfds(), parse_tfds(name)
     own = _own_builders().get(base)
-    mend = f"or {_by_hand(own, config, tfds.root)}" if own else "the free space and the name"
+    mend = "the free space and the name, or copy the prepared folder there from another machine"
+    if own:
+        mend = f"or {_by_hand(own, config, tfds.root)}"
     try:
-        library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
+        with _few_retries():
+            library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
     except BaseException as error:
         if own:  # a damaged file would be taken again
             (tfds.root / "downloads" / base).rmtree(missing_ok=True)
@@ -177,6 +181,18 @@ def _download(name: str, tfds: Tfds) -> None:
             f"tfds:{name} could not be prepared in {tfds.root} ({_cause(error)}): check the "
             f"network, {mend}"
         ) from error
+
+
+@contextlib.contextmanager
+def _few_retries() -> Iterator[None]:
+    """TFDS gives a place up after seconds, not the 210 that its ten retries take."""
+    from tensorflow_datasets.core.download import downloader  # it has no setting for them
+
+    before, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _RETRIES
+    try:
+        yield
+    finally:
+        downloader.MAX_RETRIES = before
 
 
 def _cause(error: Exception) -> str:

@@ -15,7 +15,7 @@ from macaron_tf.data.sources.readers import (
     source_files,
     source_fingerprint,
 )
-from macaron_tf.data.sources.tfds import Tfds
+from macaron_tf.data.sources.tfds import Tfds, open_set
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
 from tests.harness import refuses
@@ -164,6 +164,21 @@ def test_a_set_that_tfds_cannot_make(name, download, tmp_path, monkeypatch):
     message = r"--data-dir\).* no builder '(nope|homeassistant)'"
     place = Tfds(tmp_path, download)
     assert "tfds.load" not in refuses(message, read_set, place, f"tfds:{name}")
+
+
+def test_a_download_without_a_network_soon_ends(tmp_path, monkeypatch):
+    from tensorflow_datasets.core.utils import gcs_utils
+
+    def unknown(*_, **__):
+        raise socket.gaierror("no network")
+
+    waits = []
+    monkeypatch.setattr(gcs_utils, "_is_gcs_disabled", True)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr("time.sleep", waits.append)
+    message = r"connection to .* failed\): check the network, .* from another machine"
+    refuses(message, open_set, "imdb_reviews", "train", Tfds(tmp_path, download=True))
+    assert 0 < sum(waits) < 15
 
 
 def test_a_damaged_set(tfds_dir, tmp_path):
